@@ -1,1 +1,1 @@
-"""Bytes between two sides: what a stream is, and the carriers and protocols that make streams."""
+"""Byte streams: the stream protocol, the transports that carry streams, and SPDY/3.1."""

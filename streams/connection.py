@@ -1,4 +1,4 @@
-"""The bytes of one connection, TCP or TLS, as a stream."""
+"""A TCP or TLS connection as a stream."""
 
 from __future__ import annotations
 
@@ -10,183 +10,193 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
-MOST_UNREAD = 64 << 10
-"""Bytes that may wait to be read before the other side is told to wait; once as many may come before it does."""
+MAX_UNREAD_BYTES = 64 << 10
+"""Unread bytes above which the transport stops reading. As many again may be read before it stops."""
 
-MOST_UNSENT = 64 << 10
-"""Bytes that may wait to be sent before a writer waits."""
+MAX_UNSENT_BYTES = 64 << 10
+"""Unsent bytes above which `write` waits."""
 
-GONE_SECONDS, GONE_TIMES = 2.0, 3
-"""Between two looks at whether a client is still there while nothing of it is read, and how many have to find it gone:
-until then what it said last may still be read.
-"""
+CLIENT_CHECK_SECONDS = 2.0
+"""Interval of the checks whether a client is still connected while nothing is read from it."""
 
-CLOSED, CLOSED_BY_PEER = 7, 8
-"""States of a TCP connection (TCP_CLOSE and TCP_CLOSE_WAIT of linux/tcp.h)."""
+MAX_FAILED_CLIENT_CHECKS = 3
+"""Checks in a row that must find the connection closed before it is aborted. Until then its last bytes can be read."""
 
-FIRST_LOOK, LAST_LOOK = 0.001, 1.0
-"""Seconds between two looks at whether everything is sent: twice as long each time."""
+TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8
+"""States of a TCP connection (linux/tcp.h): closed, and closed by the peer."""
+
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.001, 1.0
+"""First and longest interval of the checks whether all bytes are sent; the interval doubles each time."""
 
 
 class Connection(asyncio.Protocol):
-    """A Stream over a transport: the protocol to give to `create_connection`, or to put on a transport that there is.
+    """A Stream over an asyncio transport: a protocol for `create_connection`, or for a transport that exists already.
 
-    Of one that is `whole` nothing stays open for reading when writing ends: it is closed when everything is sent.
-    That of TLS always is, as asyncio closes it both ways. `lost` is called once, with what it was lost by. With `guest`
-    the other side is a client for whom all is done: when it goes while nothing of it is read, `gone` is set and the
-    connection aborted.
+    With `half_close` the connection stays open for reading when writing ends. Without it, and always with TLS, which
+    asyncio closes in both directions, the connection is closed when all bytes are sent. `on_lost` is called once,
+    with the error that ended the connection or None. With `watch_client` the peer is a client on whose behalf all work
+    is done: if it disconnects while nothing is read from it, `client_gone` is set and the connection is aborted.
     """
 
     def __init__(
-        self, *, whole: bool = False, guest: bool = False, lost: Callable[[Exception | None], None] | None = None
+        self,
+        *,
+        half_close: bool = True,
+        watch_client: bool = False,
+        on_lost: Callable[[Exception | None], None] | None = None,
     ) -> None:
-        self.gone = asyncio.Event()
-        self._guest = guest
-        self._look: asyncio.TimerHandle | None = None
-        self._whole = whole
-        self._on_lost = lost
+        self.client_gone = asyncio.Event()
+        self._half_close = half_close
+        self._watch_client = watch_client
+        self._client_check: asyncio.TimerHandle | None = None
+        self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
         self._unread: list[bytes] = []
-        self._size = 0
-        self._paused = False
-        self._ended = False
-        self._lost = False
-        self._why: Exception | None = None
+        self._unread_bytes = 0
+        self._read_paused = False
+        self._read_ended = False
+        self._write_paused = False
+        self._connection_lost = False
+        self._error: Exception | None = None
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._full = False
 
-    # --- what the transport tells --------------------------------------------------------------------------------
+    # --- Callbacks of the transport ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with this transport."""
+        """Start to use this transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._whole = self._whole or not transport.can_write_eof()
-        transport.set_write_buffer_limits(high=MOST_UNSENT)
-        _bound_reading(transport)
+        self._half_close = self._half_close and transport.can_write_eof()
+        transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
+        _limit_tls_read_buffer(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Keep bytes for the reader; too many unread ones hold up the other side."""
+        """Store bytes for the reader. Pauses the transport when too many bytes are unread."""
         self._unread.append(data)
-        self._size += len(data)
-        if self._size > MOST_UNREAD and not self._paused and self._transport is not None:
-            self._paused = True
+        self._unread_bytes += len(data)
+        if self._unread_bytes > MAX_UNREAD_BYTES and not self._read_paused and self._transport is not None:
+            self._read_paused = True
             self._transport.pause_reading()
-            if self._guest:
-                self._look_later(0)
+            if self._watch_client:
+                self._schedule_client_check(0)
         self._wake_reader()
 
     def eof_received(self) -> bool:
-        """Let the reader know of the end; what is still to be written can be, where the carrier allows it."""
-        self._ended = True
+        """Record the end of the input. Returns whether the transport stays open for writing."""
+        self._read_ended = True
         self._wake_reader()
-        return not self._whole
+        return self._half_close
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wake all who wait."""
-        self._lost = self._ended = True
-        self._why = exc or self._why
-        self._look_no_more()
+        """Wake the reader and the writer, and call `on_lost`."""
+        self._connection_lost = True
+        self._read_ended = True
+        self._error = exc or self._error
+        self._cancel_client_check()
         self._wake_reader()
         self._wake_writer()
         if self._on_lost is not None:
-            told, self._on_lost = self._on_lost, None
-            told(exc)
+            on_lost = self._on_lost
+            self._on_lost = None
+            on_lost(exc)
 
     def pause_writing(self) -> None:
-        """Hold up the writer."""
-        self._full = True
+        """Make `write` wait."""
+        self._write_paused = True
 
     def resume_writing(self) -> None:
-        """Let the writer go on."""
-        self._full = False
+        """Let `write` continue."""
+        self._write_paused = False
         self._wake_writer()
 
-    # --- the stream ----------------------------------------------------------------------------------------------
+    # --- Stream --------------------------------------------------------------------------------------------------
 
     async def read(self) -> bytes:
-        """Give the next bytes, nothing at the end. Raises ConnectionError."""
-        while not self._unread and not self._ended:
+        """Return the next bytes; empty bytes at the end. Raises ConnectionError if the connection was lost."""
+        while not self._unread and not self._read_ended:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         if not self._unread:
-            if self._why is not None:
-                raise ConnectionResetError(f"connection lost: {self._why}") from self._why
+            if self._error is not None:
+                raise ConnectionResetError(f"connection lost: {self._error}") from self._error
             return b""
         data = self._unread[0] if len(self._unread) == 1 else b"".join(self._unread)
         self._unread.clear()
-        self._size = 0
-        if self._paused and self._transport is not None:
-            self._paused = False
-            self._look_no_more()
+        self._unread_bytes = 0
+        if self._read_paused and self._transport is not None:
+            self._read_paused = False
+            self._cancel_client_check()
             self._transport.resume_reading()
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send, and wait while too much is unsent. Raises ConnectionError."""
-        if self._transport is None or self._lost or self._transport.is_closing():
-            raise ConnectionResetError("the connection is closed") from self._why
+        """Send bytes, and wait while too many bytes are unsent. Raises ConnectionError if the connection is closed."""
+        if self._transport is None or self._connection_lost or self._transport.is_closing():
+            raise ConnectionResetError("the connection is closed") from self._error
         self._transport.write(data)
-        while self._full and not self._lost:
+        while self._write_paused and not self._connection_lost:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
-        if self._lost:
-            raise ConnectionResetError("the connection is closed") from self._why
+        if self._connection_lost:
+            raise ConnectionResetError("the connection is closed") from self._error
 
     async def end(self) -> None:
-        """Send what is unsent, however slowly it is read, and close for writing."""
+        """Send all unsent bytes, however slowly the peer reads them, and close the connection for writing."""
         transport = self._transport
-        if transport is None or self._lost or transport.is_closing():
+        if transport is None or self._connection_lost or transport.is_closing():
             return
-        # Closing gives the other side of TLS seconds to read what is unsent, and then drops it.
-        pause = FIRST_LOOK
-        while not self._lost and _unsent(transport):
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LAST_LOOK)
-        if self._whole:
+        # asyncio drops unsent bytes of a closed TLS connection after a few seconds, so they are sent before closing.
+        poll_seconds = MIN_POLL_SECONDS
+        while not self._connection_lost and _unsent_bytes(transport):
+            await asyncio.sleep(poll_seconds)
+            poll_seconds = min(2 * poll_seconds, MAX_POLL_SECONDS)
+        if not self._half_close:
             self.close()
-        elif not self._lost:
+        elif not self._connection_lost:
             transport.write_eof()
 
     def close(self) -> None:
-        """Close both ways; what is unsent still is, for as long as the transport allows. Reading has ended."""
-        self._ended = True
+        """Close both directions. Reading ends; unsent bytes are sent for as long as the transport allows."""
+        self._read_ended = True
         self._wake_reader()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End it at once, both ways, and drop what was not sent; a second time does nothing."""
+        """Close both directions at once and drop unsent bytes. A second call does nothing."""
         self._unread.clear()
-        self._ended = True
+        self._read_ended = True
         if self._transport is not None:
             self._transport.abort()
         self._wake_reader()
 
-    def _look_later(self, times: int) -> None:
-        self._look = asyncio.get_running_loop().call_later(GONE_SECONDS, self._look_for_guest, times)
+    # --- Detection of clients that have gone ---------------------------------------------------------------------
 
-    def _look_no_more(self) -> None:
-        if self._look is not None:
-            self._look.cancel()
+    def _schedule_client_check(self, failed_checks: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._client_check = loop.call_later(CLIENT_CHECK_SECONDS, self._check_client, failed_checks)
 
-    def _look_for_guest(self, times: int) -> None:
-        """asyncio hears that the other side goes only when it reads; the kernel knows."""
-        times = times + 1 if self._is_closed_by_peer() else 0
-        if times < GONE_TIMES:
-            self._look_later(times)
+    def _cancel_client_check(self) -> None:
+        if self._client_check is not None:
+            self._client_check.cancel()
+
+    def _check_client(self, failed_checks: int) -> None:
+        """Ask the kernel for the state of the connection, because asyncio notices its end only by reading."""
+        failed_checks = failed_checks + 1 if self._is_closed_by_peer() else 0
+        if failed_checks < MAX_FAILED_CLIENT_CHECKS:
+            self._schedule_client_check(failed_checks)
             return
-        self._why = ConnectionResetError("the client has gone")
-        self.gone.set()
+        self._error = ConnectionResetError("the client has gone")
+        self.client_gone.set()
         self.abort()
 
     def _is_closed_by_peer(self) -> bool:
-        one: Any = None if self._transport is None else self._transport.get_extra_info("socket")
-        if one is None or one.family not in (socket.AF_INET, socket.AF_INET6):
+        connected: Any = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
             return False
-        state = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-        return state == CLOSED or (self._whole and state == CLOSED_BY_PEER)
+        state = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        return state == TCP_CLOSE or (not self._half_close and state == TCP_CLOSE_WAIT)
 
     def _wake_reader(self) -> None:
         if self._reader is not None and not self._reader.done():
@@ -197,34 +207,37 @@ class Connection(asyncio.Protocol):
             self._writer.set_result(None)
 
 
-def _carrier(transport: asyncio.Transport) -> asyncio.Transport:
-    """The transport below TLS. asyncio has no other way to ask what is unsent there."""
-    inner: Any = getattr(transport, "_ssl_protocol", None)
-    lower = getattr(inner, "_transport", None)
+def _tcp_transport(transport: asyncio.Transport) -> asyncio.Transport:
+    """Return the transport below TLS, or the transport itself. asyncio has no public way to get it."""
+    ssl_protocol: Any = getattr(transport, "_ssl_protocol", None)
+    lower = getattr(ssl_protocol, "_transport", None)
     return lower if isinstance(lower, asyncio.Transport) else transport
 
 
-def _unsent(transport: asyncio.Transport) -> int:
-    lower = _carrier(transport)
-    below = 0 if lower is transport else lower.get_write_buffer_size()
-    return transport.get_write_buffer_size() + below + _unconfirmed(transport)
+def _unsent_bytes(transport: asyncio.Transport) -> int:
+    unsent = transport.get_write_buffer_size() + _unacknowledged_bytes(transport)
+    lower = _tcp_transport(transport)
+    if lower is not transport:
+        unsent += lower.get_write_buffer_size()
+    return unsent
 
 
-def _unconfirmed(transport: asyncio.Transport) -> int:
-    """Bytes that the other side's kernel has not confirmed (SIOCOUTQ of tcp(7)); 0 where the carrier cannot tell.
+def _unacknowledged_bytes(transport: asyncio.Transport) -> int:
+    """Return the bytes that the peer's kernel has not acknowledged (SIOCOUTQ of tcp(7)); 0 if that is unknown.
 
-    A socket that is closed over them forgets them as soon as another byte comes in: a ping of a slow reader is enough.
+    If a socket is closed before they are acknowledged, the kernel drops them when another byte arrives. A ping of a
+    slow reader is enough.
     """
-    socket = transport.get_extra_info("socket")
+    connected = transport.get_extra_info("socket")
     try:
-        (queued,) = struct.unpack("i", fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)))
+        (queued,) = struct.unpack("i", fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, bytes(4)))
     except (OSError, AttributeError):
         return 0
     return int(queued)
 
 
-def _bound_reading(transport: asyncio.Transport) -> None:
-    """TLS reads ahead of what is taken from it, too; only its transports can be told how far."""
-    bound = getattr(transport, "set_read_buffer_limits", None)
-    if bound is not None:
-        bound(high=MOST_UNREAD)
+def _limit_tls_read_buffer(transport: asyncio.Transport) -> None:
+    """Limit how far TLS reads ahead. Only TLS transports have such a limit."""
+    set_limits = getattr(transport, "set_read_buffer_limits", None)
+    if set_limits is not None:
+        set_limits(high=MAX_UNREAD_BYTES)

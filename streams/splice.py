@@ -1,4 +1,4 @@
-"""Two streams joined: what comes from one goes to the other."""
+"""Joins two streams: the bytes of each are written to the other."""
 
 from __future__ import annotations
 
@@ -7,80 +7,78 @@ import contextlib
 
 from streams.stream import Stream
 
-FAREWELL_SECONDS = 10.0
-"""So long what had come from a side that is lost may take to be delivered to the other."""
+DRAIN_SECONDS = 10.0
+"""Time limit for delivering the bytes that a lost peer had sent before it was lost."""
 
 
 async def splice(
     a: Stream,
     b: Stream,
     idle_seconds: float,
-    farewell_seconds: float = FAREWELL_SECONDS,
-    gone: asyncio.Event | None = None,
+    drain_seconds: float = DRAIN_SECONDS,
+    client_gone: asyncio.Event | None = None,
 ) -> None:
-    """Join two streams, both ways, until both have ended; at most what was read last waits in here.
+    """Copy bytes between two streams, in both directions, until both have ended. Buffers only the last bytes read.
 
-    When `gone` is set nobody is there any more for whom they were joined.
-
-    Bytes that had come before a side was lost are still delivered to the other one, if it takes them in time. When
-    nothing has come from either for `idle_seconds`, or when it is cancelled, both are aborted.
+    Bytes that arrived before a peer was lost are still delivered to the other peer, within `drain_seconds`. Both
+    streams are aborted when neither has sent anything for `idle_seconds`, when `client_gone` is set because the client
+    that they were joined for has left, and when this coroutine is cancelled.
     """
-    state = _State()
+    activity = _Activity()
     try:
         async with asyncio.TaskGroup() as group:
-            limits = [group.create_task(_limit(state, idle_seconds, farewell_seconds, a, b))]
-            if gone is not None:
-                limits.append(group.create_task(_when(gone, a, b)))
-            ways = [group.create_task(_pump(a, b, state)), group.create_task(_pump(b, a, state))]
-            for way in ways:
-                await way
-            for limit in limits:
-                limit.cancel()
+            watchers = [group.create_task(_enforce_limits(activity, idle_seconds, drain_seconds, a, b))]
+            if client_gone is not None:
+                watchers.append(group.create_task(_abort_when(client_gone, a, b)))
+            copies = [group.create_task(_copy(a, b, activity)), group.create_task(_copy(b, a, activity))]
+            for copy in copies:
+                await copy
+            for watcher in watchers:
+                watcher.cancel()
     except BaseException:
         a.abort()
         b.abort()
         raise
 
 
-class _State:
-    """When bytes came last, and whether a side is lost."""
+class _Activity:
+    """The time of the last bytes in either direction, and whether a peer is lost."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
-        self.lost = asyncio.Event()
+        self._last_active = self._loop.time()
+        self.peer_lost = asyncio.Event()
 
-    def touch(self) -> None:
-        """Now."""
-        self._last = self._loop.time()
+    def record(self) -> None:
+        """Record that bytes were received or sent now."""
+        self._last_active = self._loop.time()
 
-    def left(self, seconds: float) -> float:
-        """How long it is until nothing has come for so many seconds."""
-        return self._last + seconds - self._loop.time()
+    def remaining(self, idle_seconds: float) -> float:
+        """Return the seconds until the streams have been idle for `idle_seconds`."""
+        return self._last_active + idle_seconds - self._loop.time()
 
 
-async def _pump(source: Stream, sink: Stream, state: _State) -> None:
-    """One way."""
+async def _copy(source: Stream, sink: Stream, activity: _Activity) -> None:
     while True:
         try:
             data = await source.read()
         except ConnectionError:
-            state.lost.set()
-            # Nothing can be sent there either: after what had come, nobody needs what the sink would still say.
+            activity.peer_lost.set()
+            # The source is lost in both directions, so the sink's own bytes could not be delivered any more.
             await _end(sink)
             sink.abort()
             return
         if not data:
             await _end(sink)
             return
-        state.touch()
+        activity.record()
         try:
             await sink.write(data)
         except ConnectionError:
-            # The way back ends by itself, after what had come from there has been delivered.
-            state.lost.set()
+            # The copy in the other direction ends by itself, after it has delivered what the sink had sent.
+            activity.peer_lost.set()
             return
-        state.touch()
+        activity.record()
 
 
 async def _end(sink: Stream) -> None:
@@ -88,19 +86,19 @@ async def _end(sink: Stream) -> None:
         await sink.end()
 
 
-async def _limit(state: _State, idle_seconds: float, farewell_seconds: float, a: Stream, b: Stream) -> None:
-    """Abort both when nothing comes for so long, or when one is lost and the other does not take what it had said."""
-    while not state.lost.is_set() and (left := state.left(idle_seconds)) > 0:
+async def _enforce_limits(activity: _Activity, idle_seconds: float, drain_seconds: float, a: Stream, b: Stream) -> None:
+    """Abort both streams when they are idle for too long, or `drain_seconds` after one of them was lost."""
+    while not activity.peer_lost.is_set() and (remaining := activity.remaining(idle_seconds)) > 0:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(left):
-                await state.lost.wait()
-    if state.lost.is_set():
-        await asyncio.sleep(farewell_seconds)
+            async with asyncio.timeout(remaining):
+                await activity.peer_lost.wait()
+    if activity.peer_lost.is_set():
+        await asyncio.sleep(drain_seconds)
     a.abort()
     b.abort()
 
 
-async def _when(gone: asyncio.Event, a: Stream, b: Stream) -> None:
-    await gone.wait()
+async def _abort_when(client_gone: asyncio.Event, a: Stream, b: Stream) -> None:
+    await client_gone.wait()
     a.abort()
     b.abort()

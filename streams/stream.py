@@ -1,4 +1,4 @@
-"""What every carrier of bytes looks like to those who read and write it."""
+"""The protocol that every byte stream implements: TCP and TLS connections, streams of SPDY, channels of WebSockets."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Protocol
 
 
 class Stream(Protocol):
-    """Bytes from and to another side; one reader and one writer at a time."""
+    """A byte stream to and from a peer, with at most one reader and one writer at a time."""
 
     async def read(self) -> bytes:
-        """Give the next bytes as they came, nothing at the end; a ConnectionError tells that the other side is lost."""
+        """Return the next bytes as they arrived; empty bytes at the end. Raises ConnectionError if the peer is lost."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send bytes and return when there is room for more; a ConnectionError tells that the other side is lost."""
+        """Send bytes and return when the send buffer has room again. Raises ConnectionError if the peer is lost."""
         ...
 
     async def end(self) -> None:
-        """Say that nothing more will be written; reading goes on where the carrier can be closed one way."""
+        """End writing. Reading continues if the transport can be closed in one direction only."""
         ...
 
     def abort(self) -> None:
-        """End it at once, both ways, and drop what was not sent; a second time does nothing."""
+        """Close both directions at once and drop unsent bytes. A second call does nothing."""
         ...

@@ -1,4 +1,4 @@
-"""The raw connection behind a request or an answer of HTTP, after `101 Switching Protocols`."""
+"""The raw connection after `101 Switching Protocols`: of a request to our server, and of a response to our client."""
 
 from __future__ import annotations
 
@@ -13,40 +13,44 @@ from multidict import CIMultiDict
 
 from streams.connection import Connection
 
-DEAD_PEER = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
-"""Seconds of silence before the first question and between questions, and how many may stay without an answer."""
+KEEPALIVE_OPTIONS = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4))
+"""Seconds without data before the first keep-alive probe, seconds between probes, and unanswered probes allowed."""
 
 
-class Upgraded(web.StreamResponse):
-    """The answer 101 to a request; `take` sends it and gives the connection. It is what the handler has to return.
+class UpgradeResponse(web.StreamResponse):
+    """A response 101. The handler calls `upgrade`, uses the connection, and returns this response.
 
-    Where aiohttp cancels the handlers of clients that went, it does not cancel this one: its stream ends. When the
-    handler has ended in any other way than by returning, the connection is aborted.
+    aiohttp can cancel the handlers of clients that have disconnected. It does not cancel this handler: the stream ends
+    instead. If the handler ends in any other way than by returning, the connection is aborted.
     """
 
     def __init__(self, headers: Iterable[tuple[str, str]]) -> None:
-        """`headers` beside Connection; Upgrade is one of them."""
+        """`headers` contains Upgrade; Connection is added."""
         super().__init__(status=101, headers=CIMultiDict([("Connection", "Upgrade"), *headers]))
         self.force_close()
 
-    async def take(self, request: web.Request) -> Connection:
-        """Answer 101, and give what follows. Only the task that handles the request may call it."""
+    async def upgrade(self, request: web.Request) -> Connection:
+        """Send the response and return the connection. Only the task that handles the request may call this.
+
+        Raises ConnectionResetError if the client has disconnected.
+        """
         protocol = request.protocol
         await self.prepare(request)
-        transport, task = protocol.transport, asyncio.current_task()
+        transport = protocol.transport
+        task = asyncio.current_task()
         if transport is None or task is None:
             raise ConnectionResetError("the client has gone")
-        tail = _Tail()
-        protocol.set_parser(tail)  # type: ignore[arg-type]
+        remainder = _RemainderParser()
+        protocol.set_parser(remainder)  # type: ignore[arg-type]
         lost: list[Exception | None] = []
 
-        def gone(error: Exception | None) -> None:
-            """aiohttp is told that the connection is lost when nobody works on the request any more."""
+        def connection_lost(error: Exception | None) -> None:
+            """Notify aiohttp of the loss only when the handler has ended, because aiohttp would cancel the handler."""
             lost.append(error)
             if task.done():
                 protocol.connection_lost(error)
 
-        def handled(done: asyncio.Task[object]) -> None:
+        def handler_done(done: asyncio.Task[object]) -> None:
             if done.cancelled() or done.exception() is not None:
                 connection.abort()
             else:
@@ -54,73 +58,74 @@ class Upgraded(web.StreamResponse):
             if lost:
                 protocol.connection_lost(lost[0])
 
-        connection = Connection(whole=True, guest=True, lost=gone)
-        # Without a transport nothing that aiohttp might still want to say reaches the client.
+        connection = Connection(half_close=False, watch_client=True, on_lost=connection_lost)
+        # Without a transport, aiohttp cannot write anything else to the client.
         protocol.transport = None
-        task.add_done_callback(handled)
-        _switch(transport, connection, tail)
+        task.add_done_callback(handler_done)
+        _switch_protocol(transport, connection, remainder)
         return connection
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Nothing follows from here."""
+        """Do nothing, because the response ends with its headers."""
 
 
-def taken(response: aiohttp.ClientResponse, *, whole: bool = True) -> Connection:
-    """The connection behind an answer 101 to a request of ours. It belongs to the stream from here on.
+def upgraded_connection(response: aiohttp.ClientResponse, *, half_close: bool = False) -> Connection:
+    """Return the connection of a response 101 to one of our requests. The stream owns the connection from now on.
 
-    One that is not `whole` stays open for reading when writing ends.
+    With `half_close` the connection stays open for reading when writing ends. Raises ConnectionResetError if the
+    server has disconnected.
     """
-    held = response.connection
-    protocol = None if held is None else held.protocol
+    client_connection = response.connection
+    protocol = None if client_connection is None else client_connection.protocol
     transport = None if protocol is None else protocol.transport
-    if held is None or protocol is None or transport is None:
+    if client_connection is None or protocol is None or transport is None:
         raise ConnectionResetError("the server has gone")
-    tail = _Tail()
-    protocol.set_parser(tail, tail)
+    remainder = _RemainderParser()
+    protocol.set_parser(remainder, remainder)
 
-    def gone(error: Exception | None) -> None:
-        """An answer that nobody keeps would give the connection back, to be used again: until now this kept it."""
+    def connection_lost(error: Exception | None) -> None:
+        """Close the response. Until now this closure referenced it, so that aiohttp did not reuse the connection."""
         protocol.connection_lost(error)
         response.close()
 
-    connection = Connection(whole=whole, lost=gone)
-    _switch(transport, connection, tail)
+    connection = Connection(half_close=half_close, on_lost=connection_lost)
+    _switch_protocol(transport, connection, remainder)
     return connection
 
 
-class _Tail:
-    """Takes what aiohttp has read beyond the head."""
+def enable_keepalive(transport: asyncio.BaseTransport) -> None:
+    """Enable TCP keep-alive, so that the kernel detects a peer that disappeared without closing the connection."""
+    connected: Any = transport.get_extra_info("socket")
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in KEEPALIVE_OPTIONS:
+        connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class _RemainderParser:
+    """A parser for aiohttp that collects the bytes read after the head of a message."""
 
     def __init__(self) -> None:
         self.data = b""
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """In the form of the parsers of aiohttp."""
+        """Collect bytes. The result has the form that aiohttp expects of its parsers."""
         self.data += data
         return False, b""
 
     def feed_eof(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing at the end of the input."""
 
     def is_eof(self) -> bool:
-        """Never: the connection is not to be used for another request."""
+        """Return False, so that the connection is not used for another request."""
         return False
 
 
-def notice_death(transport: asyncio.BaseTransport) -> None:
-    """Have the kernel ask now and then whether the other side is still there: it may have gone without a word."""
-    one: Any = transport.get_extra_info("socket")
-    if one is None or one.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in DEAD_PEER:
-        one.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _switch(transport: asyncio.Transport, connection: Connection, tail: _Tail) -> None:
-    notice_death(transport)
+def _switch_protocol(transport: asyncio.Transport, connection: Connection, remainder: _RemainderParser) -> None:
+    enable_keepalive(transport)
     transport.set_protocol(connection)
     connection.connection_made(transport)
     transport.resume_reading()
-    if tail.data:
-        connection.data_received(tail.data)
+    if remainder.data:
+        connection.data_received(remainder.data)

@@ -28,7 +28,7 @@ from node_agent.docker.http import (
 from node_agent.docker.wire_format import STDOUT, SYSTEM_ERROR, DockerFrameParser
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from streams.stream import Stream
-from streams.upgrade import taken
+from streams.upgrade import upgraded_connection
 
 MAX_OUTPUT = 10 << 10
 NOT_STARTED = 126
@@ -383,7 +383,7 @@ async def _running(docker: aiohttp.ClientSession, container: str) -> Any:
 async def _upgrade(docker: aiohttp.ClientSession, path: str, body: object = None) -> Stream:
     answer = await docker.post(path, json=body, headers=UPGRADE)
     if answer.status == 101:
-        return taken(answer, whole=False)
+        return upgraded_connection(answer, half_close=True)
     async with answer:
         raise await response_error(answer)
 

@@ -151,7 +151,7 @@ async def serve_port_forward(
 async def _serve(request: web.Request, forwarding: PortForwarder, idle_seconds: float) -> web.StreamResponse:
     if not wants_websocket(request):
         _, answer = negotiate_spdy(request, (PROTOCOL,))
-        await _over_session(await answer.take(request), forwarding, idle_seconds)
+        await _over_session(await answer.upgrade(request), forwarding, idle_seconds)
         return answer
     known = (TUNNEL, *PORT_FORWARD_PROTOCOLS)
     dialect = negotiate(request.headers.getall("Sec-WebSocket-Protocol", []), known)

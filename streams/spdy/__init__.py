@@ -1,1 +1,1 @@
-"""SPDY/3.1: many streams of bytes over one carrier, as kubectl and API servers speak it to a node."""
+"""SPDY/3.1: many byte streams over one connection, as kubectl and API servers use it towards a node."""

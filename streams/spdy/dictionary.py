@@ -1,8 +1,8 @@
-"""The dictionary with which SPDY/3 compresses headers: draft-mbelshe-httpbis-spdy-00, section 2.6.10.1."""
+"""The compression dictionary for SPDY/3 headers: draft-mbelshe-httpbis-spdy-00, section 2.6.10.1. Pure."""
 
 from __future__ import annotations
 
-COUNTED = (
+LENGTH_PREFIXED = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow "
     "authorization cache-control connection content-base content-encoding content-language content-length "
     "content-location content-md5 content-range content-type date etag expect expires from host if-match "
@@ -11,9 +11,9 @@ COUNTED = (
     "user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie "
     "keep-alive origin"
 )
-"""Words that stand in the dictionary behind their length; an underscore is a space."""
+"""Words that the dictionary contains with their length in front. An underscore stands for a space."""
 
-PLAIN = (
+UNPREFIXED = (
     "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
     "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden"
     "404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable"
@@ -21,10 +21,11 @@ PLAIN = (
     "chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,"
     "publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 )
+"""The rest of the dictionary: text without lengths."""
 
 
-def _counted(word: str) -> bytes:
+def _with_length(word: str) -> bytes:
     return len(word).to_bytes(4, "big") + word.replace("_", " ").encode("ascii")
 
 
-DICTIONARY = b"".join(map(_counted, COUNTED.split())) + PLAIN.encode("ascii")
+DICTIONARY = b"".join(map(_with_length, LENGTH_PREFIXED.split())) + UNPREFIXED.encode("ascii")

@@ -1,4 +1,4 @@
-"""Blocks of names and values: compressed in SPDY as one stream for each direction, with the dictionary of SPDY/3."""
+"""Header blocks of SPDY: names and values, compressed as one zlib stream for each direction of a session. Pure."""
 
 from __future__ import annotations
 
@@ -8,85 +8,86 @@ from collections.abc import Iterator, Mapping
 
 from streams.spdy.dictionary import DICTIONARY
 
-LONGEST_BLOCK = 64 * 1024
-"""The most bytes that one block may have when it is unpacked."""
+MAX_BLOCK_BYTES = 64 * 1024
+"""Largest accepted header block, uncompressed."""
 
-WORD = struct.Struct(">I")
+UINT32 = struct.Struct(">I")
+
 WINDOW_BITS = 12
-"""4 KiB see the whole dictionary and what went before; a session holds them as long as it lives."""
+"""zlib window of 4 KiB, which covers the dictionary and recent headers. A session keeps it in memory while it lives."""
 
 
-class Malformed(Exception):
-    """What came is not SPDY/3.1, or more than is accepted; `str(error)` says what was found and what is accepted."""
+class ProtocolError(Exception):
+    """Input that is not SPDY/3.1 or exceeds a limit. The message says what was found and what is accepted."""
 
 
-class Packer:
-    """Makes the blocks of one direction: each rests on those before it, so all of them are to be sent, in order."""
+class HeaderCompressor:
+    """Compresses the header blocks of one direction. Each block depends on earlier ones: send all of them, in order."""
 
     def __init__(self) -> None:
         self._stream = zlib.compressobj(wbits=WINDOW_BITS, zdict=DICTIONARY)
 
-    def pack(self, headers: Mapping[str, str]) -> bytes:
-        """Give the compressed block; names are written in lower case."""
-        words = [WORD.pack(len(headers))]
+    def compress(self, headers: Mapping[str, str]) -> bytes:
+        """Return the compressed block. Names are converted to lower case."""
+        parts = [UINT32.pack(len(headers))]
         for name, value in headers.items():
-            for word in (_bytes(name.lower()), _bytes(value)):
-                words += (WORD.pack(len(word)), word)
-        return self._stream.compress(b"".join(words)) + self._stream.flush(zlib.Z_SYNC_FLUSH)
+            for text in (_encode(name.lower()), _encode(value)):
+                parts += (UINT32.pack(len(text)), text)
+        return self._stream.compress(b"".join(parts)) + self._stream.flush(zlib.Z_SYNC_FLUSH)
 
 
-class Unpacker:
-    """Reads the blocks of one direction, all of them and in order."""
+class HeaderDecompressor:
+    """Decompresses the header blocks of one direction. It needs all blocks, in order."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(zdict=DICTIONARY)
 
-    def unpack(self, packed: bytes) -> dict[str, str]:
-        """Give names and values; several values of one name come joined by `, `, as in HTTP."""
+    def decompress(self, compressed: bytes) -> dict[str, str]:
+        """Return values by name. Several values of a name are joined by `, `, as in HTTP. Raises ProtocolError."""
         try:
-            block = self._stream.decompress(packed, LONGEST_BLOCK + 1)
+            block = self._stream.decompress(compressed, MAX_BLOCK_BYTES + 1)
         except zlib.error as error:
-            raise Malformed(f"a block of headers that zlib does not unpack: {error}") from error
-        if len(block) > LONGEST_BLOCK:
-            raise Malformed(f"a block of headers of more than {LONGEST_BLOCK} bytes, which is the most accepted")
+            raise ProtocolError(f"a block of headers that zlib does not unpack: {error}") from error
+        if len(block) > MAX_BLOCK_BYTES:
+            raise ProtocolError(f"a block of headers of more than {MAX_BLOCK_BYTES} bytes, which is the most accepted")
         if self._stream.eof:
-            raise Malformed("a block of headers that ends the compressed stream; it goes on for the whole session")
-        return _headers(block)
+            raise ProtocolError("a block of headers that ends the compressed stream; it goes on for the whole session")
+        return _parse_block(block)
 
 
-def _bytes(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     if "\0" in text:
         raise ValueError(f"a header with a zero byte: {text!r}")
     return text.encode("latin-1")
 
 
-def _headers(block: bytes) -> dict[str, str]:
-    words = _words(block)
+def _parse_block(block: bytes) -> dict[str, str]:
+    strings = _block_strings(block)
     headers: dict[str, str] = {}
-    for name, value in zip(words, words, strict=True):
+    for name, value in zip(strings, strings, strict=True):
         if not name or name != name.lower() or b"\0" in name:
-            raise Malformed(f"a header named {name[:64]!r}: names are in lower case and not empty")
+            raise ProtocolError(f"a header named {name[:64]!r}: names are in lower case and not empty")
         key = name.decode("latin-1")
         if key in headers:
-            raise Malformed(f"header {key[:64]!r} twice in one block")
+            raise ProtocolError(f"header {key[:64]!r} twice in one block")
         headers[key] = value.replace(b"\0", b", ").decode("latin-1")
     return headers
 
 
-def _words(block: bytes) -> Iterator[bytes]:
-    """Walk over names and values in turn; the number of pairs stands in front and must fit."""
-    if len(block) < WORD.size:
-        raise Malformed(f"a block of headers of {len(block)} bytes; it begins with their number in 4")
-    (pairs,) = WORD.unpack_from(block)
-    at = WORD.size
+def _block_strings(block: bytes) -> Iterator[bytes]:
+    """Yield names and values alternately. Raises ProtocolError if the block does not contain the announced pairs."""
+    if len(block) < UINT32.size:
+        raise ProtocolError(f"a block of headers of {len(block)} bytes; it begins with their number in 4")
+    (pairs,) = UINT32.unpack_from(block)
+    position = UINT32.size
     for _ in range(pairs * 2):
-        if at + WORD.size > len(block):
-            raise Malformed(f"a block of {pairs} headers that ends within them, at byte {at}")
-        (length,) = WORD.unpack_from(block, at)
-        at += WORD.size
-        if length > len(block) - at:
-            raise Malformed(f"a header of {length} bytes where {len(block) - at} are left in its block")
-        yield block[at : at + length]
-        at += length
-    if at != len(block):
-        raise Malformed(f"{len(block) - at} bytes behind the last of {pairs} headers")
+        if position + UINT32.size > len(block):
+            raise ProtocolError(f"a block of {pairs} headers that ends within them, at byte {position}")
+        (length,) = UINT32.unpack_from(block, position)
+        position += UINT32.size
+        if length > len(block) - position:
+            raise ProtocolError(f"a header of {length} bytes where {len(block) - position} are left in its block")
+        yield block[position : position + length]
+        position += length
+    if position != len(block):
+        raise ProtocolError(f"{len(block) - position} bytes behind the last of {pairs} headers")

@@ -1,4 +1,4 @@
-"""The way out of a session: control frames first, then streams in turn, a frame of each."""
+"""The sending half of a SPDY session: control frames first, then one data frame of each stream in turn."""
 
 from __future__ import annotations
 
@@ -7,108 +7,110 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from streams.spdy.frames import Encoder, Frame, WindowUpdate
+from streams.spdy.frames import Encoder, Frame, GoAway, WindowUpdate
 from streams.spdy.stream import SpdyStream
 from streams.stream import Stream
 
-BATCH: Final = 256 * 1024
-"""So much is handed to the carrier at once: one call of the system for many frames."""
+BATCH_BYTES: Final = 256 * 1024
+"""Data bytes that are written to the carrier at once, so that one system call sends many frames."""
 
-BACKLOG_LIMIT: Final = 64 * 1024
-"""So many bytes of control frames may wait; above it the other side, which asks for them, is not read."""
+MAX_CONTROL_BACKLOG_BYTES: Final = 64 * 1024
+"""Unsent bytes of control frames above which the session stops reading, because the peer's frames cause them."""
 
-WINDOW_STEP: Final = 32 * 1024
-"""Consumed bytes are told when they are so many: half of the window of a peer that minds it."""
+WINDOW_UPDATE_BYTES: Final = 32 * 1024
+"""Consumed bytes after which a WINDOW_UPDATE is sent: half of the window of a peer that has one."""
 
-MOST_TOLD: Final = 0x7FFFFFFF
+MAX_WINDOW_DELTA: Final = 0x7FFFFFFF
 
 
 class Sender:
-    """Collects what is to be sent and hands it to the carrier as fast as that takes it."""
+    """Queues frames and writes them to the carrier as fast as the carrier accepts them."""
 
     def __init__(self, carrier: Stream) -> None:
         self._carrier = carrier
         self._encoder = Encoder()
         self._control: deque[bytes] = deque()
-        self._backlog = 0
-        self._turns: deque[SpdyStream] = deque()
-        self._waiting: set[SpdyStream] = set()
+        self._control_bytes = 0
+        self._queue: deque[SpdyStream] = deque()
+        self._queued: set[SpdyStream] = set()
         self._consumed: dict[int, int] = {}
-        """Bytes consumed and not yet told, of streams and, under 0, of the session."""
-        self._due: set[int] = set()
-        self._farewell: Frame | None = None
-        self._work = asyncio.Event()
-        self._light = asyncio.Event()
-        self._light.set()
+        """Consumed bytes that no WINDOW_UPDATE has reported yet, by stream ID; 0 is the session."""
+        self._updates_due: set[int] = set()
+        self._goaway: GoAway | None = None
+        self._pending = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
 
-    def control(self, frame: Frame) -> None:
-        """Send a control frame, in order among its like and before all data."""
+    def send_control(self, frame: Frame) -> None:
+        """Queue a control frame. Control frames keep their order and are sent before all data."""
         data = self._encoder.encode(frame)
         self._control.append(data)
-        self._backlog += len(data)
-        if self._backlog > BACKLOG_LIMIT:
-            self._light.clear()
-        self._work.set()
+        self._control_bytes += len(data)
+        if self._control_bytes > MAX_CONTROL_BACKLOG_BYTES:
+            self._drained.clear()
+        self._pending.set()
 
-    def ready(self, stream: SpdyStream) -> None:
-        """Put a stream at the end of the turns, unless it has one."""
-        if stream not in self._waiting:
-            self._waiting.add(stream)
-            self._turns.append(stream)
-        self._work.set()
+    def enqueue(self, stream: SpdyStream) -> None:
+        """Append a stream to the queue of streams that have data to send, unless it is queued already."""
+        if stream not in self._queued:
+            self._queued.add(stream)
+            self._queue.append(stream)
+        self._pending.set()
 
-    def consumed(self, stream_id: int, size: int) -> None:
-        """Tell the other side, in big enough steps, that bytes of a stream, or of all with 0, were read or dropped."""
+    def bytes_consumed(self, stream_id: int, size: int) -> None:
+        """Count bytes of a stream, or of the session with ID 0, that were read or dropped, for WINDOW_UPDATE."""
         self._consumed[stream_id] = self._consumed.get(stream_id, 0) + size
-        if self._consumed[stream_id] >= WINDOW_STEP:
-            self._due.add(stream_id)
-            self._work.set()
+        if self._consumed[stream_id] >= WINDOW_UPDATE_BYTES:
+            self._updates_due.add(stream_id)
+            self._pending.set()
 
-    def forget(self, stream_id: int) -> None:
-        """Tell nothing more of a stream."""
+    def forget_stream(self, stream_id: int) -> None:
+        """Send no further WINDOW_UPDATE for a stream."""
         self._consumed.pop(stream_id, None)
-        self._due.discard(stream_id)
+        self._updates_due.discard(stream_id)
 
-    def finish(self, farewell: Frame) -> None:
-        """Send what waits, then this, then nothing more."""
-        self._farewell = farewell
-        self._work.set()
+    def finish(self, goaway: GoAway) -> None:
+        """Send everything that is queued, then this GOAWAY, then nothing more."""
+        self._goaway = goaway
+        self._pending.set()
 
-    async def light(self) -> None:
-        """Wait until few control frames wait."""
-        await self._light.wait()
+    async def wait_until_drained(self) -> None:
+        """Wait until few control frames are queued."""
+        await self._drained.wait()
 
-    async def run(self, progress: Callable[[], None]) -> None:
-        """Send until `finish`, then end the carrier; `progress` is called whenever the carrier has taken something."""
+    async def run(self, on_progress: Callable[[], None]) -> None:
+        """Send until `finish` was called, then end the carrier. `on_progress` is called after each write."""
         while True:
-            batch = self._batch()
+            batch = self._next_batch()
             if batch:
                 await self._carrier.write(b"".join(batch))
-                progress()
-            elif self._farewell:
-                await self._carrier.write(self._encoder.encode(self._farewell))
+                on_progress()
+            elif self._goaway:
+                await self._carrier.write(self._encoder.encode(self._goaway))
                 await self._carrier.end()
                 return
             else:
-                self._work.clear()
-                await self._work.wait()
+                self._pending.clear()
+                await self._pending.wait()
 
-    def _batch(self) -> list[bytes | memoryview]:
+    def _next_batch(self) -> list[bytes | memoryview]:
         batch: list[bytes | memoryview] = list(self._control)
+        size = self._control_bytes
         self._control.clear()
-        size, self._backlog = self._backlog, 0
-        self._light.set()
-        batch += [self._told(stream_id) for stream_id in self._due]
-        self._due.clear()
-        while size < BATCH and self._turns:
-            stream = self._turns.popleft()
-            self._waiting.discard(stream)
+        self._control_bytes = 0
+        self._drained.set()
+        batch += [self._window_update(stream_id) for stream_id in self._updates_due]
+        self._updates_due.clear()
+        while size < BATCH_BYTES and self._queue:
+            stream = self._queue.popleft()
+            self._queued.discard(stream)
             if frame := stream.next_frame():
                 batch += frame
                 size += len(frame[1])
-            if stream.has_more:
-                self.ready(stream)
+            if stream.has_frame:
+                self.enqueue(stream)
         return batch
 
-    def _told(self, stream_id: int) -> bytes:
-        return self._encoder.encode(WindowUpdate(stream_id, min(self._consumed.pop(stream_id), MOST_TOLD)))
+    def _window_update(self, stream_id: int) -> bytes:
+        delta = min(self._consumed.pop(stream_id), MAX_WINDOW_DELTA)
+        return self._encoder.encode(WindowUpdate(stream_id, delta))

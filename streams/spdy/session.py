@@ -1,4 +1,4 @@
-"""One conversation in SPDY over a carrier: the streams the other side opens, and what holds for all of them."""
+"""A SPDY/3.1 session over one connection: it opens and accepts streams, and ends them all when it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streams.spdy.frames import (
     SynStream,
     WindowUpdate,
 )
-from streams.spdy.headers import Malformed
+from streams.spdy.headers import ProtocolError
 from streams.spdy.sender import Sender
 from streams.spdy.stream import SpdyStream
 from streams.stream import Stream
@@ -30,22 +30,23 @@ from streams.stream import Stream
 __all__ = ["Session", "SpdyStream"]
 
 IDLE_SECONDS: Final = 4 * 3600.0
-"""A session in which nothing comes and nothing goes for so long is ended, as a kubelet does."""
+"""Time without any data in either direction after which a session is closed, as in kubelet."""
 
 LINGER_SECONDS: Final = 600.0
-"""So long a session that was left waits for the other side: to take what was sent last, and to close the carrier."""
+"""Time that a closing session waits for the peer to read the last bytes and to close the connection."""
 
-PROBE_SECONDS: Final = 5.0
-"""While a slow reader stops the carrier, which then cannot tell that the other side has gone, a ping asks so often."""
+PING_SECONDS: Final = 5.0
+"""Interval of pings while a slow reader stops the carrier, which then cannot detect that the peer has gone."""
 
 MAX_STREAMS: Final = 1_000
-"""So many streams may be open at once; one above is refused, and the session goes on."""
+"""Open streams allowed at once. A further stream is refused; the session continues."""
 
 
 class Session:
-    """The server's side of a session, or the client's; it works from its making until it is closed or aborted.
+    """A SPDY session, of the server or of the client. It runs from its construction until it is closed or aborted.
 
-    It owns the carrier. To be made inside a running loop, best as `async with Session(carrier) as session`.
+    The session owns its carrier. It must be created in a running loop, preferably by
+    `async with Session(carrier) as session`.
     """
 
     def __init__(
@@ -55,28 +56,30 @@ class Session:
         client: bool = False,
         idle_seconds: float = IDLE_SECONDS,
         linger_seconds: float = LINGER_SECONDS,
-        probe_seconds: float = PROBE_SECONDS,
+        ping_seconds: float = PING_SECONDS,
         max_streams: int = MAX_STREAMS,
     ) -> None:
         self.reason = ""
-        """Why the session has ended; empty while it lives."""
+        """Why the session has ended; empty while it is open."""
         self._carrier = carrier
-        self._patience, self._linger_seconds = idle_seconds, linger_seconds
-        self._probe_seconds, self._max_streams = probe_seconds, max_streams
+        self._timeout_seconds = idle_seconds
+        self._linger_seconds = linger_seconds
+        self._ping_seconds = ping_seconds
+        self._max_streams = max_streams
         self._sender = Sender(carrier)
         self._streams: dict[int, SpdyStream] = {}
-        self._offered: deque[SpdyStream] = deque()
+        self._incoming: deque[SpdyStream] = deque()
         self._next_id = 1 if client else 2
-        self._last_theirs = 0
-        self._they_go = False
-        self._leaving = False
-        self._full: set[SpdyStream] = set()
-        self._news = asyncio.Event()
-        self._relief = asyncio.Event()
-        self._over = asyncio.Event()
+        self._last_remote_id = 0
+        self._goaway_received = False
+        self._closing = False
+        self._full_streams: set[SpdyStream] = set()
+        self._incoming_changed = asyncio.Event()
+        self._buffer_drained = asyncio.Event()
+        self._closed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._touch()
-        self._timer = self._loop.call_later(self._patience, self._look_for_life)
+        self._record_activity()
+        self._timer = self._loop.call_later(self._timeout_seconds, self._check_activity)
         self._tasks = {self._loop.create_task(run) for run in (self._receive(), self._send())}
 
     async def __aenter__(self) -> Self:
@@ -88,230 +91,239 @@ class Session:
         await self.close()
 
     async def accept(self) -> SpdyStream | None:
-        """Wait for the next stream the other side opens; nothing when the session has ended, or the other side goes."""
-        while not self._offered:
-            if self._leaving or self._they_go:
+        """Wait for the next stream that the peer opens. Returns None if the session ends or the peer sends GOAWAY."""
+        while not self._incoming:
+            if self._closing or self._goaway_received:
                 return None
-            self._news.clear()
-            await self._news.wait()
-        return self._offered.popleft()
+            self._incoming_changed.clear()
+            await self._incoming_changed.wait()
+        return self._incoming.popleft()
 
     async def open(self, headers: Mapping[str, str]) -> SpdyStream:
-        """Open a stream to the other side and wait until it has accepted it."""
-        if self._leaving or self._they_go:
+        """Open a stream and wait until the peer has accepted it. Raises ConnectionResetError if it cannot be opened."""
+        if self._closing or self._goaway_received:
             raise ConnectionResetError(self.reason or "the other side takes no more streams")
         stream = SpdyStream(self, self._next_id, headers, replied=False, fin=False, unidirectional=False)
         self._next_id += 2
         self._streams[stream.stream_id] = stream
         self.send(SynStream(stream.stream_id, headers))
         try:
-            await stream.accepted()
+            await stream.wait_until_accepted()
         except asyncio.CancelledError:
             stream.abort()
             raise
         return stream
 
     async def close(self) -> None:
-        """Send what ended streams still hold, reset the others, say goodbye and wait for the other side to close."""
-        self._leave(frames.WENT_WELL, "the session was closed here")
+        """Send the unsent bytes of ended streams, reset the others, send GOAWAY, and wait for the peer to close."""
+        self._start_close(frames.GOAWAY_OK, "the session was closed here")
         try:
-            await self._over.wait()
+            await self._closed.wait()
         finally:
             self.abort()
             await asyncio.wait(self._tasks)
 
     def abort(self) -> None:
-        """End the session and its carrier at once."""
-        self._end("the session was given up here")
+        """Close the session and its carrier at once."""
+        self._terminate("the session was aborted here")
 
-    # What follows is for its streams.
+    # --- For the streams (StreamSession) -------------------------------------------------------------------------
 
     def send(self, frame: Frame) -> None:
-        """Send a control frame before all data that waits."""
-        if not self._leaving:
-            self._sender.control(frame)
+        """Queue a control frame, to be sent before all data."""
+        if not self._closing:
+            self._sender.send_control(frame)
 
-    def ready(self, stream: SpdyStream) -> None:
-        """Take the turn of a stream that has something to send."""
-        self._sender.ready(stream)
+    def ready_to_send(self, stream: SpdyStream) -> None:
+        """Queue a stream that has data to send."""
+        self._sender.enqueue(stream)
 
-    def consumed(self, stream: SpdyStream, size: int) -> None:
-        """Tell the other side, in big enough steps, that bytes were read or dropped; nobody may mind, but some do."""
-        if not stream.full and stream in self._full:
-            self._full.discard(stream)
-            self._relief.set()
-        self._sender.consumed(0, size)
-        if stream.stream_id in self._streams and not stream.heard_out:
-            self._sender.consumed(stream.stream_id, size)
+    def bytes_consumed(self, stream: SpdyStream, size: int) -> None:
+        """Record that bytes were read or dropped, and send WINDOW_UPDATE in large steps, for peers that use windows."""
+        if not stream.receive_buffer_full and stream in self._full_streams:
+            self._full_streams.discard(stream)
+            self._buffer_drained.set()
+        self._sender.bytes_consumed(0, size)
+        if stream.stream_id in self._streams and not stream.remote_ended:
+            self._sender.bytes_consumed(stream.stream_id, size)
 
-    def settled(self, stream: SpdyStream) -> None:
-        """Forget a stream that is over both ways."""
+    def stream_finished(self, stream: SpdyStream) -> None:
+        """Forget a stream that has ended in both directions."""
         self._streams.pop(stream.stream_id, None)
-        self._sender.forget(stream.stream_id)
+        self._sender.forget_stream(stream.stream_id)
 
-    # What comes.
+    # --- Receiving -----------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
         decoder = Decoder()
         try:
             while data := await self._carrier.read():
-                self._touch()
-                # A session that was left reads on: a carrier closed over unread bytes may drop what was sent last.
-                if not self._leaving:
-                    self._hear(decoder, data)
-                    await self._caught_up()
-            within = "" if decoder.between_frames or self._leaving else ", in the middle of a frame"
-            self._end(f"the other side closed the connection{within}")
+                self._record_activity()
+                # A closing session reads on, because closing a carrier with unread bytes may drop the last bytes sent.
+                if not self._closing:
+                    self._decode(decoder, data)
+                    await self._wait_for_readers()
+            position = "" if decoder.at_frame_boundary or self._closing else ", in the middle of a frame"
+            self._terminate(f"the other side closed the connection{position}")
         except ConnectionError as error:
-            self._end(f"the connection was lost: {error}")
+            self._terminate(f"the connection was lost: {error}")
         except BaseException:
-            self._end("the session failed here")
+            self._terminate("the session failed here")
             raise
 
-    def _hear(self, decoder: Decoder, data: bytes) -> None:
+    def _decode(self, decoder: Decoder, data: bytes) -> None:
         try:
             for frame in decoder.feed(data):
                 self._handle(frame)
-        except Malformed as error:
-            self._leave(frames.WENT_AGAINST_PROTOCOL, f"the other side does not speak SPDY/3.1: {error}")
+        except ProtocolError as error:
+            self._start_close(frames.GOAWAY_PROTOCOL_ERROR, f"the other side does not speak SPDY/3.1: {error}")
 
-    async def _caught_up(self) -> None:
-        """Wait until no stream is full and what the other side asked for is sent: so it cannot fill our memory."""
-        while self._full:
-            self._relief.clear()
+    async def _wait_for_readers(self) -> None:
+        """Wait until no stream's buffer is full and few replies to the peer are unsent. This bounds our memory."""
+        while self._full_streams:
+            self._buffer_drained.clear()
             try:
-                async with asyncio.timeout(self._probe_seconds):
-                    await self._relief.wait()
+                async with asyncio.timeout(self._ping_seconds):
+                    await self._buffer_drained.wait()
             except TimeoutError:
                 self.send(Ping(self._next_id))
-        await self._sender.light()
+        await self._sender.wait_until_drained()
 
     def _handle(self, frame: Frame) -> None:
         match frame:
             case Data(stream_id, data, fin):
-                self._take(stream_id, data, fin)
+                self._handle_data(stream_id, data, fin)
             case SynStream():
-                self._offer(frame)
+                self._handle_syn_stream(frame)
             case SynReply(stream_id, _, fin):
-                self._accepted(stream_id, fin)
+                self._handle_syn_reply(stream_id, fin)
             case Headers(stream_id, _, fin):
-                self._take(stream_id, b"", fin)
+                self._handle_data(stream_id, b"", fin)
             case RstStream(stream_id, status):
-                self._forget(stream_id, f"the other side reset stream {stream_id}, with status {status}")
-            case Ping(number) if self._is_theirs(number):
+                self._fail_stream(stream_id, f"the other side reset stream {stream_id}, with status {status}")
+            case Ping(ping_id) if self._is_remote(ping_id):
                 self.send(frame)
             case GoAway():
-                self._they_go = True
-                self._news.set()
+                self._goaway_received = True
+                self._incoming_changed.set()
             case Settings() | WindowUpdate() | Ping():
-                # Peers in Go send neither and mind no window: one that waited for theirs would wait for ever.
+                # Peers written in Go send neither SETTINGS nor WINDOW_UPDATE. Waiting for them would never end.
                 pass
 
-    def _offer(self, opened: SynStream) -> None:
-        number = opened.stream_id
-        if not self._is_theirs(number) or number <= self._last_theirs:
-            raise Malformed(f"stream {number} opened after stream {self._last_theirs}: numbers of a side only grow")
-        self._last_theirs = number
-        if len(self._streams) >= self._max_streams or self._they_go:
-            self.send(RstStream(number, frames.REFUSED_STREAM))
+    def _handle_syn_stream(self, frame: SynStream) -> None:
+        stream_id = frame.stream_id
+        if not self._is_remote(stream_id) or stream_id <= self._last_remote_id:
+            raise ProtocolError(
+                f"stream {stream_id} opened after stream {self._last_remote_id}: numbers of a side only grow"
+            )
+        self._last_remote_id = stream_id
+        if len(self._streams) >= self._max_streams or self._goaway_received:
+            self.send(RstStream(stream_id, frames.REFUSED_STREAM))
             return
         stream = SpdyStream(
-            self, number, opened.headers, replied=False, fin=opened.fin, unidirectional=opened.unidirectional
+            self, stream_id, frame.headers, replied=False, fin=frame.fin, unidirectional=frame.unidirectional
         )
-        self._streams[number] = stream
-        self._offered.append(stream)
-        self._news.set()
+        self._streams[stream_id] = stream
+        self._incoming.append(stream)
+        self._incoming_changed.set()
 
-    def _take(self, stream_id: int, data: bytes, fin: bool) -> None:
+    def _handle_data(self, stream_id: int, data: bytes, fin: bool) -> None:
         stream = self._streams.get(stream_id)
-        if stream and not stream.heard_out:
-            stream.arrive(data, fin)
-            if stream.full:
-                self._full.add(stream)
-            if stream.over:
-                self.settled(stream)
+        if stream and not stream.remote_ended:
+            stream.receive(data, fin)
+            if stream.receive_buffer_full:
+                self._full_streams.add(stream)
+            if stream.finished:
+                self.stream_finished(stream)
             return
-        self._sender.consumed(0, len(data))
+        self._sender.bytes_consumed(0, len(data))
         if stream and data:
-            self._refuse(stream_id, frames.STREAM_ALREADY_CLOSED, "was sent more after its end")
-        elif not stream and self._is_new(stream_id):
+            self._reset_stream(stream_id, frames.STREAM_ALREADY_CLOSED, "was sent more after its end")
+        elif not stream and self._is_unopened(stream_id):
             self.send(RstStream(stream_id, frames.INVALID_STREAM))
 
-    def _is_new(self, stream_id: int) -> bool:
-        return stream_id > self._last_theirs if self._is_theirs(stream_id) else stream_id >= self._next_id
-
-    def _accepted(self, stream_id: int, fin: bool) -> None:
+    def _handle_syn_reply(self, stream_id: int, fin: bool) -> None:
         stream = self._streams.get(stream_id)
-        if stream and (self._is_theirs(stream_id) or not stream.accept()):
-            self._refuse(stream_id, frames.STREAM_IN_USE, "was accepted by its opener, or twice")
+        if stream and (self._is_remote(stream_id) or not stream.mark_accepted()):
+            self._reset_stream(stream_id, frames.STREAM_IN_USE, "was accepted by its opener, or twice")
         else:
-            self._take(stream_id, b"", fin)
+            self._handle_data(stream_id, b"", fin)
 
-    def _refuse(self, stream_id: int, status: int, why: str) -> None:
+    def _reset_stream(self, stream_id: int, status: int, reason: str) -> None:
         self.send(RstStream(stream_id, status))
-        self._forget(stream_id, f"stream {stream_id} {why}")
+        self._fail_stream(stream_id, f"stream {stream_id} {reason}")
 
-    def _forget(self, stream_id: int, reason: str) -> None:
+    def _fail_stream(self, stream_id: int, reason: str) -> None:
         if stream := self._streams.get(stream_id):
-            if stream in self._offered:
-                self._offered.remove(stream)
-            stream.lose(reason, drop=not stream.heard_out)
+            if stream in self._incoming:
+                self._incoming.remove(stream)
+            stream.fail(reason, discard_unread=not stream.remote_ended)
 
-    def _is_theirs(self, number: int) -> bool:
+    def _is_unopened(self, stream_id: int) -> bool:
+        if self._is_remote(stream_id):
+            return stream_id > self._last_remote_id
+        return stream_id >= self._next_id
+
+    def _is_remote(self, number: int) -> bool:
+        """Return whether the peer assigned this stream ID or ping ID: odd numbers are the client's."""
         return number % 2 != self._next_id % 2
 
-    # How it ends.
+    # --- Sending and ending --------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
         try:
-            await self._sender.run(self._touch)
+            await self._sender.run(self._record_activity)
         except ConnectionError as error:
-            self._end(f"the connection was lost: {error}")
+            self._terminate(f"the connection was lost: {error}")
         except BaseException:
-            self._end("the session failed here")
+            self._terminate("the session failed here")
             raise
 
-    def _touch(self) -> None:
+    def _record_activity(self) -> None:
         self._last_active = self._loop.time()
 
-    def _look_for_life(self) -> None:
-        left = self._last_active + self._patience - self._loop.time()
-        if left > 0:
-            self._timer = self._loop.call_later(left, self._look_for_life)
-        elif self._leaving:
-            self._end(self.reason)
+    def _check_activity(self) -> None:
+        """Close a session that is idle for too long; terminate one that has lingered for too long."""
+        remaining = self._last_active + self._timeout_seconds - self._loop.time()
+        if remaining > 0:
+            self._timer = self._loop.call_later(remaining, self._check_activity)
+        elif self._closing:
+            self._terminate(self.reason)
         else:
-            self._leave(frames.WENT_WELL, f"nothing came and nothing went for {self._patience:g} seconds")
+            self._start_close(frames.GOAWAY_OK, f"no data was sent or received for {self._timeout_seconds:g} seconds")
 
-    def _leave(self, status: int, reason: str) -> None:
-        """Say goodbye; unless the other side broke the protocol, streams that were ended are sent to their end."""
-        if self._leaving:
+    def _start_close(self, status: int, reason: str) -> None:
+        """Send GOAWAY and accept nothing more.
+
+        With GOAWAY_OK the unsent bytes of ended streams are still sent. After a protocol error all streams fail.
+        """
+        if self._closing:
             return
         self.reason = reason
         for stream in list(self._streams.values()):
-            if status == frames.WENT_WELL:
-                if stream.ending:
+            if status == frames.GOAWAY_OK:
+                if stream.is_draining:
                     continue
-                if not stream.ended:
+                if not stream.local_ended:
                     self.send(RstStream(stream.stream_id, frames.CANCEL))
-            stream.lose(reason, drop=False)
-        self._leaving = True
-        self._sender.finish(GoAway(self._last_theirs, status))
-        self._wake()
+            stream.fail(reason, discard_unread=False)
+        self._closing = True
+        self._sender.finish(GoAway(self._last_remote_id, status))
+        self._wake_waiters()
         self._timer.cancel()
-        self._patience = self._linger_seconds
-        self._touch()
-        self._look_for_life()
+        self._timeout_seconds = self._linger_seconds
+        self._record_activity()
+        self._check_activity()
 
-    def _end(self, reason: str) -> None:
-        if self._over.is_set():
+    def _terminate(self, reason: str) -> None:
+        if self._closed.is_set():
             return
         self.reason = self.reason or reason
-        self._leaving = True
+        self._closing = True
         for stream in list(self._streams.values()):
-            stream.lose(self.reason, drop=False)
-        self._wake()
-        self._over.set()
+            stream.fail(self.reason, discard_unread=False)
+        self._wake_waiters()
+        self._closed.set()
         self._timer.cancel()
         self._carrier.abort()
         current = asyncio.current_task()
@@ -319,8 +331,8 @@ class Session:
             if task is not current:
                 task.cancel()
 
-    def _wake(self) -> None:
-        self._offered.clear()
-        self._full.clear()
-        self._news.set()
-        self._relief.set()
+    def _wake_waiters(self) -> None:
+        self._incoming.clear()
+        self._full_streams.clear()
+        self._incoming_changed.set()
+        self._buffer_drained.set()

@@ -1,4 +1,4 @@
-"""One stream of a session: what has come of it and is not read, what is written of it and not sent."""
+"""One stream of a SPDY session, with its buffers of unread and of unsent bytes."""
 
 from __future__ import annotations
 
@@ -7,219 +7,229 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from streams.spdy.frames import CANCEL, Frame, RstStream, SynReply, data_head
+from streams.spdy.frames import CANCEL, Frame, RstStream, SynReply, data_header
 from streams.stream import Stream
 
-INBOX_LIMIT: Final = 64 * 1024
-"""So much of a stream waits for its reader; above it the carrier is not read."""
+RECEIVE_BUFFER_BYTES: Final = 64 * 1024
+"""Unread bytes of a stream above which the session stops reading from the carrier."""
 
-OUTBOX_LIMIT: Final = 64 * 1024
-"""So much of a stream waits to be sent; above it its writer waits."""
+SEND_BUFFER_BYTES: Final = 64 * 1024
+"""Unsent bytes of a stream above which its writer waits."""
 
-CHUNK_COST: Final = 64
-"""What keeping a piece costs besides its bytes: without it, a megabyte sent byte by byte would count as a megabyte."""
+CHUNK_OVERHEAD_BYTES: Final = 64
+"""Memory that a stored chunk needs besides its bytes, so that many tiny chunks count as much as they occupy."""
 
-LONGEST_FRAME: Final = 32 * 1024
-"""The longest data frame sent: streams take turns by frames, and Go copies by so much."""
+MAX_FRAME_BYTES: Final = 32 * 1024
+"""Longest data frame sent. Streams take turns frame by frame; Go copies in pieces of this size."""
 
 
-class Wire(Protocol):
-    """What a stream asks of its session."""
+class StreamSession(Protocol):
+    """The session of a stream, as the stream uses it."""
 
     def send(self, frame: Frame) -> None:
-        """Send a control frame before all data that waits."""
+        """Queue a control frame, to be sent before all data."""
         ...
 
-    def ready(self, stream: SpdyStream) -> None:
-        """Take the turn of a stream that has something to send."""
+    def ready_to_send(self, stream: SpdyStream) -> None:
+        """Queue a stream that has data to send."""
         ...
 
-    def consumed(self, stream: SpdyStream, size: int) -> None:
-        """Know that bytes of the stream were read, or dropped."""
+    def bytes_consumed(self, stream: SpdyStream, size: int) -> None:
+        """Record that bytes of the stream were read or dropped."""
         ...
 
-    def settled(self, stream: SpdyStream) -> None:
-        """Forget a stream that is over both ways."""
+    def stream_finished(self, stream: SpdyStream) -> None:
+        """Forget a stream that has ended in both directions."""
         ...
 
 
 class SpdyStream(Stream):
-    """One stream of a session: bytes both ways, each way ended on its own."""
+    """One stream of a session. Each direction ends on its own."""
 
     def __init__(
-        self, wire: Wire, stream_id: int, headers: Mapping[str, str], *, replied: bool, fin: bool, unidirectional: bool
+        self,
+        session: StreamSession,
+        stream_id: int,
+        headers: Mapping[str, str],
+        *,
+        replied: bool,
+        fin: bool,
+        unidirectional: bool,
     ) -> None:
         self.stream_id = stream_id
         self.headers = headers
-        """As the side that opened the stream sent them; names in lower case."""
-        self._wire = wire
-        self._lost = ""
-        self._dropped = False
+        """The headers with which the stream was opened; names in lower case."""
+        self._session = session
+        self._failure = ""
         self._replied = replied or unidirectional
-        self._inbox: deque[bytes] = deque()
-        self._inbox_cost = 0
-        self._heard_out = fin
-        self._outbox: deque[memoryview] = deque()
-        self._outbox_size = 0
-        self._ended = unidirectional
+        self._received: deque[bytes] = deque()
+        self._received_cost = 0
+        self._remote_ended = fin
+        self._unread_discarded = False
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._local_ended = unidirectional
         self._end_sent = unidirectional
-        self._news = asyncio.Event()
-        """Something to read, or the end of it."""
-        self._room = asyncio.Event()
-        """Something was sent, or never will be."""
+        self._readable = asyncio.Event()
+        """Set when bytes or the end of the stream can be read."""
+        self._writable = asyncio.Event()
+        """Set when bytes were sent, or when the stream has failed."""
         self._accepted = asyncio.Event()
 
+    # --- For the user of the stream ------------------------------------------------------------------------------
+
     async def read(self) -> bytes:
-        """Give the next bytes as they came, nothing at the end; what came before a loss is given before it is told."""
-        while not self._inbox:
-            if self._heard_out and not self._dropped:
+        """Return the next bytes; empty bytes at the end. Bytes that came before a failure are returned before it."""
+        while not self._received:
+            if self._remote_ended and not self._unread_discarded:
                 return b""
-            self._check()
-            self._news.clear()
-            await self._news.wait()
-        data = self._inbox.popleft()
-        self._inbox_cost -= len(data) + CHUNK_COST
-        self._wire.consumed(self, len(data))
+            self._raise_failure()
+            self._readable.clear()
+            await self._readable.wait()
+        data = self._received.popleft()
+        self._received_cost -= len(data) + CHUNK_OVERHEAD_BYTES
+        self._session.bytes_consumed(self, len(data))
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send bytes and return when there is room for more; the bytes are not to change afterwards."""
-        self._check()
-        if self._ended:
+        """Send bytes and return when the send buffer has room again. The caller must not change the bytes later."""
+        self._raise_failure()
+        if self._local_ended:
             raise BrokenPipeError(f"stream {self.stream_id} is ended: nothing more can be written to it")
-        self._reply()
+        self._ensure_replied()
         if not data:
             return
-        self._outbox.append(memoryview(data))
-        self._outbox_size += len(data)
-        self._wire.ready(self)
-        while self._outbox_size > OUTBOX_LIMIT:
-            await self._more_room()
+        self._unsent.append(memoryview(data))
+        self._unsent_bytes += len(data)
+        self._session.ready_to_send(self)
+        while self._unsent_bytes > SEND_BUFFER_BYTES:
+            await self._wait_until_sent()
 
     async def end(self) -> None:
-        """Say that nothing more will be written, and return when all that was has gone to the carrier."""
-        self._check()
-        self._reply()
-        if not self._ended:
-            self._ended = True
-            self._wire.ready(self)
+        """End writing, and return when all written bytes were handed to the carrier."""
+        self._raise_failure()
+        self._ensure_replied()
+        if not self._local_ended:
+            self._local_ended = True
+            self._session.ready_to_send(self)
         while not self._end_sent:
-            await self._more_room()
+            await self._wait_until_sent()
 
     async def reply(self) -> None:
-        """Accept a stream the other side opened; `write` and `end` do it first where it was not done."""
-        self._check()
-        self._reply()
+        """Accept a stream that the peer opened. `write` and `end` do this if it was not done before."""
+        self._raise_failure()
+        self._ensure_replied()
 
     def reset(self) -> None:
-        """End the stream at once, both ways, and tell the other side; the same as `abort`."""
+        """Close the stream at once with RST_STREAM; the same as `abort`."""
         self.abort()
 
     def abort(self) -> None:
-        """End the stream at once, both ways, drop what was not read and not sent, and tell the other side."""
-        if not self._lost and not self.over:
-            self._wire.send(RstStream(self.stream_id, CANCEL))
-        self.lose(f"stream {self.stream_id} was given up here", drop=True)
+        """Close both directions at once, drop unread and unsent bytes, and send RST_STREAM."""
+        if not self._failure and not self.finished:
+            self._session.send(RstStream(self.stream_id, CANCEL))
+        self.fail(f"stream {self.stream_id} was aborted here", discard_unread=True)
 
-    # What follows is for the session.
-
-    @property
-    def over(self) -> bool:
-        """Whether both sides have ended it, and it is all sent."""
-        return self._heard_out and self._end_sent
+    # --- For the session -----------------------------------------------------------------------------------------
 
     @property
-    def heard_out(self) -> bool:
-        """Whether the other side has ended its way."""
-        return self._heard_out
+    def finished(self) -> bool:
+        """Whether both sides have ended the stream and everything is sent."""
+        return self._remote_ended and self._end_sent
 
     @property
-    def ended(self) -> bool:
-        """Whether it was ended here."""
-        return self._ended
+    def remote_ended(self) -> bool:
+        """Whether the peer has ended its direction."""
+        return self._remote_ended
 
     @property
-    def ending(self) -> bool:
-        """Whether it was ended here and is still being sent."""
-        return self._ended and not self._end_sent and not self._lost
+    def local_ended(self) -> bool:
+        """Whether our direction was ended; bytes may still be unsent."""
+        return self._local_ended
 
     @property
-    def full(self) -> bool:
-        """Whether the reader has to catch up before more is taken from the carrier."""
-        return self._inbox_cost > INBOX_LIMIT
+    def is_draining(self) -> bool:
+        """Whether our direction was ended and bytes are still being sent."""
+        return self._local_ended and not self._end_sent and not self._failure
 
-    async def accepted(self) -> None:
-        """Wait until the other side has accepted the stream."""
+    @property
+    def receive_buffer_full(self) -> bool:
+        """Whether the reader has to catch up before the session reads more from the carrier."""
+        return self._received_cost > RECEIVE_BUFFER_BYTES
+
+    async def wait_until_accepted(self) -> None:
+        """Wait until the peer has accepted the stream. Raises ConnectionResetError if the stream failed before."""
         await self._accepted.wait()
         if not self._replied:
-            self._check()
+            self._raise_failure()
 
-    def accept(self) -> bool:
-        """Know that the other side has accepted it; false if it had before."""
+    def mark_accepted(self) -> bool:
+        """Record that the peer has accepted the stream. Returns False if that was recorded before."""
         if self._replied:
             return False
         self._replied = True
         self._accepted.set()
         return True
 
-    def arrive(self, data: bytes, fin: bool) -> None:
-        """Take what the other side sent."""
+    def receive(self, data: bytes, fin: bool) -> None:
+        """Store bytes that the peer sent."""
         if data:
-            self._inbox.append(data)
-            self._inbox_cost += len(data) + CHUNK_COST
-        self._heard_out = self._heard_out or fin
-        self._news.set()
+            self._received.append(data)
+            self._received_cost += len(data) + CHUNK_OVERHEAD_BYTES
+        self._remote_ended = self._remote_ended or fin
+        self._readable.set()
 
     def next_frame(self) -> tuple[bytes, memoryview] | None:
-        """Take the next data frame to be sent, as head and bytes; nothing when nothing waits."""
-        if self._lost or self._end_sent:
+        """Remove the next data frame from the send buffer. Returns its header and data, or None if there is none."""
+        if self._failure or self._end_sent:
             return None
-        part = memoryview(b"")
-        if self._outbox:
-            first = self._outbox[0]
-            part = first[:LONGEST_FRAME]
-            if len(part) < len(first):
-                self._outbox[0] = first[LONGEST_FRAME:]
+        data = memoryview(b"")
+        if self._unsent:
+            chunk = self._unsent[0]
+            data = chunk[:MAX_FRAME_BYTES]
+            if len(data) < len(chunk):
+                self._unsent[0] = chunk[MAX_FRAME_BYTES:]
             else:
-                self._outbox.popleft()
-            self._outbox_size -= len(part)
-        self._end_sent = self._ended and not self._outbox
-        self._room.set()
-        if self.over:
-            self._wire.settled(self)
-        return data_head(self.stream_id, len(part), self._end_sent), part
+                self._unsent.popleft()
+            self._unsent_bytes -= len(data)
+        self._end_sent = self._local_ended and not self._unsent
+        self._writable.set()
+        if self.finished:
+            self._session.stream_finished(self)
+        return data_header(self.stream_id, len(data), self._end_sent), data
 
     @property
-    def has_more(self) -> bool:
-        """Whether another frame waits to be sent."""
-        return not self._lost and (bool(self._outbox) or (self._ended and not self._end_sent))
+    def has_frame(self) -> bool:
+        """Whether another frame is to be sent."""
+        return not self._failure and (bool(self._unsent) or (self._local_ended and not self._end_sent))
 
-    def lose(self, reason: str, *, drop: bool) -> None:
-        """Know that nothing more comes or goes; what has come may still be read unless it is dropped."""
-        self._lost = self._lost or reason
-        self._outbox.clear()
-        self._wire.settled(self)
-        if drop:
-            self._dropped = True
-            dropped = sum(map(len, self._inbox))
-            self._inbox.clear()
-            self._inbox_cost = 0
-            self._wire.consumed(self, dropped)
-        for event in (self._news, self._room, self._accepted):
+    def fail(self, reason: str, *, discard_unread: bool) -> None:
+        """Close the stream in both directions. Unread bytes can still be read unless they are discarded."""
+        self._failure = self._failure or reason
+        self._unsent.clear()
+        self._session.stream_finished(self)
+        if discard_unread:
+            self._unread_discarded = True
+            discarded = sum(map(len, self._received))
+            self._received.clear()
+            self._received_cost = 0
+            self._session.bytes_consumed(self, discarded)
+        for event in (self._readable, self._writable, self._accepted):
             event.set()
 
-    def _check(self) -> None:
-        if self._lost:
-            raise ConnectionResetError(self._lost)
+    def _raise_failure(self) -> None:
+        if self._failure:
+            raise ConnectionResetError(self._failure)
 
-    def _reply(self) -> None:
+    def _ensure_replied(self) -> None:
         if not self._replied:
             self._replied = True
-            self._wire.send(SynReply(self.stream_id))
+            self._session.send(SynReply(self.stream_id))
 
-    async def _more_room(self) -> None:
-        self._check()
-        self._room.clear()
-        await self._room.wait()
+    async def _wait_until_sent(self) -> None:
+        """Wait until a frame of this stream was sent. Raises ConnectionResetError if the stream fails."""
+        self._raise_failure()
+        self._writable.clear()
+        await self._writable.wait()
         if not self._end_sent:
-            self._check()
+            self._raise_failure()

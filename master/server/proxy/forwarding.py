@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 from master import errors
 from master.server.proxy.kubelet_client import IDLE_SECONDS
 from streams.splice import splice
-from streams.upgrade import Upgraded, taken
+from streams.upgrade import UpgradeResponse, upgraded_connection
 
 MAX_UNSENT_BYTES = 64 << 10
 """Bytes that wait for one client; the other side waits, too, when there are more."""
@@ -51,14 +51,14 @@ class Forwarder:
     async def upgrade(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
         """Join the client to another side that has answered 101, until one of them has gone."""
         try:
-            answer = Upgraded(response_headers(_pairs(response), upgrade=True))
-            ours = await answer.take(http)
+            answer = UpgradeResponse(response_headers(_pairs(response), upgrade=True))
+            ours = await answer.upgrade(http)
         except BaseException:
             response.close()
             raise
-        theirs = taken(response)
+        theirs = upgraded_connection(response)
         with self._through(ours.abort, theirs.abort):
-            await splice(ours, theirs, IDLE_SECONDS, gone=ours.gone)
+            await splice(ours, theirs, IDLE_SECONDS, client_gone=ours.client_gone)
         return answer
 
     async def copy(

@@ -35,7 +35,7 @@ from master.resources.nodes import NODES
 from master.storage.interface import Key, Storage
 from reconcile import atomic_file
 from reconcile.errors import NotReady
-from streams.upgrade import notice_death
+from streams.upgrade import enable_keepalive
 
 EXPECTED_COMMON_NAME: ContextVar[str] = ContextVar("EXPECTED", default="")
 """Whose certificate the other side has to show, by its common name; empty: whatever it shows.
@@ -303,7 +303,7 @@ async def ask(
         raise Unreachable(dial_error(where, error)) from error
     held = response.connection
     if held is not None and held.transport is not None:
-        notice_death(held.transport)
+        enable_keepalive(held.transport)
     return response
 
 

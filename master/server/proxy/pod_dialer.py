@@ -20,7 +20,7 @@ from master.server.proxy.kubelet_client import IDLE_SECONDS, HostPort, KubeletCl
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
 from streams.splice import splice
-from streams.upgrade import taken
+from streams.upgrade import upgraded_connection
 
 PORT_FORWARD_HEADERS = {
     "Connection": "Upgrade",
@@ -96,7 +96,7 @@ class PodDialer(aiohttp.BaseConnector):
             response.close()
             self.refusal = text or f"node {node} answered {response.status}"
             raise aiohttp.ClientConnectionError(self.refusal)
-        return taken(response)
+        return upgraded_connection(response)
 
     def _failed(self, req: aiohttp.ClientRequest, text: str) -> aiohttp.ClientConnectionError:
         self.refusal = self.refusal or text

@@ -196,7 +196,7 @@ async def _by_websocket(
 async def _by_spdy(request: web.Request, wanted: StreamOptions, run: Run, idle_seconds: float) -> web.StreamResponse:
     protocol, answer = negotiate_spdy(request, SPDY_PROTOCOLS)
     try:
-        session = Session(await answer.take(request), idle_seconds=idle_seconds)
+        session = Session(await answer.upgrade(request), idle_seconds=idle_seconds)
     except ConnectionError:
         return answer
     guests: asyncio.Task[None] | None = None

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from streams.upgrade import Upgraded
+from streams.upgrade import UpgradeResponse
 
 ASKED = "X-Stream-Protocol-Version"
 ACCEPTED = "X-Accepted-Stream-Protocol-Versions"
@@ -24,7 +24,7 @@ def wants_websocket(request: web.Request) -> bool:
     return _upgrades(request) and request.headers.get("Upgrade", "").strip().lower() == "websocket"
 
 
-def negotiate_spdy(request: web.Request, known: Sequence[str]) -> tuple[str, Upgraded]:
+def negotiate_spdy(request: web.Request, known: Sequence[str]) -> tuple[str, UpgradeResponse]:
     """The first protocol in the client's order that is known, and the answer that begins it.
 
     Raises HTTPBadRequest for what is no upgrade to SPDY, HTTPForbidden, with the known ones, when none is known.
@@ -44,10 +44,10 @@ def negotiate_spdy(request: web.Request, known: Sequence[str]) -> tuple[str, Upg
             text=f"unable to upgrade: unable to negotiate protocol: {words}\n",
             headers=[(ACCEPTED, name) for name in known],
         )
-    return chosen, Upgraded([("Upgrade", SPDY), (ASKED, chosen)])
+    return chosen, UpgradeResponse([("Upgrade", SPDY), (ASKED, chosen)])
 
 
-def accept_websocket(request: web.Request, protocol: str) -> Upgraded:
+def accept_websocket(request: web.Request, protocol: str) -> UpgradeResponse:
     """The answer that begins a WebSocket in this protocol, "" for none. Raises HTTPBadRequest for a bad handshake."""
     version = request.headers.get("Sec-WebSocket-Version", "")
     if version not in VERSIONS:
@@ -62,7 +62,7 @@ def accept_websocket(request: web.Request, protocol: str) -> Upgraded:
         raise web.HTTPBadRequest(text="Sec-WebSocket-Key is 16 bytes in base64\n")
     accepted = base64.b64encode(hashlib.sha1(key.encode() + MAGIC, usedforsecurity=False).digest()).decode()
     headers = [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", accepted)]
-    return Upgraded([*headers, ("Sec-WebSocket-Protocol", protocol)] if protocol else headers)
+    return UpgradeResponse([*headers, ("Sec-WebSocket-Protocol", protocol)] if protocol else headers)
 
 
 def unsupported_protocol(request: web.Request, known: Sequence[str]) -> web.HTTPForbidden:

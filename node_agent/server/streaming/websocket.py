@@ -17,7 +17,7 @@ from node_agent.server.streaming import websocket_frames
 from node_agent.server.streaming.upgrade import accept_websocket
 from node_agent.server.streaming.websocket_frames import ControlFrame, MessagePart, WebSocketFrameParser, encode_frame
 from streams.connection import Connection
-from streams.upgrade import Upgraded
+from streams.upgrade import UpgradeResponse
 
 
 class ReceiveBuffer:
@@ -115,7 +115,7 @@ class WebSocket:
 
     def __init__(
         self,
-        response: Upgraded,
+        response: UpgradeResponse,
         transport: asyncio.Transport | None,
         connection: Connection,
         ear: MessageHandler,
@@ -142,7 +142,7 @@ class WebSocket:
     async def open(cls, request: web.Request, protocol: str, ear: MessageHandler, idle_seconds: float) -> Self:
         """Answer the handshake. Raises HTTPBadRequest for a bad one, ConnectionError when the client has gone."""
         response, transport = accept_websocket(request, protocol), request.transport
-        return cls(response, transport, await response.take(request), ear, idle_seconds)
+        return cls(response, transport, await response.upgrade(request), ear, idle_seconds)
 
     async def send(self, message: bytes, *, as_text: bool = False) -> None:
         """Send a message and return when there is room for more. Raises ConnectionError."""

@@ -22,7 +22,7 @@ from multidict import CIMultiDict
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from streams.connection import Connection
-from streams.upgrade import taken
+from streams.upgrade import upgraded_connection
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, own_address, staged, until
@@ -51,7 +51,7 @@ async def conversation(
     """A conversation that has begun, and the headers of the answer."""
     answer = await stage.session.request(method, path, headers=headers or UPGRADE)
     assert answer.status == 101, await answer.text()
-    stream = taken(answer)
+    stream = upgraded_connection(answer)
     assert await exactly(stream, 5) == b"hello"
     return stream, CIMultiDict(answer.headers)
 

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 from master.auth import pki
-from streams.connection import MOST_UNREAD, Connection
-from streams.upgrade import Upgraded, taken
+from streams.connection import MAX_UNREAD_BYTES, Connection
+from streams.upgrade import UpgradeResponse, upgraded_connection
 
 Use = Callable[[Connection], Awaitable[None]]
 SENT_AHEAD = 1 << 15
@@ -88,8 +88,8 @@ async def served(
     narrow: bool = False,
 ) -> AsyncIterator[Served]:
     async def handle(request: web.Request) -> web.StreamResponse:
-        answer = Upgraded([("Upgrade", request.headers["Upgrade"])])
-        stream = await answer.take(request)
+        answer = UpgradeResponse([("Upgrade", request.headers["Upgrade"])])
+        stream = await answer.upgrade(request)
         try:
             await use(stream)
         except asyncio.CancelledError:
@@ -141,7 +141,7 @@ async def test_bytes_go_through_both_ways_and_nothing_is_left(
             assert held is not None
             assert held.transport is not None
             kernel = held.transport.get_extra_info("socket")
-            stream = taken(response)
+            stream = upgraded_connection(response)
             assert kernel.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert kernel.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
@@ -287,7 +287,7 @@ async def test_what_nobody_reads_holds_up_the_writer(
             headers={"Connection": "Upgrade", "Upgrade": upgrade},
             ssl=contexts[1],
         )
-        ours = taken(response)
+        ours = upgraded_connection(response)
         writing = asyncio.create_task(write(ours))
         with contextlib.suppress(TimeoutError):
             while True:
@@ -296,7 +296,7 @@ async def test_what_nobody_reads_holds_up_the_writer(
                     await written.wait()
         assert sum(sent) < 64 << 20
         waiting = len(await streams[0].read())
-        assert MOST_UNREAD < waiting < 2 * MOST_UNREAD + (256 << 10)
+        assert MAX_UNREAD_BYTES < waiting < 2 * MAX_UNREAD_BYTES + (256 << 10)
         writing.cancel()
         ours.abort()
         go.set()

@@ -17,7 +17,7 @@ from node_agent.server.streaming import remotecommand, websocket
 from node_agent.server.streaming.remotecommand import Exited, Failed, Outcome, RemoteCommand, StreamOptions
 from reconcile.errors import Refused
 from streams.spdy.session import Session
-from streams.upgrade import taken
+from streams.upgrade import upgraded_connection
 from tests.testbed.streaming.mutations import masked
 from tests.testbed.streaming.pod_server import PodServer
 
@@ -84,7 +84,7 @@ async def spdy(
     async with aiohttp.ClientSession() as http, http.post(f"{url}{path}?{query}", headers=headers) as answer:
         assert answer.status == 101
         assert answer.headers["X-Stream-Protocol-Version"] == protocol
-        session = Session(taken(answer), client=True)
+        session = Session(upgraded_connection(answer), client=True)
         try:
             yield session
         finally:
@@ -182,7 +182,7 @@ async def test_a_client_of_spdy_whose_input_nobody_reads_is_missed_when_it_goes(
 ) -> None:
     defaults = Session.__init__.__kwdefaults__
     assert defaults is not None
-    monkeypatch.setitem(defaults, "probe_seconds", 0.05)
+    monkeypatch.setitem(defaults, "ping_seconds", 0.05)
     async with spdy(one_pod.url) as session:
         _, stdin, *_ = [await session.open({"streamtype": name}) for name in ("error", "stdin", "stdout", "stderr")]
 

@@ -30,7 +30,7 @@ from streams.spdy.frames import (
     SynStream,
     WindowUpdate,
 )
-from streams.spdy.headers import Malformed
+from streams.spdy.headers import ProtocolError
 from streams.spdy.session import Session, SpdyStream
 from streams.stream import Stream
 from tests.unit.streams.pipes import pair
@@ -223,7 +223,7 @@ async def case(dice: random.Random, wire: bytes) -> None:
         assert carrier.let_go
     assert asyncio.all_tasks() == before
     assert not session._streams
-    assert not session._full
+    assert not session._full_streams
     assert session._sender._consumed.keys() <= {0}
     assert session._timer.cancelled() or session._timer.when() <= asyncio.get_running_loop().time()
 
@@ -259,5 +259,5 @@ def test_a_decoder_refuses_or_understands_whatever_comes(cut: int) -> None:
             for at in range(0, len(wire), cut):
                 for frame in decoder.feed(wire[at : at + cut]):
                     assert isinstance(frame, Frame)
-        except Malformed:
+        except ProtocolError:
             pass

@@ -29,7 +29,7 @@ from master.auth import pki
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
 from streams.splice import splice
-from streams.upgrade import Upgraded
+from streams.upgrade import UpgradeResponse
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 
@@ -105,8 +105,8 @@ class Double:
     async def _converse(self, http: web.Request, upgrade: str) -> web.StreamResponse:
         """An echo, after `hello`."""
         wanted = http.headers.get("X-Stream-Protocol-Version", "")
-        answer = Upgraded([("Upgrade", upgrade), ("X-Stream-Protocol-Version", wanted)])
-        stream = await answer.take(http)
+        answer = UpgradeResponse([("Upgrade", upgrade), ("X-Stream-Protocol-Version", wanted)])
+        stream = await answer.upgrade(http)
         self.conversations.append(stream)
         with contextlib.suppress(ConnectionError):
             await stream.write(b"hello")
@@ -120,8 +120,8 @@ class Double:
 
 async def forward(http: web.Request) -> web.StreamResponse:
     """A port of this machine, in place of one of a pod."""
-    answer = Upgraded([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "portforward.k8s.io")])
-    async with Session(await answer.take(http)) as session:
+    answer = UpgradeResponse([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "portforward.k8s.io")])
+    async with Session(await answer.upgrade(http)) as session:
         streams: dict[str, SpdyStream] = {}
         while len(streams) < 2 and (one := await session.accept()) is not None:
             await one.reply()

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from streams.spdy.session import Session, SpdyStream
 from streams.stream import Stream
-from streams.upgrade import Upgraded
+from streams.upgrade import UpgradeResponse
 
 POD: dict[str, object] = {
     "apiVersion": "v1",
@@ -74,21 +74,21 @@ class OnePod:
 
     async def exec(self, request: web.Request) -> web.StreamResponse:
         kinds = {"error"} | {kind for kind in ("stdin", "stdout", "stderr") if request.query.get(kind) == "true"}
-        answer = Upgraded([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4.channel.k8s.io")])
+        answer = UpgradeResponse([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4.channel.k8s.io")])
         async with self.session(answer, request) as session:
             await echo_program(session, kinds, SAID if request.query["command"] == "say" else b"")
         return answer
 
     async def port_forward(self, request: web.Request) -> web.StreamResponse:
-        answer = Upgraded([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "portforward.k8s.io")])
+        answer = UpgradeResponse([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "portforward.k8s.io")])
         async with self.session(answer, request) as session:
             await echo_ports(session)
         return answer
 
     @asynccontextmanager
-    async def session(self, answer: Upgraded, request: web.Request) -> AsyncIterator[Session]:
+    async def session(self, answer: UpgradeResponse, request: web.Request) -> AsyncIterator[Session]:
         self.records.append(bytearray())
-        session = Session(Recorded(await answer.take(request), self.records[-1]))
+        session = Session(Recorded(await answer.upgrade(request), self.records[-1]))
         self.sessions.append(session)
         try:
             async with session:

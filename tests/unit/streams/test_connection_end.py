@@ -20,7 +20,10 @@ async def test_a_connection_is_not_closed_over_bytes_on_their_way() -> None:
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.setblocking(False)
-    async with await loop.create_server(lambda: Accepted(whole=True), "127.0.0.1", 0) as server, asyncio.timeout(20):
+    async with (
+        await loop.create_server(lambda: Accepted(half_close=False), "127.0.0.1", 0) as server,
+        asyncio.timeout(20),
+    ):
         await loop.sock_connect(slow, server.sockets[0].getsockname())
         connection = await made.get()
         await connection.write(b"x" * 60_000)

@@ -19,7 +19,7 @@ async def joined(*, guest: bool) -> tuple[socket.socket, Connection]:
     made: asyncio.Future[Connection] = loop.create_future()
 
     def accept() -> Connection:
-        made.set_result(Connection(whole=True, guest=guest))
+        made.set_result(Connection(half_close=False, watch_client=guest))
         return made.result()
 
     server = await loop.create_server(accept, "127.0.0.1", 0)
@@ -42,7 +42,7 @@ async def fill(client: socket.socket) -> None:
 
 @pytest.mark.parametrize("way", ["in order", "with a reset"])
 async def test_it_is_missed_and_the_connection_ends(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "GONE_SECONDS", 0.01)
+    monkeypatch.setattr(connection, "CLIENT_CHECK_SECONDS", 0.01)
     client, ours = await joined(guest=True)
     client.setblocking(True)
     client.sendall(b"x" * 150_000)
@@ -50,24 +50,24 @@ async def test_it_is_missed_and_the_connection_ends(way: str, monkeypatch: pytes
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.close()
     async with asyncio.timeout(DEADLINE_SECONDS):
-        await ours.gone.wait()
+        await ours.client_gone.wait()
     with pytest.raises(ConnectionResetError, match="the client has gone"):
         await ours.read()
 
 
 async def test_one_that_stays_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "GONE_SECONDS", 0.001)
+    monkeypatch.setattr(connection, "CLIENT_CHECK_SECONDS", 0.001)
     client, ours = await joined(guest=True)
     await fill(client)
     await asyncio.sleep(0.05)
-    assert not ours.gone.is_set()
+    assert not ours.client_gone.is_set()
     assert await ours.read()
     client.close()
     ours.abort()
 
 
 async def test_what_another_side_said_before_it_closed_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "GONE_SECONDS", 0.001)
+    monkeypatch.setattr(connection, "CLIENT_CHECK_SECONDS", 0.001)
     client, ours = await joined(guest=False)
     client.setblocking(True)
     sending = asyncio.to_thread(client.sendall, b"x" * 300_000)

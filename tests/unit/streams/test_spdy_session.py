@@ -20,9 +20,9 @@ from streams.spdy.frames import (
     SynStream,
     WindowUpdate,
 )
-from streams.spdy.sender import BACKLOG_LIMIT, BATCH
+from streams.spdy.sender import BATCH_BYTES, MAX_CONTROL_BACKLOG_BYTES
 from streams.spdy.session import Session, SpdyStream
-from streams.spdy.stream import INBOX_LIMIT, LONGEST_FRAME, OUTBOX_LIMIT
+from streams.spdy.stream import MAX_FRAME_BYTES, RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES
 from streams.stream import Stream
 from tests.unit.streams.pipes import LIMIT, End, pair
 
@@ -134,7 +134,7 @@ async def test_more_than_a_frame_is_sent_in_frames() -> None:
         while len(came) < len(sent):
             frame = await peer.hear()
             assert isinstance(frame, Data)
-            assert len(frame.data) <= LONGEST_FRAME
+            assert len(frame.data) <= MAX_FRAME_BYTES
             came += frame.data
         await writing
         assert heard == [SynReply(1)]
@@ -223,7 +223,7 @@ async def test_our_reset_is_told_and_what_still_comes_is_dropped() -> None:
         stream.reset()
         stream.abort()
         for _ in range(64):
-            await peer.say(Data(1, bytes(LONGEST_FRAME)))
+            await peer.say(Data(1, bytes(MAX_FRAME_BYTES)))
         await peer.say(Data(1, b"", fin=True), Ping(1))
         heard = [await peer.hear()]
         while heard[-1] != Ping(1):
@@ -232,7 +232,7 @@ async def test_our_reset_is_told_and_what_still_comes_is_dropped() -> None:
         told = [frame for frame in heard[2:-1] if isinstance(frame, WindowUpdate)]
         assert told
         assert {frame.stream_id for frame in told} == {0}
-        with pytest.raises(ConnectionResetError, match="given up here"):
+        with pytest.raises(ConnectionResetError, match="aborted here"):
             await stream.read()
 
 
@@ -255,24 +255,24 @@ async def test_a_reader_that_is_slow_stops_the_carrier_and_not_more_is_kept() ->
         async def flood() -> None:
             nonlocal sent
             for _ in range(256):
-                await peer.say(Data(1, bytes(LONGEST_FRAME)))
-                sent += LONGEST_FRAME
+                await peer.say(Data(1, bytes(MAX_FRAME_BYTES)))
+                sent += MAX_FRAME_BYTES
 
         flooding = asyncio.create_task(flood())
-        while not stream.full or session._carrier.size < LIMIT:  # type: ignore[attr-defined]
+        while not stream.receive_buffer_full or session._carrier.size < LIMIT:  # type: ignore[attr-defined]
             await asyncio.sleep(0)
-        assert sent <= INBOX_LIMIT + LIMIT + 3 * LONGEST_FRAME
+        assert sent <= RECEIVE_BUFFER_BYTES + LIMIT + 3 * MAX_FRAME_BYTES
         came = 0
-        while came < 256 * LONGEST_FRAME:
+        while came < 256 * MAX_FRAME_BYTES:
             came += len(await stream.read())
         await flooding
 
 
 async def test_a_client_that_goes_while_the_carrier_is_not_read_is_noticed() -> None:
-    async with served(probe_seconds=0.01) as (session, peer):
+    async with served(ping_seconds=0.01) as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
-        await peer.say(Data(1, bytes(2 * INBOX_LIMIT)))
+        await peer.say(Data(1, bytes(2 * RECEIVE_BUFFER_BYTES)))
         assert [await peer.hear(), await peer.hear()] == [Ping(2), Ping(2)]
         peer.end.abort()
         assert await session.accept() is None
@@ -287,9 +287,9 @@ async def test_many_tiny_pieces_count_as_what_they_cost() -> None:
         encoder = Encoder()
         tiny = encoder.encode(Data(1, b"x"))
         flooding = asyncio.create_task(_write_all(peer.end, [tiny] * 200_000))
-        while not stream.full or session._carrier.size < LIMIT:  # type: ignore[attr-defined]
+        while not stream.receive_buffer_full or session._carrier.size < LIMIT:  # type: ignore[attr-defined]
             await asyncio.sleep(0)
-        assert len(stream._inbox) <= INBOX_LIMIT // 64 + LIMIT // len(tiny)
+        assert len(stream._received) <= RECEIVE_BUFFER_BYTES // 64 + LIMIT // len(tiny)
         stream.abort()
         await flooding
 
@@ -303,7 +303,7 @@ async def test_giving_up_a_stream_that_is_full_lets_the_others_go_on() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, OPEN2)
         full, other = await offered(session), await offered(session)
-        saying = asyncio.create_task(peer.say(Data(1, bytes(4 * INBOX_LIMIT))))
+        saying = asyncio.create_task(peer.say(Data(1, bytes(4 * RECEIVE_BUFFER_BYTES))))
         await saying
         saying = asyncio.create_task(peer.say(Data(3, b"through")))
         full.abort()
@@ -320,15 +320,15 @@ async def test_writers_wait_for_room() -> None:
         async def write() -> None:
             nonlocal written
             for _ in range(512):
-                await stream.write(bytes(LONGEST_FRAME))
-                written += LONGEST_FRAME
+                await stream.write(bytes(MAX_FRAME_BYTES))
+                written += MAX_FRAME_BYTES
 
         writing = asyncio.create_task(write())
-        while peer.end.size < LIMIT or not stream._outbox_size > OUTBOX_LIMIT:
+        while peer.end.size < LIMIT or not stream._unsent_bytes > SEND_BUFFER_BYTES:
             await asyncio.sleep(0)
-        assert written < 4 * LIMIT + 2 * BATCH
+        assert written < 4 * LIMIT + 2 * BATCH_BYTES
         heard = 0
-        while heard < 512 * LONGEST_FRAME:
+        while heard < 512 * MAX_FRAME_BYTES:
             frame = await peer.hear()
             heard += len(frame.data) if isinstance(frame, Data) else 0
         await writing
@@ -339,13 +339,13 @@ async def test_a_hundred_streams_take_turns() -> None:
         numbers = range(1, 201, 2)
         await peer.say(*[SynStream(number, {}) for number in numbers])
         streams = [await offered(session) for _ in numbers]
-        writing = [asyncio.create_task(stream.write(bytes(8 * LONGEST_FRAME))) for stream in streams]
+        writing = [asyncio.create_task(stream.write(bytes(8 * MAX_FRAME_BYTES))) for stream in streams]
         sent = dict.fromkeys(numbers, 0)
-        while min(sent.values()) < 8 * LONGEST_FRAME:
+        while min(sent.values()) < 8 * MAX_FRAME_BYTES:
             frame = await peer.hear()
             if isinstance(frame, Data):
                 sent[frame.stream_id] += len(frame.data)
-                assert max(sent.values()) - min(sent.values()) <= 2 * LONGEST_FRAME
+                assert max(sent.values()) - min(sent.values()) <= 2 * MAX_FRAME_BYTES
         await asyncio.gather(*writing)
 
 
@@ -366,7 +366,7 @@ async def test_what_is_given_up_is_not_read_as_if_it_were_whole() -> None:
         stream = await offered(session)
         await offered(session)
         stream.abort()
-        with pytest.raises(ConnectionResetError, match="given up here"):
+        with pytest.raises(ConnectionResetError, match="aborted here"):
             await stream.read()
 
 
@@ -376,8 +376,8 @@ async def test_closing_reads_on_although_a_stream_is_full() -> None:
         session, peer = Session(ours), Peer(theirs)
         await peer.say(OPEN)
         stream = await offered(session)
-        await peer.say(Data(1, bytes(2 * INBOX_LIMIT)))
-        while not stream.full:
+        await peer.say(Data(1, bytes(2 * RECEIVE_BUFFER_BYTES)))
+        while not stream.receive_buffer_full:
             await asyncio.sleep(0)
         timer = session._timer
         closing = asyncio.create_task(session.close())
@@ -405,16 +405,16 @@ async def test_what_is_read_while_nothing_can_be_sent_is_told_at_once_later() ->
     async with served() as (session, peer):
         await peer.say(OPEN, OPEN2)
         read, written = await offered(session), await offered(session)
-        writing = asyncio.create_task(written.write(bytes(2 * BATCH + OUTBOX_LIMIT)))
-        while peer.end.size < BATCH:
+        writing = asyncio.create_task(written.write(bytes(2 * BATCH_BYTES + SEND_BUFFER_BYTES)))
+        while peer.end.size < BATCH_BYTES:
             await asyncio.sleep(0)
         for _ in range(100):
-            await peer.say(Data(1, bytes(LONGEST_FRAME)))
-            assert len(await read.read()) == LONGEST_FRAME
+            await peer.say(Data(1, bytes(MAX_FRAME_BYTES)))
+            assert len(await read.read()) == MAX_FRAME_BYTES
         heard = [await peer.hear()]
         while not isinstance(heard[-1], WindowUpdate):
             heard.append(await peer.hear())
-        assert {heard[-1], await peer.hear()} == {WindowUpdate(number, 100 * LONGEST_FRAME) for number in (0, 1)}
+        assert {heard[-1], await peer.hear()} == {WindowUpdate(number, 100 * MAX_FRAME_BYTES) for number in (0, 1)}
         await writing
 
 
@@ -522,13 +522,13 @@ async def test_closing_sends_what_was_ended_resets_the_rest_and_says_goodbye() -
     ended, open_still, over = await offered(session), await offered(session), await offered(session)
     await open_still.reply()
     await over.end()
-    ending = asyncio.create_task(_write_and_end(ended, bytes(2 * BATCH + OUTBOX_LIMIT)))
-    while not ended.ending:
+    ending = asyncio.create_task(_write_and_end(ended, bytes(2 * BATCH_BYTES + SEND_BUFFER_BYTES)))
+    while not ended.is_draining:
         await asyncio.sleep(0)
     closing = asyncio.create_task(session.close())
     rest = await peer.hear_all()
     assert [frame for frame in rest if isinstance(frame, RstStream)] == [RstStream(3, 5)]
-    assert rest[-2:] == [Data(1, bytes(LONGEST_FRAME), fin=True), GoAway(5, 0)]
+    assert rest[-2:] == [Data(1, bytes(MAX_FRAME_BYTES), fin=True), GoAway(5, 0)]
     assert not closing.done()
     await theirs.end()
     await closing
@@ -559,7 +559,7 @@ async def test_a_session_in_which_nothing_happens_is_ended() -> None:
     async with served(idle_seconds=0.01) as (session, peer):
         assert await session.accept() is None
         assert await peer.hear() == GoAway(0, 0)
-        assert session.reason == "nothing came and nothing went for 0.01 seconds"
+        assert session.reason == "no data was sent or received for 0.01 seconds"
 
 
 async def test_closing_does_not_wait_for_ever_for_a_peer_that_does_not_listen() -> None:
@@ -593,7 +593,7 @@ async def test_giving_up_ends_everything_at_once() -> None:
         stream = await offered(session)
         session.abort()
         session.abort()
-        with pytest.raises(ConnectionResetError, match="given up here"):
+        with pytest.raises(ConnectionResetError, match="aborted here"):
             await stream.read()
         assert await session.accept() is None
 
@@ -606,7 +606,7 @@ async def test_a_peer_that_asks_and_does_not_listen_is_not_read_any_more() -> No
             await asyncio.sleep(0)
         for _ in range(100):
             await asyncio.sleep(0)
-        assert session._sender._backlog <= BACKLOG_LIMIT + len(pings)
+        assert session._sender._control_bytes <= MAX_CONTROL_BACKLOG_BYTES + len(pings)
         flooding.cancel()
 
 

@@ -129,7 +129,7 @@ async def test_a_side_that_takes_nothing_does_not_hold_what_is_lost(way: str) ->
     client, node = Side(), Side()
     node.room.clear()
     client.coming.put_nowait(b"input that nobody reads")
-    joined = asyncio.create_task(splice(client, node, FOREVER, farewell_seconds=0))
+    joined = asyncio.create_task(splice(client, node, FOREVER, drain_seconds=0))
     while not node.got:
         await asyncio.sleep(0)
     if way == "write":
