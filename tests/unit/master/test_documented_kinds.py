@@ -1,4 +1,4 @@
-"""docs/kinds.md says of every kind what acts on it, and says the same as the server."""
+"""docs/kinds.md has a row for every kind, which agrees with the server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def test_every_kind_has_a_row_and_every_row_a_kind() -> None:
     assert set(ROWS) == set(KINDS), "docs/kinds.md"
 
 
-def test_what_cannot_be_made_is_said_to_be_so() -> None:
-    told = {name for name, text in ROWS.items() if text.startswith("cannot be made: ") or "none is kept" in text}
-    assert told == {name for name, kind in KINDS.items() if kind.refusal and kind.conversion is None}
+def test_kinds_that_cannot_be_created_have_a_row_that_says_so() -> None:
+    stated = {name for name, text in ROWS.items() if text.startswith("cannot be created: ")}
+    assert stated == {name for name, kind in KINDS.items() if kind.refusal and kind.conversion is None}
 
 
-def test_another_form_is_said_to_be_one() -> None:
-    told = {name for name, text in ROWS.items() if text.startswith("another form of ")}
-    assert told == {name for name, kind in KINDS.items() if kind.conversion is not None}
+def test_other_versions_have_a_row_that_says_so() -> None:
+    stated = {name for name, text in ROWS.items() if text.startswith("another version of ")}
+    assert stated == {name for name, kind in KINDS.items() if kind.conversion is not None}
 
 
-def test_what_is_kept_with_a_warning_is_said_to_be_so() -> None:
-    told = {name for name, text in ROWS.items() if "warning" in text}
+def test_kinds_stored_with_a_warning_have_a_row_that_says_so() -> None:
+    stated = {name for name, text in ROWS.items() if "warning" in text}
     warned = {
         name
         for name, kind in KINDS.items()
         if kind.own_rules is not None and list(kind.own_rules.warnings(kind.type())) and kind.conversion is None
     }
-    assert told == warned
+    assert stated == warned
