@@ -14,9 +14,9 @@ from api.core.events import Event
 from api.core.pod import Pod
 from api.meta.types import ObjectReference
 from node_agent.events import (
+    RATE_LIMIT,
     AggregateRecord,
     EventKey,
-    TokenBucket,
     aggregate,
     event_key,
     is_recent,
@@ -24,10 +24,10 @@ from node_agent.events import (
     node_reference,
     pod_reference,
     repeated_event,
-    take_token,
 )
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, LoopTiming
+from reconcile.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class EventRecorder:
         kin = event_key(item, reason, "")
         similar, message = aggregate(self._similar.get(kin), message, now)
         self._drop_beyond(self._similar, kin, similar, MAX_REMEMBERED)
-        allowance, allowed = take_token(self._allowances.get((item.kind, item.uid)), now)
+        allowance, allowed = RATE_LIMIT.take(self._allowances.get((item.kind, item.uid)), now.timestamp())
         self._drop_beyond(self._allowances, (item.kind, item.uid), allowance, MAX_REMEMBERED)
         if not allowed:
             self.dropped += 1

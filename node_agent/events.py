@@ -11,6 +11,7 @@ from api.core.events import NORMAL, WARNING, Event, EventSource, event, referenc
 from api.core.pod import Pod
 from api.meta import times
 from api.meta.types import ObjectReference
+from reconcile.token_bucket import RateLimit
 
 COMPONENT = "kubelet"
 
@@ -34,8 +35,8 @@ IMAGE_BACKOFF_MESSAGE = "Back-off pulling image"
 RECENT = timedelta(hours=1)
 """An event that was told longer ago is not counted up but told anew: the master has forgotten it."""
 
-BURST, REFILL = 25.0, timedelta(minutes=5)
-"""Of one object so many events at once are told, and one more after each such time."""
+RATE_LIMIT = RateLimit(rate=1 / 300, burst=25.0)
+"""Limit of the events of one object: 25 at once, then one in 5 minutes (client-go: EventSourceObjectSpamFilter)."""
 
 MOST_SIMILAR, SIMILAR_WINDOW = 10, timedelta(minutes=10)
 COMBINED = "(combined from similar events): "
@@ -59,14 +60,6 @@ class AggregateRecord:
 
     since: datetime
     messages: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenBucket:
-    """How many more events of an object may be told; what has come back since `at` is not in it."""
-
-    tokens: float
-    at: datetime
 
 
 def pod_reference(pod: Pod, container: str) -> ObjectReference:
@@ -119,11 +112,3 @@ def aggregate(before: AggregateRecord | None, message: str, now: datetime) -> tu
     if len(after.messages) <= MOST_SIMILAR:
         return after, message
     return before, COMBINED + message
-
-
-def take_token(before: TokenBucket | None, now: datetime) -> tuple[TokenBucket, bool]:
-    """What is left after one more event, and whether it may be told."""
-    known = before or TokenBucket(BURST, now)
-    back = max((now - known.at) / REFILL, 0.0)
-    tokens = min(known.tokens + back, BURST)
-    return (TokenBucket(tokens - 1, now), True) if tokens >= 1 else (TokenBucket(tokens, now), False)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from reconcile.backoff import Backoff
 from reconcile.errors import DriverError, NotReady
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,8 @@ class LoopTiming:
 
 
 def retry_delay(failures: int, timing: LoopTiming) -> float:
-    """Return the seconds to wait after the given number of consecutive failed passes (1 or more)."""
-    doublings = min(failures - 1, 30)
-    return min(timing.backoff_base * float(2**doublings), timing.backoff_max)
+    """Return the seconds to wait after the given number of consecutive failed passes."""
+    return Backoff(timing.backoff_base, timing.backoff_max).delay(failures)
 
 
 class Loop:

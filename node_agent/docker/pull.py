@@ -11,8 +11,9 @@ import time
 import aiohttp
 
 from node_agent.images.credentials import Credential
-from node_agent.images.pull_backoff import PullLimits, PullRateLimit, reserve_pull
+from node_agent.images.pull_backoff import PullLimits
 from reconcile.errors import Gone, NotReady, Refused
+from reconcile.token_bucket import RateLimit, TokenBucket
 
 LONGEST_LINE = 1 << 20
 _AWAY = ("connection refused", "no such host", "timeout", "unreachable", "EOF", "connection reset")
@@ -30,14 +31,15 @@ class ImagePuller:
         self._socket = socket
         self._limits = limits
         self._places = asyncio.Semaphore(limits.at_once)
-        self._turns: PullRateLimit | None = None
+        self._rate_limit = RateLimit(limits.per_second, limits.burst)
+        self._bucket: TokenBucket | None = None
 
     async def fetch(self, repository: str, tag: str, credential: Credential | None) -> float:
         """The seconds that it took once it had its turn.
 
         Raises Refused or NotReady with the registry's words, NotReady when there is no progress for too long.
         """
-        self._turns, wait = reserve_pull(self._limits, self._turns, time.monotonic())
+        self._bucket, wait = self._rate_limit.reserve(self._bucket, time.monotonic())
         await asyncio.sleep(wait)
         async with self._places:
             began = time.monotonic()

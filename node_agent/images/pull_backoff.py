@@ -1,15 +1,14 @@
-"""Rate limit of pulls and back-off after failed pulls. Pure.
-
-Source: facts/node.md 9.
-"""
+"""Limits of image pulls, and back-off after failed pulls. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-FIRST_DELAY, LAST_DELAY = timedelta(seconds=10), timedelta(seconds=300)
-BACKOFF_RESET = 2 * LAST_DELAY
+from reconcile.backoff import Backoff
+
+PULL_BACKOFF = Backoff(10.0, 300.0)
+BACKOFF_RESET = timedelta(seconds=2 * PULL_BACKOFF.maximum)
 """An image that nobody asked for during this time begins with the first delay again."""
 
 
@@ -38,30 +37,16 @@ class PullResult:
 
 
 @dataclass(frozen=True, slots=True)
-class PullRateLimit:
-    """How many pulls may begin at once, as of a moment in seconds; less than none when some are waiting already."""
-
-    left: float
-    at: float
-
-
-def reserve_pull(limits: PullLimits, before: PullRateLimit | None, now: float) -> tuple[PullRateLimit, float]:
-    """One pull more: what is left, and in how many seconds it may begin."""
-    if not limits.per_second:
-        return PullRateLimit(limits.burst, now), 0.0
-    known = before or PullRateLimit(limits.burst, now)
-    left = min(known.left + (now - known.at) * limits.per_second, limits.burst) - 1
-    return PullRateLimit(left, now), max(-left / limits.per_second, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
 class PullFailure:
-    """The last failure to fetch an image: when, what is waited from then on, why, and the reason of the state."""
+    """The last failure to pull an image, the number `count` in a row: its time, the wait after it, its message, and
+    the reason of the container's state.
+    """
 
     at: datetime
     delay: timedelta
     words: str
     reason: str = "ErrImagePull"
+    count: int = 1
 
     @property
     def due(self) -> datetime:
@@ -74,7 +59,6 @@ class PullFailure:
 
 
 def next_failure(before: PullFailure | None, now: datetime, words: str, reason: str) -> PullFailure:
-    """One failure more; each waits twice as long as the one before."""
-    if before is None or now - before.at > BACKOFF_RESET:
-        return PullFailure(now, FIRST_DELAY, words, reason)
-    return PullFailure(now, min(before.delay * 2, LAST_DELAY), words, reason)
+    """Return the failure after `before`. Its wait is twice as long, unless `before` is older than BACKOFF_RESET."""
+    count = 1 if before is None or now - before.at > BACKOFF_RESET else before.count + 1
+    return PullFailure(now, timedelta(seconds=PULL_BACKOFF.delay(count)), words, reason, count)

@@ -46,6 +46,7 @@ from node_agent.runtime.startup import LifecycleState, post_start_handler
 from node_agent.runtime.termination import DEADLINE_EXCEEDED, active_deadline, grace_period_seconds
 from node_agent.runtime.termination_message import TerminationMessages
 from node_agent.volumes.manager import VolumeManager
+from reconcile.backoff import Backoff
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.loop import Loop, LoopTiming, containing_bugs
 
@@ -63,8 +64,8 @@ async def gather_both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any,
     return one, other
 
 
-FIRST_DELAY, LAST_DELAY = timedelta(seconds=1), timedelta(seconds=300)
-"""Between attempts to have a sandbox."""
+SANDBOX_BACKOFF = Backoff(1.0, 300.0)
+"""Seconds between attempts to create a sandbox."""
 
 
 @dataclass(slots=True)
@@ -92,8 +93,8 @@ class WorkerState:
 
     def sandbox_failed(self, now: datetime) -> datetime:
         """The next attempt waits, longer each time: Docker's own events of this one must not bring it about."""
-        delay = min(FIRST_DELAY * float(2 ** min(self.sandbox_failures, 10)), LAST_DELAY)
-        self.sandbox_failures, self.sandbox_due = self.sandbox_failures + 1, now + delay
+        self.sandbox_failures += 1
+        self.sandbox_due = now + timedelta(seconds=SANDBOX_BACKOFF.delay(self.sandbox_failures))
         return self.sandbox_due
 
     def sandbox_stands(self) -> None:

@@ -9,6 +9,7 @@ from api.core.pod import ContainerStatus, EphemeralContainer, Pod
 from api.core.resources import is_sidecar
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.startup import LifecycleState
+from reconcile.backoff import Backoff
 
 
 def restart_policy(pod: Pod, wish: Wish) -> str:
@@ -40,7 +41,9 @@ def previous_starts(pod: Pod, name: str) -> int:
     return row.restart_count + 1
 
 
-BACKOFF_BASE, BACKOFF_MAX = timedelta(seconds=10), timedelta(seconds=300)
+CRASH_LOOP_BACKOFF = Backoff(10.0, 300.0)
+"""Seconds. A container that ran for BACKOFF_RESET starts with the first delay again."""
+
 BACKOFF_RESET = timedelta(seconds=600)
 EXIT_CODE_NOT_STARTED = 128
 """Exit code of a container that could not be started, but for want of its program (127) or of rights to it (126)."""
@@ -48,9 +51,7 @@ EXIT_CODE_NOT_STARTED = 128
 
 def backoff_delay(crashes: int) -> timedelta:
     """How long a container waits that has ended soon so many times in a row, this one not counted."""
-    if crashes <= 0:
-        return timedelta(0)
-    return min(BACKOFF_BASE * float(2 ** min(crashes - 1, 10)), BACKOFF_MAX)
+    return timedelta(seconds=CRASH_LOOP_BACKOFF.delay(crashes))
 
 
 def previous_crashes(dead: RuntimeContainer) -> int:

@@ -23,9 +23,11 @@ from node_agent.volumes import setup
 from node_agent.volumes.paths import claimed_volumes, resolve_claim, tmpfs_size
 from node_agent.volumes.payload import PayloadSources, fs_group, is_projected, payload_files, projected_tokens
 from node_agent.volumes.tokens import TokenCache
+from reconcile.backoff import Backoff
 from reconcile.errors import DriverError
 
-FIRST_DELAY, LAST_DELAY = timedelta(milliseconds=500), timedelta(seconds=122)
+SETUP_BACKOFF = Backoff(0.5, 122.0)
+"""Seconds between attempts to set up a volume (kubelet: goroutinemap/exponentialbackoff)."""
 
 _MOUNTERS = ThreadPoolExecutor(16, thread_name_prefix="mount")
 """Threads of their own: a file server that is away must not hold up what has nothing to do with it."""
@@ -186,6 +188,6 @@ class VolumeManager:
         if earlier is not None and now < earlier.due:
             return
         count = earlier.count + 1 if earlier is not None else 1
-        delay = min(FIRST_DELAY * float(2 ** min(count - 1, 10)), LAST_DELAY)
+        delay = timedelta(seconds=SETUP_BACKOFF.delay(count))
         self._failures[volume.name] = _Failure(count, now + delay, words)
         self._tell("FailedMount", words)

@@ -5,10 +5,9 @@ from datetime import timedelta
 import pytest
 
 from node_agent.events import (
-    BURST,
     COMBINED,
     MOST_SIMILAR,
-    REFILL,
+    RATE_LIMIT,
     SIMILAR_WINDOW,
     aggregate,
     event_key,
@@ -16,7 +15,6 @@ from node_agent.events import (
     new_event,
     pod_reference,
     repeated_event,
-    take_token,
 )
 from tests.unit.node_agent.make import NOW, UID, pod
 
@@ -68,15 +66,18 @@ def test_what_is_told_in_ever_other_words_becomes_one_event() -> None:
     assert aggregate(similar, "much later", NOW + SIMILAR_WINDOW * 2)[1] == "much later"
 
 
+REFILL = timedelta(minutes=5)
+
+
 def test_of_one_object_a_burst_is_told_and_then_one_now_and_then() -> None:
     allowance, told = None, 0
     for _ in range(100):
-        allowance, allowed = take_token(allowance, NOW)
+        allowance, allowed = RATE_LIMIT.take(allowance, NOW.timestamp())
         told += allowed
-    assert told == BURST
-    allowance, allowed = take_token(allowance, NOW + REFILL)
+    assert told == RATE_LIMIT.burst
+    allowance, allowed = RATE_LIMIT.take(allowance, (NOW + REFILL).timestamp())
     assert allowed
-    allowance, allowed = take_token(allowance, NOW + REFILL)
+    allowance, allowed = RATE_LIMIT.take(allowance, (NOW + REFILL).timestamp())
     assert not allowed
-    allowance, allowed = take_token(allowance, NOW - REFILL)
+    allowance, allowed = RATE_LIMIT.take(allowance, (NOW - REFILL).timestamp())
     assert not allowed, "a clock that was set back gives nothing"

@@ -14,11 +14,10 @@ from node_agent.images.pull_backoff import (
     BACKOFF_RESET,
     DEFAULT_LIMITS,
     PullFailure,
-    PullLimits,
     next_failure,
-    reserve_pull,
 )
 from reconcile.errors import NotReady, Refused
+from reconcile.token_bucket import RateLimit
 from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.make import NOW, pod
 
@@ -50,7 +49,7 @@ def test_a_failure_holds_until_it_is_due(after: int, holds: bool) -> None:
 def test_no_more_than_a_burst_and_so_many_a_second_begin(moments: list[float], rate: float, burst: int) -> None:
     turns, begun = None, []
     for moment in sorted(moments):
-        turns, wait = reserve_pull(PullLimits(1, rate, burst), turns, moment)
+        turns, wait = RateLimit(rate, burst).reserve(turns, moment)
         begun.append(moment + wait)
     assert begun == sorted(begun)
     for number, moment in enumerate(begun):
@@ -61,7 +60,7 @@ def test_no_more_than_a_burst_and_so_many_a_second_begin(moments: list[float], r
 def test_without_a_rate_nobody_waits() -> None:
     turns = None
     for _ in range(100):
-        turns, wait = reserve_pull(PullLimits(per_second=0), turns, 5.0)
+        turns, wait = RateLimit(rate=0, burst=10).reserve(turns, 5.0)
         assert wait == 0
     assert (DEFAULT_LIMITS.at_once, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
 
