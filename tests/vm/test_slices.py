@@ -26,7 +26,7 @@ from node_agent.stats.cgroup_stats import FULL
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady, Refused
 from tests.testbed.wait import wait_until
-from tests.unit.node_agent.make import UID, pod
+from tests.unit.node_agent.examples import UID, pod
 
 pytestmark = pytest.mark.skipif(
     not (Path("/run/systemd/system").is_dir() and BUS.exists()),

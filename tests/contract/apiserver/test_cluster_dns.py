@@ -20,7 +20,7 @@ from master.resources.scheme import TYPES
 from master.storage.interface import Delete, Put
 from master.storage.sqlite import SQLiteStorage
 from tests.testbed.ports import free_port
-from tests.unit.nameserver.made import endpoint, service, slice_of
+from tests.unit.nameserver.examples import endpoint, service, slice_of
 
 HERE, NODE, OUTSIDE = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 WEB = "web.red.svc.cluster.local"

@@ -28,7 +28,7 @@ from nameserver.resolver import UNKNOWN_CLIENT
 from nameserver.server import MAX_CONNECTIONS, NameServer
 from nameserver.service_store import ServiceStore
 from reconcile.errors import NotReady
-from tests.unit.nameserver.made import endpoint, names, service, slice_of
+from tests.unit.nameserver.examples import endpoint, names, service, slice_of
 
 HERE, POD, OTHER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 LANES = {POD: 10, OTHER: 11, HERE: 0}

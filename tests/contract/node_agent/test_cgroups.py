@@ -25,7 +25,7 @@ from node_agent.cgroups.hierarchy import (
 from node_agent.stats.cgroup_stats import FULL
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady
-from tests.unit.node_agent.make import UID, pod
+from tests.unit.node_agent.examples import UID, pod
 
 ROOT = f"/podlane-test-{os.getpid()}"
 WISH = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")

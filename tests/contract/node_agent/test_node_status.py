@@ -25,7 +25,7 @@ from node_agent.node.node_status import NodeHealth, NodeIdentity
 from node_agent.node.registered_node import RegisteredNode
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.make import HOST_FACTS
+from tests.unit.node_agent.examples import HOST_FACTS
 
 SECONDS = 20.0
 SELF = NodeIdentity(name="n1", address="10.245.2.3", max_pods=110, taints=(Taint(key="new", effect="NoSchedule"),))

@@ -18,7 +18,7 @@ from node_agent.object_cache import ROOT_CA, ObjectCache
 from node_agent.volumes import mounts
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir
-from tests.unit.node_agent.make import NOW, UID, pod
+from tests.unit.node_agent.examples import NOW, UID, pod
 from tests.unit.node_agent.object_server import ObjectServer
 from tests.unit.node_agent.token_issuer import Issuer
 

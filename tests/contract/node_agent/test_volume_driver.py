@@ -21,7 +21,7 @@ from node_agent.volumes.setup import VolumeSetup
 from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.fault_injection import INJECTOR
-from tests.unit.node_agent.make import pod
+from tests.unit.node_agent.examples import pod
 
 FILES = {"key": File(b"hidden", 0o400)}
 

@@ -37,7 +37,7 @@ from tests.unit.streams.pipes import pair
 
 FRAMES = int(os.environ.get("PODLANE_FUZZ_FRAMES", "8000"))
 SEED = int(os.environ.get("PODLANE_FUZZ_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
-RECORDED = [path.read_bytes() for path in sorted((Path(__file__).parents[2] / "unit/streams/recorded").iterdir())]
+RECORDED = [path.read_bytes() for path in sorted((Path(__file__).parents[2] / "unit/streams/spdy/recorded").iterdir())]
 PATIENCE = 20.0
 
 

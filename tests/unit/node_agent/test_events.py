@@ -16,7 +16,7 @@ from node_agent.events import (
     pod_reference,
     repeated_event,
 )
-from tests.unit.node_agent.make import NOW, UID, pod
+from tests.unit.node_agent.examples import NOW, UID, pod
 
 WEB = pod()
 

@@ -14,7 +14,7 @@ from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from api.meta import times
 from node_agent.volumes.tokens import TokenCache
-from tests.unit.node_agent.make import NOW
+from tests.unit.node_agent.examples import NOW
 
 HOUR = timedelta(hours=1)
 

@@ -1,0 +1,87 @@
+"""Quantities, selectors, times."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.meta.selectors import BadSelector, parse_fields, parse_labels
+
+LABELS = {"app": "web", "tier": "front", "empty": ""}
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ("", True),
+        ("app=web", True),
+        ("app==web,tier=front", True),
+        ("app!=web", False),
+        ("nothing!=x", True),
+        ("app in (web, db)", True),
+        ("app notin (web)", False),
+        ("nothing notin (x)", True),
+        ("app", True),
+        ("!app", False),
+        ("!nothing", True),
+        ("empty=", True),
+        ("app=web,!nothing,tier in (front,back)", True),
+        ("example.com/x=y", False),
+    ],
+)
+def test_label_selectors(selector: str, matches: bool) -> None:
+    assert parse_labels(selector).matches(LABELS) == matches
+
+
+@pytest.mark.parametrize(
+    ("selector", "told"),
+    [
+        ("a=b=c", "found '=', expected: ',' or 'end of string'"),
+        ("a in", "unable to parse requirement: found '' expected: '('"),
+        ("a in x", "unable to parse requirement: found 'x' expected: '('"),
+        ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+        ("=b", "found '=', expected: !, identifier, or 'end of string'"),
+        ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+        ("!", "unable to parse requirement: found '', expected: identifier"),
+        ("a,,b", "found ',', expected: identifier after ','"),
+        ("(a)", "found '(', expected: !, identifier, or 'end of string'"),
+        (
+            "a>b",
+            "unable to parse requirement: values[0][a]: Invalid value: \"b\": for 'Gt', 'Lt' operators, the value "
+            "must be an integer",
+        ),
+        ("/a", 'unable to parse requirement: <nil>: Invalid value: "/a": prefix part must be non-empty'),
+    ],
+)
+def test_bad_label_selectors_say_so(selector: str, told: str) -> None:
+    with pytest.raises(BadSelector) as caught:
+        parse_labels(selector)
+    assert str(caught.value) == told
+
+
+def test_labels_are_compared_as_numbers() -> None:
+    assert parse_labels("size>8,size<10").matches({"size": "9"})
+    assert not parse_labels("size>8").matches({"size": "8"})
+    assert not parse_labels("size<8").matches({"size": "small"})
+
+
+@given(st.text(alphabet="a1=!(),<> in", max_size=12))
+def test_any_text_is_a_selector_or_a_bad_one(text: str) -> None:
+    try:
+        parse_labels(text)
+    except BadSelector:
+        pass
+
+
+def test_field_selectors() -> None:
+    known = frozenset({"metadata.name", "spec.nodeName"})
+    selector = parse_fields("metadata.name=a,spec.nodeName!=b", known)
+    assert selector.matches({"metadata.name": "a", "spec.nodeName": "c"})
+    assert not selector.matches({"metadata.name": "a", "spec.nodeName": "b"})
+    assert selector.asks_exactly("metadata.name") == "a"
+    assert selector.asks_exactly("spec.nodeName") is None
+    with pytest.raises(BadSelector, match="field label not supported: foo"):
+        parse_fields("foo=1", known)
+    with pytest.raises(BadSelector, match="can't understand"):
+        parse_fields("foo", known)

@@ -1,0 +1,211 @@
+"""What people are told of a packet to a service."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+from msgspec import structs
+
+from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
+from api.meta.types import ObjectMeta
+from api.network.queries import RejectionReport, ServicePortReport, TraceRequest, TraceResult, TraceStep
+from cli.trace.command import fronts_of
+from cli.trace.explain import GENERIC, endpoint_lines, explain
+from cli.trace.packet import add_arguments, build_question
+from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
+from tests.unit.cli.trace.examples import BLUE, KNOWN, RED
+
+CLUSTER_IP = IPv4Address("172.30.0.9")
+MAP = replace(
+    KNOWN,
+    fronts=(
+        Frontend("blue/web", CLUSTER_IP, "tcp", 80),
+        Frontend("blue/web", CLUSTER_IP, "udp", 53),
+        Frontend("blue/web", IPv4Address("192.0.2.9"), "tcp", 80),
+    ),
+)
+NODE = Host(IPv4Address("10.128.0.1"), "node-1", node="node-1")
+WEB = ServicePortReport("blue/web", "80/TCP", vnid=11, cluster_endpoints=("10.128.2.3:8080",))
+ASKED = TraceRequest("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
+LED = TraceResult(
+    (TraceStep("source"), TraceStep("service"), TraceStep("route")),
+    ("tunnel 10.245.2.4",),
+    11,
+    endpoint="10.128.2.3:8080",
+    service=WEB,
+    endpoints=("10.128.2.3:8080", "198.51.100.7:443"),
+    rejected=(RejectionReport("blue/web", "endpoint 10.128.9.9:8080", "is in the cluster network, but no pod has it"),),
+)
+STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("source"), TraceStep("service")))
+
+
+def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source: Host = RED) -> str:
+    target = MAP.end("blue/web")
+    assert target is not None
+    return explain(source, target, [Hop("node-1", asked, answer), *onward], MAP)
+
+
+def test_a_call_that_arrives_names_its_endpoint() -> None:
+    far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), ("pod 10.128.2.3",), 11))
+    assert told(LED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
+
+
+def test_an_endpoint_that_drops_it_is_told_of() -> None:
+    far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), (), 10))
+    assert told(LED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            structs.replace(STOPPED, vnid=10),
+            "dropped because red (VNID 10) may not call the service blue/web (VNID 11)",
+        ),
+        (
+            structs.replace(
+                STOPPED, outputs=("node",), endpoints=(), service=structs.replace(WEB, cluster_endpoints=())
+            ),
+            "refused by node-1: the service blue/web has no endpoint that takes calls",
+        ),
+        (
+            structs.replace(STOPPED, outputs=("node",), endpoints=()),
+            "refused by node-1: the service blue/web may be answered by endpoints on node-1 only, and there is none",
+        ),
+        (
+            structs.replace(STOPPED, outputs=("node",)),
+            "delivered: red/a reaches the proxy of node-1, which calls an endpoint of the service blue/web",
+        ),
+        (
+            structs.replace(LED, steps=(), outputs=(), endpoint="198.51.100.7:443"),
+            "sent on: node-1 calls 198.51.100.7:443, an endpoint of the service blue/web "
+            "outside of the cluster network",
+        ),
+    ],
+)
+def test_a_call_that_gets_no_pod_says_why(answer: TraceResult, words: str) -> None:
+    assert told(answer) == words
+
+
+@pytest.mark.parametrize(
+    ("target", "asked", "why"),
+    [
+        ("172.30.0.77", ASKED, "172.30.0.77 is a service address, and no service has it"),
+        ("blue/web", structs.replace(ASKED, port=81), "node-1 serves no port 81/TCP of blue/web"),
+        ("blue/web", structs.replace(ASKED, protocol="icmp", port=0), "services take tcp and udp, not icmp"),
+        (
+            "10.245.2.4",
+            structs.replace(ASKED, port=30999),
+            "port 30999/TCP is in the range of node ports, and no service has it",
+        ),
+    ],
+)
+def test_what_is_served_nowhere_is_told(target: str, asked: TraceRequest, why: str) -> None:
+    end = MAP.end(target)
+    assert end is not None
+    hop = Hop("node-1", asked, TraceResult((TraceStep("source"), TraceStep("service")), vnid=10))
+    assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
+
+
+def test_all_endpoints_are_shown_with_those_left_out() -> None:
+    sticky = structs.replace(LED, service=structs.replace(WEB, affinity_seconds=600))
+    assert list(endpoint_lines(Hop("node-1", ASKED, sticky), MAP)) == [
+        "blue/web 80/TCP on node-1: blue/b (10.128.2.3:8080) (traced), 198.51.100.7:443; "
+        "a client keeps its endpoint for 600 s",
+        "left out: endpoint 10.128.9.9:8080 is in the cluster network, but no pod has it",
+    ]
+    assert list(endpoint_lines(Hop("node-1", ASKED, TraceResult()), MAP)) == []
+
+
+def test_the_next_switch_is_asked_about_the_endpoint() -> None:
+    [(node, asked)] = next_hops(Hop("node-1", ASKED, LED), MAP)
+    assert (node, asked.target, asked.port, asked.source) == ("node-2", "10.128.2.3", 8080, "10.128.0.2")
+    outside = structs.replace(ASKED, enters="node", source="203.0.113.5", sender="")
+    [(_, asked)] = next_hops(Hop("node-1", outside, LED), MAP)
+    assert (asked.source, asked.enters) == ("10.128.0.1", "tunnel")
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("red/a blue/web", ("172.30.0.9", "tcp", 80)),
+        ("red/a 172.30.0.9", ("172.30.0.9", "tcp", 80)),
+        ("red/a blue/web --proto udp", ("172.30.0.9", "udp", 53)),
+        ("red/a blue/web --port 53", ("172.30.0.9", "udp", 53)),
+        ("red/a blue/web --port 81", ("172.30.0.9", "tcp", 81)),
+        ("red/a blue/web --proto icmp", ("172.30.0.9", "icmp", 0)),
+        ("red/a 192.0.2.9", ("192.0.2.9", "tcp", 80)),
+        ("red/a blue/b", ("10.128.2.3", "icmp", 0)),
+    ],
+)
+def test_what_is_not_said_of_a_call_follows_from_the_service(words: str, kind: tuple[str, str, int]) -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    arguments = parser.parse_args(words.split())
+    source, target = MAP.end(arguments.source), MAP.end(arguments.target)
+    assert source is not None
+    assert target is not None
+    _, asked = build_question(arguments, source, target, MAP)
+    assert (asked.target, asked.protocol, asked.port) == kind
+
+
+def test_a_service_sends_nothing() -> None:
+    service = MAP.end("blue/web")
+    assert service == Host(CLUSTER_IP, "blue/web")
+    assert service.enters == ""
+    assert (NODE.enters, BLUE.enters) == ("node", "pod")
+
+
+def test_fronts_are_the_addresses_and_ports_of_services() -> None:
+    ports = (ServicePort(port=80), ServicePort(port=53, protocol="UDP"), ServicePort(port=9, protocol="SCTP"))
+    spec = ServiceSpec(cluster_ip="172.30.0.9", external_ips=("192.0.2.9",), ports=ports)
+    ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"), LoadBalancerIngress(hostname="web")))
+    meta = ObjectMeta(name="web", namespace="blue")
+    service = Service(metadata=meta, spec=spec, status=ServiceStatus(load_balancer=ingress))
+    headless = Service(
+        metadata=ObjectMeta(name="none", namespace="blue"), spec=ServiceSpec(cluster_ip="None", ports=ports)
+    )
+    found = fronts_of([service, headless])
+    assert {str(one.address) for one in found} == {"172.30.0.9", "192.0.2.9", "172.29.0.1"}
+    assert {(one.name, one.protocol, one.port) for one in found} == {("blue/web", "tcp", 80), ("blue/web", "udp", 53)}
+
+
+NEAR = TraceRequest(enters="pod", sender="10.128.0.2", source="10.128.0.2", target="10.128.2.3")
+FAR = TraceRequest(enters="tunnel", tunnel_source="10.245.2.3", vnid=10, source="10.128.0.2", target="10.128.2.3")
+HOMELESS = replace(BLUE, node="node-3")
+UNKNOWN = replace(KNOWN, vnids={"red": 10})
+
+
+def drop(table: str, node: str, asked: TraceRequest) -> Hop:
+    return Hop(node, asked, TraceResult((TraceStep(table),), vnid=10))
+
+
+@pytest.mark.parametrize(
+    ("target", "hop", "known", "why"),
+    [
+        (BLUE, drop("route", "node-1", NEAR), KNOWN, "node-1 does not know yet that 10.128.2.0/23 lies behind node-2"),
+        (BLUE, drop("source", "node-2", FAR), KNOWN, "node-2 does not know yet that 10.128.0.0/23 lies behind node-1"),
+        (HOMELESS, drop("route", "node-1", NEAR), KNOWN, "node-3 has no subnet"),
+        (BLUE, drop("deliver", "node-2", FAR), UNKNOWN, "blue/b is cut off: blue has no VNID"),
+        (BLUE, drop("source", "node-1", NEAR), KNOWN, f"no row of the table source {GENERIC}"),
+        (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no row of the table flood {GENERIC}"),
+    ],
+)
+def test_a_switch_that_is_behind_is_told_of(target: Host, hop: Hop, known: ClusterTopology, why: str) -> None:
+    assert explain(RED, target, [hop], known) == f"dropped because {why}"
+
+
+def test_with_the_flat_network_nobody_is_cut_off_for_want_of_a_vnid() -> None:
+    flat = replace(KNOWN, vnids={})
+    told = explain(RED, BLUE, [drop("deliver", "node-2", FAR)], flat)
+    assert told == "dropped because blue/b is not attached to the switch of node-2"
+
+
+def test_a_tunnel_to_somebody_who_is_gone() -> None:
+    target = Host(IPv4Address("10.128.8.9"))
+    first = Hop("node-1", NEAR, TraceResult((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
+    known = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
+    assert explain(RED, target, [first], known) == "sent on: to 10.245.2.99, which is nobody's now"

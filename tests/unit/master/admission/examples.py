@@ -1,0 +1,37 @@
+"""Pods and quotas as a client sends them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from api.validation.registry import decode, default
+from master.resources.quotas import ResourceQuota, ResourceQuotaStatus
+from master.resources.scheme import BY_KIND
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+def made(kind: type[Any], **document: Any) -> Any:
+    rules = BY_KIND[kind.KIND].rules
+    metadata = {"name": "x", "namespace": "red", **document.pop("metadata", {})}
+    item, problems, _ = decode(kind, {"metadata": metadata, **document}, rules)
+    assert item is not None, problems
+    return default(item, rules)
+
+
+def pod(*resources: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **spec: Any) -> Pod:
+    def containers(prefix: str, rows: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
+        return [{"name": f"{prefix}{n}", "image": "i:1", "resources": row} for n, row in enumerate(rows)]
+
+    rows = {"containers": containers("c", resources or ({},)), "initContainers": containers("i", init)}
+    found: Pod = made(Pod, spec={**rows, **spec})
+    return found
+
+
+def quota(hard: dict[str, Any], used: dict[str, Any] | None = None, name: str = "q", **spec: Any) -> ResourceQuota:
+    item: ResourceQuota = made(ResourceQuota, metadata={"name": name}, spec={"hard": hard, **spec})
+    status = ResourceQuotaStatus(hard=item.spec.hard, used=used) if used is not None else ResourceQuotaStatus()
+    return replace(item, status=status)

@@ -1,0 +1,41 @@
+"""The class of an ingress that names none."""
+
+from __future__ import annotations
+
+import pytest
+
+from master.admission.defaults import DEFAULT_CLASS_ANNOTATION, apply_default_class
+from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass, IngressSpec
+from tests.unit.master.examples import meta
+
+
+def a_class(name: str, default: str = "", created: str = "2026-01-01T00:00:00Z") -> IngressClass:
+    return IngressClass(
+        metadata=meta(name, annotations={DEFAULT_CLASS_ANNOTATION: default}, creation_timestamp=created)
+    )
+
+
+OLD, NEW = a_class("old", "true"), a_class("new", "true", "2026-02-01T00:00:00Z")
+ALSO_NEW = a_class("also-new", "true", "2026-02-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("classes", "found"),
+    [
+        ([], None),
+        ([a_class("a"), a_class("b", "false")], None),
+        ([a_class("a"), OLD], "old"),
+        ([OLD, NEW], "new"),
+        ([NEW, OLD, ALSO_NEW], "also-new"),
+    ],
+)
+def test_the_newest_default_counts(classes: list[IngressClass], found: str | None) -> None:
+    assert apply_default_class(Ingress(metadata=meta("web")), classes).spec.ingress_class_name == found
+
+
+def test_who_names_a_class_keeps_it() -> None:
+    for item in (
+        Ingress(metadata=meta("web"), spec=IngressSpec(ingress_class_name="mine")),
+        Ingress(metadata=meta("web", annotations={CLASS_ANNOTATION: "mine"})),
+    ):
+        assert apply_default_class(item, [NEW]) is item

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from api.core.services import Service
+from api.core.storage import PersistentVolumeClaim
+from api.meta import quantity
+from api.meta.quantity import Quantity
+from api.meta.types import Object
+from api.validation.registry import decode
+from master.admission import resource_quota
+from master.controllers import resource_quotas
+from master.errors import StatusError
+from master.resources.quotas import RESOURCE_QUOTAS, ResourceQuota
+from master.resources.scheme import BY_KIND
+from tests.unit.master.admission.examples import made, pod, quota
+
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+TEXTS = [
+    ("0", "0"), ("1", "1"), ("0.5", "500m"), ("1500m", "1500m"), ("1000m", "1"), ("2000", "2k"), ("1e3", "1k"),
+    ("64Mi", "64Mi"), ("1024Mi", "1Gi"), ("1.5Gi", "1536Mi"), ("512", "512"), ("0.5Ki", "512"), ("1025Ki", "1025Ki"),
+    ("1M", "1M"), ("1000k", "1M"), ("100u", "1m"), ("3Ei", "3Ei"), ("4096Pi", "4Ei"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "shortest"), TEXTS)
+def test_quantities_in_their_shortest_form(text: str, shortest: str) -> None:
+    assert str(quantity.read(text)) == shortest
+
+
+@given(st.integers(0, 10**21), st.booleans())
+@example(4_999_001, True)
+def test_the_shortest_form_says_the_same(milli: int, binary: bool) -> None:
+    text = str(Quantity(milli, binary))
+    read = quantity.to_milli(text)
+    assert read == milli or (binary and milli >= 1024_000 and read == -(-milli // 1000) * 1000)
+    # Without a suffix nobody can tell that powers of 1024 were meant.
+    assert str(quantity.read(text)) == text or (binary and not text.endswith("i"))
+
+
+def test_a_sum_is_written_like_the_first_that_is_not_0() -> None:
+    assert str(Quantity().plus(quantity.read("64Mi"))) == "64Mi"
+    assert str(quantity.read("64Mi").plus(quantity.read("64000000"))) == "128036Ki"
+    assert str(quantity.read("1G").plus(quantity.read("1Gi"))) == str(10**9 + 2**30)
+
+
+def shown(item: Object) -> dict[str, str]:
+    return {name: str(amount) for name, amount in resource_quota.usage(BY_KIND[item.KIND], item, NOW).items()}
+
+
+PODS = [
+    (pod(), {"pods": "1", "count/pods": "1"}),
+    (
+        pod({"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}}, {"requests": {"cpu": "1"}}),
+        {"requests.cpu": "1100m", "cpu": "1100m", "limits.memory": "64Mi", "requests.memory": "64Mi", "memory": "64Mi"},
+    ),
+    (pod({"requests": {"cpu": "1"}}, init=({"requests": {"cpu": "3"}}, {"requests": {"cpu": "2"}})), {"cpu": "3"}),
+    (pod({"requests": {"example.org/gpu": "2"}, "limits": {"example.org/gpu": "2"}}),
+     {"requests.example.org/gpu": "2"}),
+    (pod({"limits": {"ephemeral-storage": "1Gi"}}), {"limits.ephemeral-storage": "1Gi", "ephemeral-storage": "1Gi"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("item", "wanted"), PODS)
+def test_what_pods_take(item: Pod, wanted: dict[str, str]) -> None:
+    assert wanted.items() <= shown(item).items()
+
+
+def test_a_pod_takes_only_its_number_when_it_has_ended_or_outlived_its_end() -> None:
+    item = pod({"requests": {"cpu": "1"}})
+    status, meta = item.status, item.metadata
+    for phase in ("Succeeded", "Failed"):
+        assert shown(replace(item, status=replace(status, phase=phase))) == {"count/pods": "1"}
+    leaving = replace(meta, deletion_timestamp="2026-01-01T12:00:00Z", deletion_grace_period_seconds=30)
+    assert shown(replace(item, metadata=leaving))["cpu"] == "1"
+    late = replace(leaving, deletion_timestamp="2026-01-01T11:59:00Z")
+    assert shown(replace(item, metadata=late)) == {"count/pods": "1"}
+
+
+def test_what_services_and_claims_take() -> None:
+    ports = [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]
+    rows = {"ClusterIP": ("0", "0"), "NodePort": ("2", "0"), "LoadBalancer": ("2", "1")}
+    for kind, (node_ports, balancers) in rows.items():
+        found = shown(made(Service, spec={"ports": ports, "type": kind}))
+        assert found == {
+            "services": "1", "count/services": "1",
+            "services.nodeports": node_ports, "services.loadbalancers": balancers,
+        }  # fmt: skip
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}, "storageClassName": "gold"}
+    assert shown(made(PersistentVolumeClaim, spec=spec)) == {
+        "count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "2Gi",
+        "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
+        "gold.storageclass.storage.k8s.io/requests.storage": "2Gi",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", resource_quota.COUNTED_KINDS, ids=lambda kind: kind.name)
+def test_every_kind_is_counted_and_takes_only_what_concerns_it(kind: Any) -> None:
+    item = kind.type()
+    if kind.name in ("Pod", "Service", "PersistentVolumeClaim"):
+        return
+    found = resource_quota.usage(kind, item, NOW)
+    assert resource_quota.count_resource(kind) in found
+    assert all(resource_quota.is_counted_by(kind, name) for name in found)
+
+
+# --- scopes -----------------------------------------------------------------------------------------------------------
+
+SILENT, ASKING = pod(), pod({"requests": {"cpu": "1"}})
+SCOPES = [
+    ({"scopes": ["BestEffort"]}, SILENT, ASKING),
+    ({"scopes": ["NotBestEffort"]}, ASKING, SILENT),
+    ({"scopes": ["Terminating"]}, pod(activeDeadlineSeconds=5), SILENT),
+    ({"scopes": ["NotTerminating"]}, SILENT, pod(activeDeadlineSeconds=5)),
+    ({"scopes": ["PriorityClass"]}, pod(priorityClassName="high"), SILENT),
+    ({"scopes": ["BestEffort", "NotTerminating"]}, SILENT, pod(activeDeadlineSeconds=5)),
+    ({"scopes": ["CrossNamespacePodAffinity"]},
+     pod(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+         {"topologyKey": "zone", "namespaces": ["blue"]}]}}), SILENT),
+    *(
+        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", **row}]}}, pod(priorityClassName=good),
+         pod(priorityClassName=bad))
+        for row, good, bad in (
+            ({"operator": "In", "values": ["high", "higher"]}, "high", "low"),
+            ({"operator": "NotIn", "values": ["high"]}, "low", "high"),
+            ({"operator": "Exists"}, "low", ""),
+            ({"operator": "DoesNotExist"}, "", "low"),
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "inside", "outside"), SCOPES)
+def test_scopes(spec: dict[str, Any], inside: Pod, outside: Pod) -> None:
+    item = quota({"pods": "1"}, **spec)
+    assert resource_quota.matches_scopes(item, inside)
+    assert not resource_quota.matches_scopes(item, outside)
+    assert not resource_quota.matches_scopes(item, made(Service, spec={"ports": [{"port": 80}]}))
+
+
+# --- charging ---------------------------------------------------------------------------------------------------------
+
+
+def nothing(kind: str, namespace: str) -> list[Any]:
+    return []
+
+
+def charge(item: Any, *found: ResourceQuota, old: Any = None, there: Any = nothing) -> list[ResourceQuota]:
+    return resource_quota.charge(BY_KIND[item.KIND], item, old, found, there, NOW)
+
+
+def refusal(item: Any, *found: ResourceQuota, there: Any = nothing) -> str:
+    with pytest.raises(StatusError) as refused:
+        charge(item, *found, there=there)
+    assert refused.value.status.code == 403
+    return refused.value.status.message
+
+
+def test_what_fits_is_charged_to_every_quota_that_is_about_it() -> None:
+    first = quota({"pods": "3", "secrets": "1"}, {"pods": "2", "secrets": "1"}, "a")
+    second = quota({"requests.cpu": "2"}, {"requests.cpu": "500m"}, "b")
+    other = quota({"secrets": "1"}, {"secrets": "1"}, "c")
+    scoped = quota({"pods": "0"}, {"pods": "0"}, "d", scopes=["BestEffort"])
+    found = charge(ASKING, first, second, other, scoped)
+    assert [(one.metadata.name, one.status.used) for one in found] == [
+        ("a", {"pods": "3", "secrets": "1"}),
+        ("b", {"requests.cpu": "1500m"}),
+    ]
+
+
+def test_refusals_are_in_the_words_of_the_reference() -> None:
+    full = [pod(), pod()]
+
+    def there(kind: str, namespace: str) -> list[Pod]:
+        return full if kind == "Pod" else []
+
+    assert refusal(pod(), quota({"pods": "2"}, {"pods": "2"}), there=there) == (
+        'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2'
+    )
+    wish = pod({"requests": {"cpu": "3", "memory": "2Gi"}})
+    both = quota({"cpu": "2", "requests.memory": "1Gi", "pods": "9"}, {"cpu": "0", "requests.memory": "0", "pods": "0"})
+    assert refusal(wish, both).endswith(
+        "exceeded quota: q, requested: cpu=3,requests.memory=2Gi, used: cpu=0,requests.memory=0, "
+        "limited: cpu=2,requests.memory=1Gi"
+    )
+    limited = quota({"limits.cpu": "1", "cpu": "1", "requests.ephemeral-storage": "1Gi"}, {})
+    assert refusal(pod({}, {"limits": {"cpu": "1"}}, init=({},)), limited).endswith(
+        "failed quota: q: must specify cpu for: c0,i0; limits.cpu for: c0,i0"
+    )
+
+
+def test_a_quota_that_seems_used_up_is_counted_before_anybody_is_refused() -> None:
+    stale = quota({"pods": "2"}, {"pods": "2"})
+    (found,) = charge(pod(), stale, there=lambda kind, _: [pod()] if kind == "Pod" else [])
+    assert found.status.used == {"pods": "2"}
+    fresh = quota({"pods": "2"})
+    (found,) = charge(pod(), fresh, there=lambda kind, _: [pod()] if kind == "Pod" else [])
+    assert (found.status.hard, found.status.used) == ({"pods": "2"}, {"pods": "2"})
+
+
+def test_an_update_is_charged_with_what_it_takes_more() -> None:
+    def service(kind: str) -> Service:
+        found: Service = made(Service, spec={"ports": [{"port": 80}], "type": kind})
+        return found
+
+    item = quota({"services": "1", "services.nodeports": "1"}, {"services": "1", "services.nodeports": "0"})
+    (found,) = charge(service("NodePort"), item, old=service("ClusterIP"))
+    assert found.status.used == {"services": "1", "services.nodeports": "1"}
+    assert charge(service("ClusterIP"), item, old=service("NodePort")) == []
+    assert charge(service("NodePort"), item, old=service("NodePort")) == []
+    assert charge(pod({"requests": {"cpu": "9"}}), quota({"cpu": "1"}, {"cpu": "1"}), old=pod()) == []
+
+
+def test_the_controller_counts_what_there_is() -> None:
+    item = quota({"pods": "9", "count/pods": "9", "requests.cpu": "9", "secrets": "9", "count/jobs.batch": "2"}, {})
+    ended = replace(ASKING, status=replace(ASKING.status, phase="Failed"))
+    rows = {"Pod": [ASKING, ASKING, ended, SILENT], "Secret": [BY_KIND["Secret"].type()]}
+
+    def there(kind: str, namespace: str) -> list[Any]:
+        assert namespace == "red"
+        return rows.get(kind, [])
+
+    (change,) = resource_quotas.reconcile([item], there, NOW)
+    assert isinstance(change.item, ResourceQuota)
+    assert change.item.status.used == {
+        "pods": "3", "count/pods": "4", "requests.cpu": "2", "secrets": "1", "count/jobs.batch": "0",
+    }  # fmt: skip
+    assert not list(resource_quotas.reconcile([change.item], there, NOW))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["make", "end", "count"]), st.integers(1, 2000)), max_size=40))
+def test_no_history_exceeds_the_hard_limit(steps: list[tuple[str, int]]) -> None:
+    item, pods = quota({"pods": "5", "requests.cpu": "3"}), list[Pod]()
+
+    def taken() -> int:
+        return sum(quantity.to_milli(one.spec.containers[0].resources.requests["cpu"]) for one in pods)
+
+    def there(kind: str, namespace: str) -> list[Pod]:
+        return pods if kind == "Pod" else []
+
+    for what, number in steps:
+        if what == "make":
+            new = pod({"requests": {"cpu": f"{number}m"}})
+            try:
+                (item,) = charge(new, item, there=there)
+            except StatusError:
+                assert len(pods) == 5 or taken() + number > 3000
+            else:
+                pods.append(new)
+        elif what == "end" and pods:
+            pods.pop(number % len(pods))
+        else:
+            item = next((change.item for change in resource_quotas.reconcile([item], there, NOW)), item)  # type: ignore[assignment]
+        assert len(pods) <= 5
+        assert taken() <= 3000
+
+
+# --- the kind ---------------------------------------------------------------------------------------------------------
+
+WRONG = [
+    ({"hard": {"cpus": "1"}}, "spec.hard[cpus]", "must be a standard resource for quota"),
+    ({"hard": {"pods": "-1"}}, "spec.hard[pods]", "must be greater than or equal to 0"),
+    ({"hard": {"pods": "1500m"}}, "spec.hard[pods]", "must be an integer"),
+    ({"hard": {"cpu": "much"}}, "spec.hard[cpu]", "is not a quantity"),
+    ({"scopes": ["Some"]}, "spec.scopes", "unsupported scope"),
+    ({"scopes": ["BestEffort"], "hard": {"cpu": "1"}}, "spec.scopes", "unsupported scope applied to resource"),
+    ({"scopes": ["BestEffort", "NotBestEffort"]}, "spec.scopes", "conflicting scopes"),
+    ({"scopeSelector": {"matchExpressions": [{"scopeName": "Terminating", "operator": "In", "values": ["a"]}]}},
+     "spec.scopeSelector.matchExpressions.operator", "must be 'Exist' only operator"),
+    ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]}},
+     "spec.scopeSelector.matchExpressions.values", "must be at least one value"),
+    ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Like"}]}},
+     "spec.scopeSelector.matchExpressions.operator", "not a valid selector operator"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "path", "why"), WRONG)
+def test_wrong_quotas_are_refused(spec: dict[str, Any], path: str, why: str) -> None:
+    document = {"metadata": {"name": "q", "namespace": "red"}, "spec": spec}
+    _, problems, _ = decode(ResourceQuota, document, RESOURCE_QUOTAS.rules)
+    assert any(problem.path == path and why in problem.wanted for problem in problems), problems
+
+
+def test_scopes_stay_and_the_table_shows_what_is_used() -> None:
+    old, new = quota({"pods": "1"}), quota({"pods": "1"}, scopes=["Terminating"])
+    assert [problem.path for problem in RESOURCE_QUOTAS.rules.immutable(old, new)] == ["spec.scopes"]
+    item = quota({"pods": "5", "limits.cpu": "2", "cpu": "1000m"}, {"pods": "1", "limits.cpu": "500m", "cpu": "0"})
+    assert RESOURCE_QUOTAS.cells(item, NOW)[1:3] == ("cpu: 0/1, pods: 1/5", "limits.cpu: 500m/2")

@@ -1,0 +1,129 @@
+"""For which places the server of a node gets a certificate by itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from master.admission.certificate_requests import set_requester
+from master.auth.attributes import User
+from master.auth.certificate_signing import ADDRESS_EXTRA
+from master.controllers.actions import Update, Warn
+from master.controllers.context import Lister, ServerAddress
+from master.controllers.controllers import CONTROLLERS
+from tests.unit.master.actions import WISH
+from tests.unit.master.signing import (
+    N1,
+    NODES,
+    NOW,
+    approved,
+    node,
+    serving,
+    why,
+)
+
+
+def test_the_certificate_of_a_server_is_for_its_nodes_name_and_the_address_that_asks() -> None:
+    nodes = [node("n1", "10.0.0.1", "10.0.0.9"), node("n2", "10.0.0.2", "10.0.0.9")]
+    assert approved(serving(("n1",), ("10.0.0.1",)), nodes)
+    assert approved(serving((), ("10.0.0.1",)), nodes)
+    assert approved(serving(("n1",), ()), nodes)
+    assert "10.0.0.3" in why(serving(("n1",), ("10.0.0.3",)), nodes)
+    assert "is not the name of the node" in why(serving(("n2",), ()), nodes)
+    assert not approved(serving(("n1",), ("10.0.0.2",)), nodes)
+    assert "there is no Node n1" in why(serving(("n1",), ("10.0.0.1",)), nodes[1:])
+    assert "the Node n2 says" in why(serving(("n1",), ("10.0.0.9",), "10.0.0.9"), nodes)
+    assert not approved(serving(("n1",), ("10.0.0.1",), user="system:admin", groups=("system:masters",)), nodes)
+    assert not approved(serving(("n1",), ("10.0.0.1",), groups=()), nodes), "somebody of that name who is no node"
+
+
+def test_an_address_counts_only_where_the_connection_came_from_it() -> None:
+    """A node writes the addresses in its Node itself: those of the master, of another, of everybody."""
+    own = node("n1", "10.0.0.1", "10.0.0.7", "172.30.0.1", "0.0.0.0")
+    for address in ("10.0.0.7", "172.30.0.1", "0.0.0.0", "10.0.0.1"):
+        assert "is not the address of the connection" in why(serving(("n1",), (address,), "10.0.0.5"), [own])
+    assert "an address that is not known" in why(serving(("n1",), ("10.0.0.1",), ""), [own])
+    assert approved(serving(("n1",), ("10.0.0.7",), "10.0.0.7"), [own]), "a node on the master's own host"
+    assert "no InternalIP" in why(serving(("n1",), ("10.0.0.5",), "10.0.0.5"), [own])
+    outer = node("n1", "10.0.0.5", kind="ExternalIP")
+    assert "no InternalIP" in why(serving(("n1",), ("10.0.0.5",), "10.0.0.5"), [outer])
+    claimed = node("n2", "10.0.0.1", kind="ExternalIP")
+    assert "the Node n2 says" in why(serving(("n1",), ("10.0.0.1",)), [own, claimed])
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "::1",
+        "169.254.1.1",
+        "fe80::1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "::ffff:10.0.0.1",
+        "172.30.0.1",
+        "10.129.3.4",
+    ],
+)
+def test_some_addresses_are_no_nodes_whoever_asks_from_them(address: str) -> None:
+    assert not approved(serving(("n1",), (address,), address), [node("n1", address)])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kubernetes", "kubernetes.default", "a.svc", "a.b.svc.cluster.local", "localhost", "a.localhost", "172.30.0.1"],
+)
+def test_some_names_are_no_servers_of_nodes(name: str) -> None:
+    item = serving((name,), (), user=f"system:node:{name}")
+    assert "is a name of the master or of the cluster" in why(item, [node(name, "10.0.0.1")])
+
+
+def test_the_name_of_the_masters_host_is_for_a_node_on_that_host() -> None:
+    nodes = [node("head", "10.0.0.1", "10.0.0.7")]
+    assert not approved(serving(("head",), (), "10.0.0.1", user="system:node:head"), nodes)
+    assert not approved(serving(("head",), (), "", user="system:node:head"), nodes)
+    assert approved(serving(("head",), (), "10.0.0.7", user="system:node:head"), nodes)
+
+
+@pytest.mark.parametrize(("names", "addresses"), [(("n1", "n1"), ()), ((), ("10.0.0.1", "10.0.0.1"))])
+def test_a_server_has_one_name_and_one_address(names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
+    assert "more than one name and one address" in why(serving(names, addresses), [node("n1", "10.0.0.1")])
+
+
+@pytest.mark.parametrize("name", ["kubernetes.default.svc", "*", "N1"])
+def test_another_name_than_the_nodes_is_not_its_servers(name: str) -> None:
+    """Whatever its Node says."""
+    own = node("n1", "10.0.0.1", name)
+    assert not approved(serving((name,), ()), [own])
+    assert not approved(serving(("n1", name), ()), [own])
+
+
+def passed(name: str, address: str) -> list[type]:
+    """What the master does with a request for that server, on a host of the name `head`."""
+    item = serving((name,), (address,), address, user=f"system:node:{name}")
+    kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
+    server = ServerAddress("10.0.0.7", 8443)
+    context = SimpleNamespace(
+        network=WISH, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
+    )
+    lister = SimpleNamespace(list=lambda kind: kept[kind], context=context, now=NOW)
+    (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
+    return [type(one) for one in controller.reconcile(cast("Lister", lister))]
+
+
+def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
+    assert passed("n1", "10.0.0.1") == [Update]
+    for network in (WISH.service_network, *(pool.network for pool in WISH.pools.pools)):
+        assert passed("n1", str(network[5])) == [Warn]
+    assert passed("head", "10.0.0.1") == [Warn]
+    assert passed("head", "10.0.0.7") == [Update]
+
+
+def test_who_asked_from_where_is_written_by_the_server_alone() -> None:
+    item = serving(("n1",), (), "10.6.6.6")
+    forger = User(N1, frozenset(NODES), extra=((ADDRESS_EXTRA, ("10.6.6.6",)), ("scopes", ("a",))))
+    assert set_requester(item, forger, "").spec.extra == {"scopes": ("a",)}
+    assert set_requester(item, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS_EXTRA: ("10.0.0.1",)}
+    assert set_requester(item, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS_EXTRA: ("10.0.0.1",)}

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.auth import (
+    AccessSpec,
+    BoundObjectReference,
+    NonResourceAttributes,
+    ResourceAttributes,
+    SelfSubjectAccessReview,
+    SelfSubjectReview,
+    SelfSubjectRulesReview,
+    SubjectAccessReview,
+    TokenRequest,
+    TokenRequestSpec,
+    TokenReview,
+    TokenReviewStatus,
+)
+from api.core.config import ConfigMap
+from master.auth import service_account_tokens
+from master.auth.attributes import Attributes, Decision, User
+from master.auth.authorization import decide
+from master.auth.reviews import ReviewBackend, answer_review, review_problems
+from master.auth.service_account_tokens import TokenSigner
+from master.controllers.actions import Create, Update
+from master.errors import StatusError
+from master.registry import creation
+from master.resources.configuration import ServiceAccount
+from master.resources.rbac import PolicyRule
+from reconcile.errors import Refused
+from tests.unit.master.examples import meta, namespace, pod
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+ISSUER = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
+ROBOT = ServiceAccount(metadata=meta("robot", namespace="red"))
+
+
+def asked(bound: BoundObjectReference | None = None, **spec: Any) -> TokenRequest:
+    return TokenRequest(spec=TokenRequestSpec(bound_object_ref=bound, **spec))
+
+
+def test_a_token_says_whose_it_is_and_for_whom() -> None:
+    web = pod("web")
+    reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
+    token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(reference, audiences=("vault",)), web, NOW))
+    found = ISSUER.read(token, NOW)
+    assert service_account_tokens.user_from_claims(found).name == "system:serviceaccount:red:robot"
+    assert service_account_tokens.bound_objects(found) == [
+        ("ServiceAccount", "red", "robot", "uid-robot"),
+        ("Pod", "red", "web", web.metadata.uid),
+    ]
+    assert service_account_tokens.accepted_audiences(found, ()) == ()
+    assert service_account_tokens.accepted_audiences(found, ("vault", "other")) == ("vault",)
+
+
+def test_a_token_ends_in_its_time() -> None:
+    token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(expiration_seconds=600), None, NOW))
+    assert ISSUER.read(token, NOW + datetime.timedelta(seconds=599))
+    with pytest.raises(Refused, match="expired"):
+        ISSUER.read(token, NOW + datetime.timedelta(seconds=600))
+
+
+def test_a_token_of_another_key_is_none() -> None:
+    other = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
+    with pytest.raises(Refused, match="none of this server's"):
+        ISSUER.read(other.sign(service_account_tokens.token_claims(ROBOT, asked(), None, NOW)), NOW)
+
+
+@given(st.text(max_size=60) | st.lists(st.text("aB0-_", max_size=9), min_size=3, max_size=3).map(".".join))
+def test_no_text_is_a_token(text: str) -> None:
+    with pytest.raises(Refused):
+        ISSUER.read(text, NOW)
+
+
+def test_claims_that_say_too_little_are_refused() -> None:
+    good = service_account_tokens.token_claims(ROBOT, asked(), None, NOW)
+    for private in (None, {}, {"namespace": "red"}, {"namespace": "red", "serviceaccount": {"name": "robot"}}):
+        with pytest.raises(Refused):
+            ISSUER.read(ISSUER.sign({**good, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)
+
+
+WRONG = [
+    (asked(expiration_seconds=599), None),
+    (asked(BoundObjectReference(kind="Service", api_version="v1", name="web", uid="u")), None),
+    (asked(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="u")), None),
+    (asked(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="another")), pod("web")),
+]
+
+
+@pytest.mark.parametrize(("request_", "bound"), WRONG, ids=str)
+def test_a_request_that_cannot_be_met_is_refused(request_: TokenRequest, bound: Any) -> None:
+    with pytest.raises(StatusError):
+        service_account_tokens.token_claims(ROBOT, request_, bound, NOW)
+
+
+def test_each_project_has_an_account_and_the_authority_from_the_start() -> None:
+    first = list(creation.reconcile_companions([namespace("red")], [], [], "CA"))
+    made = [write.item for write in first if isinstance(write, Create)]
+    assert [(item.KIND, item.metadata.name) for item in made] == [
+        ("ServiceAccount", "default"),
+        ("ConfigMap", "kube-root-ca.crt"),
+    ]
+    account, config = made
+    assert isinstance(account, ServiceAccount)
+    assert isinstance(config, ConfigMap)
+    assert list(creation.reconcile_companions([namespace("red")], [account], [config], "CA")) == []
+    (change,) = creation.reconcile_companions([namespace("red")], [account], [replace(config, data={})], "CA")
+    assert isinstance(change, Update)
+    assert change.item.data == {"ca.crt": "CA"}  # type: ignore[attr-defined]
+
+
+# --- reviews ----------------------------------------------------------------------------------------------------------
+
+
+HELD = (
+    PolicyRule(verbs=("get",), api_groups=("",), resources=("pods",)),
+    PolicyRule(verbs=("get",), non_resource_urls=("/version",)),
+)
+
+
+def decided(user: User, access: ResourceAttributes | NonResourceAttributes) -> Decision:
+    assert isinstance(access, ResourceAttributes)
+    asked = Attributes(access.verb, access.group, access.resource)
+    return decide(user, asked, lambda _: Decision(False, "RBAC: a role is missing"))
+
+
+JUDGE = ReviewBackend(
+    lambda token, audiences: TokenReviewStatus(authenticated=token == "good"), decided, lambda user, namespace: HELD
+)
+ADMIN = User("admin", frozenset(("system:masters",)))
+PODS = AccessSpec(resource_attributes=ResourceAttributes(verb="list", resource="pods"))
+
+
+def test_reviews_are_answered() -> None:
+    def allowed(review: SelfSubjectAccessReview, asker: User) -> bool:
+        done = answer_review(review, asker, JUDGE)
+        assert isinstance(done, SelfSubjectAccessReview)
+        return bool(done.status.allowed)
+
+    assert allowed(SelfSubjectAccessReview(spec=PODS), ADMIN)
+    assert not allowed(SelfSubjectAccessReview(spec=PODS), User("somebody"))
+    assert not allowed(SubjectAccessReview(spec=replace(PODS, user="somebody")), ADMIN)
+    assert allowed(SubjectAccessReview(spec=replace(PODS, groups=("system:masters",))), ADMIN)
+    denied = answer_review(SelfSubjectAccessReview(spec=PODS), User("somebody"), JUDGE)
+    assert isinstance(denied, SelfSubjectAccessReview)
+    assert denied.status.reason == "RBAC: a role is missing"
+    rules = answer_review(SelfSubjectRulesReview(), User("somebody"), JUDGE)
+    assert isinstance(rules, SelfSubjectRulesReview)
+    assert [row.resources for row in rules.status.resource_rules] == [("pods",)]
+    assert [row.non_resource_urls for row in rules.status.non_resource_rules] == [("/version",)]
+    who = answer_review(SelfSubjectReview(), ADMIN, JUDGE)
+    assert isinstance(who, SelfSubjectReview)
+    assert who.status.user_info.username == "admin"
+
+
+def test_reviews_that_ask_nothing_are_refused() -> None:
+    assert [row.path for row in review_problems(TokenReview())] == ["spec.token"]
+    assert [row.path for row in review_problems(SelfSubjectAccessReview())] == ["spec"]
+    assert [row.path for row in review_problems(SubjectAccessReview(spec=PODS))] == ["spec.user"]

@@ -1,0 +1,148 @@
+"""Endpoints after each change: what is written is what a look at everything would write."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.endpoints import SERVICE_LABEL
+from api.core.pod import Pod, PodStatus
+from api.core.services import Service
+from api.meta.types import Condition, Object
+from api.validation.registry import decode, default
+from master.controllers.actions import Create, ForceDelete
+from master.controllers.network import endpoints
+from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
+from master.resources.scheme import BY_KIND
+from master.storage.interface import Key, Record, WatchEvent, key_of, with_revision
+from tests.unit.master.actions import WALL
+from tests.unit.master.examples import meta, pod
+
+
+class Kept:
+    """A store of a few objects that tells of what is written, and is looked at as controllers look."""
+
+    now = WALL
+
+    def __init__(self) -> None:
+        self.objects: dict[Key, Any] = {}
+        self.work = EndpointQueue()
+        self.looked_for = 0
+        self._number = 0
+
+    def list(self, kind: str) -> list[Any]:
+        return [item for key, item in self.objects.items() if key.kind == kind]
+
+    def get(self, kind: str, name: str, namespace: str) -> Any:
+        self.looked_for += 1
+        return self.objects.get(Key(kind, namespace, name))
+
+    def put(self, item: Object) -> None:
+        self._number += 1
+        if not item.metadata.name:
+            name = f"{item.metadata.generate_name}{self._number:05d}"
+            item = replace(item, metadata=replace(item.metadata, name=name))
+        item = with_revision(default(item, BY_KIND[item.KIND].rules), self._number)
+        self._tell("MODIFIED", item)
+        self.objects[key_of(item)] = item
+
+    def drop(self, item: Object) -> None:
+        self._tell("DELETED", item)
+        del self.objects[key_of(item)]
+
+    def _tell(self, event: str, item: Object) -> None:
+        if item.KIND in ENDPOINT_KINDS:
+            key = key_of(item)
+            self.work.observe(WatchEvent(event, Record(key, self._number, b"", type(item), item), None))
+
+    def settle(self) -> None:
+        for _ in range(5):
+            written = list(self.work.reconcile(self))  # type: ignore[arg-type]
+            if not written:
+                break
+            for write in written:
+                self.drop(write.item) if isinstance(write, ForceDelete) else self.put(write.item)  # type: ignore[union-attr]
+        services, pods, known, slices = map(self.list, ENDPOINT_KINDS)
+        assert list(endpoints.reconcile(services, pods, known, slices, WALL)) == [], "a look at everything finds more"
+
+
+def service(name: str, **selector: str) -> Service:
+    item, problems, _ = decode(
+        Service, {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": selector}}
+    )
+    assert item is not None, problems
+    return replace(item, metadata=meta(name, namespace="red"))
+
+
+def backend(number: int, ready: bool = True, **labels: str) -> Pod:
+    made = pod(f"p{number}", node="node-1")
+    row = Condition(type="Ready", status=str(ready))
+    status = PodStatus(phase="Running", pod_ip=f"10.128.0.{number}", conditions=(row,))
+    return replace(made, metadata=replace(made.metadata, labels=labels), status=status)
+
+
+def ready_of(kept: Kept, name: str) -> set[str]:
+    return {
+        row.addresses[0]
+        for item in kept.list("EndpointSlice")
+        if item.metadata.labels[SERVICE_LABEL] == name
+        for row in item.endpoints
+        if row.conditions.ready
+    }
+
+
+def test_what_was_there_before_it_looked_is_looked_at_first() -> None:
+    kept = Kept()
+    kept.put(service("web", app="web"))
+    kept.put(backend(1, app="web"))
+    kept.settle()
+    assert ready_of(kept, "web") == {"10.128.0.1"}
+
+
+def test_a_change_of_one_pod_is_a_look_at_its_services_only() -> None:
+    kept = Kept()
+    for number in range(50):
+        kept.put(service(f"s{number}", app=f"s{number}"))
+        kept.put(backend(number + 1, app=f"s{number}"))
+    kept.settle()
+    kept.looked_for = 0
+    kept.put(backend(7, ready=False, app="s6"))
+    kept.settle()
+    assert ready_of(kept, "s6") == set()
+    assert kept.looked_for < 20
+
+
+def test_what_was_refused_is_tried_again() -> None:
+    kept = Kept()
+    kept.put(service("web", app="web"))
+    for _ in range(2):
+        first, second = kept.work.reconcile(kept)  # type: ignore[arg-type]
+        assert isinstance(first, Create)
+        assert isinstance(second, Create)
+    kept.settle()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_however_things_change_the_work_is_that_of_a_look_at_everything(seed: int) -> None:
+    chance, kept = random.Random(seed), Kept()
+    for _ in range(60):
+        name, value = f"s{chance.randrange(4)}", chance.choice("abc")
+        there = [item for kind in ENDPOINT_KINDS for item in kept.list(kind)]
+        what = chance.randrange(6)
+        if what == 0:
+            kept.put(service(name, app=value))
+        elif what == 1:
+            kept.put(service(name))
+        elif what == 2 and there:
+            kept.drop(chance.choice(there))
+        elif what == 3 and (slices := kept.list("EndpointSlice")):
+            item = chance.choice(slices)
+            kept.put(replace(item, endpoints=(), metadata=replace(item.metadata, labels={SERVICE_LABEL: name})))
+        else:
+            kept.put(backend(chance.randrange(1, 9), chance.random() < 0.7, app=value, tier=chance.choice("xy")))
+        if chance.random() < 0.5:
+            kept.settle()
+    kept.settle()

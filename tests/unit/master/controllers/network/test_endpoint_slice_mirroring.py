@@ -1,0 +1,84 @@
+"""Endpoints that people made, as slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from api.core.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, EndpointSlice, EndpointSubset
+from api.core.services import Service, ServiceSpec
+from api.validation.registry import check
+from master.controllers.actions import Create, ForceDelete, Update, WriteAction
+from master.controllers.network.endpoint_slice_mirroring import NOT_MIRRORED, reconcile
+from tests.unit.master.actions import lines
+from tests.unit.master.examples import meta
+
+WEB = EndpointPort(port=80, name="", protocol="TCP")
+SECURE = EndpointPort(port=443, name="s", protocol="TCP")
+
+
+def made(*subsets: EndpointSubset, **rest: object) -> Endpoints:
+    return Endpoints(metadata=meta("web", namespace="red", **rest), subsets=subsets)
+
+
+def subset(*addresses: str, port: EndpointPort = WEB, waiting: tuple[str, ...] = ()) -> EndpointSubset:
+    return EndpointSubset(
+        addresses=tuple(EndpointAddress(ip=one) for one in addresses),
+        not_ready_addresses=tuple(EndpointAddress(ip=one) for one in waiting),
+        ports=(port,),
+    )
+
+
+def service(**spec: object) -> Service:
+    return Service(metadata=meta("web", namespace="red"), spec=ServiceSpec(**spec))  # type: ignore[arg-type]
+
+
+def kept(writes: Iterable[WriteAction]) -> list[EndpointSlice]:
+    """The slices that are made, as they are stored."""
+    found = [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
+    return [
+        replace(item, metadata=replace(item.metadata, name=f"web-{number}", uid=f"u{number}", generation=1))
+        for number, item in enumerate(found)
+    ]
+
+
+def ready(item: EndpointSlice) -> list[tuple[str, bool | None]]:
+    return [(row.addresses[0], row.conditions.ready) for row in item.endpoints]
+
+
+def test_each_subset_has_a_slice() -> None:
+    wish = made(subset("10.1.0.2", waiting=("10.1.0.3",)), subset("10.1.0.4", port=SECURE), labels={"mine": "kept"})
+    first, second = kept(reconcile([service()], [wish], []))
+    assert ready(first) == [("10.1.0.2", True), ("10.1.0.3", False)]
+    assert (ready(second), second.ports[0].port) == ([("10.1.0.4", True)], 443)
+    assert first.metadata.labels == {
+        "mine": "kept",
+        "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io",
+    }
+    assert [owner.kind for owner in first.metadata.owner_references] == ["Endpoints"]
+    assert not [*check(first), *check(second)]
+    assert list(reconcile([service()], [wish], [first, second])) == []
+
+
+def test_a_slice_follows_its_endpoints() -> None:
+    old = kept(reconcile([service()], [made(subset("10.1.0.2"))], []))
+    (write,) = reconcile([service()], [made(subset("10.1.0.9"))], old)
+    assert isinstance(write, Update)
+    assert isinstance(write.item, EndpointSlice)
+    assert (write.item.metadata.generation, ready(write.item)) == (2, [("10.1.0.9", True)])
+    other = [type(write) for write in reconcile([service()], [made(subset("10.1.0.2", port=SECURE))], old)]
+    assert other == [Create, ForceDelete]
+
+
+def test_what_is_not_mirrored() -> None:
+    wish = made(subset("10.1.0.2"))
+    old = kept(reconcile([service()], [wish], []))
+    gone = ["- EndpointSlice web-0"]
+    assert lines(reconcile([service(selector={"app": "web"})], [wish], old)) == gone
+    assert lines(reconcile([], [wish], old)) == gone
+    assert lines(reconcile([service()], [], old)) == gone
+    assert lines(reconcile([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == gone
+    foreign = EndpointSlice(metadata=meta("x", namespace="red"), address_type="IPv4", endpoints=(Endpoint(),))
+    assert lines(reconcile([service()], [], [foreign])) == []

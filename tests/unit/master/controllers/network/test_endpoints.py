@@ -1,0 +1,160 @@
+"""Endpoints and EndpointSlices of services."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.core.endpoints import EndpointSlice
+from api.core.pod import ContainerPort, Pod, PodStatus
+from api.core.services import Service
+from api.meta.types import Condition
+from api.validation.registry import check, decode, default
+from master.controllers.actions import Create, ForceDelete, Update
+from master.controllers.network import endpoints
+from tests.unit.master.actions import WALL
+from tests.unit.master.examples import meta, pod, service
+
+# --- endpoints --------------------------------------------------------------------------------------------------------
+
+
+def backend(number: int, ready: bool = True, port: int = 8080, **metadata: Any) -> Pod:
+    made = pod(f"p{number}", node="node-1")
+    container = replace(made.spec.containers[0], ports=(ContainerPort(container_port=port, name="http"),))
+    row = Condition(type="Ready", status=str(ready))
+    return replace(
+        made,
+        metadata=replace(made.metadata, labels={"app": "web"}, **metadata),
+        spec=replace(made.spec, containers=(container,)),
+        status=PodStatus(phase="Running", pod_ip=f"10.128.0.{number}", conditions=(row,)),
+    )
+
+
+def of(chosen: Service, pods: list[Pod], slices: list[EndpointSlice] | None = None) -> list[Any]:
+    chosen = replace(chosen, metadata=meta("web", namespace="red"))
+    return list(endpoints.reconcile([chosen], pods, [], slices or [], WALL))
+
+
+def made_slices(writes: list[Any]) -> list[EndpointSlice]:
+    return [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
+
+
+def test_ready_pods_are_behind_a_service_and_others_wait() -> None:
+    web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
+    writes = of(web, [backend(1), backend(2, ready=False), pod("other")])
+    (subset,) = writes[0].item.subsets
+    assert [row.ip for row in subset.addresses] == ["10.128.0.1"]
+    assert [row.ip for row in subset.not_ready_addresses] == ["10.128.0.2"]
+    assert [port.port for port in subset.ports] == [8080]
+    (piece,) = made_slices(writes)
+    assert [(row.addresses[0], row.conditions.ready) for row in piece.endpoints] == [
+        ("10.128.0.1", True),
+        ("10.128.0.2", False),
+    ]
+    for item in (writes[0].item, replace(piece, metadata=replace(piece.metadata, name="web-x"))):
+        assert not list(check(item))
+
+
+def test_a_port_of_a_slice_says_its_name_even_if_it_has_none() -> None:
+    """Service proxies leave out one that does not."""
+    (piece,) = made_slices(of(service(selector={"app": "web"}), [backend(1)]))
+    assert msgspec.json.decode(msgspec.json.encode(piece))["ports"] == [{"port": 80, "name": "", "protocol": "TCP"}]
+    document = {"metadata": {"name": "s", "namespace": "red"}, "addressType": "IPv4", "ports": [{"port": 80}]}
+    item, problems, _ = decode(EndpointSlice, document)
+    assert not problems
+    assert item is not None
+    assert default(item).ports == piece.ports
+
+
+def test_a_service_with_nothing_behind_it_has_one_empty_slice() -> None:
+    web = service(selector={"app": "web"})
+    (empty,) = made_slices(of(web, []))
+    assert (empty.ports, empty.endpoints, empty.address_type) == ((), (), "IPv4")
+    known = replace(empty, metadata=replace(empty.metadata, name="web-1"))
+    another = replace(empty, metadata=replace(empty.metadata, name="web-2"))
+    assert [type(write) for write in of(web, [], [known, another])] == [Create, ForceDelete]
+    writes = of(web, [backend(1)], [known])
+    assert [write.item.metadata.name for write in writes if isinstance(write, ForceDelete)] == ["web-1"]
+    assert len(made_slices(writes)) == 1
+
+
+def test_pods_that_have_the_port_at_another_number_are_told_apart() -> None:
+    web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
+    writes = of(web, [backend(1), backend(2, port=9090)])
+    assert [[port.port for port in subset.ports] for subset in writes[0].item.subsets] == [[8080], [9090]]
+    assert len(made_slices(writes)) == 2
+
+
+def test_a_pod_that_is_about_to_end_still_serves_who_is_there() -> None:
+    web = service(selector={"app": "web"})
+    (piece,) = made_slices(of(web, [backend(1, deletion_timestamp="2026-01-01T00:00:30Z")]))
+    conditions = piece.endpoints[0].conditions
+    assert (conditions.ready, conditions.serving, conditions.terminating) == (False, True, True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
+def test_a_pod_at_no_address_of_its_own_is_behind_no_service(address: str) -> None:
+    pod = backend(1)
+    lies = replace(pod, status=replace(pod.status, pod_ip=address))
+    wanted = service()
+    assert [len(rows) for rows in endpoints.backends(wanted, [pod]).values()] == [1]
+    assert endpoints.backends(wanted, [lies]) == {}
+
+
+def test_a_service_may_publish_pods_that_are_not_ready() -> None:
+    web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
+    assert len(of(web, [backend(1, ready=False)])[0].item.subsets[0].addresses) == 1
+
+
+def test_a_slice_holds_a_hundred_and_its_endpoints_stay_where_they_are() -> None:
+    web = service(selector={"app": "web"})
+    pods = [backend(number) for number in range(100, 250)]
+    first = made_slices(of(web, pods))
+    assert [len(piece.endpoints) for piece in first] == [100, 50]
+    known = [replace(piece, metadata=replace(piece.metadata, name=f"web-{n}")) for n, piece in enumerate(first)]
+    changes = [write for write in of(web, pods[1:], known) if isinstance(write, Update)]
+    assert [change.before for change in changes] == [known[0]]
+    gone = [write for write in of(web, pods[:100], known) if isinstance(write, ForceDelete)]
+    assert [drop.item for drop in gone] == [known[1]]
+
+
+def test_a_service_without_selector_keeps_what_people_made() -> None:
+    assert of(service(), [backend(1)]) == []
+
+
+def test_a_service_without_an_address_is_marked_as_such() -> None:
+    writes = of(service(selector={"app": "web"}, clusterIP="None"), [backend(1)])
+    assert all(write.item.metadata.labels["service.kubernetes.io/headless"] == "" for write in writes)
+
+
+def test_what_changes_says_since_when() -> None:
+    web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
+    first: list[Any] = [write.item for write in endpoints.reconcile([web], [backend(1)], [], [], WALL)]
+    assert {item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for item in first} == {
+        "2026-01-01T12:00:00.000000Z"
+    }
+    there, piece = first[0], replace(first[1], metadata=replace(first[1].metadata, name="web-1"))
+    later = WALL + datetime.timedelta(milliseconds=250)
+    assert list(endpoints.reconcile([web], [backend(1)], [there], [piece], later)) == []
+    marked = replace(web, metadata=replace(web.metadata, labels={"a": "b"}))
+    second = list(endpoints.reconcile([marked], [backend(1)], [there], [piece], later))
+    assert [write.item.metadata.labels["a"] for write in second] == ["b", "b"]
+    assert {write.item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in second} == {
+        "2026-01-01T12:00:00.000000Z"
+    }
+    third = list(endpoints.reconcile([web], [backend(1, ready=False)], [there], [piece], later))
+    assert [type(write) for write in third] == [Update, Update]
+    assert {write.item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in third} == {
+        "2026-01-01T12:00:00.250000Z"
+    }
+
+
+def test_an_endpoint_that_is_published_although_it_is_not_ready_does_not_serve() -> None:
+    web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
+    (piece,) = made_slices(of(web, [backend(1, ready=False)]))
+    conditions = piece.endpoints[0].conditions
+    assert (conditions.ready, conditions.serving, conditions.terminating) == (True, False, False)

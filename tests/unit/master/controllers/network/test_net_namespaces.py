@@ -1,0 +1,186 @@
+"""Which VNID each project has, and how it gets another."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.network.types import CHANGE_NETWORK_ANNOTATION, JOINED_ANNOTATION, NetNamespace, vnid_owner
+from api.validation.registry import check
+from master.allocators import FIRST_VNID, AllocatorCursor
+from master.controllers.actions import Create, ForceDelete, Update
+from master.controllers.network.net_namespaces import reconcile_net_namespaces
+from tests.unit.master.actions import FLAT, WISH, cursor, lines
+from tests.unit.master.examples import lane, namespace
+
+
+def asking(name: str, netid: int, wish: str) -> NetNamespace:
+    one = lane(name, netid)
+    return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK_ANNOTATION: wish, "kept": "yes"}))
+
+
+def test_what_belongs_to_the_cluster_is_global_and_projects_count_from_ten() -> None:
+    projects = [namespace("red"), namespace("default"), namespace("kube-system"), namespace("blue")]
+    assert lines(reconcile_net_namespaces(WISH, projects, [], AllocatorCursor())) == [
+        "+ NetNamespace default 0",
+        "+ NetNamespace kube-system 0",
+        "+ NetNamespace blue 10",
+        "+ NetNamespace red 11",
+        "+ Cursor  2",
+    ]
+
+
+def test_a_namespace_that_is_gone_frees_its_vnid_which_rests() -> None:
+    lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
+    projects = [namespace("default"), namespace("blue"), namespace("green")]
+    assert lines(reconcile_net_namespaces(WISH, projects, lanes, cursor(2))) == [
+        "- NetNamespace red 10",
+        "+ NetNamespace green 12",
+        "~ Cursor c 3",
+    ]
+
+
+def test_joined_projects_and_ending_namespaces_keep_their_lane() -> None:
+    lanes = [lane("red", 10), lane("blue", 10)]
+    projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
+    assert lines(reconcile_net_namespaces(WISH, projects, lanes, cursor(1))) == []
+
+
+def test_the_flat_plugin_has_no_lanes() -> None:
+    assert lines(reconcile_net_namespaces(FLAT, [namespace("red")], [], AllocatorCursor())) == []
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ("global", ["~ NetNamespace red 0"]),
+        ("join:blue", ["~ NetNamespace red 11"]),
+        ("join:default", ["~ NetNamespace red 0"]),
+        ("join:red", ["~ NetNamespace red 10"]),
+        ("isolate", ["~ NetNamespace red 10"]),
+        ("join:nobody", ["! netnamespace red: it waits to join nobody, which does not exist"]),
+        (
+            "sideways",
+            [
+                "! netnamespace red: its request 'sideways' is not carried out: "
+                '"global", "isolate" and "join:NAMESPACE" are accepted'
+            ],
+        ),
+    ],
+)
+def test_a_request_is_carried_out(wish: str, expected: list[str]) -> None:
+    found = [lane("default", 0), asking("red", 10, wish), lane("blue", 11)]
+    assert lines(reconcile_net_namespaces(WISH, PROJECTS, found, cursor(2))) == expected
+
+
+def test_the_request_goes_in_the_write_that_gives_the_number() -> None:
+    (change,) = reconcile_net_namespaces(WISH, PROJECTS[1:], [asking("red", 10, "global"), lane("blue", 11)], cursor(2))
+    assert isinstance(change, Update)
+    assert change.item.metadata.annotations == {"kept": "yes"}
+
+
+def test_isolation_gives_a_number_of_its_own_to_who_shares_one() -> None:
+    shared = [lane("default", 0), asking("red", 10, "isolate"), lane("blue", 10)]
+    assert lines(reconcile_net_namespaces(WISH, PROJECTS, shared, cursor(1))) == [
+        "~ NetNamespace red 11",
+        "~ Cursor c 2",
+    ]
+    world = [lane("default", 0), asking("red", 0, "isolate"), lane("blue", 10)]
+    assert lines(reconcile_net_namespaces(WISH, PROJECTS, world, cursor(1))) == [
+        "~ NetNamespace red 11",
+        "~ Cursor c 2",
+    ]
+
+
+def test_when_all_who_share_a_number_ask_to_be_alone_the_last_keeps_it() -> None:
+    both = [asking("blue", 10, "isolate"), asking("red", 10, "isolate")]
+    assert lines(reconcile_net_namespaces(WISH, PROJECTS[1:], both, cursor(1))) == [
+        "~ NetNamespace blue 11",
+        "~ NetNamespace red 10",
+        "~ Cursor c 2",
+    ]
+
+
+def test_requests_are_taken_in_order_of_names() -> None:
+    found = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
+    assert lines(reconcile_net_namespaces(WISH, PROJECTS[1:], found, cursor(2))) == [
+        "~ NetNamespace blue 0",
+        "~ NetNamespace red 0",
+    ]
+
+
+def test_default_cannot_be_isolated() -> None:
+    found = [asking("default", 0, "isolate")]
+    (line,) = lines(reconcile_net_namespaces(WISH, [namespace("default")], found, cursor(0)))
+    assert "default stays global" in line
+    (problem,) = check(asking("default", 0, "isolate"))
+    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
+
+
+@pytest.mark.parametrize("wish", ["", "Global", "join", "join:", "isolate:red", "global "])
+def test_what_is_no_request_is_refused_at_the_door(wish: str) -> None:
+    (problem,) = check(asking("red", 10, wish))
+    assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
+
+
+NAMES = ("amber", "blue", "cyan", "default", "red")
+WISHES = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *WISHES])), max_size=25))
+def test_only_who_asked_shares_a_number(steps: list[tuple[str, str]]) -> None:
+    """Whatever is asked in whatever order: of those who share a number, all but one have asked for it."""
+    alive, lanes, at = {"default"}, dict[str, NetNamespace](), AllocatorCursor()
+    askers = set[str]()
+    for name, wish in steps:
+        if wish == "make":
+            alive.add(name)
+        elif wish == "end" and name != "default":
+            alive.discard(name)
+        elif wish and name in lanes:
+            lanes[name] = asking(name, lanes[name].netid, wish)
+            askers.add(name)
+        for outcome in list(reconcile_net_namespaces(WISH, map(namespace, sorted(alive)), lanes.values(), at)):
+            if isinstance(outcome, Create | Update) and isinstance(outcome.item, NetNamespace):
+                lanes[outcome.item.metadata.name] = outcome.item
+            elif isinstance(outcome, Create | Update) and isinstance(outcome.item, AllocatorCursor):
+                at = outcome.item
+            elif isinstance(outcome, ForceDelete):
+                del lanes[outcome.item.metadata.name]
+                askers.discard(outcome.item.metadata.name)
+        silent = Counter(one.netid for one in lanes.values() if one.metadata.name not in askers)
+        assert all(count == 1 for count in silent.values())
+        assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in lanes.values())
+
+
+@pytest.mark.parametrize(
+    ("wish", "joined", "after"),
+    [
+        ("join:blue", "", "blue"),
+        ("join:green", "", "blue"),
+        ("join:default", "", ""),
+        ("join:red", "", ""),
+        ("isolate", "blue", ""),
+        ("global", "blue", ""),
+    ],
+)
+def test_a_lane_says_whose_it_is(wish: str, joined: str, after: str) -> None:
+    """Where nobody keeps VNIDs apart, that tells a lane that is shared on purpose from one that is not."""
+    red = asking("red", 12, wish)
+    red.metadata.annotations.update({JOINED_ANNOTATION: joined} if joined else {})
+    green = lane("green", 11)
+    green.metadata.annotations[JOINED_ANNOTATION] = "blue"
+    found = [lane("default", 0), lane("blue", 11), green, red]
+    changes = reconcile_net_namespaces(WISH, [namespace(one.netname) for one in found], found, cursor(3))
+    (moved,) = [one.item for one in changes if isinstance(one, Update) and isinstance(one.item, NetNamespace)]
+    assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after
+    assert vnid_owner(moved) == (after or "red")

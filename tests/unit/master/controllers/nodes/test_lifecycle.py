@@ -1,0 +1,74 @@
+"""Nodes that no longer report."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from api.core.node import Lease, LeaseSpec, Node
+from api.meta.types import OwnerReference
+from master.controllers.nodes import lifecycle
+from tests.unit.master.actions import WALL, lines
+from tests.unit.master.examples import meta, node
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
+    quiet, lively = node("quiet"), node("lively")
+    seen = lifecycle.update_heartbeats({}, [quiet, lively], [], now=100.0)
+    lively = node("lively", heartbeat="2026-01-01T00:00:10Z")
+    seen = lifecycle.update_heartbeats(seen, [quiet, lively], [], now=130.0)
+    assert list(lifecycle.expired_nodes([quiet, lively], seen, 40, 139.0, WALL)) == []
+    (change,) = lifecycle.expired_nodes([quiet, lively], seen, 40, 140.0, WALL)
+    lost = change.item
+    assert isinstance(lost, Node)
+    row = lost.status.conditions[0]
+    assert lost.metadata.name == "quiet"
+    assert (row.status, row.reason, row.last_transition_time) == (
+        "Unknown",
+        "NodeStatusUnknown",
+        "2026-01-01T12:00:00Z",
+    )
+    assert row.last_heartbeat_time == "2026-01-01T00:00:00Z"
+    assert list(lifecycle.expired_nodes([lost], seen, 40, 500.0, WALL)) == []
+    # Our own writing is not a sign of life of the node.
+    assert lifecycle.update_heartbeats(seen, [lost], [], now=500.0) == {
+        ("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]
+    }
+
+
+def test_after_a_start_of_the_master_every_node_has_a_full_grace() -> None:
+    stale = node("a", heartbeat="2020-01-01T00:00:00Z")
+    seen = lifecycle.update_heartbeats({}, [stale], [], now=1000.0)
+    assert list(lifecycle.expired_nodes([stale], seen, 40, 1039.0, WALL)) == []
+    assert len(list(lifecycle.expired_nodes([stale], seen, 40, 1040.0, WALL))) == 1
+
+
+def leased(name: str, renewed: str, owner: str = "", namespace: str = "kube-node-lease") -> Lease:
+    owners = (OwnerReference(api_version="v1", kind="Node", name=name, uid=owner),) if owner else ()
+    return Lease(metadata=meta(name, namespace=namespace, owner_references=owners), spec=LeaseSpec(renew_time=renewed))
+
+
+def test_a_node_that_renews_its_lease_lives_though_its_status_stands() -> None:
+    nodes = [node("a"), node("b")]
+    seen = lifecycle.update_heartbeats({}, nodes, [leased("a", "1"), leased("b", "1")], now=0.0)
+    elsewhere = leased("b", "2", namespace="red")
+    seen = lifecycle.update_heartbeats(seen, nodes, [leased("a", "2"), leased("b", "1"), elsewhere], now=30.0)
+    assert [change.item.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, WALL)] == ["b"]
+
+
+def test_a_lease_goes_with_its_node() -> None:
+    leases = [
+        leased("a", "1", owner="uid-a"),
+        leased("gone", "1", owner="uid-gone"),
+        leased("fresh", "1"),
+        leased("other", "1", owner="uid-gone", namespace="red"),
+    ]
+    assert lines(lifecycle.orphaned_leases([node("a")], leases)) == ["- Lease gone"]
+
+
+def test_a_node_that_never_said_anything_is_lost_too() -> None:
+    mute = replace(node("a"), status=type(node("a").status)())
+    seen = lifecycle.update_heartbeats({}, [mute], [], now=0.0)
+    (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, WALL)
+    assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]

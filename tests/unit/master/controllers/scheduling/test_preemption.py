@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.node import Node
+from api.core.pod import Pod
+from api.meta.selectors import LabelSelector
+from api.meta.types import ObjectMeta
+from master.controllers.actions import Action, Create, Delete, Update
+from master.controllers.scheduling import scheduler
+from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
+from master.resources.disruption_budgets import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
+from tests.unit.master.examples import node, pod
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+SMALL = node("a", capacity={"cpu": "4", "pods": "10"})
+
+
+def at(name: str, cpu: int, priority: int = 0, on: str = "a", **status: str) -> Pod:
+    made = pod(name, node=on, requests={"cpu": str(cpu)}, phase="Running" if on else "Pending")
+    made = replace(made, metadata=replace(made.metadata, labels={"name": name}))
+    return replace(made, spec=replace(made.spec, priority=priority), status=replace(made.status, **status))
+
+
+def found(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
+    """The node, and the victims."""
+    answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets))
+    return [] if answer is None else [answer.node, *sorted(one.metadata.name for one in answer.victims)]
+
+
+def budget(name: str, allowed: int) -> PodDisruptionBudget:
+    return PodDisruptionBudget(
+        metadata=ObjectMeta(name=name, namespace="red", uid=f"uid-{name}"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"name": name})),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
+
+
+def test_only_as_many_go_as_have_to_and_the_least_important_ones() -> None:
+    there = [at("low", 1), at("mid", 1, 5), at("big", 2, 3)]
+    assert found(at("new", 1, 10, on=""), there) == ["a", "low"]
+    assert found(at("new", 2, 10, on=""), there) == ["a", "big"]
+    assert found(at("new", 3, 10, on=""), there) == ["a", "big", "low"]
+    assert found(at("new", 4, 10, on=""), there) == ["a", "big", "low", "mid"]
+
+
+def test_nobody_goes_for_a_pod_that_is_not_more_important_or_would_not_fit_anyway_or_never_preempts() -> None:
+    there = [at("one", 4, 5)]
+    assert found(at("new", 1, 6, on=""), there) == ["a", "one"]
+    assert found(at("new", 1, 5, on=""), there) == []
+    assert found(at("new", 5, 6, on=""), there) == []
+    modest = at("new", 1, 6, on="")
+    assert found(replace(modest, spec=replace(modest.spec, preemption_policy="Never")), there) == []
+    elsewhere = replace(modest, spec=replace(modest.spec, node_selector={"disk": "ssd"}))
+    assert found(elsewhere, there) == []
+
+
+def test_the_node_where_least_is_lost_is_taken() -> None:
+    nodes = (SMALL, node("b", capacity={"cpu": "4"}), node("c", capacity={"cpu": "4"}))
+    there = [at("a1", 4, 7), at("b1", 2, 1, "b"), at("b2", 2, 1, "b"), at("c1", 4, 1, "c")]
+    assert found(at("new", 4, 9, on=""), there, *nodes) == ["c", "c1"]
+    assert found(at("new", 2, 9, on=""), there, *nodes)[0] in ("b", "c")
+    there[3] = at("c1", 4, 2, "c")
+    assert found(at("new", 4, 9, on=""), there, *nodes) == ["b", "b1", "b2"]
+
+
+def test_what_a_budget_guards_goes_last() -> None:
+    there = [at("guarded", 2, 1), at("free", 2, 2)]
+    new = at("new", 2, 9, on="")
+    assert found(new, there) == ["a", "guarded"]
+    assert found(new, there, budgets=(budget("guarded", 0),)) == ["a", "free"]
+    assert found(new, there, budgets=(budget("guarded", 1),)) == ["a", "guarded"]
+    assert found(at("new", 4, 9, on=""), there, budgets=(budget("guarded", 0),)) == ["a", "free", "guarded"]
+
+
+def pass_over(*pods: Pod) -> list[Action]:
+    return list(scheduler.reconcile([SMALL], pods, [], [], NOW))
+
+
+def test_room_is_made_once_and_kept_until_it_is_there() -> None:
+    new, old = at("new", 4, 9, on=""), at("old", 4)
+    outcomes = pass_over(new, old)
+    (end,) = (one for one in outcomes if isinstance(one, Delete))
+    assert [row.reason for row in end.item.status.conditions] == ["PreemptionByScheduler"]  # type: ignore[attr-defined]
+    (change,) = (one for one in outcomes if isinstance(one, Update))
+    assert change.item.status.nominated_node_name == "a"  # type: ignore[attr-defined]
+    reasons = {one.item.reason for one in outcomes if isinstance(one, Create)}  # type: ignore[attr-defined]
+    assert reasons == {"Preempted", "FailedScheduling"}
+    going = replace(old, metadata=replace(old.metadata, deletion_timestamp="2026-01-01T00:00:30Z"))
+    waiting: Pod = change.item  # type: ignore[assignment]
+    assert not pass_over(waiting, going)
+    half = replace(going, spec=at("half", 2).spec)
+    small = at("small", 1, on="")
+    told = [one.item.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
+    assert told == [""], "the small one does not take what is being made free for the important one"
+    (placed,) = (one for one in pass_over(waiting) if isinstance(one, Update))
+    assert (placed.item.spec.node_name, placed.item.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
+
+
+def test_a_burst_is_placed_in_parts() -> None:
+    crowd = [pod(f"p{number:03}") for number in range(scheduler.MAX_PER_PASS + 5)]
+    wide = node("a", capacity={"pods": "2000"})
+    first = [one.item for one in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(one, Update)]
+    assert len(first) == scheduler.MAX_PER_PASS
+    left = [one for one in crowd if one.metadata.name not in {item.metadata.name for item in first}]
+    rest = [one for one in scheduler.reconcile([wide], [*left, *first], [], [], NOW) if isinstance(one, Update)]  # type: ignore[list-item]
+    assert len(rest) == 5
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=6), st.integers(1, 4), st.integers(0, 6))
+def test_victims_matter_less_and_without_any_of_them_there_is_no_room(
+    rows: list[tuple[int, int]], cpu: int, priority: int
+) -> None:
+    there = [at(f"p{number}", *row) for number, row in enumerate(rows)]
+    used = sum(size for size, _ in rows)
+    answer = preemption(at("new", cpu, priority, on=""), cluster_view([SMALL], there, (), ()))
+    if answer is None:
+        lower = sum(size for size, rank in rows if rank < priority)
+        assert used - lower + cpu > 4 or not lower
+        return
+    assert isinstance(answer, Preemption)
+    sizes = [
+        dict(zip((one.metadata.name for one in there), rows, strict=True))[v.metadata.name] for v in answer.victims
+    ]
+    assert all(rank < priority for _, rank in sizes)
+    freed = sum(size for size, _ in sizes)
+    assert used - freed + cpu <= 4
+    assert all(used - freed + size + cpu > 4 for size, _ in sizes)

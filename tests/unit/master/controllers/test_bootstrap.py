@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from api.network.types import ClusterNetwork
+from master.controllers import bootstrap
+from master.controllers.actions import Update
+from master.resources.namespaces import SYSTEM_NAMESPACES
+from master.resources.services import ServiceCIDR
+from tests.unit.master.actions import FLAT, WISH, lines
+from tests.unit.master.examples import meta, namespace
+
+# --- from the start ---------------------------------------------------------------------------------------------------
+
+
+def test_what_belongs_to_every_cluster() -> None:
+    found = list(bootstrap.bootstrap_objects(WISH, [], None))
+    *namespaces, network = lines(found)
+    assert namespaces == [f"+ Namespace {name}" for name in SYSTEM_NAMESPACES]
+    assert network == "+ ClusterNetwork default"
+    made = found[-1].item
+    assert isinstance(made, ClusterNetwork)
+    assert made.plugin_name == "redhat/openshift-ovs-multitenant"
+    there = replace(made, metadata=meta("default"))
+    always = [namespace(name) for name in SYSTEM_NAMESPACES]
+    assert lines(bootstrap.bootstrap_objects(WISH, always, there)) == []
+    assert lines(bootstrap.bootstrap_objects(FLAT, always, there)) == ["~ ClusterNetwork default"]
+    assert lines(bootstrap.bootstrap_objects(WISH, always[:3], there)) == ["+ Namespace kube-system"]
+
+
+def test_the_priority_classes_that_are_always_there() -> None:
+    both = list(bootstrap.bootstrap_priority_classes([]))
+    assert lines(both) == ["+ PriorityClass system-cluster-critical", "+ PriorityClass system-node-critical"]
+    assert lines(bootstrap.bootstrap_priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
+
+
+def test_the_service_network_can_be_read() -> None:
+    (made,) = bootstrap.bootstrap_service_cidr(WISH, None)
+    found = made.item
+    assert isinstance(found, ServiceCIDR)
+    assert lines([made]) == ["+ ServiceCIDR kubernetes"]
+    assert found.spec.cidrs == (str(WISH.service_network),)
+    assert list(bootstrap.bootstrap_service_cidr(WISH, found)) == []
+    other = replace(found, spec=replace(found.spec, cidrs=("10.96.0.0/12",)))
+    assert list(bootstrap.bootstrap_service_cidr(WISH, other)) == [Update(found, other)]

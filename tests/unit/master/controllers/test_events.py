@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.events import Event, EventSeries, EventSource, event, reference
+from api.core.node import Namespace
+from api.validation.registry import check, immutable
+from master.controllers import events, expiration
+from master.resources.events import EVENTS
+from tests.unit.master.actions import WALL, lines
+from tests.unit.master.examples import meta, namespace, pod
+
+PULLED = event(
+    replace(reference(pod("web")), field_path="spec.containers{main}"),
+    "Normal",
+    "Pulled",
+    "there ",
+    EventSource(component="podlane-node-agent", host="n1"),
+    WALL,
+)
+
+
+def test_an_event_is_named_after_its_object_and_the_time() -> None:
+    assert PULLED.metadata.name == "web.64752550bf000"
+    assert PULLED.metadata.namespace == "red"
+    long = event(reference(pod("a" * 253)), "Normal", "R", "m", EventSource(), WALL)
+    assert len(long.metadata.name) == 253
+    assert list(check(long)) == []
+
+
+def test_events_of_what_is_in_no_namespace_are_in_default() -> None:
+    about = reference(namespace("red"))
+    assert about.kind == Namespace.KIND
+    told = event(about, "Normal", "R", "m", EventSource(), WALL)
+    assert told.metadata.namespace == "default"
+    assert list(check(told)) == []
+
+
+def test_the_row_of_an_event() -> None:
+    later = WALL + timedelta(seconds=141)
+    assert EVENTS.cells(PULLED, later) == (
+        "2m21s", "Normal", "Pulled", "pod/web", "spec.containers{main}", "podlane-node-agent, n1", "there", "2m21s", 1,
+        PULLED.metadata.name,
+    )  # fmt: skip
+    series = EventSeries(count=7, last_observed_time="2026-01-01T12:02:00.000000Z")
+    modern = replace(
+        PULLED, first_timestamp=None, last_timestamp=None, event_time="2026-01-01T12:00:00.000000Z", series=series
+    )
+    assert EVENTS.cells(modern, later)[0] == "21s"
+    assert EVENTS.cells(modern, later)[7:9] == ("2m21s", 7)
+
+
+def test_what_describe_asks_for_can_be_selected() -> None:
+    fields = EVENTS.selectable(PULLED)
+    assert fields["involvedObject.uid"] == "uid-web"
+    assert fields["source"] == "podlane-node-agent"
+    assert EVENTS.selectors >= {f"involvedObject.{name}" for name in ("kind", "name", "namespace", "uid", "fieldPath")}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        (replace(PULLED, type="Loud"), "type"),
+        (replace(PULLED, metadata=meta("e", namespace="blue")), "involvedObject.namespace"),
+    ],
+)
+def test_what_is_no_event(wrong: Event, path: str) -> None:
+    assert [problem.path for problem in check(wrong)] == [path]
+
+
+def test_an_event_stays_with_its_object_and_its_source() -> None:
+    assert list(immutable(PULLED, replace(PULLED, count=2, message="again"))) == []
+    stolen = replace(PULLED, source=EventSource(component="x", host="n2"), involved_object=reference(pod("other")))
+    assert [problem.path for problem in immutable(PULLED, stolen)] == ["involvedObject", "source"]
+
+
+def test_events_are_forgotten_an_hour_after_they_were_last_heard_of() -> None:
+    old = replace(PULLED, metadata=meta("old"), last_timestamp="2026-01-01T10:59:59Z")
+    fresh = replace(PULLED, metadata=meta("fresh"), last_timestamp="2026-01-01T11:00:00Z")
+    undated = replace(PULLED, metadata=meta("undated"), last_timestamp=None)
+    assert lines(expiration.expired_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
+
+
+def test_the_scheduler_tells_what_it_did() -> None:
+    made = [events.scheduled(pod("a"), "n1", WALL).item, events.failed_scheduling(pod("b"), "no room", WALL).item]
+    assert [(e.type, e.reason, e.message, e.source.component) for e in made if isinstance(e, Event)] == [
+        ("Normal", "Scheduled", "Successfully assigned red/a to n1", "default-scheduler"),
+        ("Warning", "FailedScheduling", "no room", "default-scheduler"),
+    ]

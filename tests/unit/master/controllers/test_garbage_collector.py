@@ -1,0 +1,187 @@
+"""What becomes of the dependents of an object, and of who waits for whom."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.config import ConfigMap
+from api.core.events import Event
+from api.core.node import Namespace
+from api.meta.types import Object, OwnerReference
+from master.controllers.actions import Create, Delete, Update
+from master.controllers.events import invalid_owner_namespace
+from master.controllers.garbage_collector import owner_is_resolvable, reconcile
+from master.registry.strategy import FOREGROUND, ORPHAN
+from master.resources.metadata import parse_time
+from tests.unit.master.examples import THEN, meta
+
+MOST_PASSES = 50
+
+
+def item(words: str) -> ConfigMap:
+    """`NAME[!FINALIZER] [OWNER ...]`: with a `!` it is deleted; an owner with a `*` is not held up by it."""
+    head, *owners = words.split()
+    name, deleted, finalizer = head.partition("!")
+    rows = tuple(_owner(owner.lstrip("*"), blocks=not owner.startswith("*")) for owner in owners)
+    return ConfigMap(
+        metadata=meta(
+            name,
+            deletion_timestamp=THEN if deleted else None,
+            finalizers=(finalizer,) if finalizer else (),
+            owner_references=rows,
+        )
+    )
+
+
+def _owner(name: str, *, blocks: bool) -> OwnerReference:
+    kind = "Song" if name.startswith("song") else "ConfigMap"
+    return OwnerReference(api_version="v1", kind=kind, name=name, uid=f"uid-{name}", block_owner_deletion=blocks)
+
+
+def shown(found: Object) -> str:
+    rows = found.metadata.owner_references
+    owners = [("" if row.block_owner_deletion else "*") + row.name for row in rows]
+    return " ".join([found.metadata.name + "".join(f"!{name}" for name in found.metadata.finalizers), *owners])
+
+
+def written(*objects: str) -> list[str]:
+    """`+` the object as it is left, `-` what ends and with which policy."""
+    return _lines([item(words) for words in objects])
+
+
+def _lines(objects: Sequence[Object]) -> list[str]:
+    writes = list(reconcile(objects, lambda row, _: row.kind == "ConfigMap", _told))
+    return [
+        f"- {write.item.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.item)}"
+        for write in writes
+        if not isinstance(write, Create)
+    ] + [f"! {write.item.message}" for write in writes if isinstance(write, Create) and isinstance(write.item, Event)]
+
+
+def _told(one: Object, row: OwnerReference) -> Create:
+    return invalid_owner_namespace(one, row, parse_time(THEN) or datetime.datetime.min)
+
+
+@pytest.mark.parametrize(
+    ("objects", "writes"),
+    [
+        (["a", "b a"], []),
+        (["b a"], ["- b Background"]),
+        (["a", "b a c"], ["+ b a"]),
+        (["b song"], []),
+        (["b a song"], ["+ b song"]),
+        ([f"a!{ORPHAN}", "b a c", "c"], ["+ b c", "+ a"]),
+        ([f"a!{FOREGROUND}", "b a"], ["- b Background"]),
+        ([f"a!{FOREGROUND}", "b *a"], ["- b Background", "+ a"]),
+        ([f"a!{FOREGROUND}"], ["+ a"]),
+        ([f"a!{FOREGROUND}", "b a", "c b"], ["- b Foreground"]),
+        ([f"a!{FOREGROUND}", "b a c", "c"], ["+ b c"]),
+        ([f"a!{FOREGROUND}", "b a song"], ["+ b song"]),
+        ([f"a!{FOREGROUND}", "b a c", f"c!{FOREGROUND}"], ["- b Background"]),
+        ([f"a!{FOREGROUND} b", "b a"], ["+ b *a"]),
+        ([f"a!{FOREGROUND} b", "b *a"], ["- b Foreground", "+ a b"]),
+    ],
+)
+def test_who_ends_and_who_stays(objects: list[str], writes: list[str]) -> None:
+    assert written(*objects) == writes
+
+
+OWNER: dict[str, Any] = {"kind": "ConfigMap", "name": "a", "uid": "uid-a"}
+ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does not exist in namespace "red"'
+
+
+@pytest.mark.parametrize("finalizers", [(), (FOREGROUND,), (ORPHAN,)], ids=str)
+@pytest.mark.parametrize(
+    ("namespace", "row", "is_owner"),
+    [
+        ("red", {}, True),
+        ("", {}, True),
+        ("blue", {}, False),
+        ("red", {"name": "b"}, False),
+        ("red", {"kind": "Secret"}, False),
+    ],
+    ids=str,
+)
+def test_an_owner_is_in_reach_and_what_the_reference_says(
+    finalizers: tuple[str, ...], namespace: str, row: dict[str, Any], is_owner: bool
+) -> None:
+    """What does not count neither keeps its dependent nor is held up by it."""
+    deleted = THEN if finalizers else None
+    owner = ConfigMap(metadata=meta("a", namespace=namespace, finalizers=finalizers, deletion_timestamp=deleted))
+    rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | row)),)
+    dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
+    writes = list(reconcile([owner, dependent], lambda *_: True, _told))
+    ends = Delete(dependent) in writes
+    goes_on = any(isinstance(write, Update) and write.before is owner for write in writes)
+    if is_owner:
+        assert (ends, goes_on) == (finalizers == (FOREGROUND,), finalizers == (ORPHAN,))
+    else:
+        assert (ends, goes_on) == (True, bool(finalizers))
+
+
+def test_who_names_a_foreign_owner_is_told() -> None:
+    owner = ConfigMap(metadata=meta("a", namespace="blue"))
+    rows = (OwnerReference(api_version="v1", **OWNER),)
+    assert _lines([owner, ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == [
+        "- b Background",
+        ELSEWHERE,
+    ]
+    assert _lines([ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == ["- b Background"]
+
+
+def test_what_is_in_no_namespace_cannot_be_looked_for_its_owner_in_one() -> None:
+    """It stays, and holds nobody up."""
+    owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
+    rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
+    dependent = Namespace(metadata=meta("b", owner_references=rows))
+    writes = list(reconcile([owner, dependent], owner_is_resolvable, _told))
+    assert [write.item.metadata.name for write in writes] == ["a"]
+    assert list(reconcile([dependent], owner_is_resolvable, _told)) == []
+    inside = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
+    assert list(reconcile([inside], owner_is_resolvable, _told)) == [Delete(inside)]
+
+
+@given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
+def test_an_owner_that_waits_goes_in_the_end_whoever_belongs_to_whom(owners: list[set[int]]) -> None:
+    """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
+    rows = {str(n): [str(owner) for owner in sorted(found) if owner < len(owners)] for n, found in enumerate(owners)}
+    objects = {name: item(" ".join([name, *found])) for name, found in rows.items()}
+    unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
+    objects["0"] = _ended(objects["0"], "Foreground")
+    for _ in range(MOST_PASSES):
+        writes = list(reconcile(list(objects.values()), lambda *_: True, _told))
+        for write in writes:
+            left = _ended(write.item, write.policy) if isinstance(write, Delete) else write.item
+            assert isinstance(left, ConfigMap)
+            objects[left.metadata.name] = left
+            if left.metadata.deletion_timestamp and not left.metadata.finalizers:
+                del objects[left.metadata.name]
+        if not writes:
+            break
+    assert not writes
+    assert "0" not in objects
+    assert {name: objects[name] for name in unrelated} == unrelated
+    assert {row.name for one in objects.values() for row in one.metadata.owner_references} <= set(objects)
+
+
+def _above(name: str, rows: Mapping[str, list[str]]) -> set[str]:
+    """An object, its owners, theirs and so on."""
+    found, todo = set(), [name]
+    while todo:
+        if (one := todo.pop()) not in found:
+            found.add(one)
+            todo += rows[one]
+    return found
+
+
+def _ended(one: Any, policy: str) -> Any:
+    meta = one.metadata
+    finalizers = (FOREGROUND,) if policy == "Foreground" else ()
+    return replace(one, metadata=replace(meta, deletion_timestamp=THEN, finalizers=finalizers))

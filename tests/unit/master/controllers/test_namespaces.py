@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.core.config import ConfigMap
+from api.core.events import Event
+from api.core.node import Namespace, NamespaceSpec
+from api.meta.types import Object
+from master.controllers.actions import Update
+from master.controllers.namespaces import reconcile
+from tests.unit.master.actions import WALL, lines
+from tests.unit.master.examples import meta, namespace, pod
+
+THEN = "2026-01-01T00:00:00Z"
+
+
+def ending(*finalizers: str, holders: tuple[str, ...] = (), **rest: Any) -> Namespace:
+    item = namespace("red", deletion_timestamp=THEN, finalizers=holders, **rest)
+    return replace(item, spec=NamespaceSpec(finalizers=finalizers))
+
+
+def config(name: str, *finalizers: str, place: str = "red", deleted: str | None = None) -> ConfigMap:
+    return ConfigMap(metadata=meta(name, namespace=place, finalizers=finalizers, deletion_timestamp=deleted))
+
+
+def wished(item: Namespace, *contents: Object) -> list[str]:
+    return lines(reconcile([item, namespace("blue")], contents, WALL))
+
+
+def test_it_takes_its_pods_along_and_then_goes() -> None:
+    assert wished(ending(), pod("a"), pod("c", namespace="blue")) == ["end Pod a"]
+    assert wished(ending(), pod("b", deleted=THEN)) == ["~ Namespace red"], "it says what it waits for"
+    assert wished(ending()) == ["- Namespace red"]
+
+
+def test_what_else_is_in_it_goes_at_once() -> None:
+    inside, outside = (Event(metadata=meta(name, namespace=place)) for name, place in (("in", "red"), ("out", "blue")))
+    assert wished(ending(), pod("a"), inside, outside) == ["end Pod a", "- Event in"]
+    assert wished(ending(), inside) == ["- Event in", "- Namespace red"]
+
+
+def test_what_bears_finalizers_is_waited_for() -> None:
+    assert wished(ending(), config("held", "mine/x"), config("free")) == ["end ConfigMap held", "- ConfigMap free"]
+    held = [config(name, "mine/x", deleted=THEN) for name in ("a", "b")]
+    (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], WALL)
+    assert isinstance(change, Update)
+    assert isinstance(change.item, Namespace)
+    found = {row.type: (row.status, row.reason, row.message) for row in change.item.status.conditions}
+    assert found == {
+        "NamespaceDeletionDiscoveryFailure": (
+            "False", "ResourcesDiscovered", "All resources successfully discovered",
+        ),
+        "NamespaceDeletionGroupVersionParsingFailure": (
+            "False", "ParsedGroupVersions", "All legacy kube types successfully parsed",
+        ),
+        "NamespaceDeletionContentFailure": (
+            "False", "ContentDeleted", "All content successfully deleted, may be waiting on finalization",
+        ),
+        "NamespaceContentRemaining": (
+            "True", "SomeResourcesRemain",
+            "Some resources are remaining: configmaps. has 2 resource instances, pods. has 1 resource instances",
+        ),
+        "NamespaceFinalizersRemaining": (
+            "True", "SomeFinalizersRemain",
+            "Some content in the namespace has finalizers remaining: mine/x in 2 resource instances",
+        ),
+    }  # fmt: skip
+    assert change.item.spec == ending("kubernetes").spec, "it is still held"
+    later = WALL + datetime.timedelta(hours=1)
+    assert not list(reconcile([change.item], [*held, pod("p", deleted=THEN)], later)), "that is told once"
+    (second,) = reconcile([change.item], held, later)
+    assert second.item.status.conditions[3].last_transition_time == "2026-01-01T12:00:00Z"  # type: ignore[attr-defined]
+
+
+def test_it_is_let_go_where_somebody_else_holds_it() -> None:
+    (change,) = reconcile([ending("kubernetes", holders=("mine",))], [], WALL)
+    assert isinstance(change, Update)
+    assert change.item == ending(holders=("mine",))
+    assert wished(ending(holders=("mine",))) == []
+    (change,) = reconcile([ending("kubernetes", "theirs")], [], WALL)
+    assert change.item == ending("theirs")
+    assert wished(ending("theirs")) == []
+    assert wished(ending("kubernetes")) == ["- Namespace red"]

@@ -1,0 +1,192 @@
+"""Claims and volumes are paired as people have written it down, on both sides, or by what suits, and stay so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.validation.registry import default
+from master.controllers.actions import ForceDelete, Update
+from master.controllers.persistent_volumes import bind_volumes, release_protection
+from master.resources.metadata import with_metadata
+from master.resources.scheme import BY_KIND
+from tests.unit.master.examples import meta
+from tests.unit.node_agent.examples import pod
+
+
+def disk(name: str, claim: str = "", uid: str = "", **more: Any) -> PersistentVolume:
+    spec: dict[str, Any] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **more}
+    if claim:
+        spec["claimRef"] = {"namespace": "red", "name": claim, "uid": uid}
+    item = msgspec.convert({"spec": spec | {"hostPath": {"path": "/srv"}}}, PersistentVolume)
+    return default(replace(item, metadata=meta(name)))
+
+
+def claim(name: str, volume: str = "", uid: str = "", **more: Any) -> PersistentVolumeClaim:
+    """Without `more` it is for another class than that of the disks."""
+    spec = {"volumeName": volume, "storageClassName": "none", "accessModes": ["ReadWriteOnce"], **more}
+    item = msgspec.convert({"spec": spec}, PersistentVolumeClaim)
+    return default(replace(item, metadata=meta(name, namespace="red", uid=uid or f"uid-{name}")))
+
+
+Items = list[PersistentVolume | PersistentVolumeClaim]
+
+
+def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> Items:
+    """What is there when nothing is left to write; writing twice must be enough."""
+    held: Items = list(items)
+    for _ in range(2):
+        for change in bind_volumes(
+            [item for item in held if isinstance(item, PersistentVolume)],
+            [item for item in held if isinstance(item, PersistentVolumeClaim)],
+            usual,
+        ):
+            held[next(place for place, item in enumerate(held) if item is change.before)] = change.item  # type: ignore[call-overload]
+    volumes = [item for item in held if isinstance(item, PersistentVolume)]
+    assert not list(bind_volumes(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))
+    return held
+
+
+def phases(items: Items) -> list[str]:
+    return [item.status.phase for item in items]
+
+
+def test_one_side_is_enough() -> None:
+    for pair in ((disk("d", claim="c"), claim("c")), (disk("d"), claim("c", volume="d"))):
+        volume, wish = settled(*pair)
+        assert isinstance(volume, PersistentVolume)
+        assert isinstance(wish, PersistentVolumeClaim)
+        holder = volume.spec.claim_ref
+        assert holder is not None
+        assert (holder.kind, holder.namespace, holder.name, holder.uid) == (
+            "PersistentVolumeClaim", "red", "c", "uid-c",
+        )  # fmt: skip
+        assert (wish.spec.volume_name, wish.status.capacity) == ("d", {"storage": "1Gi"})
+        assert phases([volume, wish]) == ["Bound", "Bound"]
+
+
+def test_nobody_is_given_what_he_did_not_name() -> None:
+    assert phases(settled(disk("d"), claim("c"))) == ["Available", "Pending"]
+    assert phases(settled(disk("d", claim="c"), claim("other", volume="d"))) == ["Available", "Pending"]
+    assert phases(settled(disk("d", claim="c"), claim("c", volume="e"), disk("e"))) == ["Available", "Bound", "Bound"]
+    assert phases(settled(disk("d"), claim("a", volume="d"), claim("b", volume="d"))) == ["Bound", "Bound", "Pending"]
+
+
+def test_storage_is_not_inherited_by_a_claim_of_the_same_name() -> None:
+    volume, _ = settled(disk("d", claim="c"), claim("c"))
+    assert phases(settled(volume)) == ["Released"]
+    assert phases(settled(volume, claim("c", uid="another"))) == ["Released", "Pending"]
+    assert phases(settled(volume, claim("c", volume="d", uid="another"))) == ["Released", "Pending"]
+
+
+def test_a_claim_whose_volume_is_gone_is_lost() -> None:
+    _, wish = settled(disk("d", claim="c"), claim("c"))
+    assert phases(settled(wish)) == ["Lost"]
+
+
+def wish(name: str = "c", size: str = "1Gi", **more: Any) -> PersistentVolumeClaim:
+    return claim(name, **{"storageClassName": "", "resources": {"requests": {"storage": size}}, **more})
+
+
+def volume_of(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> str:
+    [found] = [one for one in settled(*items, usual=usual) if isinstance(one, PersistentVolumeClaim)]
+    return found.spec.volume_name
+
+
+def test_a_claim_that_names_none_gets_the_smallest_that_suits() -> None:
+    disks = [disk("large", capacity={"storage": "9Gi"}), disk("small"), disk("mid", capacity={"storage": "2Gi"})]
+    assert volume_of(*disks, wish()) == "small"
+    assert volume_of(*disks, wish(size="1500Mi")) == "mid"
+    assert volume_of(*disks, wish(size="10Gi")) == ""
+    assert volume_of(disk("d", claim="other"), wish()) == ""
+    assert volume_of(disk("d", accessModes=["ReadWriteMany"]), wish()) == ""
+    both = disk("d", accessModes=["ReadWriteMany", "ReadWriteOnce"])
+    assert volume_of(both, wish(accessModes=["ReadWriteMany"])) == "d"
+    red, blue = (replace(disk(name), metadata=meta(name, labels={"of": name})) for name in ("red", "blue"))
+    assert volume_of(red, blue, wish(selector={"matchLabels": {"of": "red"}})) == "red"
+
+
+def test_a_claim_gets_only_what_is_of_its_class() -> None:
+    fast, plain = disk("fast", storageClassName="ssd"), disk("plain")
+    assert volume_of(fast, plain, wish(storageClassName="ssd")) == "fast"
+    assert volume_of(fast, plain, wish(storageClassName="tape")) == ""
+    assert volume_of(fast, plain, wish(storageClassName=None)) == "plain"
+    assert volume_of(fast, plain, wish(storageClassName=None), usual="ssd") == "fast"
+    assert volume_of(fast, wish(), usual="ssd") == ""
+
+
+def test_two_claims_never_share() -> None:
+    found = settled(disk("a"), disk("b"), wish("c1"), wish("c2"), wish("c3"))
+    had = [one.spec.volume_name for one in found if isinstance(one, PersistentVolumeClaim)]
+    assert had == ["a", "b", ""]
+
+
+NAMES = st.sampled_from(["", "a", "b"])
+
+
+@given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
+def test_it_settles_and_no_volume_has_two_claims(volumes: tuple[str, str], claims: tuple[str, str]) -> None:
+    items = [disk(name, claim=wish) for name, wish in zip("ab", volumes, strict=True)]
+    wishes = [claim(name, volume=wish) for name, wish in zip("ab", claims, strict=True)]
+    found = settled(*items, *wishes)
+    bound = [item for item in found if item.status.phase == "Bound"]
+    had = [item.spec.volume_name for item in bound if isinstance(item, PersistentVolumeClaim)]
+    assert len(had) == len(set(had))
+    assert len(bound) == 2 * len(had)
+
+
+USER = pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]")
+
+
+def leaving(item: Any, *others: str) -> Any:
+    """As it began, and now being deleted."""
+    begun = BY_KIND[item.KIND].on_create(item)
+    finalizers = (*begun.metadata.finalizers, *others)
+    return with_metadata(begun, deletion_timestamp="2026-01-01T00:00:00Z", finalizers=finalizers)
+
+
+def phase(of: Pod, name: str) -> Pod:
+    return replace(of, status=replace(of.status, phase=name))
+
+
+@pytest.mark.parametrize(
+    ("pods", "goes"),
+    [
+        ([], True),
+        ([pod()], True),
+        ([USER], False),
+        ([phase(USER, "Running")], False),
+        ([phase(USER, "Succeeded"), phase(USER, "Failed")], True),
+    ],
+)
+def test_a_claim_goes_when_no_pod_has_it(pods: list[Pod], goes: bool) -> None:
+    item: PersistentVolumeClaim = leaving(claim("data"))
+    assert item.metadata.finalizers == ("kubernetes.io/pvc-protection",)
+    assert list(release_protection([], [item], pods)) == ([ForceDelete(item)] if goes else [])
+
+
+@pytest.mark.parametrize(("bound", "goes"), [("Available", True), ("Released", True), ("Bound", False)])
+def test_a_volume_goes_when_no_claim_has_it(bound: str, goes: bool) -> None:
+    item: PersistentVolume = leaving(disk("one"))
+    item = replace(item, status=replace(item.status, phase=bound))
+    assert item.metadata.finalizers == ("kubernetes.io/pv-protection",)
+    assert list(release_protection([item], [], [USER])) == ([ForceDelete(item)] if goes else [])
+
+
+def test_finalizers_of_others_are_waited_for() -> None:
+    item = leaving(claim("data"), "example.com/backup")
+    [change] = release_protection([], [item], [])
+    assert isinstance(change, Update)
+    assert change.item.metadata.finalizers == ("example.com/backup",)
+    assert not list(release_protection([], [change.item], []))  # type: ignore[list-item]
+
+
+def test_what_is_not_being_deleted_stays() -> None:
+    assert not list(release_protection([disk("one")], [claim("data")], []))

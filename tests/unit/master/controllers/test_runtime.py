@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from api.meta.types import Object
+from master.admission.defaults import apply_priority
+from master.controllers.context import CreateBackoff
+from master.controllers.runtime import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, cool_down, next_backoff, reset_after
+from master.resources.priority_classes import PriorityClass
+from master.resources.quotas import LimitRange
+from master.storage.interface import Record, WatchEvent, key_of
+from tests.unit.master.admission.examples import quota
+from tests.unit.master.examples import meta, pod
+
+
+def test_pauses_double_up_to_a_minute() -> None:
+    one, now, pauses = None, 100.0, list[float]()
+    for _ in range(9):
+        one = next_backoff(one, "red", "no", now)
+        assert one.until == now + one.seconds
+        pauses.append(one.seconds)
+        now = one.until
+    assert pauses[:3] == [MIN_BACKOFF_SECONDS, 2 * MIN_BACKOFF_SECONDS, 4 * MIN_BACKOFF_SECONDS]
+    assert pauses[-2:] == [MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS]
+
+
+def event(kind: str, new: Object, old: Object | None = None) -> WatchEvent:
+    def record(item: Object) -> Record:
+        return Record(key_of(item), 1, msgspec.json.encode(item), type(item), item)
+
+    return WatchEvent(kind, record(new), None if old is None else record(old))
+
+
+FULL = quota({"pods": "2"}, {"pods": "2"})
+RELIEF = [
+    (event("MODIFIED", quota({"pods": "2"}, {"pods": "1"}), FULL), True),
+    (event("MODIFIED", quota({"pods": "3"}, {"pods": "2"}), FULL), True),
+    (event("DELETED", FULL, FULL), True),
+    (event("MODIFIED", LimitRange(metadata=meta("l", namespace="red")), None), True),
+    (event("MODIFIED", FULL, quota({"pods": "2"}, {"pods": "1"})), False),
+    (event("MODIFIED", FULL, FULL), False),
+    (event("ADDED", FULL), False),
+]
+
+
+@pytest.mark.parametrize(("news", "is_relief"), RELIEF)
+def test_who_waits_tries_again_where_there_is_more_room(news: WatchEvent, is_relief: bool) -> None:
+    known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
+    found = reset_after(known, news, 10.0)
+    assert found["mine"].until == (10.0 if is_relief else 50.0)
+    assert found["theirs"] == known["theirs"]
+    assert found["mine"].seconds == 8.0
+
+
+def wish(**spec: Any) -> Pod:
+    item = pod("p")
+    return replace(item, spec=replace(item.spec, **spec))
+
+
+CLASSES = (
+    PriorityClass(metadata=meta("high"), value=9),
+    PriorityClass(metadata=meta("low"), value=-4, preemption_policy="Never"),
+)
+USUAL = PriorityClass(metadata=meta("usual"), value=3, global_default=True)
+RANKS = [
+    (wish(), CLASSES, ("", 0, "PreemptLowerPriority")),
+    (wish(priority_class_name="high"), CLASSES, ("high", 9, "PreemptLowerPriority")),
+    (wish(priority_class_name="low"), CLASSES, ("low", -4, "Never")),
+    (wish(priority_class_name="high", priority=9, preemption_policy="PreemptLowerPriority"), CLASSES,
+     ("high", 9, "PreemptLowerPriority")),
+    (wish(), (*CLASSES, USUAL), ("usual", 3, "PreemptLowerPriority")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("item", "classes", "wanted"), RANKS)
+def test_priorities_come_from_classes(item: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
+    spec = apply_priority(item, classes).spec
+    assert (spec.priority_class_name, spec.priority, spec.preemption_policy) == wanted
+    assert apply_priority(replace(item, spec=spec), classes).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("spent", "written", "seconds"),
+    [
+        (0.001, 0, 0.0),
+        (0.1, 0, 0.4),
+        (60.0, 0, 2.0),
+        (60.0, 1, 0.0),
+        (0.1, 500, 0.0),
+        (0.1, 1500, 1.0),
+        (0.1, 1_000_000, 2.0),
+    ],
+)
+def test_a_controller_rests_after_a_look_in_vain_and_after_a_large_write(
+    spent: float, written: int, seconds: float
+) -> None:
+    assert cool_down(spent, written) == pytest.approx(seconds)

@@ -1,0 +1,80 @@
+"""Workloads, pods and budgets."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from api.core.pod import Pod, PodSpec, PodStatus
+from api.meta.types import Condition, Object, OwnerReference
+from api.validation.registry import decode
+from master.controllers.workloads.disruption_budgets import reconcile
+from master.resources.deployments import DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS, Deployment
+from master.resources.disruption_budgets import POD_DISRUPTION_BUDGETS, PodDisruptionBudget, PodDisruptionBudgetStatus
+from tests.unit.master.examples import meta
+
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+NUMBERS = ("expected_pods", "current_healthy", "desired_healthy", "disruptions_allowed")
+
+
+def budget(status: PodDisruptionBudgetStatus | None = None, **spec: Any) -> PodDisruptionBudget:
+    selecting = {"selector": {"matchLabels": {"app": "web"}}, **spec}
+    document = {"metadata": {"name": "b", "namespace": "red", "generation": 3}, "spec": selecting}
+    item, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
+    assert item is not None, problems
+    return replace(item, status=status or PodDisruptionBudgetStatus())
+
+
+def owned_by(owner: Object | None) -> tuple[OwnerReference, ...]:
+    if owner is None:
+        return ()
+    row = OwnerReference(
+        api_version=owner.API_VERSION, kind=owner.KIND, name="o", uid=owner.metadata.uid, controller=True
+    )
+    return (row,)
+
+
+def pod(name: str, ready: bool = True, owner: Object | None = None, phase: str = "Running", **rest: Any) -> Pod:
+    labels = {"app": "web"}
+    return Pod(
+        metadata=meta(name, namespace="red", labels=labels, owner_references=owned_by(owner), **rest),
+        spec=PodSpec(node_name="n"),
+        status=PodStatus(phase=phase, conditions=(Condition(type="Ready", status=str(ready)),)),
+    )
+
+
+def status_of(item: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> PodDisruptionBudgetStatus:
+    found = list(reconcile([item], pods, owners, NOW))
+    for change in found:
+        assert isinstance(change.item, PodDisruptionBudget)
+        assert not list(reconcile([change.item], pods, owners, NOW)), "the second pass has nothing to say"
+        return change.item.status
+    return item.status
+
+
+KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS)}
+
+
+def template(image: str = "i:1", **labels: str) -> dict[str, Any]:
+    containers = [{"name": "main", "image": image}]
+    return {"metadata": {"labels": labels or {"app": "web"}}, "spec": {"containers": containers}}
+
+
+def made(kind: str, name: str = "web", **spec: Any) -> Any:
+    chosen = {"app": "web"} if kind == "ReplicationController" else {"matchLabels": {"app": "web"}}
+    document = {
+        "metadata": {"name": name, "namespace": "p"},
+        "spec": {"selector": chosen, "template": template(), **spec},
+    }
+    item, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)
+    assert not problems, problems
+    return item
+
+
+def deployment(**spec: Any) -> Deployment:
+    found: Deployment = made("Deployment", **spec)
+    return found

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.validation.registry import decode, default
+from master.controllers.workloads.pod_control import is_active, ready_since, template_hash
+from master.resources.deployments import (
+    DEPLOYMENTS,
+    Deployment,
+)
+from master.resources.pod_template import int_or_percent
+from tests.unit.master.controllers.workloads.examples import KINDS, deployment, template
+from tests.unit.master.simulation import Simulation
+
+
+def test_a_deployment_and_all_that_is_its_end_together() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=2))
+    world.settle()
+    assert (len(world.all("ReplicaSet")), len(world.pods())) == (1, 2)
+    world.drop(world.all("Deployment")[0])
+    world.settle()
+    assert {kind for kind, _ in world.objects} == {"Event"}
+
+
+def test_what_is_scaled_made_and_ended_is_told() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, strategy={"type": "Recreate"}))
+    all_ready(world)
+    (first,) = (one.metadata.name for one in world.all("ReplicaSet"))
+    roll(world, "i:2")
+    all_ready(world)
+    (second,) = (one.metadata.name for one in world.all("ReplicaSet") if one.metadata.name != first)
+    told = [one.message for one in world.all("Event") if one.involved_object.kind == "Deployment"]
+    assert sorted(told) == sorted(
+        (
+            f"Scaled up replica set {first} from 0 to 1",
+            f"Scaled down replica set {first} from 1 to 0",
+            f"Scaled up replica set {second} from 0 to 1",
+        )
+    )
+    reasons = [one.reason for one in world.all("Event") if one.involved_object.name == first]
+    assert [one for one in reasons if one == "SuccessfulDelete"] == ["SuccessfulDelete"]
+
+
+def roll(world: Simulation, image: str) -> None:
+    current: Deployment = world.all("Deployment")[0]
+    main = replace(current.spec.template.spec.containers[0], image=image)
+    pods = replace(current.spec.template.spec, containers=(main,))
+    world.change(replace(current, spec=replace(current.spec, template=replace(current.spec.template, spec=pods))))
+
+
+def images(world: Simulation) -> set[str]:
+    return {pod.spec.containers[0].image for pod in world.pods()}
+
+
+def all_ready(world: Simulation) -> None:
+    for _ in range(50):
+        world.settle()
+        waiting = [pod for pod in world.pods() if ready_since(pod) is None]
+        if not waiting:
+            return
+        for pod in waiting:
+            world.ready(pod)
+    raise AssertionError("the rollout never ends")
+
+
+PARTS = st.sampled_from([0, 1, 2, "0%", "25%", "50%", "100%"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 7), PARTS, PARTS, st.lists(st.integers(0, 30), max_size=40))
+def test_a_rollout_stays_within_its_bounds_and_ends(replicas: int, surge: Any, missing: Any, order: list[int]) -> None:
+    if surge in (0, "0%") and missing in (0, "0%"):
+        return
+    world = Simulation()
+    rolling = {"maxSurge": surge, "maxUnavailable": missing}
+    world.put(deployment(replicas=replicas, strategy={"rollingUpdate": rolling}))
+    all_ready(world)
+    roll(world, "i:2")
+    most = replicas + int_or_percent(surge, replicas, up=True)
+    spare = int_or_percent(missing, replicas, up=False) or (0 if int_or_percent(surge, replicas, up=True) else 1)
+    for number in order:
+        world.settle()
+        assert len([pod for pod in world.pods() if is_active(pod)]) <= most
+        ready = [pod for pod in world.pods() if ready_since(pod) is not None]
+        assert len(ready) >= replicas - spare
+        waiting = [pod for pod in world.pods() if ready_since(pod) is None]
+        if waiting:
+            world.ready(waiting[number % len(waiting)])
+    all_ready(world)
+    assert images(world) == {"i:2"}
+    assert len(world.pods()) == replicas
+    status = world.all("Deployment")[0].status
+    assert {row.type: row.reason for row in status.conditions} == {
+        "Available": "MinimumReplicasAvailable",
+        "Progressing": "NewReplicaSetAvailable",
+    }
+
+
+def test_undone_means_that_the_old_replica_set_is_the_newest_revision() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1))
+    all_ready(world)
+    roll(world, "i:2")
+    all_ready(world)
+    roll(world, "i:1")
+    all_ready(world)
+    revisions = {
+        one.spec.template.spec.containers[0].image: one.metadata.annotations["deployment.kubernetes.io/revision"]
+        for one in world.all("ReplicaSet")
+    }
+    assert revisions == {"i:1": "3", "i:2": "2"}
+    assert world.all("Deployment")[0].metadata.annotations["deployment.kubernetes.io/revision"] == "3"
+
+
+def test_the_history_is_as_long_as_wished() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, revisionHistoryLimit=2))
+    for number in range(6):
+        roll(world, f"i:{number}")
+        all_ready(world)
+    assert len(world.all("ReplicaSet")) == 3
+
+
+def test_recreate_has_no_pod_of_both() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=3, strategy={"type": "Recreate"}))
+    all_ready(world)
+    roll(world, "i:2")
+    for _ in range(20):
+        world.step()
+        assert len(images(world)) <= 1
+    all_ready(world)
+    assert images(world) == {"i:2"}
+
+
+def test_a_paused_deployment_scales_and_does_not_roll() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=2))
+    all_ready(world)
+    current: Deployment = world.all("Deployment")[0]
+    world.change(replace(current, spec=replace(current.spec, paused=True)))
+    roll(world, "i:2")
+    world.settle()
+    assert images(world) == {"i:1"}
+    current = world.all("Deployment")[0]
+    world.change(replace(current, spec=replace(current.spec, replicas=4)))
+    all_ready(world)
+    assert (len(world.pods()), images(world)) == (4, {"i:1"})
+
+
+@pytest.mark.parametrize(
+    ("before", "surge", "unavailable", "after", "sizes"),
+    [(4, 1, 0, 8, [2, 7]), (10, 3, 2, 30, [13, 20]), (10, 3, 2, 5, [3, 5]), (10, 3, 2, 0, [0, 0])],
+)
+def test_scaled_on_the_way_both_take_their_part(
+    before: int, surge: int, unavailable: int, after: int, sizes: list[int]
+) -> None:
+    world = Simulation()
+    rolling = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+    world.put(deployment(replicas=before, strategy=rolling))
+    all_ready(world)
+    roll(world, "i:2")
+    world.settle()
+    current: Deployment = world.all("Deployment")[0]
+    world.change(replace(current, spec=replace(current.spec, replicas=after)))
+    world.settle()
+    assert sorted(one.spec.replicas for one in world.all("ReplicaSet")) == sizes
+    all_ready(world)
+    assert (len(world.pods()), images(world)) == (after, {"i:2"} if after else set())
+
+
+def test_a_pod_counts_when_it_has_been_ready_for_long_enough() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, minReadySeconds=10))
+    all_ready(world)
+    assert world.all("Deployment")[0].status.available_replicas == 0
+    world.now += datetime.timedelta(seconds=10)
+    world.settle()
+    assert world.all("Deployment")[0].status.available_replicas == 1
+
+
+def test_a_rollout_that_stands_still_says_so() -> None:
+    world = Simulation()
+    world.put(deployment(replicas=1, progressDeadlineSeconds=60))
+    world.settle()
+    world.now += datetime.timedelta(seconds=61)
+    world.settle()
+    rows = {row.type: (row.status, row.reason) for row in world.all("Deployment")[0].status.conditions}
+    assert rows["Progressing"] == ("False", "ProgressDeadlineExceeded")
+
+
+def test_the_name_of_a_template_is_the_same_for_the_same_template() -> None:
+    one = default(deployment(), DEPLOYMENTS.rules).spec.template
+    assert template_hash(one, 0) == template_hash(one, 0)
+    assert template_hash(one, 0) != template_hash(one, 1)
+    assert template_hash(one, 0).isalnum()
+
+
+WRONG = [
+    ("Deployment", {"selector": None}, ["spec.selector"]),
+    ("Deployment", {"selector": {}}, ["spec.selector"]),
+    ("Deployment", {"replicas": -1}, ["spec.replicas"]),
+    ("Deployment", {"template": template(app="other")}, ["spec.template.metadata.labels"]),
+    ("Deployment", {"strategy": {"type": "Sometimes"}}, ["spec.strategy.type"]),
+    (
+        "Deployment",
+        {"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 0}}},
+        ["spec.strategy.rollingUpdate.maxUnavailable"],
+    ),
+    ("Deployment", {"strategy": {"rollingUpdate": {"maxSurge": "x%"}}}, ["spec.strategy.rollingUpdate.maxSurge"]),
+    ("ReplicaSet", {"template": {"metadata": {"labels": {"app": "web"}}}}, ["spec.template.spec.containers"]),
+    (
+        "ReplicaSet",
+        {"selector": {"matchExpressions": [{"key": "app", "operator": "Near"}]}},
+        ["spec.selector.matchExpressions[0].operator"],
+    ),
+    ("ReplicationController", {"template": None}, ["spec.template"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "spec", "paths"), WRONG, ids=str)
+def test_what_is_wrong_is_told_by_its_path(kind: str, spec: dict[str, Any], paths: list[str]) -> None:
+    chosen = {"app": "web"} if kind == "ReplicationController" else {"matchLabels": {"app": "web"}}
+    document = {"metadata": {"name": "web"}, "spec": {"selector": chosen, "template": template(), **spec}}
+    _, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)
+    assert [problem.path for problem in problems] == paths

@@ -1,0 +1,73 @@
+"""ReplicaSets and ReplicationControllers."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from api.validation.registry import decode, default
+from master.resources.deployments import REPLICATION_CONTROLLERS, ReplicaSet, ReplicationController
+from tests.unit.master.controllers.workloads.examples import made, template
+from tests.unit.master.simulation import Simulation
+
+
+@pytest.mark.parametrize("kind", ["ReplicaSet", "ReplicationController"])
+def test_there_are_as_many_pods_as_wished(kind: str) -> None:
+    world = Simulation()
+    owner = world.put(made(kind, replicas=3))
+    world.settle()
+    assert len(world.pods()) == 3
+    assert {pod.metadata.owner_references[0].uid for pod in world.pods()} == {owner.metadata.uid}
+    for pod in world.pods():
+        world.ready(pod)
+    world.settle()
+    (status,) = (item.status for item in world.all(kind))
+    assert (status.replicas, status.ready_replicas, status.available_replicas) == (3, 3, 3)
+    world.drop(world.pods()[0])
+    world.settle()
+    assert len(world.pods()) == 3
+    world.change(replace(world.all(kind)[0], spec=replace(world.all(kind)[0].spec, replicas=0)))
+    world.settle()
+    assert not world.pods()
+
+
+def test_the_pods_that_matter_least_end_first() -> None:
+    world = Simulation()
+    world.put(made("ReplicaSet", replicas=3))
+    world.settle()
+    kept = world.pods()[1]
+    world.ready(kept)
+    owner: ReplicaSet = world.all("ReplicaSet")[0]
+    world.change(replace(owner, spec=replace(owner.spec, replicas=1)))
+    world.settle()
+    assert [pod.metadata.name for pod in world.pods()] == [kept.metadata.name]
+
+
+def test_pods_are_adopted_by_their_labels_and_let_go_without_them() -> None:
+    world = Simulation()
+    world.put(made("ReplicaSet", replicas=2))
+    world.settle()
+    (first, second) = world.pods()
+    lost = replace(first, metadata=replace(first.metadata, labels={}))
+    world.change(lost)
+    world.settle()
+    assert len(world.pods()) == 3
+    alone = next(pod for pod in world.pods() if pod.metadata.name == first.metadata.name)
+    assert alone.metadata.owner_references == ()
+    world.drop(second)
+    world.change(replace(alone, metadata=replace(alone.metadata, labels={"app": "web"})))
+    world.settle()
+    assert len(world.pods()) == 2
+    assert all(pod.metadata.owner_references for pod in world.pods())
+
+
+def test_an_rc_takes_its_selector_from_its_template() -> None:
+    item, problems, _ = decode(
+        ReplicationController,
+        {"metadata": {"name": "web"}, "spec": {"template": template()}},
+        REPLICATION_CONTROLLERS.rules,
+    )
+    assert not problems
+    assert item is not None
+    full = default(item, REPLICATION_CONTROLLERS.rules)
+    assert (full.spec.selector, full.spec.replicas, full.metadata.labels) == ({"app": "web"}, 1, {"app": "web"})

@@ -1,0 +1,257 @@
+"""The network on somebody else's API server: what is written, in which order, and that no number is given twice."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.meta.types import Object
+from api.network.conflicts import CURSORS_ANNOTATION
+from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSubnet, NetNamespace
+from master.config import NetworkConfig
+from master.controllers.actions import Create, ForceDelete, Update
+from master.network_controller.reconcile import ClusterState, Plan, Write, plan
+from tests.unit.master.actions import TINY, WALL, WISH, lines
+from tests.unit.master.examples import lane, meta, namespace, node, subnet
+
+EMPTY = ClusterState((), (), None, (), ())
+
+
+def numbered(network: ClusterNetwork) -> Mapping[str, int]:
+    found: Mapping[str, int] = json.loads(network.metadata.annotations[CURSORS_ANNOTATION])
+    return found
+
+
+def network_of(done: Plan) -> ClusterNetwork:
+    assert done.network is not None
+    assert isinstance(done.network.item, ClusterNetwork)
+    return done.network.item
+
+
+def first(seen: ClusterState, wish: NetworkConfig = WISH) -> tuple[ClusterNetwork, ClusterState]:
+    """The network as it stands after the first pass over nothing."""
+    network = network_of(plan(wish, EMPTY, WALL))
+    network = replace(network, metadata=replace(network.metadata, resource_version="1", uid="u"))
+    return network, with_fields(seen, network=network)
+
+
+def test_the_first_pass_makes_the_network_and_notes_where_the_numbers_begin() -> None:
+    done = plan(WISH, EMPTY, WALL)
+    assert isinstance(done.network, Create)
+    assert numbered(network_of(done)) == {"subnets": 0, "vnids": 0}
+    assert done.rest == ()
+
+
+def test_numbers_are_noted_with_the_network_and_namespaces_are_nobodys_business() -> None:
+    _, seen = first(ClusterState((namespace("red"), namespace("default")), (node("a"),), None, (), ()))
+    done = plan(WISH, seen, WALL)
+    assert isinstance(done.network, Update)
+    assert numbered(network_of(done)) == {"subnets": 1, "vnids": 1}
+    assert lines(done.rest) == [
+        "+ HostSubnet a 10.128.0.0/23 10.245.2.3",
+        "+ NetNamespace default 0",
+        "+ NetNamespace red 10",
+    ]
+
+
+def test_when_all_is_done_nothing_is_written() -> None:
+    network, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (), ()))
+    done = plan(WISH, seen, WALL)
+    settled = with_fields(
+        seen,
+        network=network_of(done),
+        subnets=(subnet("a", "10.128.0.0/23"),),
+        lanes=(lane("red", 10),),
+    )
+    assert plan(WISH, settled, WALL) == Plan(None, (), {})
+    assert network != network_of(done)
+
+
+def test_numbers_that_nobody_can_read_begin_anew() -> None:
+    network, seen = first(ClusterState((namespace("red"),), (), None, (), (lane("blue", 10),)))
+    for text in ("", "[]", '{"vnids": "x"}', "7"):
+        metadata = replace(network.metadata, annotations={CURSORS_ANNOTATION: text})
+        done = plan(WISH, with_fields(seen, network=replace(network, metadata=metadata)), WALL)
+        assert lines(done.rest) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
+
+
+def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
+    older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
+    projects = (namespace("red"), namespace("blue"), namespace("new"))
+    _, seen = first(ClusterState(projects, (), None, (), (older, lane("blue", 10))))
+    done = plan(WISH, seen, WALL)
+    assert lines(done.rest) == ["~ NetNamespace blue 11"]
+    assert done.notices == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
+
+
+def test_who_was_joined_goes_with_it() -> None:
+    asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK_ANNOTATION: "join:blue"}))
+    projects = tuple(map(namespace, ("red", "blue", "green")))
+    _, seen = first(ClusterState(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
+    (change,) = plan(WISH, seen, WALL).rest
+    joined = change.item
+    assert isinstance(joined, NetNamespace)
+    older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
+    done = plan(WISH, with_fields(seen, lanes=(lane("blue", 10), joined, older)), WALL)
+    assert lines(done.rest) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
+
+
+def test_of_two_nodes_with_one_subnet_the_younger_gets_another() -> None:
+    nodes = (node("a"), node("b", ip="10.245.2.4"))
+    older = subnet("b", "10.128.0.0/22", ip="10.245.2.4")
+    older = replace(older, metadata=replace(older.metadata, creation_timestamp="2025-01-01T00:00:00Z"))
+    _, seen = first(ClusterState((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
+    done = plan(WISH, seen, WALL)
+    assert lines(done.rest) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
+    after = plan(WISH, with_fields(seen, subnets=(older,)), WALL)
+    assert lines(after.rest) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
+
+
+def test_one_made_by_hand_is_left_to_those_who_made_it() -> None:
+    over_another = subnet("x", "10.128.0.0/23", ip="10.9.9.9", uid="")
+    at_anothers = subnet("y", "10.128.8.0/23", ip="10.245.2.3", uid="")
+    _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
+    done = plan(WISH, seen, WALL)
+    assert done.rest == ()
+    assert set(done.notices) == {"hostsubnet x", "hostsubnet y", "node a"}
+
+
+def test_objects_that_make_no_sense_are_left_alone_and_told_of() -> None:
+    bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(lane("red", 10), netname="blue"))
+    _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
+    done = plan(WISH, seen, WALL)
+    assert (done.network, done.rest) == (None, ())
+    assert set(done.notices) == {"hostsubnet a", "netnamespace red"}
+
+
+# --- two at once, with what each of them has seen so far --------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """Names are unique, and a write that rests on what is no longer so is refused: that is all."""
+
+    objects: dict[tuple[str, str], Object] = field(default_factory=dict)
+    revisions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def write(self, write: Write) -> bool:
+        key = write.item.KIND, write.item.metadata.name
+        there = self.objects.get(key)
+        before = write.before if isinstance(write, Update) else write.item
+        wanted = None if isinstance(write, Create) else before.metadata.resource_version
+        if (there.metadata.resource_version if there else None) != wanted:
+            return False
+        if isinstance(write, ForceDelete):
+            del self.objects[key]
+        else:
+            revision = next(self.revisions)
+            made = write.item.metadata.creation_timestamp or (WALL + datetime.timedelta(seconds=revision)).isoformat()
+            stamped = replace(write.item.metadata, resource_version=str(revision), creation_timestamp=made)
+            self.objects[key] = replace(write.item, metadata=stamped)
+        return True
+
+    def all(self, kind: str) -> tuple[object, ...]:
+        return tuple(item for (one, _), item in self.objects.items() if one == kind)
+
+
+@dataclass
+class Actor:
+    """One that believes to be in charge: it sees each kind as it was when it looked, and writes in its own time."""
+
+    server: Server
+    wish: NetworkConfig
+    seen: ClusterState = EMPTY
+    todo: list[Write] = field(default_factory=list)
+
+    def look(self, kinds: int, world: ClusterState) -> None:
+        """Refresh some of what it knows (bits of `kinds`)."""
+        if kinds & 1:
+            self.seen = with_fields(self.seen, namespaces=world.namespaces, nodes=world.nodes)
+        if kinds & 2:
+            network = self.server.objects.get(("ClusterNetwork", "default"))
+            self.seen = with_fields(self.seen, network=network)  # type: ignore[arg-type]
+        if kinds & 4:
+            self.seen = with_fields(self.seen, subnets=self.server.all("HostSubnet"))  # type: ignore[arg-type]
+            self.seen = with_fields(self.seen, lanes=self.server.all("NetNamespace"))  # type: ignore[arg-type]
+
+    def decide(self) -> None:
+        """What it was about to write it has forgotten: it was refused the numbers."""
+        done = plan(self.wish, self.seen, WALL)
+        if done.network is None or self.server.write(done.network):
+            self.todo = list(done.rest)
+
+    def act(self) -> None:
+        if self.todo:
+            self.server.write(self.todo.pop(0))
+
+
+def doubles(server: Server) -> list[object]:
+    """Numbers that two have."""
+    vnids = [one.netid for one in server.all("NetNamespace") if isinstance(one, NetNamespace) and one.netid]
+    subnets = [one.subnet for one in server.all("HostSubnet") if isinstance(one, HostSubnet)]
+    return [number for number in (*vnids, *subnets) if (*vnids, *subnets).count(number) > 1]
+
+
+STEP = st.tuples(st.integers(0, 1), st.sampled_from(("look", "decide", "act", "turn")), st.integers(1, 7))
+
+
+@settings(max_examples=500, deadline=None)
+@given(steps=st.lists(STEP, min_size=8, max_size=60))
+def test_two_who_both_believe_to_be_in_charge_hand_out_no_number_twice(steps: list[tuple[int, str, int]]) -> None:
+    """Projects and nodes come and go (bits of the number of a `turn`)."""
+    server = Server()
+    actors = (Actor(server, WISH), Actor(server, WISH))
+    actors[0].decide()
+    world = EMPTY
+    for who, what, number in steps:
+        actor = actors[who]
+        if what == "look":
+            actor.look(number, world)
+        elif what == "decide":
+            actor.decide()
+        elif what == "act":
+            actor.act()
+        else:
+            here = [one for one in range(3) if number & 1 << one]
+            nodes = tuple(node(f"n{one}", ip=f"10.245.2.{one + 3}") for one in here)
+            world = with_fields(world, namespaces=tuple(namespace(f"p{one}") for one in here), nodes=nodes)
+        assert not doubles(server)
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=st.lists(STEP, max_size=40), doubled=st.booleans())
+def test_whatever_has_happened_one_who_sees_all_puts_it_right(steps: list[tuple[int, str, int]], doubled: bool) -> None:
+    """Also with so few subnets that numbers come round at once, and with numbers that were written by hand."""
+    server = Server()
+    actors = (Actor(server, TINY), Actor(server, TINY))
+    for who, what, number in steps:
+        actor = actors[who]
+        projects = tuple(namespace(f"p{one}") for one in range(number))
+        world = ClusterState(projects, (node("a"), node("b", ip="10.245.2.4")), None, (), ())
+        if what == "look":
+            actor.look(number, world)
+        elif what == "decide":
+            actor.decide()
+        else:
+            actor.act()
+    if doubled:
+        server.write(Create(replace(lane("p0", 10), metadata=meta("p0", creation_timestamp=None))))
+        server.write(Create(replace(lane("p1", 10), metadata=meta("p1", creation_timestamp=None))))
+        server.write(Create(replace(subnet("b", "10.1.0.0/25", ip="10.245.2.4"), subnet="10.1.0.0/24")))
+    world = ClusterState((namespace("p0"), namespace("p1")), (node("a"), node("b", ip="10.245.2.4")), None, (), ())
+    alone = Actor(server, TINY)
+    for _ in range(8):
+        alone.look(7, world)
+        alone.decide()
+        while alone.todo:
+            alone.act()
+    assert not doubles(server)
+    assert {name for kind, name in server.objects if kind == "NetNamespace"} == {"p0", "p1"}

@@ -1,0 +1,77 @@
+"""Lists in pages, against a store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.codec.kinds import KINDS
+from master.admission.chain import AdmissionChain
+from master.config import DEFAULT_SERVICE_CONFIG
+from master.errors import StatusError
+from master.registry.registry import Registry
+from master.registry.request import Request
+from master.server.request_info import resolve_path
+from master.storage.interface import Delete, Put
+from master.storage.sqlite import SQLiteStorage
+from tests.unit.master.examples import namespace
+
+
+def now() -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
+    store = await SQLiteStorage.open(tmp_path / "store.db", KINDS)
+    await store.write(*(Put(namespace(name)) for name in "abcdef"))
+    yield store
+    await store.close()
+
+
+def listed(store: SQLiteStorage, **query: str) -> Any:
+    where = resolve_path("/api/v1/namespaces")
+    assert where is not None
+    objects = Registry(store, now, AdmissionChain(now, "", DEFAULT_SERVICE_CONFIG), None)  # type: ignore[arg-type]
+    found = json.loads(objects.list_all(Request(where, query)).body)
+    return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
+
+
+async def test_pages_show_one_state(store: SQLiteStorage) -> None:
+    first, names = listed(store, limit="2")
+    assert (names, first["remainingItemCount"]) == (["a", "b"], 4)
+    await store.write(Put(namespace("cc")))
+    second, names = listed(store, limit="3", **{"continue": first["continue"]})
+    assert (names, second["resourceVersion"]) == (["c", "d", "e"], first["resourceVersion"])
+    last, names = listed(store, limit="3", **{"continue": second["continue"]})
+    assert names == ["f"]
+    assert "continue" not in last
+
+
+async def test_a_page_whose_state_is_forgotten_can_be_had_as_it_is_now(store: SQLiteStorage) -> None:
+    first, _ = listed(store, limit="2")
+    (gone,) = (record.object for record in store.scan("Namespace") if record.key.name == "c")
+    await store.write(Delete(gone), Put(namespace("dd")))
+    await store.compact(store.revision)
+    with pytest.raises(StatusError) as refused:
+        listed(store, limit="2", **{"continue": first["continue"]})
+    status = refused.value.status
+    assert (status.code, status.reason) == (410, "Expired")
+    second, names = listed(store, limit="2", **{"continue": status.metadata.continue_})
+    assert names == ["d", "dd"]
+    assert second["resourceVersion"] == str(store.revision)
+    assert listed(store, **{"continue": second["continue"]})[1] == ["e", "f"]
+
+
+async def test_a_list_of_a_state_that_is_forgotten(store: SQLiteStorage) -> None:
+    await store.write(Put(namespace("g")))
+    await store.compact(store.revision)
+    with pytest.raises(StatusError) as refused:
+        listed(store, resourceVersion="2", resourceVersionMatch="Exact")
+    assert refused.value.status.message == "The resourceVersion for the provided list is too old."
+    assert refused.value.status.metadata.continue_ == ""

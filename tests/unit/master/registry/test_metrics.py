@@ -1,0 +1,195 @@
+"""What nodes and pods use, asked of nodes that answer, that do not, and that answer late."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.node import Node
+from api.core.pod import Pod
+from master.auth.bootstrap_policy import ROLES
+from master.errors import StatusError
+from master.registry import metrics
+from master.registry.metrics import SUMMARY_PATH, MetricsReader
+from master.registry.request import Request, RequestInfo
+from master.resources.metrics import NODE_METRICS, POD_METRICS
+from master.server.discovery import group, resources
+from master.server.request_info import resolve_path
+from master.storage.interface import Put
+from master.storage.sqlite import SQLiteStorage
+from reconcile.errors import NotReady
+from tests.unit.master.examples import node, pod
+
+NOW = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)
+TIME = "2026-01-31T12:00:00Z"
+
+
+def used(nano_cores: int, size: int) -> dict[str, Any]:
+    return {
+        "cpu": {"time": TIME, "usageNanoCores": nano_cores, "usageCoreNanoSeconds": 7},
+        "memory": {"time": TIME, "workingSetBytes": size, "rssBytes": 1},
+    }
+
+
+def said(*pods: str) -> bytes:
+    """The summary of a node with these pods of the project red, each with two containers."""
+    rows = [
+        {
+            "podRef": {"name": name, "namespace": "red", "uid": "u"},
+            "containers": [{"name": "b", **used(2_000_000, 2048)}, {"name": "a", **used(1_000_000, 1024)}],
+            **used(4_000_000, 9000),
+        }
+        for name in pods
+    ]
+    return json.dumps({"node": {"nodeName": "n", **used(1_500_000_000, 1 << 30)}, "pods": rows}).encode()
+
+
+class Nodes:
+    """What nodes answer."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, bytes] = {}
+        self.asked: list[str] = []
+
+    async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
+        assert (path, seconds < 10) == (SUMMARY_PATH, True)
+        self.asked.append(node)
+        await asyncio.sleep(0)
+        if node not in self.said:
+            raise NotReady(f"node {node}: no answer")
+        return self.said[node]
+
+
+class Door:
+    """Asks as a client does."""
+
+    def __init__(self, store: SQLiteStorage, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self._metrics = MetricsReader(store, nodes, lambda: NOW)
+
+    async def get(self, path: str, accept: str = "", **query: str) -> Any:
+        where = resolve_path(f"/apis/metrics.k8s.io/v1beta1/{path}")
+        assert where is not None
+        answer = await self._metrics.answer("get" if where.name else "list", Request(where, query, accept))
+        return json.loads(answer.body)
+
+    async def refused(self, path: str, verb: str = "get") -> int:
+        where = resolve_path(f"/apis/metrics.k8s.io/v1beta1/{path}")
+        assert where is not None
+        with pytest.raises(StatusError) as found:
+            await self._metrics.answer(verb, Request(where, {}))
+        return found.value.status.code
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[Door]:
+    store = await SQLiteStorage.open(tmp_path / "store.db", (Node, Pod))
+    labelled = replace(
+        pod("web", "near"), metadata=replace(pod("web").metadata, namespace="red", labels={"app": "web"})
+    )
+    for one in (node("near", labels={"zone": "a"}), node("far"), labelled, pod("other", "far"), pod("waits")):
+        await store.write(Put(one))
+    nodes = Nodes()
+    nodes.said = {"near": said("web", "of-nobody"), "far": said("other")}
+    yield Door(store, nodes)
+    await store.close()
+
+
+def names(found: Any) -> list[str]:
+    return [row["metadata"]["name"] for row in found["items"]]
+
+
+async def test_what_nodes_use(door: Door) -> None:
+    found = await door.get("nodes")
+    assert (found["kind"], found["apiVersion"]) == ("NodeMetricsList", "metrics.k8s.io/v1beta1")
+    assert names(found) == ["far", "near"]
+    near = await door.get("nodes/near")
+    assert near["usage"] == {"cpu": "1500000000n", "memory": "1048576Ki"}
+    assert (near["timestamp"], near["metadata"]["labels"]) == (TIME, {"zone": "a"})
+    assert names(await door.get("nodes", labelSelector="zone=a")) == ["near"]
+    assert names(await door.get("nodes", fieldSelector="metadata.name=far")) == ["far"]
+
+
+async def test_what_pods_use_by_their_containers(door: Door) -> None:
+    assert names(await door.get("pods")) == ["other", "web"]
+    assert names(await door.get("namespaces/blue/pods")) == []
+    assert names(await door.get("namespaces/red/pods", labelSelector="app=web")) == ["web"]
+    web = await door.get("namespaces/red/pods/web")
+    assert web["containers"] == [
+        {"name": "a", "usage": {"cpu": "1000000n", "memory": "1Ki"}},
+        {"name": "b", "usage": {"cpu": "2000000n", "memory": "2Ki"}},
+    ]
+    assert await door.refused("namespaces/red/pods/waits") == 404
+    assert await door.refused("namespaces/red/pods/of-nobody") == 404
+
+
+async def test_a_node_that_does_not_answer_is_left_out_and_not_asked_again_at_once(door: Door) -> None:
+    del door.nodes.said["far"]
+    assert names(await door.get("nodes")) == ["near"]
+    assert names(await door.get("pods")) == ["web"]
+    assert await door.refused("nodes/far") == 404
+    assert sorted(door.nodes.asked) == ["far", "near"]
+
+
+async def test_a_node_that_talks_nonsense_is_left_out(door: Door) -> None:
+    door.nodes.said["far"] = b"<html>"
+    assert names(await door.get("nodes")) == ["near"]
+
+
+async def test_a_node_that_does_not_know_yet_is_left_out(door: Door) -> None:
+    half = {"podRef": {"name": "other", "namespace": "red"}, "containers": [{"name": "a"}, {"name": "b", **used(1, 1)}]}
+    door.nodes.said["far"] = json.dumps({"node": {"cpu": {"time": TIME}}, "pods": [half]}).encode()
+    assert names(await door.get("nodes")) == ["near"]
+    assert names(await door.get("pods")) == ["web"]
+
+
+async def test_many_who_ask_at_once_are_one(door: Door) -> None:
+    await asyncio.gather(*(door.get("nodes/near") for _ in range(20)))
+    await door.get("namespaces/red/pods/web")
+    assert door.nodes.asked == ["near"]
+
+
+async def test_nothing_is_kept_for_long(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
+    await door.get("nodes/near")
+    await door.get("nodes/near")
+    assert door.nodes.asked == ["near", "near"]
+    async with asyncio.timeout(10):
+        while door._metrics._heard:
+            await asyncio.sleep(0)
+
+
+async def test_a_table(door: Door) -> None:
+    found = await door.get("pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+    assert [row["name"] for row in found["columnDefinitions"]] == ["Name", "CPU", "Memory", "Window"]
+    assert [row["cells"][:3] for row in found["rows"]] == [["other", "3000000n", "3Ki"], ["web", "3000000n", "3Ki"]]
+
+
+@pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection", "watch"])
+async def test_nobody_writes_or_follows(door: Door, verb: str) -> None:
+    assert await door.refused("nodes/near", verb) == 405
+
+
+def test_clients_are_told_of_the_group() -> None:
+    assert group("metrics.k8s.io") is not None
+    found = resources("metrics.k8s.io", "v1beta1")
+    assert found is not None
+    assert [(row["name"], row["kind"], row["verbs"]) for row in found["resources"]] == [
+        ("nodes", "NodeMetrics", ["get", "list"]),
+        ("pods", "PodMetrics", ["get", "list"]),
+    ]
+    assert RequestInfo(NODE_METRICS) != RequestInfo(POD_METRICS)
+
+
+def test_those_who_may_look_at_pods_may_look_at_what_they_use() -> None:
+    [reader] = [one for one in ROLES if one.metadata.name == "system:aggregated-metrics-reader"]
+    assert reader.metadata.labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    [rule] = reader.rules
+    assert (rule.api_groups, rule.resources) == (("metrics.k8s.io",), ("pods", "nodes"))

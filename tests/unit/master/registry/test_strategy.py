@@ -1,0 +1,163 @@
+"""What becomes of the body of a request."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.node import Node
+from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
+from api.meta.types import ObjectMeta
+from master.errors import StatusError
+from master.registry.decoding import decode_object
+from master.registry.request import DeleteOptions
+from master.registry.strategy import (
+    FOREGROUND,
+    ORPHAN,
+    prepare_create,
+    prepare_delete,
+    prepare_subresource_update,
+    prepare_update,
+)
+from master.resources.jobs import Job
+from master.resources.pods import EPHEMERAL_CONTAINERS
+from master.resources.scheme import BY_KIND
+from master.server.request_info import resolve_path
+from tests.unit.master.examples import meta
+
+GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+TWO_UNKNOWN = {**GOOD, "spec": {"contaners": [], "comand": "x", **GOOD["spec"]}}
+TWO_WRONG = {**TWO_UNKNOWN, "spec": {**TWO_UNKNOWN["spec"], "nodeName": 7, "volumes": {"a": "b"}}}
+
+
+def refusal(document: dict[str, Any], strictness: str) -> str:
+    where = resolve_path("/api/v1/namespaces/red/pods")
+    assert where is not None
+    with pytest.raises(StatusError) as caught:
+        decode_object(where, document, strictness)
+    return str(caught.value.status.message)
+
+
+def warnings(document: dict[str, Any], strictness: str) -> tuple[str, ...]:
+    where = resolve_path("/api/v1/namespaces/red/pods")
+    assert where is not None
+    return decode_object(where, document, strictness).warnings
+
+
+def test_unknown_fields_are_refused_told_or_ignored() -> None:
+    assert refusal(TWO_UNKNOWN, "Strict").endswith('unknown field "spec.contaners", unknown field "spec.comand"')
+    assert len(warnings(TWO_UNKNOWN, "Warn")) == 2
+    assert warnings(TWO_UNKNOWN, "Ignore") == ()
+
+
+@pytest.mark.parametrize("strictness", ["Warn", "Ignore"])
+def test_wrong_fields_are_refused_by_path_whatever_becomes_of_unknown_ones(strictness: str) -> None:
+    words = refusal(TWO_WRONG, strictness)
+    assert "spec.nodeName" in words
+    assert "spec.volumes" in words
+    assert (words.count("Invalid value"), words.count("unknown field")) == (2, 0)
+
+
+@pytest.mark.parametrize("document", [TWO_WRONG, {**TWO_UNKNOWN, "metadata": {"name": "Bad_Name"}}], ids=str)
+def test_a_strict_request_hears_of_unknown_fields_first(document: dict[str, Any]) -> None:
+    assert refusal(document, "Strict") == refusal(TWO_UNKNOWN, "Strict")
+
+
+@pytest.mark.parametrize("strictness", ["Strict", "Warn", "Ignore"])
+def test_what_clients_could_not_read_is_refused_whatever_becomes_of_unknown_fields(strictness: str) -> None:
+    assert "status.startTime" in refusal({**GOOD, "status": {"startTime": "garbage"}}, strictness)
+
+
+POD = Pod(metadata=ObjectMeta(name="web", generation=1), spec=PodSpec(containers=(Container(name="main", image="a"),)))
+SHELL = EphemeralContainer(name="shell", image="b")
+
+
+def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
+    return replace(POD, spec=replace(POD.spec, ephemeral_containers=extras, **other))
+
+
+def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
+    where = resolve_path("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
+    assert where is not None
+    new = prepare_subresource_update(where.kind, EPHEMERAL_CONTAINERS, extended(SHELL, host_network=True), POD)
+    assert new.spec == extended(SHELL).spec
+    assert new.metadata.generation == 2
+    for changed in ((), (replace(SHELL, image="c"),)):
+        with pytest.raises(StatusError) as caught:
+            prepare_subresource_update(where.kind, EPHEMERAL_CONTAINERS, extended(*changed), extended(SHELL))
+        assert "may not be changed or removed" in str(caught.value.status.message)
+
+
+def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_update() -> None:
+    where = resolve_path("/api/v1/namespaces/red/pods")
+    assert where is not None
+    with pytest.raises(StatusError) as caught:
+        prepare_create(where.kind, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
+    assert "spec.ephemeralContainers" in str(caught.value.status.message)
+    with pytest.raises(StatusError):
+        prepare_update(where.kind, extended(SHELL), POD)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "finalizer"),
+    [
+        ("ReplicaSet", {}, None),
+        ("ReplicaSet", {"orphan_dependents": True}, ORPHAN),
+        ("ReplicaSet", {"orphan_dependents": False}, None),
+        ("ReplicaSet", {"propagation_policy": "Foreground"}, FOREGROUND),
+        ("ReplicaSet", {"propagation_policy": "Orphan"}, ORPHAN),
+        ("ReplicationController", {}, ORPHAN),
+        ("ReplicationController", {"orphan_dependents": False}, None),
+        ("ReplicationController", {"propagation_policy": "Background"}, None),
+        ("Job", {}, ORPHAN),
+        ("Job", {"propagation_policy": "Foreground"}, FOREGROUND),
+    ],
+)
+def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalizer: str | None) -> None:
+    item = BY_KIND[kind].type(metadata=meta("a"))
+    left = prepare_delete(BY_KIND[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
+    assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "seconds"), [(-1, 30, 1), (-30, 30, 1), (None, -5, 1), (2, 30, 2), (0, 30, None)]
+)
+def test_less_than_no_grace_is_a_second(asked: int | None, own: int, seconds: int | None) -> None:
+    pod = replace(POD, spec=replace(POD.spec, node_name="n1", termination_grace_period_seconds=own))
+    options, now = DeleteOptions(grace_period_seconds=asked), datetime(2026, 1, 1, tzinfo=UTC)
+    left = prepare_delete(BY_KIND["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
+    assert (None if left is None else left.metadata.deletion_grace_period_seconds) == seconds
+
+
+def test_a_policy_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(StatusError) as caught:
+        prepare_delete(
+            BY_KIND["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC)
+        )
+    assert "Background, Foreground, Orphan are accepted" in str(caught.value.status.message)
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("Ingress", True), ("Service", True), ("Pod", False), ("Node", False)])
+def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, changes: bool) -> None:
+    """A node must not move its pods from one service to another."""
+    old = BY_KIND[kind].type(metadata=meta("a", labels={"app": "a"}))
+    new = replace(old, metadata=replace(old.metadata, labels={"app": "b"}, annotations={"c": "d"}, finalizers=("x/y",)))
+    found = prepare_subresource_update(BY_KIND[kind], "status", new, old).metadata
+    assert (found.labels, found.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
+    assert found.finalizers == ()
+
+
+@pytest.mark.parametrize(("version", "accepted"), [("", True), ("0", True), ("7", True), ("6", False), ("8", False)])
+def test_an_update_holds_for_the_revision_that_it_names(version: str, accepted: bool) -> None:
+    """None and 0 are any."""
+    kind, old = BY_KIND["ConfigMap"], BY_KIND["ConfigMap"].type(metadata=meta("a", resource_version="7"))
+    new = replace(old, metadata=replace(old.metadata, resource_version=version, labels={"a": "b"}))
+    if accepted:
+        assert prepare_update(kind, new, old).metadata.resource_version == "7"
+        return
+    with pytest.raises(StatusError) as caught:
+        prepare_update(kind, new, old)
+    assert caught.value.status.reason == "Conflict"

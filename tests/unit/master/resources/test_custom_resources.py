@@ -1,0 +1,91 @@
+"""Our kinds as custom resources: the manifest says of them what our own master says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from api.meta.types import Object
+from api.network.conflicts import CURSORS_ANNOTATION
+from api.validation.network import MAX_VNID, MTU_RANGE
+from master.resources.resource import Resource
+from master.resources.scheme import BY_KIND
+
+MANIFESTS = Path(__file__).resolve().parents[4] / "systemd" / "kubernetes"
+STANDARD = {"apiVersion", "kind", "metadata"}
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return [item for item in yaml.safe_load_all((MANIFESTS / name).read_text()) if item]
+
+
+def definitions() -> dict[str, dict[str, Any]]:
+    found = [*documents("network.yaml"), *documents("questions.yaml")]
+    return {item["spec"]["names"]["kind"]: item for item in found if item["kind"] == "CustomResourceDefinition"}
+
+
+def version(kind: str) -> dict[str, Any]:
+    (only,) = definitions()[kind]["spec"]["versions"]
+    found: dict[str, Any] = only
+    return found
+
+
+def schema(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = version(kind)["schema"]["openAPIV3Schema"]
+    return found
+
+
+@pytest.fixture(params=["ClusterNetwork", "HostSubnet", "NetNamespace", "NodeQuery"])
+def kind(request: pytest.FixtureRequest) -> Resource[Any]:
+    return BY_KIND[request.param]
+
+
+def test_they_are_where_our_master_has_them(kind: Resource[Any]) -> None:
+    spec = definitions()[kind.name]["spec"]
+    assert (spec["names"]["plural"], spec["names"]["singular"]) == (kind.plural, kind.singular)
+    assert f"{spec['group']}/{version(kind.name)['name']}" == kind.type.API_VERSION
+    assert spec["scope"] == ("Namespaced" if kind.namespaced else "Cluster")
+    assert definitions()[kind.name]["metadata"]["name"] == f"{kind.plural}.{spec['group']}"
+
+
+def test_they_have_the_fields_of_our_types_and_no_others(kind: Resource[Any]) -> None:
+    assert set(schema(kind.name)["properties"]) == wire_names(kind.type) | STANDARD
+
+
+def wire_names(of: type[Object]) -> set[str]:
+    return {each.encode_name for each in msgspec.structs.fields(of)}
+
+
+@pytest.mark.parametrize("name", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
+def test_their_tables_have_our_columns(name: str) -> None:
+    """kube-apiserver puts the column of names before them."""
+    columns = version(name)["additionalPrinterColumns"]
+    ours = [(one.name, one.type, one.description) for one in BY_KIND[name].columns][1:]
+    assert [(one["name"], one["type"], one["description"]) for one in columns] == ours
+
+
+def test_what_is_refused_by_us_is_refused_there_as_far_as_a_schema_goes() -> None:
+    assert schema("NetNamespace")["properties"]["netid"]["maximum"] == MAX_VNID
+    mtu = schema("ClusterNetwork")["properties"]["mtu"]
+    assert (mtu["minimum"], mtu["maximum"] + 1) == (MTU_RANGE.start, MTU_RANGE.stop)
+    pattern = schema("HostSubnet")["properties"]["subnet"]["pattern"]
+    assert all(re.search(pattern, good) for good in ("", "10.128.0.0/23"))
+    assert not any(re.search(pattern, bad) for bad in ("10.128.0.0", "x10.128.0.0/23", "10.128.0.0/23\nx", "::/64"))
+
+
+def test_nodes_only_read_and_tell_events(kind: Resource[Any]) -> None:
+    roles = {item["metadata"]["name"]: item for item in documents("network.yaml") if item["kind"] == "ClusterRole"}
+    *reading, telling = roles["podlane:node"]["rules"]
+    assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in reading)
+    assert (telling["resources"], telling["verbs"]) == (["events"], ["create"])
+    resources = {name for rule in reading for name in rule["resources"]}
+    assert (kind.plural in resources) == (kind.name != "NodeQuery"), "questions are switched on by themselves"
+
+
+def test_the_annotation_is_a_good_one() -> None:
+    assert re.fullmatch(r"[a-z.]+/[a-z]+", CURSORS_ANNOTATION)

@@ -1,0 +1,36 @@
+"""docs/kinds.md has a row for every kind, which agrees with the server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from master.resources.scheme import ALL
+
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "kinds.md"
+ROWS = dict(re.findall(r"^\| (\w+ `[^`]+`) \| (.+) \|$", DOCUMENT.read_text(), flags=re.MULTILINE))
+KINDS = {f"{kind.name} `{kind.type.API_VERSION}`": kind for kind in ALL}
+
+
+def test_every_kind_has_a_row_and_every_row_a_kind() -> None:
+    assert set(ROWS) == set(KINDS), "docs/kinds.md"
+
+
+def test_kinds_that_cannot_be_created_have_a_row_that_says_so() -> None:
+    stated = {name for name, text in ROWS.items() if text.startswith("cannot be created: ")}
+    assert stated == {name for name, kind in KINDS.items() if kind.refusal and kind.conversion is None}
+
+
+def test_other_versions_have_a_row_that_says_so() -> None:
+    stated = {name for name, text in ROWS.items() if text.startswith("another version of ")}
+    assert stated == {name for name, kind in KINDS.items() if kind.conversion is not None}
+
+
+def test_kinds_stored_with_a_warning_have_a_row_that_says_so() -> None:
+    stated = {name for name, text in ROWS.items() if "warning" in text}
+    warned = {
+        name
+        for name, kind in KINDS.items()
+        if kind.own_rules is not None and list(kind.own_rules.warnings(kind.type())) and kind.conversion is None
+    }
+    assert stated == warned

@@ -1,0 +1,319 @@
+"""Kinds that are kept and served: what is filled in, what is refused, what may not change, how they are shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.validation.registry import decode, default, immutable
+from master.registry.strategy import prepare_subresource_update
+from master.resources import BUILTIN
+from master.resources.resource import VERBS
+from master.resources.scheme import ALL as SERVED
+from master.resources.scheme import BY_KIND, BY_PATH, STORED
+from master.serialization import tables
+from master.serialization.negotiation import View
+from tests.unit.master.resources.examples import (
+    BACKEND,
+    CPU,
+    GOOD,
+    HITS,
+    KINDS,
+    NODE,
+    NOW,
+    PLACE,
+    POD,
+    QUEUE,
+    SC,
+    TARGET,
+    TEMPLATE,
+    TOLD,
+    VAC,
+    document,
+    egress,
+    held_by,
+    ingress,
+    policy,
+    read,
+    resource,
+    scaler,
+)
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("priorityclasses", {"value": 1_000_000_001}, "value"),
+    ("priorityclasses", {"value": -(1 << 31) - 1}, "value"),
+    ("priorityclasses", {"metadata": {"name": "system-mine"}, "value": 1}, "metadata.name"),
+    ("priorityclasses", {"metadata": {"name": "system-node-critical"}, "value": 1}, "metadata.name"),
+    ("priorityclasses", {"value": 1, "preemptionPolicy": "Always"}, "preemptionPolicy"),
+    ("runtimeclasses", {}, "handler"),
+    ("runtimeclasses", {"handler": "A_B"}, "handler"),
+    ("runtimeclasses", {"handler": "a", "overhead": {"podFixed": {"cpu": "much"}}}, "overhead.podFixed[cpu]"),
+    ("runtimeclasses", {"handler": "a", "overhead": {"podFixed": {"cpu": "-1"}}}, "overhead.podFixed[cpu]"),
+    ("runtimeclasses", {"handler": "a", "scheduling": {"nodeSelector": {"-": "b"}}}, "scheduling.nodeSelector[-]"),
+    ("runtimeclasses", {"handler": "a", "scheduling": {"tolerations": [{}]}}, "scheduling.tolerations[0].operator"),
+    ("storageclasses", {}, "provisioner"),
+    ("storageclasses", {"provisioner": "a/b/c"}, "provisioner"),
+    ("storageclasses", {**SC, "reclaimPolicy": "Recycle"}, "reclaimPolicy"),
+    ("storageclasses", {**SC, "volumeBindingMode": "Later"}, "volumeBindingMode"),
+    ("storageclasses", {**SC, "parameters": {"": "x"}}, "parameters"),
+    ("storageclasses", {**SC, "parameters": {str(n): "x" for n in range(513)}}, "parameters"),
+    ("storageclasses", {**SC, "parameters": {"a": "x" * (256 << 10)}}, "parameters"),
+    ("storageclasses", {**SC, "allowedTopologies": [{"matchLabelExpressions": [{"key": "a"}]}]},
+     "allowedTopologies[0].matchLabelExpressions[0].values"),
+    ("volumeattributesclasses", {"driverName": "csi.example.org"}, "parameters"),
+    ("volumeattributesclasses", {**VAC, "driverName": "a" * 64}, "driverName"),
+    ("csidrivers", {"metadata": {"name": "a" * 64}}, "metadata.name"),
+    ("csidrivers", {"spec": {"fsGroupPolicy": "Some"}}, "spec.fsGroupPolicy"),
+    ("csidrivers", {"spec": {"volumeLifecycleModes": ["Persistent", "Brief"]}}, "spec.volumeLifecycleModes[1]"),
+    ("csidrivers", {"spec": {"tokenRequests": [{}, {}]}}, "spec.tokenRequests[1].audience"),
+    ("csidrivers", {"spec": {"tokenRequests": [{"expirationSeconds": 1}]}}, "spec.tokenRequests[0].expirationSeconds"),
+    ("csinodes", {"spec": {"drivers": [{"nodeID": "n"}]}}, "spec.drivers[0].name"),
+    ("csinodes", {"spec": {"drivers": [{"name": "a"}]}}, "spec.drivers[0].nodeID"),
+    ("csinodes", {"spec": {"drivers": [{"name": "a", "nodeID": "n" * 257}]}}, "spec.drivers[0].nodeID"),
+    ("csinodes", {"spec": {"drivers": [{"name": "a", "nodeID": "n"}] * 2}}, "spec.drivers[1].name"),
+    ("csinodes", {"spec": {"drivers": [{"name": "a", "nodeID": "n", "allocatable": {"count": -1}}]}},
+     "spec.drivers[0].allocatable.count"),
+    ("csistoragecapacities", {"capacity": "1Gi"}, "storageClassName"),
+    ("csistoragecapacities", {"storageClassName": "a", "capacity": "-1"}, "capacity"),
+    ("csistoragecapacities", {"storageClassName": "a", "nodeTopology": {"matchLabels": {"a": "/"}}},
+     "nodeTopology.matchLabels[a]"),
+    ("volumeattachments", {"spec": {**PLACE, "source": {}}}, "spec.source"),
+    ("volumeattachments", {"spec": {**PLACE, "source": {"persistentVolumeName": "a", "inlineVolumeSpec": {}}}},
+     "spec.source"),
+    ("volumeattachments", {"spec": {**PLACE, "attacher": ""}}, "spec.attacher"),
+    ("volumeattachments", {"spec": {**PLACE, "nodeName": "A"}}, "spec.nodeName"),
+    *(("events", {key: value for key, value in TOLD.items() if key != missing}, missing)
+      for missing in ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type")),
+    ("events", {**TOLD, "regarding": {**POD, "namespace": "blue"}}, "regarding.namespace"),
+    ("events", {**TOLD, "eventTime": "yesterday"}, "eventTime"),
+    ("events", {**TOLD, "reportingController": "a b"}, "reportingController"),
+    ("events", {**TOLD, "action": "a" * 129}, "action"),
+    ("events", {**TOLD, "note": "a" * 1025}, "note"),
+    ("events", {**TOLD, "type": "Loud"}, "type"),
+    ("events", {**TOLD, "series": {"count": 1, "lastObservedTime": "2026-01-01T00:01:00Z"}}, "series.count"),
+    ("events", {**TOLD, "series": {"count": 2}}, "series.lastObservedTime"),
+]  # fmt: skip
+
+BAD += [
+    ("podtemplates", {"template": {"spec": {}}}, "template.spec.containers"),
+    ("controllerrevisions", {}, "data"),
+    ("controllerrevisions", {"data": 3}, "data"),
+    ("controllerrevisions", {"data": {}, "revision": -1}, "revision"),
+    ("networkpolicies", policy(), "spec.ingress[0].from[0]"),
+    ("networkpolicies", policy(ipBlock={}), "spec.ingress[0].from[0].ipBlock.cidr"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.1"}), "spec.ingress[0].from[0].ipBlock.cidr"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8"}, podSelector={}), "spec.ingress[0].from[0]"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}),
+     "spec.ingress[0].from[0].ipBlock.except[0]"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8"]}),
+     "spec.ingress[0].from[0].ipBlock.except[0]"),
+    ("networkpolicies", policy(ipBlock={"cidr": "10.0.0.0/8", "except": ["2001:db8::/64"]}),
+     "spec.ingress[0].from[0].ipBlock.except[0]"),
+    ("networkpolicies", policy(podSelector={"matchLabels": {"/": "b"}}),
+     "spec.ingress[0].from[0].podSelector.matchLabels"),
+    ("networkpolicies", {"spec": {"policyTypes": ["Both"]}}, "spec.policyTypes[0]"),
+    ("networkpolicies", {"spec": {"policyTypes": ["Egress"] * 3}}, "spec.policyTypes"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"port": 0}]}]}}, "spec.egress[0].ports[0].port"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"port": "A b"}]}]}}, "spec.egress[0].ports[0].port"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"port": 9, "endPort": 8}]}]}},
+     "spec.egress[0].ports[0].endPort"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"endPort": 8}]}]}}, "spec.egress[0].ports[0].endPort"),
+    ("networkpolicies", {"spec": {"egress": [{"ports": [{"protocol": "ICMP"}]}]}}, "spec.egress[0].ports[0].protocol"),
+    ("ingresses", {}, "spec"),
+    ("ingresses", {"spec": {"rules": [{"host": "1.2.3.4"}]}}, "spec.rules[0].host"),
+    ("ingresses", {"spec": {"rules": [{"host": "*.*.a"}]}}, "spec.rules[0].host"),
+    ("ingresses", {"spec": {"rules": [{"http": {}}]}}, "spec.rules[0].http.paths"),
+    ("ingresses", ingress(pathType=None), "spec.rules[0].http.paths[0].pathType"),
+    ("ingresses", ingress(pathType="Some"), "spec.rules[0].http.paths[0].pathType"),
+    ("ingresses", ingress(path="a"), "spec.rules[0].http.paths[0].path"),
+    ("ingresses", ingress(path="/a//b"), "spec.rules[0].http.paths[0].path"),
+    ("ingresses", ingress(path="/a/.."), "spec.rules[0].http.paths[0].path"),
+    ("ingresses", ingress(backend={}), "spec.rules[0].http.paths[0].backend"),
+    ("ingresses", ingress(backend={**BACKEND, "resource": {}}), "spec.rules[0].http.paths[0].backend"),
+    ("ingresses", ingress(backend={"resource": {"kind": "A"}}), "spec.rules[0].http.paths[0].backend.resource.name"),
+    ("ingresses", ingress(backend={"service": {"name": "9", "port": {"number": 1}}}),
+     "spec.rules[0].http.paths[0].backend.service.name"),
+    ("ingresses", ingress(backend={"service": {"name": "a"}}), "spec.rules[0].http.paths[0].backend.service.port"),
+    ("ingresses", ingress(backend={"service": {"name": "a", "port": {"name": "b", "number": 1}}}),
+     "spec.rules[0].http.paths[0].backend.service.port"),
+    ("ingresses", ingress(backend={"service": {"name": "a", "port": {"number": 70000}}}),
+     "spec.rules[0].http.paths[0].backend.service.port.number"),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND, "ingressClassName": "A"}}, "spec.ingressClassName"),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND, "tls": [{"hosts": ["A"]}]}}, "spec.tls[0].hosts[0]"),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND, "tls": [{"secretName": "A"}]}}, "spec.tls[0].secretName"),
+    ("ingresses", {"metadata": {"annotations": {"kubernetes.io/ingress.class": "a"}},
+                   "spec": {"defaultBackend": BACKEND, "ingressClassName": "a"}},
+     "metadata.annotations[kubernetes.io/ingress.class]"),
+    ("ingressclasses", {}, "spec.controller"),
+    ("ingressclasses", {"spec": {"controller": "nginx"}}, "spec.controller"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A"}}}, "spec.parameters.name"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A", "name": "b", "scope": "All"}}},
+     "spec.parameters.scope"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A", "name": "b", "scope": "Namespace"}}},
+     "spec.parameters.namespace"),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"kind": "A", "name": "b", "namespace": "c"}}},
+     "spec.parameters.namespace"),
+    ("servicecidrs", {}, "spec.cidrs"),
+    ("servicecidrs", {"spec": {"cidrs": ["10"]}}, "spec.cidrs[0]"),
+    ("egressnetworkpolicies", egress(type="Maybe"), "spec.egress[0].type"),
+    ("egressnetworkpolicies", egress(to={}), "spec.egress[0].to"),
+    ("egressnetworkpolicies", egress(to={"cidrSelector": "10.0.0.0/8", "dnsName": "a"}), "spec.egress[0].to"),
+    *(("egressnetworkpolicies", egress(to={"cidrSelector": text}), "spec.egress[0].to.cidrSelector")
+      for text in ("10", "10.0.0.0/255.0.0.0", "fe80::1%eth0/64", "10.0.0.0/33", "10.0.0.0/+8", "a/8", "10.0.0.0/8\n")),
+    ("egressnetworkpolicies", egress(to={"dnsName": "A_"}), "spec.egress[0].to.dnsName"),
+    ("egressnetworkpolicies", {"spec": {"egress": [egress()["spec"]["egress"][0]] * 1001}}, "spec.egress"),
+    ("horizontalpodautoscalers", {"spec": {"maxReplicas": 1, "scaleTargetRef": {"name": "d"}}},
+     "spec.scaleTargetRef.kind"),
+    ("horizontalpodautoscalers", {"spec": {"scaleTargetRef": TARGET}}, "spec.maxReplicas"),
+    ("horizontalpodautoscalers", scaler(minReplicas=0), "spec.minReplicas"),
+    ("horizontalpodautoscalers", scaler(minReplicas=6), "spec.maxReplicas"),
+    ("horizontalpodautoscalers", scaler({"type": "Some"}), "spec.metrics[0].type"),
+    ("horizontalpodautoscalers", scaler({"type": "Resource"}), "spec.metrics[0]"),
+    ("horizontalpodautoscalers", scaler({**CPU, "type": "Pods"}), "spec.metrics[0].pods"),
+    ("horizontalpodautoscalers", scaler({**CPU, **QUEUE}), "spec.metrics[0]"),
+    ("horizontalpodautoscalers", resource(type="Value", value="1"), "spec.metrics[0].resource.target.type"),
+    ("horizontalpodautoscalers", resource(type="Utilization"), "spec.metrics[0].resource.target.averageUtilization"),
+    ("horizontalpodautoscalers", resource(type="Utilization", averageUtilization=0),
+     "spec.metrics[0].resource.target.averageUtilization"),
+    ("horizontalpodautoscalers", resource(type="AverageValue", averageValue="much"),
+     "spec.metrics[0].resource.target.averageValue"),
+    ("horizontalpodautoscalers", resource(type="AverageValue", averageValue="1", value="2"),
+     "spec.metrics[0].resource.target.value"),
+    ("horizontalpodautoscalers",
+     scaler({"type": "Pods", "pods": {"target": {"type": "AverageValue", "averageValue": 1}}}),
+     "spec.metrics[0].pods.metric.name"),
+    ("horizontalpodautoscalers", scaler({"type": "ContainerResource", "containerResource": CPU["resource"]}),
+     "spec.metrics[0].containerResource.container"),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleUp": {"selectPolicy": "Most"}}),
+     "spec.behavior.scaleUp.selectPolicy"),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 3601}}),
+     "spec.behavior.scaleDown.stabilizationWindowSeconds"),
+    ("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"policies": [{"type": "Pods", "periodSeconds": 1}]}}),
+     "spec.behavior.scaleDown.policies[0].value"),
+]  # fmt: skip
+
+FIXED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("priorityclasses", {"value": 1}, {"value": 2}, "value"),
+    ("priorityclasses", {"value": 1}, {"value": 1, "preemptionPolicy": "Never"}, "preemptionPolicy"),
+    ("runtimeclasses", {"handler": "a"}, {"handler": "b"}, "handler"),
+    ("storageclasses", SC, {"provisioner": "other"}, "provisioner"),
+    ("storageclasses", SC, {**SC, "parameters": {"a": "b"}}, "parameters"),
+    ("storageclasses", SC, {**SC, "reclaimPolicy": "Retain"}, "reclaimPolicy"),
+    ("storageclasses", SC, {**SC, "volumeBindingMode": "WaitForFirstConsumer"}, "volumeBindingMode"),
+    ("volumeattributesclasses", VAC, {**VAC, "parameters": {"iops": "4"}}, "parameters"),
+    ("csidrivers", {}, {"spec": {"attachRequired": False}}, "spec.attachRequired"),
+    ("csidrivers", {}, {"spec": {"volumeLifecycleModes": ["Ephemeral"]}}, "spec.volumeLifecycleModes"),
+    ("csinodes", NODE, {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-2"}]}}, "spec.drivers[0]"),
+    ("csistoragecapacities", {"storageClassName": "a"}, {"storageClassName": "b"}, "storageClassName"),
+    ("volumeattachments", {"spec": PLACE}, {"spec": {**PLACE, "nodeName": "m"}}, "spec"),
+    ("events", TOLD, {**TOLD, "deprecatedSource": {"component": "c"}}, "deprecatedSource"),
+    ("events", TOLD, {**TOLD, "regarding": {**POD, "uid": "u"}}, "regarding"),
+]
+
+ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
+    ("priorityclasses", {"value": 7}, ["x", 7, False, "2m21s", "PreemptLowerPriority"]),
+    ("runtimeclasses", {"handler": "crun"}, ["x", "crun", "2m21s"]),
+    ("storageclasses", SC, ["x", "example.org/nfs", "Delete", "Immediate", False, "2m21s"]),
+    ("storageclasses", {**SC, "metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}},
+     ["x (default)", "example.org/nfs", "Delete", "Immediate", False, "2m21s"]),
+    ("volumeattributesclasses", VAC, ["x", "csi.example.org", "2m21s"]),
+    ("csidrivers", {}, ["x", True, False, False, "<unset>", False, "Persistent", "2m21s"]),
+    ("csinodes", NODE, ["x", 1, "2m21s"]),
+    ("csistoragecapacities", {"storageClassName": "a"}, ["x", "a", "<unset>", "2m21s"]),
+    ("volumeattachments", {"spec": PLACE}, ["x", "csi.example.org", "pv", "n", False, "2m21s"]),
+    ("podtemplates", {"template": TEMPLATE}, ["x", "c", "i", "a=b"]),
+    ("controllerrevisions", {"data": {}, "revision": 3}, ["x", "<none>", 3, "2m21s"]),
+    ("controllerrevisions", {"data": {}, "metadata": {"ownerReferences": [
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "u", "controller": True}]}},
+     ["x", "statefulset.apps/web", 0, "2m21s"]),
+    ("networkpolicies", policy(podSelector={}), ["x", "<none>", "2m21s"]),
+    ("ingresses", ingress(), ["x", "<none>", "*.example.org", "", "80", "2m21s"]),
+    ("ingresses", {"spec": {"rules": [{"host": f"{name}.org"} for name in "abcde"], "ingressClassName": "k",
+                            "tls": [{}]}, "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}}},
+     ["x", "k", "a.org,b.org,c.org + 2 more...", "10.0.0.1", "80, 443", "2m21s"]),
+    ("ingresses", {"spec": {"defaultBackend": BACKEND}}, ["x", "<none>", "*", "", "80", "2m21s"]),
+    ("ingressclasses", {"spec": {"controller": "a/b", "parameters": {"apiGroup": "g.io", "kind": "K", "name": "n"}}},
+     ["x", "a/b", "K.g.io/n", "2m21s"]),
+    ("servicecidrs", {"spec": {"cidrs": ["10.0.0.0/8"]}}, ["x", "10.0.0.0/8", "2m21s"]),
+    ("egressnetworkpolicies", egress(), ["x", "2m21s"]),
+    ("horizontalpodautoscalers", scaler(), ["x", "Deployment/d", "cpu: <unknown>/80%", "1", 5, 0, "2m21s"]),
+    ("horizontalpodautoscalers", scaler(CPU, HITS, QUEUE) | {"status": {"currentReplicas": 2, "desiredReplicas": 2,
+        "currentMetrics": [{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 7}}}]}},
+     ["x", "Deployment/d", "cpu: 7%/70%, <unknown>/2k + 1 more...", "1", 5, 2, "2m21s"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("plural", "content"), GOOD)
+def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str, content: dict[str, Any]) -> None:
+    kind, item = KINDS[plural], read(plural, content)
+    assert default(item, kind.rules) == item
+    assert not list(immutable(item, item, kind.rules))
+    kept = json.loads(tables.encode_object(kind, item, View.OBJECT, NOW))
+    held_by(document(kind, content), kept)
+
+
+@pytest.mark.parametrize(("plural", "content", "path"), BAD)
+def test_what_is_refused_says_where(plural: str, content: dict[str, Any], path: str) -> None:
+    kind = KINDS[plural]
+    _, problems, _ = decode(kind.type, document(kind, content), kind.rules)
+    assert [problem.path for problem in problems] == [path]
+
+
+@pytest.mark.parametrize(("plural", "before", "after", "path"), FIXED)
+def test_what_may_not_change(plural: str, before: dict[str, Any], after: dict[str, Any], path: str) -> None:
+    problems = immutable(read(plural, before), read(plural, after), KINDS[plural].rules)
+    assert [problem.path for problem in problems] == [path]
+
+
+@pytest.mark.parametrize(("plural", "content", "cells"), ROWS)
+def test_how_they_are_shown(plural: str, content: dict[str, Any], cells: list[object]) -> None:
+    found = json.loads(tables.encode_object(KINDS[plural], read(plural, content), View.TABLE, NOW))
+    assert found["rows"][0]["cells"] == cells
+    assert len(found["columnDefinitions"]) == len(cells)
+
+
+def test_who_makes_what_nobody_acts_on_is_told() -> None:
+    for plural, content in (
+        ("networkpolicies", policy(podSelector={})), ("egressnetworkpolicies", egress()), ("ingresses", ingress()),
+        ("horizontalpodautoscalers", scaler()),
+    ):  # fmt: skip
+        kind = KINDS[plural]
+        _, _, warnings = decode(kind.type, document(kind, content), kind.rules)
+        assert len(warnings) == 1, plural
+
+
+def test_no_kind_is_there_twice() -> None:
+    assert len(BY_PATH) == len(SERVED)
+    assert len(BY_KIND) == len(STORED)
+
+
+def test_what_nobody_can_make_says_why() -> None:
+    for kind in BUILTIN:
+        assert kind.refusal or "create" in kind.verbs, kind.plural
+        assert not kind.refusal or kind.verbs != VERBS, kind.plural
+        assert set(kind.verbs) <= set(VERBS)
+    assert [kind.plural for kind in BUILTIN if kind.refusal and "update" in kind.verbs] == ["servicecidrs"]
+
+
+def test_the_usual_behavior_of_an_autoscaler_is_filled_in_where_some_is_given() -> None:
+    assert read("horizontalpodautoscalers", scaler()).spec.behavior is None
+    found = read("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"selectPolicy": "Min"}})).spec.behavior
+    assert [(row.type, row.value) for row in found.scale_up.policies] == [("Pods", 4), ("Percent", 100)]
+    assert (found.scale_down.select_policy, found.scale_down.stabilization_window_seconds) == ("Min", None)
+
+
+def test_what_a_policy_is_about_follows_from_its_rules() -> None:
+    assert read("networkpolicies", policy(podSelector={})).spec.policy_types == ("Ingress",)
+    both = read("networkpolicies", {"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 1}]}]}}).spec
+    assert both.policy_types == ("Ingress", "Egress")
+    assert both.egress[0].ports[0].protocol == "TCP"
+
+
+def test_a_status_brings_labels_and_annotations_along() -> None:
+    old = read("ingresses", ingress())
+    spec, metadata = replace(old.spec, ingress_class_name="x"), replace(old.metadata, labels={"a": "b"})
+    new = replace(old, spec=spec, metadata=metadata)
+    assert prepare_subresource_update(KINDS["ingresses"], "status", new, old) == replace(old, metadata=new.metadata)

@@ -1,0 +1,280 @@
+"""Kinds that are another form of one that is stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.core.endpoints import Endpoint, EndpointConditions, EndpointSlice, SlicePort
+from api.core.events import Event, EventSeries, EventSource
+from api.core.pod import Container, EnvVar, Pod, PodSpec, PodStatus
+from api.meta.selectors import LabelSelector
+from api.meta.types import Condition, ObjectReference
+from api.validation.registry import decode
+from master.registry.registry import convert_event, convert_record
+from master.resources import BUILTIN
+from master.resources.autoscaling import HORIZONTAL_POD_AUTOSCALERS_V1 as V1
+from master.resources.autoscaling import METRICS_ANNOTATION as METRICS_NOTE
+from master.resources.autoscaling import (
+    HorizontalPodAutoscaler,
+    HorizontalPodAutoscalerBehavior,
+    HorizontalPodAutoscalerSpec,
+    HorizontalPodAutoscalerStatus,
+    MetricSpec,
+    MetricStatus,
+    MetricTarget,
+    PodsMetricSource,
+    ResourceMetricSource,
+    cpu_utilization_metric,
+)
+from master.resources.cron_jobs import CRON_JOBS_V1BETA1, CronJob, CronJobSpec
+from master.resources.disruption_budgets import EVERY_POD as ALL_PODS
+from master.resources.disruption_budgets import (
+    POD_DISRUPTION_BUDGETS_V1BETA1,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+)
+from master.resources.events import CORE_FIELD_NAMES, EVENTS_V1
+from master.resources.pods import POD_ADDRESSS
+from master.resources.resource import AnyResource
+from master.resources.scheme import BY_KIND, STORED
+from master.resources.services import ENDPOINT_SLICES_V1BETA1
+from master.storage.interface import Record, key_of, with_revision
+from master.storage.interface import WatchEvent as Happened
+from tests.unit.master.examples import meta
+
+OTHERS = [kind for kind in BUILTIN if kind.conversion is not None]
+TEXT = st.text(max_size=3)
+TIMES = st.none() | st.just("2026-01-01T00:00:00.000000Z")
+ABOUT = st.builds(ObjectReference, kind=TEXT, name=TEXT, uid=TEXT)
+EVENTS = st.builds(
+    Event,
+    metadata=st.just(meta("e", namespace="red")),
+    involved_object=ABOUT,
+    related=st.none() | ABOUT,
+    source=st.builds(EventSource, component=TEXT, host=TEXT),
+    series=st.none() | st.builds(EventSeries, count=st.integers(0, 9), last_observed_time=TIMES),
+    count=st.integers(0, 9),
+    first_timestamp=TIMES,
+    last_timestamp=TIMES,
+    event_time=TIMES,
+    **dict.fromkeys(("reason", "message", "type", "action", "reporting_component", "reporting_instance"), TEXT),
+)
+
+
+def test_every_field_of_an_event_has_its_place_in_the_other_form() -> None:
+    base = {"api_version", "kind", "metadata"}
+    assert set(Event.__struct_fields__) - base == set(CORE_FIELD_NAMES.values())
+    assert set(EVENTS_V1.type.__struct_fields__) - base == set(CORE_FIELD_NAMES)
+
+
+@given(EVENTS)
+def test_an_event_is_the_same_after_the_way_there_and_back(item: Event) -> None:
+    assert EVENTS_V1.kept(EVENTS_V1.seen(item)) == item
+
+
+ABOUT_NODE = {"involvedObject": {"kind": "Node", "name": "n"}}
+TOLD = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "example.org/c", "reportingInstance": "c-1",
+        "action": "Binding", "reason": "Bound"} | ABOUT_NODE  # fmt: skip
+EVENTS_OF_THE_CORE = [
+    ("default", ABOUT_NODE, []),
+    ("kube-system", ABOUT_NODE, ["involvedObject.namespace"]),
+    ("kube-system", TOLD, []),
+    ("red", TOLD, ["involvedObject.namespace"]),
+    ("default", {**TOLD, "action": ""}, ["action"]),
+    ("default", {**TOLD, "reportingComponent": "a b"}, ["reportingComponent"]),
+    ("default", {**TOLD, "reportingInstance": "a" * 129}, ["reportingInstance"]),
+    ("default", {**TOLD, "message": "a" * 1025}, ["message"]),
+]
+
+
+@pytest.mark.parametrize(("namespace", "content", "paths"), EVENTS_OF_THE_CORE)
+def test_an_event_of_the_core_with_a_time_of_its_own_is_one_of_the_newer_form(
+    namespace: str, content: Any, paths: list[str]
+) -> None:
+    document = {**content, "metadata": {"name": "e", "namespace": namespace}}
+    _, problems, _ = decode(Event, document)
+    assert [problem.path for problem in problems] == paths
+
+
+AMOUNT = st.just("3")
+TARGETS = st.builds(MetricTarget, type=TEXT, average_value=AMOUNT) | st.integers(1, 99).map(
+    lambda percent: MetricTarget(type="Utilization", average_utilization=percent)
+)
+METRICS = st.one_of(
+    st.integers(1, 99).map(cpu_utilization_metric),
+    st.builds(
+        MetricSpec, type=st.just("Resource"), resource=st.builds(ResourceMetricSource, name=TEXT, target=TARGETS)
+    ),
+    st.builds(MetricSpec, type=st.just("Pods"), pods=st.builds(PodsMetricSource, target=TARGETS)),
+)
+SCALERS = st.builds(
+    HorizontalPodAutoscaler,
+    metadata=st.just(meta("h", namespace="red", annotations={"mine": "kept"})),
+    spec=st.builds(
+        HorizontalPodAutoscalerSpec,
+        min_replicas=st.none() | st.integers(1, 3),
+        max_replicas=st.integers(0, 9),
+        metrics=st.lists(METRICS, max_size=3).map(tuple),
+        behavior=st.none() | st.builds(HorizontalPodAutoscalerBehavior),
+    ),
+    status=st.builds(
+        HorizontalPodAutoscalerStatus,
+        current_replicas=st.integers(0, 3),
+        conditions=st.lists(st.builds(Condition, type=TEXT, status=TEXT), max_size=2).map(tuple),
+        current_metrics=st.lists(st.builds(MetricStatus, type=TEXT), max_size=2).map(tuple),
+    ),
+)
+
+
+@given(SCALERS)
+def test_an_autoscaler_is_the_same_after_the_way_there_and_back(item: HorizontalPodAutoscaler) -> None:
+    assert V1.kept(V1.seen(item)) == item
+
+
+def test_an_autoscaler_with_the_usual_metric_needs_no_annotations() -> None:
+    plain = V1.seen(
+        HorizontalPodAutoscaler(spec=HorizontalPodAutoscalerSpec(max_replicas=3, metrics=(cpu_utilization_metric(70),)))
+    )
+    assert plain.spec.target_cpu_utilization_percentage == 70
+    assert plain.metadata.annotations == {}
+    other = msgspec.structs.replace(plain.spec, target_cpu_utilization_percentage=80)
+    assert V1.kept(msgspec.structs.replace(plain, spec=other)).spec.metrics == (cpu_utilization_metric(80),)
+
+
+PLACES = st.none() | st.sampled_from(["n1", "n2"])
+SLICES = st.builds(
+    EndpointSlice,
+    metadata=st.just(meta("s", namespace="red")),
+    address_type=st.just("IPv4"),
+    endpoints=st.lists(
+        st.builds(
+            Endpoint,
+            addresses=st.just(("10.1.0.2",)),
+            conditions=st.builds(EndpointConditions, ready=st.none() | st.booleans()),
+            node_name=PLACES,
+            zone=PLACES,
+            deprecated_topology=st.dictionaries(st.sampled_from(["rack", "row"]), TEXT, max_size=2),
+        ),
+        max_size=2,
+    ).map(tuple),
+    ports=st.lists(st.builds(SlicePort, port=st.integers(1, 9), name=TEXT), max_size=2).map(tuple),
+)
+
+
+@given(SLICES)
+def test_a_slice_is_the_same_after_the_way_there_and_back(item: EndpointSlice) -> None:
+    assert ENDPOINT_SLICES_V1BETA1.kept(ENDPOINT_SLICES_V1BETA1.seen(item)) == item
+
+
+def test_where_an_endpoint_is_stands_in_its_topology_in_the_older_form() -> None:
+    rows = (Endpoint(addresses=("10.1.0.2",), node_name="n1", zone="z"),)
+    older = ENDPOINT_SLICES_V1BETA1.seen(EndpointSlice(address_type="IPv4", endpoints=rows))
+    assert older.endpoints[0].topology == {"kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z"}
+
+
+@pytest.mark.parametrize(
+    ("newer", "older"),
+    [
+        (None, None),
+        (LabelSelector(), ALL_PODS),
+        (LabelSelector(match_labels={"a": "b"}), LabelSelector(match_labels={"a": "b"})),
+    ],
+)
+def test_what_a_budget_selects_is_the_same_in_both_forms(
+    newer: LabelSelector | None, older: LabelSelector | None
+) -> None:
+    item = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
+    seen_as = POD_DISRUPTION_BUDGETS_V1BETA1.seen(item)
+    assert seen_as.spec.selector == older
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.kept(seen_as) == item
+
+
+def test_an_empty_selector_of_the_older_form_takes_no_pods() -> None:
+    spec = PodDisruptionBudgetSpec(selector=LabelSelector())
+    empty = POD_DISRUPTION_BUDGETS_V1BETA1.type(metadata=meta("b"), spec=spec)
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.kept(empty).spec.selector is None
+
+
+def test_cron_jobs_are_the_same_in_both_forms() -> None:
+    item = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
+    assert CRON_JOBS_V1BETA1.kept(CRON_JOBS_V1BETA1.seen(item)) == item
+    document = {"metadata": {"name": "c", "namespace": "red"}, "spec": {"schedule": "every day"}}
+    _, problems, _ = decode(CRON_JOBS_V1BETA1.type, document, CRON_JOBS_V1BETA1.rules)
+    assert "spec.schedule" in {problem.path for problem in problems}
+
+
+WRONG = [
+    ({"spec": {"maxReplicas": 2, "targetCPUUtilizationPercentage": 0}}, "spec.targetCPUUtilizationPercentage"),
+    ({"spec": {"maxReplicas": 0}}, "spec.maxReplicas"),
+    ({"spec": {"maxReplicas": 2}, "metadata": {"annotations": {METRICS_NOTE: "["}}},
+     f"metadata.annotations[{METRICS_NOTE}]"),
+    ({"spec": {"maxReplicas": 2}, "metadata": {"annotations": {METRICS_NOTE: '[{"type": "A"}]'}}},
+     f"metadata.annotations[{METRICS_NOTE}]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "path"), WRONG)
+def test_what_is_wrong_with_an_autoscaler_of_the_older_form(content: Any, path: str) -> None:
+    spec = {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, **content["spec"]}
+    document = {"metadata": {"name": "h", **content.get("metadata", {})}, "spec": spec}
+    _, problems, _ = decode(V1.type, document, V1.rules)
+    assert [problem.path for problem in problems] == [path]
+
+
+def test_the_status_of_an_autoscaler_is_not_written_by_its_annotations() -> None:
+    said = HorizontalPodAutoscalerStatus(conditions=(Condition(type="AbleToScale", status="True"),))
+    old = V1.seen(HorizontalPodAutoscaler(status=said))
+    made = V1.on_create(old)
+    assert V1.kept(made).status == HorizontalPodAutoscalerStatus()
+    assert V1.kept(V1.on_update(made, old)).status == said
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind.plural}.{kind.group}")
+def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: AnyResource) -> None:
+    stored = BY_KIND[kind.stored]
+    assert stored in STORED
+    assert stored.namespaced == kind.namespaced
+    assert kind.type.API_VERSION != stored.type.API_VERSION
+    assert kind.kept(kind.type()) == stored.type()
+
+
+def test_of_a_pod_nodes_see_whose_its_address_is_and_nothing_else() -> None:
+    secret = Container(name="c", image="i", env=(EnvVar(name="PASSWORD", value="hidden"),))
+    item = Pod(
+        metadata=meta("p", namespace="red", annotations={"note": "hidden"}, labels={"app": "hidden"}),
+        spec=PodSpec(containers=(secret,)),
+        status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
+    )
+    told = msgspec.json.encode(POD_ADDRESSS.seen(item))
+    assert b"10.128.0.5" in told
+    assert b"hidden" not in told
+
+
+def record(item: Event, revision: int) -> Record:
+    kept = with_revision(item, revision)
+    return Record(key_of(kept), revision, msgspec.json.encode(kept), Event, kept)
+
+
+def test_what_is_kept_is_seen_with_its_kind_its_name_and_its_revision() -> None:
+    about = ObjectReference(name="web")
+    item = Event(metadata=meta("e", namespace="red"), involved_object=about, message="hello", count=1)
+    before, after = record(item, 3), record(msgspec.structs.replace(item, count=2), 4)
+    told = convert_event(EVENTS_V1, Happened("MODIFIED", after, before))
+    assert msgspec.json.decode(told.record.data) == {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": msgspec.to_builtins(after.object.metadata),
+        "regarding": {"name": "web"},
+        "note": "hello",
+        "deprecatedSource": {},
+        "deprecatedCount": 2,
+    }
+    assert (told.type, told.record.revision, told.record.key) == ("MODIFIED", 4, after.key)
+    assert told.previous is not None
+    assert told.previous.object.deprecated_count == 1
+    assert convert_record(BY_KIND["Event"], after) is after

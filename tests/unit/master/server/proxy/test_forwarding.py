@@ -1,0 +1,166 @@
+"""Paths that lead through the master, and headers that go along."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.errors import StatusError
+from master.server import request_info
+from master.server.proxy import forwarding, proxy
+from master.server.proxy.forwarding import MAX_PAGE_BYTES, rewrite_links
+from master.server.proxy.proxy import Backend
+
+IN_PROJECT = "/api/v1/namespaces/red"
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        (f"{IN_PROJECT}/pods/web/log", ("Pod", "red", "web", "log", "")),
+        (f"{IN_PROJECT}/pods/web/exec/", ("Pod", "red", "web", "exec", "/")),
+        (f"{IN_PROJECT}/pods/web/proxy", ("Pod", "red", "web", "proxy", "")),
+        (f"{IN_PROJECT}/pods/https:web:443/proxy/", ("Pod", "red", "https:web:443", "proxy", "/")),
+        (
+            f"{IN_PROJECT}/pods/https%3Aweb%3A443/proxy/a%2Fb//c/",
+            ("Pod", "red", "https:web:443", "proxy", "/a%2Fb//c/"),
+        ),
+        (f"{IN_PROJECT}/services/web:http/proxy/x", ("Service", "red", "web:http", "proxy", "/x")),
+        ("/api/v1/nodes/n1/proxy/stats/summary", ("Node", "", "n1", "proxy", "/stats/summary")),
+        ("/api/v1/nodes/n1", None),
+        ("/api/v1/nodes/n1/status", None),
+        ("/api/v1/nodes/n1/exec", None),
+        ("/api/v1/namespaces/red/nodes/n1/proxy", None),
+        ("/api/v1/pods/web/log", None),
+        (f"{IN_PROJECT}/pods/web/log/more", None),
+        (f"{IN_PROJECT}/pods//log", None),
+        ("/api/v1/namespaces//pods/web/log", None),
+        (f"{IN_PROJECT}/pods/web/eviction", None),
+        (f"{IN_PROJECT}/nothings/web/proxy", None),
+        ("/apis/apps/v1/namespaces/red/deployments/web/proxy", None),
+        (f"//{IN_PROJECT}/pods/web/log", None),
+        ("", None),
+    ],
+)
+def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | None) -> None:
+    one = request_info.resolve_proxy(path)
+    told = None if one is None else (
+        one.where.kind.name, one.where.namespace, one.where.name, one.where.subresource, one.path,
+    )  # fmt: skip
+    assert told == found
+
+
+@given(st.text(alphabet="/%ab1:.", max_size=30))
+def test_any_rest_of_a_proxys_path_stays_as_it_is(rest: str) -> None:
+    one = request_info.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
+    assert one is not None
+    assert one.path == f"/{rest}"
+
+
+@given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
+def test_no_path_is_too_strange(path: str) -> None:
+    found = request_info.resolve_proxy(path)
+    assert found is None or found.where.name
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("web", Backend("http", "web", "")),
+        ("web:80", Backend("http", "web", "80")),
+        (":web:80", Backend("http", "web", "80")),
+        ("https:web:", Backend("https", "web", "")),
+        ("ftp:web:21", None),
+        (":80", None),
+        ("", None),
+        ("a:b:c:d", None),
+    ],
+)
+def test_who_is_to_answer(name: str, found: Backend | None) -> None:
+    assert proxy.parse_backend(name) == found
+
+
+def test_headers_of_a_request() -> None:
+    given_ = [
+        ("Host", "h"), ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), ("X-Hop", "1"),
+        ("Keep-Alive", "5"), ("TE", "trailers"), ("Transfer-Encoding", "chunked"), ("authorization", "Bearer x"),
+        ("Impersonate-User", "u"), ("Impersonate-Extra-a", "b"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b"),
+    ]  # fmt: skip
+    kept = [("Host", "h"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b")]
+    assert forwarding.request_headers(given_) == kept
+    asking = [kept[0], ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), *kept[1:]]
+    assert forwarding.request_headers(given_, upgrade=True) == asking
+
+
+def test_what_says_who_asks_stays_here() -> None:
+    token = "base64url.bearer.authorization.k8s.io.YWJj"
+    given_ = [
+        ("X-Remote-User", "u"), ("x-remote-group", "g"), ("X-Remote-Uid", "1"), ("X-Remote-Extra-a", "b"),
+        ("X-Remote-Control", "1"), ("Sec-WebSocket-Protocol", f"chat, {token} ,v4.channel.k8s.io"),
+        ("sec-websocket-protocol", token), ("Sec-WebSocket-Protocol", "a,b"),
+    ]  # fmt: skip
+    assert forwarding.request_headers(given_) == [
+        ("X-Remote-Control", "1"),
+        ("Sec-WebSocket-Protocol", "chat, v4.channel.k8s.io"),
+        ("Sec-WebSocket-Protocol", "a,b"),
+    ]
+
+
+def test_headers_that_are_no_text_are_refused() -> None:
+    said, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
+    assert (
+        forwarding.request_headers([("X-A", said)]) == forwarding.response_headers([("X-A", said)]) == [("X-A", said)]
+    )
+    with pytest.raises(StatusError, match="the value of the header X-A is not UTF-8") as refused:
+        forwarding.request_headers([("X-A", lost)])
+    assert refused.value.status.code == 400
+    with pytest.raises(StatusError, match="the value of the header X-A of its answer is not UTF-8") as refused:
+        forwarding.response_headers([("X-A", lost)])
+    assert refused.value.status.code == 503
+
+
+def test_headers_of_an_answer() -> None:
+    given_ = [("Access-Control-Allow-Origin", "*"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Connection", "close")]
+    assert forwarding.response_headers(given_) == [("Set-Cookie", "a"), ("Set-Cookie", "b")]
+
+
+def moved(url: str) -> str:
+    return f"/p{url}" if url.startswith("/") else url
+
+
+@pytest.mark.parametrize(
+    ("page", "seen"),
+    [
+        ('<a href="/rewriteme">test</a>', '<a href="/p/rewriteme">test</a>'),
+        ("<A class=x HREF = '/x'>", "<A class=x HREF = '/p/x'>"),
+        ('<img alt="/x" src="/x" /><img srcset="/x">', '<img alt="/x" src="/p/x" /><img srcset="/x">'),
+        ('<a href="there"><a href="?a=1">', '<a href="there"><a href="?a=1">'),
+        ('<div href="/x">/x</div> <p>href="/x"', '<div href="/x">/x</div> <p>href="/x"'),
+        ('<a href="/x?a=1&amp;b=2">', '<a href="/p/x?a=1&amp;b=2">'),
+        ('<a title="> href=" href="/x">', '<a title="> href=" href="/p/x">'),
+        ('<!-- <a href="/x"> --><a href="/x">', '<!-- <a href="/x"> --><a href="/p/x">'),
+        ('<script src="/s">\'<a href="/x">\'</script>', '<script src="/p/s">\'<a href="/x">\'</script>'),
+        ("<a href=/x", "<a href=/x"),
+    ],
+)
+def test_links(page: str, seen: str) -> None:
+    assert rewrite_links(page.encode(), moved).decode() == seen
+
+
+@pytest.mark.parametrize(
+    "part", ["<!--", "<script", "<script>", "<a '", "<a \"'", "<a ", "<a href='/x", "</script ", '<a""\'']
+)
+def test_pages_that_would_take_for_ever(part: str) -> None:
+    page = part.encode() * (MAX_PAGE_BYTES // len(part))
+    assert rewrite_links(page, lambda url: url) == page
+
+
+@given(st.binary(max_size=200))
+def test_what_has_no_links_stays_byte_for_byte(page: bytes) -> None:
+    assert rewrite_links(page, lambda url: url) == page
+
+
+@given(st.text(alphabet="<a href='/x\">!-script/", max_size=80))
+def test_no_page_is_too_strange(page: str) -> None:
+    assert rewrite_links(page.encode(), lambda url: url).decode() == page

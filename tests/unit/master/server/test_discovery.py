@@ -1,0 +1,42 @@
+"""Discovery: groups, versions and resources."""
+
+from __future__ import annotations
+
+from master.server import discovery
+
+
+def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
+    both = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+    beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+    assert discovery.aggregated_version(both) == "v2"
+    assert discovery.aggregated_version(beta) == "v2beta1"
+    assert discovery.aggregated_version("application/json") == ""
+    names = [row["resource"] for row in discovery.aggregated(True, "v2")["items"][0]["versions"][0]["resources"]]
+    assert names == sorted(names)
+    assert {"configmaps", "namespaces", "nodes", "pods"} <= set(names)
+
+
+def test_a_group_tells_its_versions_the_preferred_one_first() -> None:
+    assert discovery.group("autoscaling") == {
+        "kind": "APIGroup",
+        "apiVersion": "v1",
+        "name": "autoscaling",
+        "versions": [{"groupVersion": f"autoscaling/{one}", "version": one} for one in ("v2", "v1")],
+        "preferredVersion": {"groupVersion": "autoscaling/v2", "version": "v2"},
+    }
+    found = {row["metadata"].get("name"): row["versions"] for row in discovery.aggregated(False, "v2")["items"]}
+    assert [row["version"] for row in found["autoscaling"]] == ["v2", "v1"]
+    for version in ("v2", "v1"):
+        rows = discovery.resources("autoscaling", version)
+        assert rows is not None
+        assert rows["resources"][0]["name"] == "horizontalpodautoscalers"
+    assert discovery.resources("autoscaling", "v3") is None
+
+
+def test_what_is_not_for_clients_is_not_among_the_verbs() -> None:
+    rows = discovery.resources("networking.k8s.io", "v1")
+    assert rows is not None
+    verbs = {row["name"]: row["verbs"] for row in rows["resources"]}
+    assert verbs["ipaddresses"] == ["get", "list", "watch"]
+    assert "create" not in verbs["servicecidrs"]
+    assert "create" in verbs["ingresses"]

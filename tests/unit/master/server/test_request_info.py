@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.errors import StatusError
+from master.registry import request
+from master.registry.request import ContinueToken
+from master.serialization import negotiation
+from master.serialization.negotiation import View
+from master.server import request_info
+
+
+def read(path: str) -> tuple[str, str, str, str] | None:
+    found = request_info.resolve_path(path)
+    return None if found is None else (found.kind.name, found.namespace, found.name, found.subresource)
+
+
+PATHS = [
+    ("/api/v1/pods", ("Pod", "", "", "")),
+    ("/api/v1/namespaces/red/pods", ("Pod", "red", "", "")),
+    ("/api/v1/namespaces/red/pods/", ("Pod", "red", "", "")),
+    ("/api/v1/namespaces/red/pods/p", ("Pod", "red", "p", "")),
+    ("/api/v1/namespaces/red/pods/p/status", ("Pod", "red", "p", "status")),
+    ("/api/v1/namespaces", ("Namespace", "", "", "")),
+    ("/api/v1/namespaces/red", ("Namespace", "", "red", "")),
+    ("/api/v1/namespaces/red/status", ("Namespace", "", "red", "status")),
+    ("/api/v1/namespaces/pods", ("Namespace", "", "pods", "")),
+    ("/api/v1/namespaces/red/finalize", ("Namespace", "", "red", "finalize")),
+    ("/api/v1/nodes/n1/status", ("Node", "", "n1", "status")),
+    ("/apis/network.openshift.io/v1/hostsubnets/n1", ("HostSubnet", "", "n1", "")),
+    ("/api/v1", None),
+    ("/api/v1/songs", None),
+    ("/api/v2/pods", None),
+    ("/api/v1/pods/p", None),
+    ("/api/v1/namespaces/red/pods/p/status/x", None),
+    ("/api/v1/namespaces//pods", None),
+    ("/apis/network.openshift.io/v1", None),
+    ("/apis/network.openshift.io/v1/pods", None),
+    ("/", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("path", "found"), PATHS)
+def test_what_a_path_names(path: str, found: tuple[str, str, str, str] | None) -> None:
+    assert read(path) == found
+
+
+@given(st.lists(st.sampled_from(["", "api", "apis", "v1", "namespaces", "pods", "x", "%", "network.openshift.io"])))
+def test_no_path_is_too_odd(parts: list[str]) -> None:
+    request_info.resolve_path("/".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("accept", "view"),
+    [
+        ("", View.OBJECT),
+        ("*/*", View.OBJECT),
+        ("application/json", View.OBJECT),
+        ("application/vnd.kubernetes.protobuf,application/json", View.OBJECT),
+        ("application/json;stream=watch", View.OBJECT),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", View.TABLE),
+        ("application/json;as=Table;v=v1beta1;g=meta.k8s.io, application/json", View.TABLE_V1BETA1),
+        ("application/json;as=Table;v=v2;g=meta.k8s.io, application/json", View.OBJECT),
+        ("application/json;as=Table;v=v1;g=example.com, application/json", View.OBJECT),
+        ("application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io", View.METADATA_V1BETA1),
+        ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", View.METADATA),
+    ],
+)
+def test_the_form_of_the_answer(accept: str, view: View) -> None:
+    assert negotiation.negotiate(accept) is view
+
+
+@pytest.mark.parametrize("accept", ["application/x-foo", "application/json;as=Song;v=v1;g=meta.k8s.io", "text/html"])
+def test_a_form_that_there_is_not(accept: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        negotiation.negotiate(accept)
+    assert refused.value.status.code == 406
+
+
+def test_pages_come_back_as_they_went() -> None:
+    page = ContinueToken(7, ("red", "p"))
+    assert request.decode_continue(request.encode_continue(page)) == page
+
+
+@given(st.text())
+def test_a_page_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        request.decode_continue(text)
+    assert refused.value.status.code == 400

@@ -1,0 +1,77 @@
+"""Services, slices and what is asked about them, as the tests of names need them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+
+import dns.message
+import dns.name
+import msgspec
+
+from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
+from api.core.services import Service
+from api.meta.types import ObjectMeta
+from nameserver.messages import MAX_TCP_BYTES, Question, decode, encode
+from nameserver.resolver import ClusterZone, Delegation, ZoneConfig
+from nameserver.service_store import ServiceStore
+
+DOMAIN = ZoneConfig(
+    dns.name.from_text("cluster.local"), (IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.128.0.1"
+)
+LANES = {"red": 10, "blue": 11, "pink": 10, "default": 0}
+
+
+def service(namespace: str, name: str, spec: str) -> Service:
+    """`spec` is JSON."""
+    document = f'{{"metadata": {{"namespace": "{namespace}", "name": "{name}"}}, "spec": {spec}}}'
+    return msgspec.json.decode(document, type=Service)
+
+
+def slice_of(service: str, namespace: str, *endpoints: Endpoint, ports: str = "[]", number: int = 1) -> EndpointSlice:
+    """`ports` is JSON."""
+    item = msgspec.json.decode(f'{{"addressType": "IPv4", "ports": {ports}}}', type=EndpointSlice)
+    meta = ObjectMeta(namespace=namespace, name=f"{service}-{number}", labels={SERVICE_LABEL: service})
+    return msgspec.structs.replace(item, metadata=meta, endpoints=endpoints)
+
+
+def endpoint(address: str, **more: object) -> Endpoint:
+    """A ready one, unless more is said."""
+    return msgspec.convert({"addresses": [address], **more}, Endpoint)
+
+
+def names(directory: ServiceStore, lanes: dict[str, int] | None = LANES) -> ClusterZone:
+    """What a node of the cluster tells."""
+    return ClusterZone(directory, DOMAIN, lanes)
+
+
+def question(name: str, kind: str = "A") -> Question:
+    """As it comes over the wire."""
+    asked = decode(dns.message.make_query(name, kind).to_wire())
+    assert isinstance(asked, Question)
+    return asked
+
+
+def told(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
+    """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
+    asked = question(name, kind)
+    found = known.tell(asked, lane)
+    assert not isinstance(found, Delegation), f"{name} is not ours"
+    message = dns.message.from_wire(b"\0\0" + encode(asked, found, MAX_TCP_BYTES).joined())
+    rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]
+    return dns.rcode.to_text(message.rcode()), rows
+
+
+WEB = """{"clusterIP": "172.30.0.5", "ports": [
+    {"name": "http", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}
+]}"""
+
+
+PORTS = '[{"name": "sql", "port": 5432, "protocol": "TCP"}]'
+
+
+NOTHING: list[str] = []
+
+
+def addresses(directory: ServiceStore, name: str, lane: int = 0) -> list[str]:
+    code, rows = told(names(directory), name, lane=lane)
+    return [code, *sorted(row.split()[-1] for row in rows)]

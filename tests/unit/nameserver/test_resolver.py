@@ -1,0 +1,81 @@
+"""Answers: who sees which names, and what other servers are asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from nameserver.resolver import UNKNOWN_CLIENT, Delegation
+from nameserver.service_store import ServiceStore
+from nameserver.zone import MAX_TARGETS, lookup
+from tests.unit.nameserver.examples import NOTHING, addresses, endpoint, names, question, service, slice_of, told
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("web.red.svc.cluster.local", "A"),
+        ("web.red.cluster.local", "A"),
+        ("web.red.endpoints.cluster.local", "A"),
+        ("_http._tcp.web.red.svc.cluster.local", "SRV"),
+        ("10-128-0-9.red.pod.cluster.local", "A"),
+        ("red.svc.cluster.local", "A"),
+        ("red.cluster.local", "A"),
+        ("docs.red.svc.cluster.local", "CNAME"),
+        ("5.0.30.172.in-addr.arpa", "PTR"),
+        ("2.0.128.10.in-addr.arpa", "PTR"),
+    ],
+)
+def test_other_lanes_know_no_name_of_a_project(directory: ServiceStore, name: str, kind: str) -> None:
+    known = names(directory)
+    assert told(known, name, kind, lane=11) == ("NXDOMAIN", NOTHING)
+    assert told(known, name, kind, lane=UNKNOWN_CLIENT) == ("NXDOMAIN", NOTHING)
+    for lane in (0, 10):
+        assert told(known, name, kind, lane=lane)[0] == "NOERROR"
+    assert told(names(directory, None), name, kind, lane=11)[0] == "NOERROR", "one flat network"
+
+
+def test_an_alias_does_not_lead_into_another_lane(directory: ServiceStore) -> None:
+    spy = service("blue", "spy", '{"type": "ExternalName", "externalName": "web.red.svc.cluster.local"}')
+    directory.put_service(("blue", "spy"), spy)
+    code, rows = told(names(directory), "spy.blue.svc.cluster.local", lane=11)
+    assert (code, [row.split()[3] for row in rows]) == ("NXDOMAIN", ["CNAME"])
+
+
+def test_names_of_all_are_known_by_all(directory: ServiceStore) -> None:
+    for lane in (UNKNOWN_CLIENT, 0, 10, 11):
+        assert addresses(directory, "web.default.svc.cluster.local", lane) == ["NOERROR", "172.30.0.8"]
+
+
+def test_joined_projects_know_each_other(directory: ServiceStore) -> None:
+    assert addresses(directory, "web.pink.svc.cluster.local", lane=10) == ["NOERROR", "172.30.0.7"]
+
+
+@pytest.mark.parametrize("name", ["example.com", "1.0.0.127.in-addr.arpa", "local", "1.0.31.172.in-addr.arpa"])
+def test_other_names_are_asked_of_others(directory: ServiceStore, name: str) -> None:
+    assert isinstance(names(directory).tell(question(name), 0), Delegation)
+
+
+def test_an_alias_to_the_outside_is_followed_there(directory: ServiceStore) -> None:
+    found = names(directory).tell(question("docs.red.svc.cluster.local"), 10)
+    assert isinstance(found, Delegation)
+    assert (str(found.name), len(found.answer)) == ("www.example.com.", 1)
+
+
+def test_before_anything_is_known_no_name_is_denied() -> None:
+    assert told(names(ServiceStore()), "web.red.svc.cluster.local")[0] == "SERVFAIL"
+    assert told(names(ServiceStore()), "5.0.30.172.in-addr.arpa", "PTR")[0] == "SERVFAIL"
+
+
+def test_of_many_ports_at_many_endpoints_those_are_told_that_a_message_can_hold() -> None:
+    """All others cost nothing: there may be a million."""
+    ports = ", ".join(f'{{"name": "p{port}", "protocol": "TCP", "port": {port}}}' for port in range(1, 1001))
+    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(1000)]
+    known = ServiceStore()
+    known.replace([service("red", "big", '{"clusterIP": "None"}')], [slice_of("big", "red", *rows, ports=f"[{ports}]")])
+    every = lookup(("big", "red", "svc"), known, lambda _: True)
+    assert every is not None
+    assert len(every.addresses) == 1000
+    assert len(every.places) == MAX_TARGETS
+    one = lookup(("_p1000", "_tcp", "big", "red", "svc"), known, lambda _: True)
+    assert one is not None
+    assert [place.address for place in one.places] == list(every.addresses)

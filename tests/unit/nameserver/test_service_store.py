@@ -1,0 +1,32 @@
+"""Changes of services and their slices."""
+
+from __future__ import annotations
+
+from nameserver.service_store import ServiceStore
+from tests.unit.nameserver.examples import addresses, endpoint, names, service, slice_of, told
+
+
+def test_what_changes_one_by_one_ends_as_what_is_told_at_once(directory: ServiceStore) -> None:
+    stepwise = ServiceStore()
+    stepwise.replace([], [])
+    stepwise.put_slice(("red", "db-1"), slice_of("db", "red", endpoint("10.128.9.9")))
+    stepwise.put_service(("red", "db"), service("red", "db", '{"clusterIP": "172.30.0.77"}'))
+    assert told(names(stepwise), "77.0.30.172.in-addr.arpa", "PTR")[0] == "NOERROR"
+    stepwise.put_service(("red", "db"), service("red", "db", '{"clusterIP": "None"}'))
+    assert told(names(stepwise), "77.0.30.172.in-addr.arpa", "PTR")[0] == "NXDOMAIN"
+    assert told(names(stepwise), "9.9.128.10.in-addr.arpa", "PTR")[0] == "NOERROR"
+    stepwise.put_slice(("red", "db-1"), slice_of("db", "red", endpoint("10.128.0.2", hostname="db-0")))
+    assert told(names(stepwise), "9.9.128.10.in-addr.arpa", "PTR")[0] == "NXDOMAIN"
+    assert addresses(stepwise, "db.red.svc.cluster.local") == ["NOERROR", "10.128.0.2"]
+    stepwise.put_slice(("red", "db-1"), None)
+    assert addresses(stepwise, "db.red.svc.cluster.local") == ["NOERROR"]
+    stepwise.put_service(("red", "db"), None)
+    assert addresses(stepwise, "db.red.svc.cluster.local") == ["NXDOMAIN"]
+    assert vars(stepwise) == vars(ServiceStore()) | {"ready": True, "revision": stepwise.revision}
+
+
+def test_a_slice_that_is_nobodys_or_of_another_family_is_left_out() -> None:
+    made = ServiceStore()
+    made.replace([service("red", "db", '{"clusterIP": "None"}')], [])
+    made.put_slice(("red", "x"), slice_of("", "red", endpoint("10.128.0.2")))
+    assert addresses(made, "db.red.svc.cluster.local") == ["NOERROR"]

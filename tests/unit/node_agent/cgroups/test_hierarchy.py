@@ -1,0 +1,160 @@
+"""Where the control group of a pod is, and what it may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.pod import Pod
+from node_agent.cgroups.hierarchy import (
+    UNLIMITED,
+    CgroupLimits,
+    CgroupPath,
+    PodsCapacity,
+    candidate_cgroups,
+    cgroupfs_path,
+    cpu_weight,
+    limit_files,
+    pod_cgroup,
+    pod_limits,
+    pods_cgroup,
+    qos_cgroups,
+    slice_last_name,
+    slice_path,
+    slice_properties,
+    slice_unit,
+)
+from tests.unit.node_agent.examples import UID, pod
+
+FULL = "resources: {limits: {cpu: 500m, memory: 64Mi}}"
+GUARANTEED = pod(f"[{{name: main, image: a, {FULL}}}, {{name: side, image: a, {FULL}}}]")
+BURSTABLE = pod(f"[{{name: main, image: a, {FULL}}}, {{name: side, image: a}}]")
+BEST_EFFORT = pod()
+ROOM = PodsCapacity(cpus=4, memory=8 << 30, pids=100)
+
+
+@pytest.mark.parametrize(
+    ("wish", "where"),
+    [
+        (GUARANTEED, f"/kubepods/pod{UID}"),
+        (BURSTABLE, f"/kubepods/burstable/pod{UID}"),
+        (BEST_EFFORT, f"/kubepods/besteffort/pod{UID}"),
+    ],
+)
+def test_groups_lie_by_class(wish: Pod, where: str) -> None:
+    assert cgroupfs_path(pod_cgroup(wish, "/")) == where
+    assert cgroupfs_path(pod_cgroup(wish, "/lab/one")) == f"/lab/one{where}"
+    assert pod_cgroup(wish, "/") in candidate_cgroups(UID, "/")
+
+
+@pytest.mark.parametrize(
+    ("wish", "wanted", "first", "second"),
+    [
+        (
+            GUARANTEED,
+            CgroupLimits(1024, 100_000, 128 << 20, 100),
+            ["1024", "100000", "100000", str(128 << 20), "100"],
+            ["39", "100000 100000", str(128 << 20), "100"],
+        ),
+        (
+            BURSTABLE,
+            CgroupLimits(512, pids=100),
+            ["512", "100000", "-1", "-1", "100"],
+            ["20", "max 100000", "max", "100"],
+        ),
+        (
+            BEST_EFFORT,
+            CgroupLimits(pids=100),
+            ["2", "100000", "-1", "-1", "100"],
+            ["1", "max 100000", "max", "100"],
+        ),
+    ],
+)
+def test_a_pod_is_promised_what_its_containers_ask_for(
+    wish: Pod, wanted: CgroupLimits, first: list[str], second: list[str]
+) -> None:
+    assert pod_limits(wish, ROOM) == wanted
+    assert [value.text for value in limit_files(wanted, 1)] == first
+    assert [value.text for value in limit_files(wanted, 2)] == second
+
+
+def test_no_limit_is_written_too_for_there_may_have_been_one() -> None:
+    assert [value.text for value in limit_files(CgroupLimits(), 1)] == ["2", "100000", "-1", "-1", "max"]
+
+
+def test_all_pods_together_have_the_node_and_burstable_ones_what_they_ask_for() -> None:
+    assert qos_cgroups((GUARANTEED, BURSTABLE, BEST_EFFORT, BURSTABLE), "/", ROOM) == (
+        (CgroupPath(("kubepods",)), CgroupLimits(shares=4096, memory=8 << 30)),
+        (CgroupPath(("kubepods", "burstable")), CgroupLimits(shares=1024)),
+        (CgroupPath(("kubepods", "besteffort")), CgroupLimits(shares=2)),
+    )
+
+
+@pytest.mark.parametrize(("shares", "weighs"), [(2, 1), (262_144, 10_000), (1024, 39)])
+def test_shares_as_weight(shares: int, weighs: int) -> None:
+    assert cpu_weight(shares) == weighs
+
+
+def test_the_class_is_the_status_of_the_pod() -> None:
+    told = replace(BURSTABLE, status=replace(BURSTABLE.status, qos_class="Guaranteed"))
+    assert cgroupfs_path(pod_cgroup(told, "/")) == f"/kubepods/pod{UID}"
+
+
+SYSTEMD_UID = "0f2c-11"
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "where"),
+    [
+        (pods_cgroup("/"), "kubepods.slice", "/kubepods.slice"),
+        (
+            pods_cgroup("/").below("burstable", f"pod{SYSTEMD_UID}"),
+            "kubepods-burstable-pod0f2c_11.slice",
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f2c_11.slice",
+        ),
+        (pods_cgroup("/lab-1/a"), "lab_1-a-kubepods.slice", "/lab_1.slice/lab_1-a.slice/lab_1-a-kubepods.slice"),
+    ],
+)
+def test_a_dash_is_a_step_in_the_tree(group: CgroupPath, name: str, where: str) -> None:
+    assert slice_unit(group) == name
+    assert slice_path(group) == where
+    assert slice_last_name(where.rpartition("/")[2]) == group.names[-1]
+
+
+@pytest.mark.parametrize("name", ["docker-0f2c.scope", "user@0.service", ""])
+def test_what_is_no_slice_is_no_group(name: str) -> None:
+    assert slice_last_name(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("limits", "version", "wanted"),
+    [
+        (
+            CgroupLimits(512, 50_000, 64 << 20, 100),
+            1,
+            {"CPUShares": 512, "CPUQuotaPerSecUSec": 500_000, "MemoryLimit": 64 << 20, "TasksMax": 100},
+        ),
+        (
+            CgroupLimits(512, 50_000, 64 << 20, 100),
+            2,
+            {"CPUWeight": 20, "CPUQuotaPerSecUSec": 500_000, "MemoryMax": 64 << 20, "TasksMax": 100},
+        ),
+        (
+            CgroupLimits(),
+            2,
+            {"CPUWeight": 1, "CPUQuotaPerSecUSec": UNLIMITED, "MemoryMax": UNLIMITED, "TasksMax": UNLIMITED},
+        ),
+    ],
+)
+def test_limits_as_properties(limits: CgroupLimits, version: int, wanted: dict[str, int]) -> None:
+    asked: dict[str, Any] = {one.name: one.value[1] for one in slice_properties(limits, version)}
+    assert {name: value for name, value in asked.items() if not name.endswith("Accounting")} == wanted
+    assert asked["MemoryAccounting"] is asked["CPUAccounting"] is asked["TasksAccounting"] is True
+
+
+@pytest.mark.parametrize(("quota", "micros"), [(1_000, 10_000), (1_001, 20_000), (1_500, 20_000), (2_000, 20_000)])
+def test_quotas_are_whole_percents_and_never_less_than_the_containers_have(quota: int, micros: int) -> None:
+    asked = {one.name: one.value[1] for one in slice_properties(CgroupLimits(quota=quota), 1)}
+    assert asked["CPUQuotaPerSecUSec"] == micros

@@ -1,0 +1,262 @@
+"""Who has to leave a node that runs short, in which order, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.pod import Pod, PodStatus
+from api.meta.types import Condition
+from node_agent.config import Settings
+from node_agent.eviction.ranking import PodUsage, has_disk_limits, local_storage_evictions, select_pod
+from node_agent.eviction.thresholds import (
+    HARD,
+    BadThreshold,
+    Pressure,
+    SignalObservation,
+    Threshold,
+    conditions_last_observed,
+    due_thresholds,
+    next_threshold_due,
+    parse_soft_thresholds,
+    parse_thresholds,
+    thresholds_first_observed,
+    thresholds_met,
+)
+from node_agent.eviction.thresholds import node_pressure as pressure_of
+from node_agent.pods.status import evicted_status, is_evicted, merge_status
+from reconcile.config_file import InvalidConfig, merge
+from tests.unit.node_agent.examples import NOW
+from tests.unit.node_agent.examples import pod as make
+
+MI, GI = 1 << 20, 1 << 30
+TRANSITION = timedelta(minutes=5)
+
+
+def pressure(last: dict[str, datetime], now: datetime) -> Pressure:
+    return pressure_of(last, now, TRANSITION)
+
+
+def pod(name: str, *, priority: int | None = None, resources: str = "{}", spec: str = "") -> Pod:
+    wish = make(f"[{{name: main, image: toolbox, resources: {resources}}}]", spec)
+    return replace(wish, metadata=replace(wish.metadata, uid=name), spec=replace(wish.spec, priority=priority))
+
+
+def takes(wish: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
+    return PodUsage(wish, memory_of={"main": memory}, disk_of={"main": disk}, **more)
+
+
+def test_thresholds_are_read_as_kubelet_writes_them() -> None:
+    assert parse_thresholds("memory.available<100Mi, pid.available<1.5%") == (
+        Threshold("memory.available", 100 * MI),
+        Threshold("pid.available", percent=1.5),
+    )
+    assert parse_thresholds("") == ()
+    assert len(parse_thresholds(HARD)) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("memory.available", "found 'memory.available'; for example"),
+        ("memory.free<1Gi", "with one of memory.available, nodefs.available"),
+        ("memory.available<120%", "0% to 100% is accepted"),
+        ("memory.available<1..5%", "could not convert"),
+        ("memory.available<12Foo", "'12Foo' is not a quantity"),
+    ],
+)
+def test_what_is_no_threshold_is_refused_with_the_setting(text: str, words: str) -> None:
+    with pytest.raises(BadThreshold, match=words):
+        parse_thresholds(text)
+    with pytest.raises(InvalidConfig, match=f"evictionHard: .*{words}"):
+        merge(Settings, {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionHard": text}, {})
+
+
+def test_a_threshold_is_met_below_it_and_memory_comes_first() -> None:
+    limits = parse_thresholds("nodefs.available<10%,memory.available<100Mi,pid.available<5")
+    seen = {"nodefs.available": SignalObservation(9, 100), "memory.available": SignalObservation(100 * MI - 1, GI)}
+    assert [one.signal for one in thresholds_met(limits, seen)] == ["memory.available", "nodefs.available"]
+    seen = {"nodefs.available": SignalObservation(10, 100), "memory.available": SignalObservation(100 * MI, GI)}
+    assert thresholds_met(limits, seen) == ()
+
+
+def test_a_condition_outlives_its_cause_by_five_minutes() -> None:
+    last = conditions_last_observed({}, parse_thresholds("memory.available<1Gi"), NOW)
+    assert pressure(last, NOW) == Pressure(memory=True)
+    assert pressure(
+        conditions_last_observed(last, (), NOW + timedelta(minutes=4)), NOW + timedelta(minutes=4)
+    ) == Pressure(memory=True)
+    assert pressure(last, NOW + timedelta(minutes=5)) == Pressure()
+    again = conditions_last_observed(
+        last, parse_thresholds("imagefs.available<1,pid.available<1"), NOW + timedelta(minutes=4)
+    )
+    assert pressure(again, NOW + timedelta(minutes=6)) == Pressure(disk=True, processes=True)
+
+
+GREEDY = takes(pod("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)
+MODEST = takes(pod("modest", resources="{requests: {memory: 1Gi}}"), 900 * MI)
+WORTHY = takes(pod("worthy", priority=10, resources="{requests: {memory: 100Mi}}"), 500 * MI)
+SMALL = takes(pod("small"), 10 * MI)
+LOW = {"memory.available": SignalObservation(50 * MI, GI)}
+
+
+def order(signal: str, *pods: PodUsage) -> list[str]:
+    """Who would go, one after the other."""
+    limits, names, rest = parse_thresholds(f"{signal}<100%"), [], list(pods)
+    while verdict := select_pod(limits, {signal: SignalObservation(0, 1)}, rest):
+        names.append(verdict.uid)
+        rest = [one for one in rest if one.pod.metadata.uid != verdict.uid]
+    return names
+
+
+def test_memory_who_exceeds_the_request_then_who_matters_least_then_who_exceeds_most() -> None:
+    assert order("memory.available", SMALL, MODEST, WORTHY, GREEDY) == ["greedy", "small", "worthy", "modest"]
+
+
+def test_disk_is_ranked_alike_and_volumes_count() -> None:
+    within = takes(pod("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
+    layers, volumes = takes(pod("layers"), disk=20 * MI), takes(pod("volumes"), disk=MI, volumes={"v": 40 * MI})
+    assert order("nodefs.available", within, layers, volumes) == ["volumes", "layers", "within"]
+    many, few = takes(pod("many"), inodes=1000), takes(pod("few"), disk=GI, inodes=10)
+    assert order("imagefs.inodesFree", few, many) == ["many", "few"]
+
+
+def test_processes_priority_then_number() -> None:
+    pods = [takes(pod("p1"), processes=5), takes(pod("p2"), processes=50), takes(pod("p3", priority=-1), processes=1)]
+    assert order("pid.available", *pods) == ["p3", "p2", "p1"]
+
+
+def test_critical_pods_stay_whatever_they_take() -> None:
+    critical = takes(pod("critical", priority=2_000_000_000), 10 * GI)
+    assert select_pod(parse_thresholds("memory.available<1Gi"), LOW, [critical]) is None
+    assert order("memory.available", critical, SMALL) == ["small"]
+    assert select_pod((), LOW, [SMALL]) is None
+
+
+@given(st.permutations([SMALL, MODEST, WORTHY, GREEDY]))
+def test_the_order_in_which_pods_are_found_does_not_matter(pods: list[PodUsage]) -> None:
+    assert order("memory.available", *pods) == ["greedy", "small", "worthy", "modest"]
+
+
+def test_the_message_is_the_references() -> None:
+    verdict = select_pod(parse_thresholds("memory.available<100Mi"), LOW, [GREEDY])
+    assert verdict is not None
+    assert verdict.message == (
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "
+        "Container main was using 300Mi, request is 100Mi, has larger consumption of memory. "
+    )
+    verdict = select_pod(parse_thresholds("pid.available<10"), {"pid.available": SignalObservation(3, 100)}, [GREEDY])
+    assert verdict is not None
+    assert verdict.message == "The node was low on resource: pids. Threshold quantity: 10, available: 3. "
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (
+            takes(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI + 1}),
+            'Usage of EmptyDir volume "v" exceeds the limit "1Mi". ',
+        ),
+        (
+            takes(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=MI, volumes={"v": MI + 1}),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ",
+        ),
+        (takes(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI}), ""),
+        (takes(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=2 * MI), ""),
+        (takes(pod("free"), disk=GI, volumes={"v": GI}), ""),
+    ],
+)
+def test_limits_of_disk(one: PodUsage, words: str) -> None:
+    assert [verdict.message for verdict in local_storage_evictions([one])] == ([words] if words else [])
+
+
+def test_a_container_may_not_take_the_share_of_another() -> None:
+    limit = "resources: {limits: {ephemeral-storage: 4Mi}}"
+    wish = make(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
+    [verdict] = local_storage_evictions([PodUsage(wish, disk_of={"main": 5 * MI, "side": MI})])
+    assert verdict.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
+
+
+def test_only_pods_with_limits_of_disk_are_measured() -> None:
+    assert has_disk_limits(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"))
+    assert has_disk_limits(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"))
+    assert not has_disk_limits(pod("m", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi, medium: Memory}}]"))
+    assert not has_disk_limits(pod("p", resources="{limits: {memory: 2Mi}}"))
+
+
+def test_an_evicted_pod_says_so_for_good() -> None:
+    ready = Condition(type="Ready", status="True")
+    status = evicted_status(PodStatus(phase="Running", conditions=(ready,)), "words", NOW)
+    assert is_evicted(status)
+    assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "words")
+    mark = status.conditions[-1]
+    assert (mark.type, mark.status, mark.reason) == ("DisruptionTarget", "True", "TerminationByKubelet")
+    assert [row.type for row in evicted_status(status, "again", NOW).conditions] == ["Ready", "DisruptionTarget"]
+    written = merge_status(status, PodStatus(conditions=(Condition(type="example.com/gate", status="True"),)))
+    assert [row.type for row in written.conditions] == ["Ready", "DisruptionTarget", "example.com/gate"]
+    assert [row.type for row in merge_status(PodStatus(), written).conditions] == [
+        "DisruptionTarget",
+        "example.com/gate",
+    ]
+    assert not is_evicted(PodStatus(phase="Failed"))
+
+
+# --- soft thresholds --------------------------------------------------------------------------------------------------
+
+SOFT = parse_soft_thresholds("memory.available<1Gi,nodefs.available<20%", "memory.available=1m30s,nodefs.available=2h")
+
+
+def test_soft_thresholds_have_a_period_each() -> None:
+    assert [one.grace for one in SOFT] == [timedelta(seconds=90), timedelta(hours=2)]
+    assert parse_soft_thresholds("", "") == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "periods", "words"),
+    [
+        ("memory.available<1Gi", "", "memory.available has no grace period"),
+        ("", "memory.available=1m", "memory.available has no soft threshold"),
+        ("memory.available<1Gi", "memory.available=soon", "found 'memory.available=soon'; for example"),
+        ("memory.available<1Gi", "memory.available", "found 'memory.available'"),
+        ("memory.available<1Gi", "free=1m", "found 'free=1m'"),
+        ("memory.available", "memory.available=1m", "found 'memory.available'; for example"),
+    ],
+)
+def test_what_is_no_soft_threshold_is_refused_with_the_setting(limits: str, periods: str, words: str) -> None:
+    with pytest.raises(BadThreshold, match=words):
+        parse_soft_thresholds(limits, periods)
+    wish = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
+    with pytest.raises(InvalidConfig, match=f"evictionSoft, evictionSoftGracePeriod: .*{words}"):
+        merge(Settings, wish, {})
+
+
+def test_a_soft_threshold_calls_for_action_when_it_was_met_all_the_time() -> None:
+    memory, disk = SOFT
+    [hard] = parse_thresholds("pid.available<5")
+    since = thresholds_first_observed({}, (hard, memory), NOW)
+    assert due_thresholds(since, NOW) == (hard,)
+    assert next_threshold_due(since, NOW) == NOW + timedelta(seconds=90)
+    later = NOW + timedelta(seconds=60)
+    since = thresholds_first_observed(since, (memory, disk), later)
+    assert due_thresholds(since, NOW + timedelta(seconds=89)) == ()
+    assert due_thresholds(since, NOW + timedelta(seconds=90)) == (memory,)
+    assert thresholds_first_observed(thresholds_first_observed(since, (), later), (memory,), later)[memory] == later, (
+        "a break counts"
+    )
+
+
+def test_hard_thresholds_come_before_soft_ones_and_the_grace_is_the_shorter() -> None:
+    limits = (*SOFT, *parse_thresholds("memory.available<100Mi"))
+    low = thresholds_met(limits, {"memory.available": SignalObservation(1, GI)})
+    assert [one.grace for one in low] == [None, timedelta(seconds=90)]
+    slow = replace(GREEDY.pod, spec=replace(GREEDY.pod.spec, termination_grace_period_seconds=20))
+    for grace, most, wanted in ((None, 60, 1), (SOFT[0].grace, 60, 20), (SOFT[0].grace, 5, 5), (SOFT[0].grace, 0, 0)):
+        verdict = select_pod((changed(low[0], grace=grace),), LOW, [changed(GREEDY, pod=slow)], most)
+        assert verdict is not None
+        assert verdict.grace == wanted

@@ -1,0 +1,288 @@
+"""What is left of containers, images and logs on a host, with a Docker in memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.config import Settings
+from node_agent.docker.client import StoredImage
+from node_agent.host import HostInfo
+from node_agent.images import gc
+from node_agent.images.gc import ImageGC, ImagePolicy, ImageUse, removable_images, update_uses
+from node_agent.network.sdn import SdnNetwork
+from node_agent.runtime.container_gc import ContainerGC
+from node_agent.runtime.log_links import LogDirs, LogLinker, container_link
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config, sandbox_config
+from node_agent.stats.model import FilesystemStats
+from reconcile.config_file import InvalidConfig, merge
+from reconcile.errors import NotReady
+from tests.testbed.docker.fake import AgentKilled, FakeDocker
+from tests.testbed.fault_injection import INJECTOR
+from tests.testbed.node.events import FakeEventRecorder
+from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.world import Switch
+
+WEB = pod()
+HOST = HostInfo("/nowhere", 8 << 30, -1000)
+
+
+class Place:
+    """A host with its agent's housekeeping."""
+
+    def __init__(self, root: Path, network: SdnNetwork) -> None:
+        self.root, self.network = root, network
+        self.docker = FakeDocker("pause", "toolbox", "unused:1")
+        self.pods = {UID}
+        self.events = FakeEventRecorder()
+
+    def settings(self, high: int = 100, low: int = 100, most_age: float = 0) -> Settings:
+        """The disk counts as too full from `high` percent on."""
+        return Settings(
+            node_name="node-1",
+            node_ip="10.245.2.3",
+            state_dir=str(self.root),
+            pause_image="pause",
+            pod_logs_dir=str(self.root / "pods"),
+            container_logs_dir=str(self.root / "containers"),
+            image_gc_high_threshold_percent=high,
+            image_gc_low_threshold_percent=low,
+            image_minimum_gc_age_seconds=0,
+            image_maximum_gc_age_seconds=most_age,
+        )
+
+    def image_gc(self, high: int = 100, low: int = 100, most_age: float = 0) -> ImageGC:
+        """As after a start."""
+        return ImageGC(self.settings(high, low, most_age), self.docker, self.events)
+
+    def container_gc(self) -> ContainerGC:
+        """As after a start."""
+        return ContainerGC(self.settings(), self.docker, self.network, self.pods)
+
+    def log_linker(self) -> LogLinker:
+        """As after a start."""
+        return LogLinker(self.settings(), self.docker)
+
+    def event_reasons(self) -> list[str]:
+        return [reason for reason, _, _ in self.events.events]
+
+    async def run(self, restarts: int = 0) -> str:
+        """Start a container, in a sandbox of its own if there is none."""
+        if not self.docker.find("POD"):
+            await self.docker.start(await self.docker.create(sandbox_config(WEB, "pause", 0, HOST)))
+        [box] = self.docker.find("POD")
+        image = await self.docker.image_id("toolbox")
+        spec = container_config(WEB, WEB.spec.containers[0], image, box.id, restarts, 0, HOST, SecurityOptions(), {})
+        identity = await self.docker.create(spec)
+        await self.docker.start(identity)
+        return identity
+
+    def links(self) -> dict[str, str]:
+        """By path below the root."""
+        found = [path for path in self.root.rglob("*.log") if path.is_symlink()]
+        return {str(path.relative_to(self.root)): str(path.readlink()) for path in found}
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    async with Switch().serving(tmp_path / "s"), SdnNetwork(str(tmp_path / "s")) as network:
+        yield Place(tmp_path, network)
+
+
+async def test_dead_containers_go_but_the_newest(place: Place) -> None:
+    for restarts in range(3):
+        place.docker.end(await place.run(restarts), 1)
+    running = await place.run(3)
+    await place.container_gc().collect()
+    assert [one.restarts for one in place.docker.find("main")] == [2, 3]
+    place.pods.clear()
+    place.docker.end(running, 1)
+    await place.container_gc().collect()
+    assert len(place.docker.find("main")) == 2, "of a pod without a worker nothing goes here"
+
+
+async def test_images_go_only_when_the_disk_is_too_full_and_never_those_that_are_needed(place: Place) -> None:
+    identity = await place.run()
+    await place.image_gc(high=100).collect()
+    assert place.docker.images == {"pause", "toolbox", "unused:1"}
+    place.docker.end(identity, 0)
+    await place.image_gc(high=0, low=0).collect()
+    assert place.docker.images == {"pause", "toolbox"}, "a dead container needs its image too"
+    for one in [*place.docker.find("main"), *place.docker.find("POD")]:
+        await place.docker.remove(one.id)
+    await place.image_gc(high=0, low=0).collect()
+    assert place.docker.images == {"pause"}
+
+
+async def test_no_more_images_go_than_are_needed(place: Place) -> None:
+    await place.image_gc(high=0, low=0).collect()
+    assert place.docker.images == {"pause"}
+    place.docker.images |= {"toolbox", "unused:1"}
+    full = Settings(
+        node_name="n",
+        node_ip="1.2.3.4",
+        state_dir=str(place.root),
+        pause_image="pause",
+        image_gc_high_threshold_percent=0,
+        image_gc_low_threshold_percent=0,
+    )
+    await ImageGC(full, place.docker, place.events).collect()
+    assert place.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
+
+
+async def test_images_that_nobody_has_used_for_too_long_go_however_much_room_there_is(place: Place) -> None:
+    await place.run()
+    await place.image_gc(most_age=3600).collect()
+    assert place.docker.images == {"pause", "toolbox", "unused:1"}
+    await place.image_gc(most_age=1e-6).collect()
+    assert place.docker.images == {"pause", "toolbox"}
+    assert not place.events.events
+
+
+async def test_a_disk_that_stays_too_full_is_told(place: Place) -> None:
+    image_gc = place.image_gc(high=0, low=0)
+    await image_gc.collect()
+    [(reason, words, _)] = place.events.events
+    assert reason == "FreeDiskSpaceFailed"
+    assert words.startswith("Failed to garbage collect required amount of images. Attempted to free ")
+    await image_gc.collect()
+    assert place.event_reasons() == ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"]
+    place.docker.trouble = NotReady("Docker is away")
+    with pytest.raises(NotReady):
+        await image_gc.collect()
+    assert place.event_reasons()[-1] == "ImageGCFailed"
+
+
+async def test_under_pressure_everything_goes_that_no_pod_needs(place: Place) -> None:
+    for restarts in range(2):
+        place.docker.end(await place.run(restarts), 1)
+    await place.container_gc().collect()
+    await place.image_gc().remove_unused_images()
+    assert [one.restarts for one in place.docker.find("main")] == [1]
+    assert place.docker.images == {"pause", "toolbox"}
+
+
+async def test_the_last_use_outlives_the_agent(place: Place) -> None:
+    identity = await place.run()
+    await place.image_gc().collect()
+    await place.docker.remove(identity)
+    await place.image_gc().collect()
+    record = gc.read_image_uses(place.root / "images.json")
+    assert record[await place.docker.image_id("toolbox")].used is not None
+    assert record[await place.docker.image_id("unused:1")].used is None
+    (place.root / "images.json").write_text("{")
+    await place.image_gc().collect()
+    assert gc.read_image_uses(place.root / "images.json")
+
+
+async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(place: Place) -> None:
+    (place.root / "containers").mkdir()
+    foreign = place.root / "containers" / "other.log"
+    foreign.symlink_to(place.root)
+    first = await place.run()
+    by_pod, by_container = f"pods/red_web_{UID}/main/0.log", f"containers/web_red_main-{first}.log"
+    for _ in range(2):
+        await place.log_linker().update_links()
+        assert place.links() == {
+            by_pod: f"/var/lib/docker/containers/{first}/{first}-json.log",
+            by_container: str(place.root / by_pod),
+            "containers/other.log": str(place.root),
+        }
+    await place.docker.remove(first)
+    second = await place.run()
+    await place.log_linker().update_links()
+    assert place.links()[by_pod].endswith(f"{second}-json.log")
+    assert by_container not in place.links()
+    await place.docker.remove(second)
+    await place.log_linker().update_links()
+    assert list(place.links()) == ["containers/other.log"], "what leads somewhere is not ours"
+    assert not list((place.root / "pods").iterdir())
+
+
+async def test_logs_that_were_half_linked_or_unlinked_when_the_agent_was_killed_leave_nothing(place: Place) -> None:
+    async def life(steps: int, *, gone_meanwhile: bool) -> int:
+        """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
+        identity = await place.run()
+        with contextlib.suppress(AgentKilled), INJECTOR.after(steps):
+            await place.log_linker().update_links()
+            if not gone_meanwhile:
+                await place.docker.remove(identity)
+                await place.log_linker().update_links()
+        acts = INJECTOR.acts
+        await place.docker.remove(identity)
+        await place.log_linker().update_links()
+        left = [path for name in ("pods", "containers") for path in (place.root / name).glob("*")]
+        assert not left, f"killed after {steps} of {acts}"
+        return acts
+
+    acts = await life(10_000, gone_meanwhile=False)
+    assert acts > 10
+    for number in range(acts):
+        for gone_meanwhile in (True, False):
+            await life(number, gone_meanwhile=gone_meanwhile)
+
+
+async def test_a_long_name_is_cut_to_what_a_file_system_takes(place: Place) -> None:
+    one = await place.docker.inspect(await place.run())
+    long = replace(one, labels={**one.labels, "io.kubernetes.pod.name": "p" * 253})
+    name = container_link(LogDirs(Path("/p"), Path("/c")), long).name
+    assert len(name) == 255
+    assert name.endswith(".log")
+
+
+def test_thresholds_the_wrong_way_round_are_refused() -> None:
+    document = {"nodeName": "n", "nodeIp": "1.2.3.4", "imageGcLowThresholdPercent": 90}
+    with pytest.raises(InvalidConfig, match="imageGcLowThresholdPercent: found 90 above 85"):
+        merge(Settings, document, {})
+
+
+MINUTE = timedelta(minutes=1)
+
+
+IMAGES = tuple(StoredImage(name, (f"{name}:1",)) for name in ("never", "old", "lately", "inuse", "pinned", "new"))
+
+
+def known(now: datetime = NOW) -> dict[str, ImageUse]:
+    before = {image.id: ImageUse(NOW - 60 * MINUTE) for image in IMAGES if image.id != "new"}
+    before |= {
+        "old": ImageUse(NOW - 60 * MINUTE, NOW - 30 * MINUTE),
+        "lately": ImageUse(NOW - 60 * MINUTE, NOW - MINUTE),
+    }
+    return update_uses({**before, "gone": ImageUse(NOW)}, IMAGES, {"inuse"}, now)
+
+
+def test_images_go_least_recently_used_first_but_neither_new_nor_used_nor_pinned_ones() -> None:
+    order = removable_images(IMAGES, known(), {"pinned"}, ImagePolicy(), NOW)
+    assert [image.id for image in order] == ["never", "old", "lately"]
+    later = NOW + 3 * MINUTE
+    order = removable_images(IMAGES, update_uses(known(), IMAGES, set(), later), {"pinned"}, ImagePolicy(), later)
+    assert [image.id for image in order] == ["never", "new", "old", "lately", "inuse"]
+
+
+def test_the_record_forgets_images_that_are_gone_and_remembers_the_last_use() -> None:
+    assert "gone" not in known()
+    assert known()["inuse"].used == NOW
+    assert update_uses(known(), IMAGES, set(), NOW + MINUTE)["inuse"] == ImageUse(NOW - 60 * MINUTE, NOW)
+    assert known()["new"] == ImageUse(NOW)
+
+
+@given(st.sets(st.sampled_from([image.id for image in IMAGES])), st.integers(0, 600))
+def test_an_image_in_use_never_goes(in_use: set[str], minutes: int) -> None:
+    now = NOW + minutes * MINUTE
+    record = update_uses(known(), IMAGES, in_use, now)
+    assert not in_use & {image.id for image in removable_images(IMAGES, record, (), ImagePolicy(), now)}
+
+
+@pytest.mark.parametrize(
+    ("available", "capacity", "percent"), [(0, 100, 100), (1, 1000, 100), (15, 100, 85), (9, 9, 0)]
+)
+def test_fullness_is_what_is_not_available(available: int, capacity: int, percent: int) -> None:
+    assert FilesystemStats(available, capacity, 0, 0).percent_used == percent

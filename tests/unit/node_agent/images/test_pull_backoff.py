@@ -1,0 +1,115 @@
+"""How hard registries are asked, and what is said of images meanwhile."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node_agent.docker.pull import RegistryUnavailable
+from node_agent.images.manager import ImageManager, ImageUnavailable
+from node_agent.images.pull_backoff import (
+    BACKOFF_RESET,
+    DEFAULT_LIMITS,
+    PullFailure,
+    next_failure,
+)
+from reconcile.errors import NotReady, Refused
+from reconcile.token_bucket import RateLimit
+from tests.testbed.docker.fake import FakeDocker
+from tests.unit.node_agent.examples import NOW, pod
+
+SECOND = timedelta(seconds=1)
+
+
+async def nobody() -> None:
+    """Whom it is shown."""
+
+
+def test_each_failure_waits_longer_up_to_five_minutes_and_after_ten_idle_ones_it_begins_anew() -> None:
+    failure, waits = None, []
+    for _ in range(7):
+        now = NOW if failure is None else failure.due
+        failure = next_failure(failure, now, "no", "ErrImagePull")
+        waits.append(failure.delay.total_seconds())
+    assert waits == [10, 20, 40, 80, 160, 300, 300]
+    assert failure is not None
+    assert next_failure(failure, failure.at + BACKOFF_RESET, "no", "ErrImagePull").delay.total_seconds() == 300
+    assert next_failure(failure, failure.at + BACKOFF_RESET + SECOND, "no", "ErrImagePull").delay.total_seconds() == 10
+
+
+@pytest.mark.parametrize(("after", "holds"), [(0, True), (9, True), (10, False), (-1, False)])
+def test_a_failure_holds_until_it_is_due(after: int, holds: bool) -> None:
+    assert PullFailure(NOW, timedelta(seconds=10), "no").holds(NOW + after * SECOND) is holds
+
+
+@given(st.lists(st.floats(0, 100), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
+def test_no_more_than_a_burst_and_so_many_a_second_begin(moments: list[float], rate: float, burst: int) -> None:
+    turns, begun = None, []
+    for moment in sorted(moments):
+        turns, wait = RateLimit(rate, burst).reserve(turns, moment)
+        begun.append(moment + wait)
+    assert begun == sorted(begun)
+    for number, moment in enumerate(begun):
+        inside = [one for one in begun[number:] if one <= moment + 10]
+        assert len(inside) <= burst + 10 * rate + 1.001
+
+
+def test_without_a_rate_nobody_waits() -> None:
+    turns = None
+    for _ in range(100):
+        turns, wait = RateLimit(rate=0, burst=10).reserve(turns, 5.0)
+        assert wait == 0
+    assert (DEFAULT_LIMITS.at_once, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
+
+
+async def test_an_image_is_waited_for_with_the_words_of_the_last_failure() -> None:
+    docker, told = FakeDocker("toolbox"), []
+    images = ImageManager(docker, lambda reason, message, name: told.append((reason, message)), nobody)
+    [wish] = pod("[{name: main, image: nowhere}]").spec.containers
+    docker.pulls["nowhere"] = Refused("Docker: denied")
+    first = await images.get(wish, ())
+    assert first == ImageUnavailable(
+        "ErrImagePull", "Docker: denied", first.due if isinstance(first, ImageUnavailable) else None
+    )
+    second = await images.get(wish, ())
+    assert isinstance(second, ImageUnavailable)
+    assert (second.reason, second.message) == (
+        "ImagePullBackOff",
+        'Back-off pulling image "nowhere": ErrImagePull: Docker: denied',
+    )
+    assert told == [
+        ("Pulling", 'Pulling image "nowhere"'),
+        ("Failed", 'Failed to pull image "nowhere": Docker: denied'),
+        ("Failed", "Error: ErrImagePull"),
+        ("BackOff", 'Back-off pulling image "nowhere"'),
+        ("Failed", "Error: ImagePullBackOff"),
+    ]
+    assert docker.asked == [""], "it was asked for once"
+
+
+async def test_a_registry_that_cannot_answer_has_a_reason_of_its_own() -> None:
+    docker = FakeDocker("toolbox")
+    images = ImageManager(docker, lambda *_: None, nobody)
+    [wish] = pod("[{name: main, image: nowhere}]").spec.containers
+    docker.pulls["nowhere"] = RegistryUnavailable("Docker: 503")
+    missing = await images.get(wish, ())
+    assert isinstance(missing, ImageUnavailable)
+    assert missing.reason == "RegistryUnavailable"
+    assert missing.message == "image pull failed for nowhere because the registry is unavailable: Docker: 503"
+
+
+async def test_an_image_that_is_here_stands_in_for_a_registry_that_is_away_but_not_for_one_that_refuses() -> None:
+    docker = FakeDocker("toolbox")
+    images = ImageManager(docker, lambda *_: None, nobody)
+    [wish] = pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
+    docker.pulls["toolbox"] = NotReady("Docker: connection refused")
+    assert await images.get(wish, ()) == await docker.image_id("toolbox")
+    docker.pulls["toolbox"] = Refused("Docker: denied")
+    for reason in ("ErrImagePull", "ImagePullBackOff"):
+        missing = await images.get(wish, ())
+        assert isinstance(missing, ImageUnavailable)
+        assert missing.reason == reason
+    assert len(docker.asked) == 2

@@ -1,0 +1,255 @@
+"""A pod's names, its resolver, and the ports of its host that lead to it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from api.core.pod import Pod, PodStatus
+from node_agent.host import HostInfo, resolv_conf_path
+from node_agent.network.dns import (
+    ResolvConf,
+    hosts_file_content,
+    missing_cluster_dns,
+    parse_resolv_conf,
+    pod_resolv_conf,
+    sandbox_hostname,
+)
+from node_agent.network.host_ports import hostport_ruleset
+from node_agent.runtime.pod_dir import make_pod_dir, write_resolver
+from node_agent.runtime.sandbox import write_pod_dns
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config, sandbox_config
+from reconcile.errors import NotReady, Refused
+from tests.unit.node_agent.examples import SANDBOX, UID, pod, with_status
+
+DOMAIN = "cluster.local"
+HOST = HostInfo("/pods", 8 << 30, -1000)
+LAN = parse_resolv_conf(
+    "# a comment\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nsearch lan example.com\noptions rotate ndots:2\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("", "web"),
+        ("  hostname: shop", "shop"),
+        ("  subdomain: shops", "web"),
+        ("  {hostname: shop, subdomain: shops, setHostnameAsFQDN: true}", "shop.shops.red.svc.cluster.local"),
+        ("  setHostnameAsFQDN: true", "web"),
+        ("  hostNetwork: true", ""),
+    ],
+)
+def test_the_name_of_a_pod(spec: str, name: str) -> None:
+    flat = "\n".join(f"  {part}" for part in spec.strip().strip("{}").split(", ")) if spec else ""
+    assert sandbox_hostname(pod(spec=flat), DOMAIN) == name
+
+
+def test_a_pod_on_the_hosts_network_has_the_domain_of_its_host() -> None:
+    own = sandbox_config(pod(spec="  subdomain: shops"), "pause", 0, HOST)
+    of_host = sandbox_config(pod(spec="  subdomain: shops\n  hostNetwork: true"), "pause", 0, HOST)
+    assert (own.domain, of_host.domain) == ("shops.red.svc.cluster.local", "")
+
+
+def test_a_name_that_no_kernel_takes_is_told() -> None:
+    wish = pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
+    with pytest.raises(Refused, match="longer than 64"):
+        sandbox_hostname(wish, DOMAIN)
+
+
+def test_the_hosts_file_of_a_pod() -> None:
+    wish = pod(spec="  subdomain: shops\n  hostAliases: [{ip: 192.0.2.9, hostnames: [a, b.example]}]")
+    lines = hosts_file_content(wish, "10.128.0.2", DOMAIN, "").splitlines()
+    assert lines[:2] == ["# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost"]
+    assert lines[-4:] == [
+        "10.128.0.2\tweb.shops.red.svc.cluster.local\tweb",
+        "",
+        "# Entries added by HostAliases.",
+        "192.0.2.9\ta\tb.example",
+    ]
+    assert hosts_file_content(pod(), "10.128.0.2", DOMAIN, "").splitlines()[-1] == "10.128.0.2\tweb"
+
+
+def test_a_pod_on_the_hosts_network_has_the_hosts_file_as_well() -> None:
+    text = hosts_file_content(
+        pod(spec="  hostNetwork: true"), "10.245.2.3", DOMAIN, "127.0.0.1 localhost\n127.0.1.1 node"
+    )
+    assert text == "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n127.0.1.1 node\n"
+
+
+def resolved(spec: str, dns: tuple[str, ...] = ("10.0.0.53",)) -> ResolvConf:
+    return pod_resolv_conf(pod(spec=spec), LAN, dns, DOMAIN)[0]
+
+
+CLUSTER = ResolvConf(
+    ("10.0.0.53",), ("red.svc.cluster.local", "svc.cluster.local", "cluster.local", "lan", "example.com"), ("ndots:5",)
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ("", CLUSTER),
+        ("  dnsPolicy: Default", LAN),
+        ("  hostNetwork: true", LAN),
+        ("  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet", CLUSTER),
+        (
+            "  dnsPolicy: None\n  dnsConfig: {nameservers: [192.0.2.7], searches: [x], options: [{name: edns0}]}",
+            ResolvConf(("192.0.2.7",), ("x",), ("edns0",)),
+        ),
+        (
+            "  dnsPolicy: Default\n  dnsConfig: {nameservers: [192.0.2.2, 192.0.2.7], searches: [lan, x], "
+            "options: [{name: ndots, value: '1'}, {name: edns0}]}",
+            ResolvConf(
+                ("192.0.2.1", "192.0.2.2", "192.0.2.7"), ("lan", "example.com", "x"), ("rotate", "ndots:1", "edns0")
+            ),
+        ),
+    ],
+)
+def test_policies(spec: str, wanted: ResolvConf) -> None:
+    assert resolved(spec) == wanted
+
+
+def test_without_a_cluster_dns_pods_ask_as_their_host() -> None:
+    assert resolved("", ()) == LAN
+
+
+@pytest.mark.parametrize(
+    ("spec", "falls_back"),
+    [
+        ("  dnsPolicy: ClusterFirst", True),
+        ("  dnsPolicy: ClusterFirst\n  hostNetwork: true", False),
+        ("  dnsPolicy: ClusterFirstWithHostNet\n  hostNetwork: true", True),
+        ("  dnsPolicy: Default", False),
+        ("  dnsPolicy: None\n  dnsConfig: {nameservers: [1.1.1.1]}", False),
+    ],
+)
+def test_who_wants_the_clusters_dns_and_has_none_is_told(spec: str, falls_back: bool) -> None:
+    one = pod(spec=spec)
+    assert bool(missing_cluster_dns(one, ())) is falls_back
+    assert not missing_cluster_dns(one, ("10.0.0.10",))
+
+
+def test_what_no_resolver_reads_is_left_out_and_told() -> None:
+    wish = pod(spec="  dnsConfig: {nameservers: [192.0.2.5, 192.0.2.6, 192.0.2.7]}")
+    kept, exceeded = pod_resolv_conf(wish, LAN, (), DOMAIN)
+    assert kept.nameservers == ("192.0.2.1", "192.0.2.2", "192.0.2.5")
+    assert exceeded == (
+        "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "
+        "192.0.2.1 192.0.2.2 192.0.2.5"
+    )
+    long = ResolvConf(searches=tuple(f"{number:03}.{'x' * 60}" for number in range(40)))
+    kept, exceeded = pod_resolv_conf(pod(), long, (), DOMAIN)
+    assert len(" ".join(kept.searches)) <= 2048
+    assert exceeded.startswith("Search limits were exceeded")
+
+
+def test_the_resolver_of_a_pod_changes_in_the_file_that_its_containers_have(tmp_path: Path) -> None:
+    of_host = tmp_path / "resolv.conf"
+    here = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host))
+    with pytest.raises(NotReady, match="No such file"):
+        write_resolver(pod(), here)
+    make_pod_dir(here, UID)
+    path = Path(resolv_conf_path(here, UID))
+    inodes = set()
+    for server in ("192.0.2.1", "192.0.2.2"):
+        of_host.write_text(f"nameserver {server}\n")
+        assert write_resolver(pod(), here) == ""
+        assert path.read_text() == f"nameserver {server}\n"
+        inodes.add(path.stat().st_ino)
+    assert len(inodes) == 1
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize(
+    ("set_here", "network", "wanted", "is_told"),
+    [
+        ((), "10.128.0.1", "10.128.0.1", False),
+        (("10.0.0.53",), "10.128.0.1", "10.0.0.53", False),
+        ((), "", "192.0.2.1", True),
+    ],
+)
+def test_a_pod_asks_whom_the_node_names_else_whom_its_network_names(
+    tmp_path: Path, set_here: tuple[str, ...], network: str, wanted: str, is_told: bool
+) -> None:
+    of_host = tmp_path / "resolv.conf"
+    of_host.write_text("nameserver 192.0.2.1\n")
+    here = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host), cluster_dns=set_here)
+    make_pod_dir(here, UID)
+    told = asyncio.run(write_pod_dns(pod(), here, "10.128.0.2", network))
+    assert Path(resolv_conf_path(here, UID)).read_text().splitlines()[0] == f"nameserver {wanted}"
+    assert [reason for reason, _ in told] == ["MissingClusterDNS"] * is_told
+
+
+def test_a_resolver_is_written_as_it_is_read() -> None:
+    assert parse_resolv_conf(str(CLUSTER)) == CLUSTER
+    assert str(ResolvConf()) == ""
+
+
+MODES = ("network", "ipc", "pid", "uts")
+
+
+@pytest.mark.parametrize(
+    ("spec", "box", "inside"),
+    [
+        ("", ("none", "shareable", "", ""), ("S", "S", "", "")),
+        ("  hostNetwork: true", ("host", "shareable", "", "host"), ("S", "S", "", "host")),
+        ("  hostIPC: true", ("none", "host", "", ""), ("S", "host", "", "")),
+        ("  hostPID: true", ("none", "shareable", "host", ""), ("S", "S", "host", "")),
+        ("  shareProcessNamespace: true", ("none", "shareable", "", ""), ("S", "S", "S", "")),
+    ],
+)
+def test_namespaces(spec: str, box: tuple[str, ...], inside: tuple[str, ...]) -> None:
+    wish = pod(spec=spec)
+    outer = sandbox_config(wish, "pause", 0, HOST)
+    assert tuple(getattr(outer, mode) for mode in MODES) == box
+    inner = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
+    assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
+
+
+def published(name: str, ports: str, address: str = "10.128.0.2", spec: str = "") -> Pod:
+    wish = pod(f"[{{name: {name}, image: a, ports: {ports}}}]", spec)
+    return with_status(wish, PodStatus(pod_ip=address))
+
+
+def test_host_ports_lead_to_their_pods() -> None:
+    web = published("web", "[{containerPort: 80, hostPort: 8080}, {containerPort: 53, hostPort: 53, protocol: UDP}]")
+    bound = published("bound", "[{containerPort: 80, hostPort: 80, hostIP: 192.0.2.1}]", "10.128.0.3")
+    assert (
+        hostport_ruleset([web, bound])
+        == """\
+add table ip podlane-hostports
+delete table ip podlane-hostports
+table ip podlane-hostports {
+	chain prerouting {
+		type nat hook prerouting priority -100; policy accept;
+		ip daddr 127.0.0.0/8 return
+		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
+		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
+		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
+	}
+	chain output {
+		type nat hook output priority -100; policy accept;
+		ip daddr 127.0.0.0/8 return
+		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
+		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
+		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
+	}
+}
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        published("web", "[{containerPort: 80}]"),
+        published("web", "[{containerPort: 80, hostPort: 80}]", address=""),
+        published("web", "[{containerPort: 80}]", spec="  hostNetwork: true"),
+    ],
+)
+def test_no_ports_no_table(wish: Pod) -> None:
+    assert hostport_ruleset([wish]) == "add table ip podlane-hostports\ndelete table ip podlane-hostports\n"

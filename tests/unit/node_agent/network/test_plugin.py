@@ -1,0 +1,56 @@
+"""Pods on a node without a network: they run, and say so only if they need an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from api.core.pod import Pod
+from node_agent.host import etc_hosts_path
+from node_agent.network.dns import hosts_file_content
+from node_agent.network.plugin import NoNetwork
+from node_agent.runtime.container_gc import SandboxGC
+from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.world import World, world
+
+FIELD = "env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"
+
+
+def ready(here: World) -> bool:
+    return any(row.type == "Ready" and row.status == "True" for row in here.status.conditions)
+
+
+def hosts_of(here: World) -> str:
+    return Path(etc_hosts_path(here.host, UID)).read_text()
+
+
+async def test_a_pod_that_needs_no_address_is_ready_without_one(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.network = NoNetwork()
+        await here.live(pod(), lambda: ready(here))
+        assert (here.status.pod_ip, here.status.pod_ips, here.status.reason) == ("", (), "")
+        assert "\tweb" not in hosts_of(here)
+        await SandboxGC(here.docker, here.network).collect()
+        assert here.docker.running("main") is not None
+
+
+@pytest.mark.parametrize(
+    ("wish", "place"),
+    [
+        (pod("[{name: main, image: toolbox, ports: [{containerPort: 80}]}]"), "spec.containers[0].ports"),
+        (pod(f"[{{name: main, image: toolbox, {FIELD}}}]"), "spec.containers[0].env[0]"),
+    ],
+)
+async def test_a_pod_that_needs_one_says_why_it_is_not_ready(tmp_path: Path, wish: Pod, place: str) -> None:
+    async with world(tmp_path / "w") as here:
+        here.network = NoNetwork()
+        await here.live(wish, lambda: here.status.phase == "Running")
+        assert not ready(here)
+        assert here.status.reason == "NoPodAddress"
+        assert here.status.message == f"the network of this node gives pods no address, which is needed for {place}"
+
+
+def test_hosts_have_a_line_for_the_pod_only_with_an_address() -> None:
+    assert hosts_file_content(pod(), "10.1.2.3", "", "").endswith("10.1.2.3\tweb\n")
+    assert hosts_file_content(pod(), "", "", "").endswith("ip6-allrouters\n")

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from dataclasses import replace as changed
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.node import ContainerImage, Node, NodeStatus, Taint
+from api.meta.types import Condition, ObjectMeta
+from api.validation.registry import check
+from node_agent.cgroups.hierarchy import PodsCapacity, pod_limits
+from node_agent.eviction.thresholds import Pressure
+from node_agent.node.lease import node_lease
+from node_agent.node.node_status import (
+    BadReservation,
+    NodeHealth,
+    NodeIdentity,
+    ReservedResources,
+    condition_events,
+    largest_images,
+    new_node,
+    node_status,
+    parse_reserved,
+    parse_taint,
+    status_differs,
+)
+from tests.unit.node_agent.examples import HOST_FACTS, NOW, pod
+
+SELF = NodeIdentity(name="node-1", address="10.245.2.3", max_pods=20)
+WELL = NodeHealth("")
+
+
+def status(health: NodeHealth = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
+    return node_status(SELF, HOST_FACTS, health, NOW + timedelta(seconds=later), old)
+
+
+def test_what_pods_may_use_leaves_something_to_the_host() -> None:
+    told = status()
+    assert told.capacity == {
+        "cpu": "4",
+        "memory": "8388608Ki",
+        "ephemeral-storage": "104857600Ki",
+        "pods": "20",
+        "hugepages-2Mi": "1073741824",
+        "hugepages-1Gi": "0",
+    }
+    assert told.allocatable == told.capacity | {"memory": "7237632Ki", "ephemeral-storage": "96636764160"}
+
+
+def test_a_node_registers_with_its_labels_and_taints() -> None:
+    node = new_node(changed(SELF, taints=(parse_taint("gpu=a100:NoSchedule"),)), HOST_FACTS, WELL, NOW)
+    assert node.metadata.labels == {
+        "kubernetes.io/hostname": "node-1",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "beta.kubernetes.io/os": "linux",
+        "beta.kubernetes.io/arch": "amd64",
+    }
+    assert node.spec.taints == (Taint(key="gpu", value="a100", effect="NoSchedule"),)
+    assert parse_taint("down:NoExecute") == Taint(key="down", effect="NoExecute")
+    assert list(check(node)) == []
+
+
+@pytest.mark.parametrize(
+    ("health", "kind", "told"),
+    [
+        (WELL, "Ready", ("True", "KubeletReady")),
+        (NodeHealth("no Docker"), "Ready", ("False", "KubeletNotReady")),
+        (WELL, "MemoryPressure", ("False", "KubeletHasSufficientMemory")),
+        (NodeHealth("", Pressure(memory=True)), "MemoryPressure", ("True", "KubeletHasInsufficientMemory")),
+        (NodeHealth("", Pressure(disk=True)), "DiskPressure", ("True", "KubeletHasDiskPressure")),
+        (NodeHealth("", Pressure(processes=True)), "PIDPressure", ("True", "KubeletHasInsufficientPID")),
+    ],
+)
+def test_conditions_have_the_reasons_of_the_reference(health: NodeHealth, kind: str, told: tuple[str, str]) -> None:
+    rows = {row.type: row for row in status(health).conditions}
+    assert list(rows) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+    assert (rows[kind].status, rows[kind].reason) == told
+
+
+def test_only_the_fifty_largest_images_are_named() -> None:
+    many = tuple(ContainerImage(names=tuple(f"i{n}:{t}" for t in range(7)), size_bytes=n) for n in range(60))
+    found = largest_images((*many, ContainerImage(names=(), size_bytes=1 << 40)))
+    assert [image.size_bytes for image in found] == list(range(59, 9, -1))
+    assert {len(image.names) for image in found} == {5}
+
+
+def test_time_alone_is_no_difference_and_others_words_are_none() -> None:
+    first = status()
+    later = status(old=first.conditions, later=10)
+    assert later != first
+    assert not status_differs(later, first)
+    theirs = Condition(type="NetworkUnavailable", status="False")
+    assert not status_differs(later, replace(first, conditions=(theirs, *first.conditions)))
+    assert status_differs(status(NodeHealth("no Docker"), first.conditions), first)
+    lost = tuple(replace(row, status="Unknown", reason="NodeStatusUnknown") for row in first.conditions)
+    assert status_differs(later, replace(first, conditions=lost))
+    assert status_differs(later, replace(first, addresses=()))
+
+
+def test_a_change_of_a_condition_is_an_event() -> None:
+    before = status(NodeHealth("starting")).conditions
+    after = status(old=before).conditions
+    assert list(condition_events(before, after)) == [("NodeReady", "")]
+    assert list(condition_events(after, before)) == [("NodeNotReady", " (starting)")]
+    short = status(NodeHealth("", Pressure(disk=True)), after).conditions
+    assert list(condition_events(after, short)) == [("NodeHasDiskPressure", "")]
+    assert list(condition_events(short, after)) == [("NodeHasNoDiskPressure", "")]
+    assert list(condition_events((), after)) == [("NodeReady", "")]
+
+
+def test_a_lease_belongs_to_the_node_and_lasts_four_renewals() -> None:
+    owner = Node(metadata=ObjectMeta(name="node-1", uid="u-1"))
+    told = node_lease(SELF, owner, 10.0, NOW)
+    assert (told.metadata.namespace, told.metadata.name) == ("kube-node-lease", "node-1")
+    assert [row.uid for row in told.metadata.owner_references] == ["u-1"]
+    assert (told.spec.holder_identity, told.spec.lease_duration_seconds) == ("node-1", 40)
+    assert told.spec.renew_time == "2026-01-31T12:00:00.000000Z"
+    assert node_lease(SELF, None, 0.1, NOW).metadata.owner_references == ()
+    assert node_lease(SELF, None, 0.1, NOW).spec.lease_duration_seconds == 1
+
+
+def test_both_lists_count() -> None:
+    found = parse_reserved("cpu=100m,memory=200Mi", " memory=56Mi, ephemeral-storage=1Gi,")
+    assert found == ReservedResources(cpu=100, memory=256 << 20, disk=1 << 30)
+    assert parse_reserved("", "") == ReservedResources()
+
+
+@pytest.mark.parametrize("text", ["cpu", "cpu=", "cores=1", "memory=much"])
+def test_what_is_none_says_so(text: str) -> None:
+    with pytest.raises(BadReservation, match=r"accepted|quantity"):
+        parse_reserved(text)
+
+
+def test_quotas_can_be_switched_off() -> None:
+    wish = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
+    assert pod_limits(wish, PodsCapacity(4, 8 << 30)).quota == 50000
+    assert pod_limits(wish, PodsCapacity(4, 8 << 30, quotas=False)).quota == 0

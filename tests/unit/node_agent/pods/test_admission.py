@@ -1,0 +1,206 @@
+"""Which pods a node takes, and who makes room for whom."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.node import Node, NodeSpec, NodeStatus, Taint
+from api.core.pod import ContainerPort, Pod
+from api.core.resources import allocatable, pod_requests, total
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_SOURCE
+from node_agent.eviction.thresholds import Pressure
+from node_agent.pods.admission import admit, pressure_rejection, select_victims
+from node_agent.runtime.container import RuntimePod
+from node_agent.runtime.termination import active_deadline
+from tests.unit.node_agent.examples import NOW, container, held, pod
+
+NODE = Node(
+    metadata=ObjectMeta(name="n1", labels={"disk": "ssd", "cores": "8"}),
+    spec=NodeSpec(taints=(Taint(key="gone", value="soon", effect="NoExecute"), Taint(key="k", effect="NoSchedule"))),
+    status=NodeStatus(allocatable={"cpu": "2", "memory": "1Gi", "pods": "3"}),
+)
+STAYS = "  tolerations: [{operator: Exists, effect: NoExecute}]\n"
+AFFINITY = (
+    STAYS + "  affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [TERMS]}}}"
+)
+
+
+def wish(spec: str = "", cpu: str = "0", memory: str = "0", uid: str = "u", static: bool = False) -> Pod:
+    text = f"[{{name: main, image: i, resources: {{requests: {{cpu: '{cpu}', memory: '{memory}'}}}}}}]"
+    one = pod(text, STAYS + spec if "tolerations" not in spec else spec)
+    source = {CONFIG_SOURCE: "file" if static else "api"}
+    return replace(one, metadata=replace(one.metadata, uid=uid, annotations=source))
+
+
+def with_port(host_port: int, address: str = "", protocol: str = "TCP") -> Pod:
+    one = wish()
+    [main] = one.spec.containers
+    port = {"container_port": 80, "host_port": host_port, "host_ip": address, "protocol": protocol}
+    return replace(one, spec=replace(one.spec, containers=(replace(main, ports=(ContainerPort(**port),)),)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "others", "reason"),
+    [
+        (wish(), [], ""),
+        (wish(cpu="2"), [], ""),
+        (wish(cpu="2001m"), [], "OutOfcpu"),
+        (wish(cpu="1"), [wish(cpu="1001m")], "OutOfcpu"),
+        (wish(), [wish(cpu="3")], ""),
+        (wish(memory="1Gi"), [wish(memory="1")], "OutOfmemory"),
+        (wish(), [wish(), wish()], ""),
+        (wish(), [wish(), wish(), wish()], "OutOfpods"),
+        (wish("  nodeSelector: {disk: ssd}"), [], ""),
+        (wish("  nodeSelector: {disk: hdd}"), [], "NodeAffinity"),
+        (wish("  os: {name: linux}"), [], ""),
+        (wish("  os: {name: windows}"), [], "PodOSNotSupported"),
+        (wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}"), [], "SysctlForbidden"),
+        (wish("  securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}"), [], ""),
+        (wish("  tolerations: []"), [], "TaintToleration"),
+        (wish("  tolerations: []", static=True), [], ""),
+        (wish("  tolerations: [{key: gone, value: soon}]"), [], ""),
+        (wish("  tolerations: [{key: gone, value: later}]"), [], "TaintToleration"),
+        (wish("  tolerations: [{key: gone, operator: Exists, effect: NoSchedule}]"), [], "TaintToleration"),
+        (with_port(80), [with_port(80)], "NodePorts"),
+        (with_port(80), [with_port(80, protocol="UDP")], ""),
+        (with_port(80), [with_port(81)], ""),
+        (with_port(80, "10.0.0.1"), [with_port(80, "10.0.0.2")], ""),
+        (with_port(80, "10.0.0.1"), [with_port(80)], "NodePorts"),
+        (with_port(0), [with_port(0)], ""),
+    ],
+)
+def test_a_node_takes_what_suits_it_and_fits(one: Pod, others: list[Pod], reason: str) -> None:
+    found = admit(one, NODE, others)
+    assert (found.reason if found else "") == reason
+    assert found is None or found.message
+
+
+def test_a_node_takes_pods_with_the_sysctls_that_it_allows() -> None:
+    one = wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+    assert admit(one, NODE, [], ("kernel.msg*",)) is None
+    assert admit(one, NODE, [], ("net.*",)) is not None
+
+
+@pytest.mark.parametrize(
+    ("term", "matches"),
+    [
+        ("{matchExpressions: [{key: disk, operator: In, values: [hdd, ssd]}]}", True),
+        ("{matchExpressions: [{key: disk, operator: NotIn, values: [hdd]}]}", True),
+        ("{matchExpressions: [{key: rack, operator: NotIn, values: [hdd]}]}", True),
+        ("{matchExpressions: [{key: disk, operator: NotIn, values: [ssd]}]}", False),
+        ("{matchExpressions: [{key: disk, operator: Exists}]}", True),
+        ("{matchExpressions: [{key: rack, operator: Exists}]}", False),
+        ("{matchExpressions: [{key: rack, operator: DoesNotExist}]}", True),
+        ("{matchExpressions: [{key: cores, operator: Gt, values: ['7']}]}", True),
+        ("{matchExpressions: [{key: cores, operator: Gt, values: ['8']}]}", False),
+        ("{matchExpressions: [{key: cores, operator: Lt, values: ['9']}]}", True),
+        ("{matchExpressions: [{key: disk, operator: Lt, values: ['9']}]}", False),
+        ("{matchFields: [{key: metadata.name, operator: In, values: [n1]}]}", True),
+        ("{matchFields: [{key: metadata.name, operator: NotIn, values: [n1]}]}", False),
+        ("{}", False),
+        ("{}, {matchExpressions: [{key: disk, operator: Exists}]}", True),
+        ("{matchExpressions: [{key: disk, operator: Exists}, {key: rack, operator: Exists}]}", False),
+    ],
+)
+def test_affinity_to_nodes(term: str, matches: bool) -> None:
+    found = admit(wish(AFFINITY.replace("TERMS", term)), NODE, [])
+    assert (found.reason if found else "") == ("" if matches else "NodeAffinity")
+
+
+def test_nobody_ends_for_a_pod_that_will_not_fit() -> None:
+    assert select_victims(wish(cpu="3", static=True), NODE, [wish(cpu="1", uid="a")]) == ()
+
+
+def test_the_least_protected_ends_and_no_more_than_needed() -> None:
+    others = [wish(cpu="1", uid="a"), wish(cpu="500m", uid="b"), wish(uid="c")]
+    others = [
+        replace(one, status=replace(one.status, qos_class=kind))
+        for one, kind in zip(others, ("Guaranteed", "Burstable", "BestEffort"), strict=True)
+    ]
+    node = replace(NODE, status=NodeStatus(allocatable={"cpu": "2", "memory": "1Gi", "pods": "9"}))
+    assert [one.metadata.uid for one in select_victims(wish(cpu="1", static=True), node, others)] == ["b"]
+    assert [one.metadata.uid for one in select_victims(wish(cpu="1500m", static=True), node, others)] == ["a"]
+    assert {one.metadata.uid for one in select_victims(wish(cpu="2", static=True), node, others)} == {"a", "b"}
+    full = replace(NODE, status=NodeStatus(allocatable={"pods": "3"}))
+    assert [one.metadata.uid for one in select_victims(wish(static=True), full, others)] == ["c"]
+
+
+SIZES = st.lists(
+    st.tuples(st.integers(0, 8), st.booleans(), st.sampled_from(["BestEffort", "Burstable", "Guaranteed"]))
+)
+
+
+@given(SIZES, st.integers(0, 12))
+def test_who_ends_is_enough_needed_and_never_critical(rows: list[tuple[int, bool, str]], cpu: int) -> None:
+    others = [wish(cpu=f"{size}", uid=str(number), static=static) for number, (size, static, _) in enumerate(rows)]
+    others = [replace(one, status=replace(one.status, qos_class=row[2])) for one, row in zip(others, rows, strict=True)]
+    node = replace(NODE, status=NodeStatus(allocatable={"cpu": "10", "pods": "6"}))
+    critical = wish(cpu=f"{cpu}", uid="critical", static=True)
+    chosen = select_victims(critical, node, others)
+    staying = [one for one in others if one not in chosen]
+    assert not any(one.metadata.annotations[CONFIG_SOURCE] == "file" for one in chosen)
+    if chosen:
+        assert admit(critical, node, others) is not None
+        assert admit(critical, node, staying) is None
+        assert all(admit(critical, node, [*staying, one]) is not None for one in chosen)
+    elif admit(critical, node, others) is not None:
+        firm = [one for one in others if one.metadata.annotations[CONFIG_SOURCE] == "file"]
+        assert admit(critical, node, firm) is not None
+
+
+def test_amounts() -> None:
+    assert pod_requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
+    assert total([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
+    assert allocatable(NODE) | {"ephemeral-storage": 0} == {
+        "cpu": 2000,
+        "memory": 1 << 30,
+        "pods": 3,
+        "ephemeral-storage": 0,
+    }
+    assert allocatable(Node())["cpu"] > 1 << 60
+
+
+def test_the_deadline_counts_from_the_start_whoever_knows_it() -> None:
+    active = wish("  activeDeadlineSeconds: 60")
+    later = timedelta(seconds=60)
+    assert active_deadline(wish(), RuntimePod(), NOW) is None
+    assert active_deadline(active, RuntimePod(), NOW) == NOW + later
+    old = container(active, ran=500.0)
+    assert active_deadline(active, held(old), NOW) == NOW - timedelta(seconds=500) + later
+    told = replace(active, status=replace(active.status, start_time="2026-01-01T00:00:00Z"))
+    found = active_deadline(told, held(old), NOW)
+    assert found is not None
+    assert found.isoformat() == "2026-01-01T00:01:00+00:00"
+
+
+MEMORY, DISK, BOTH = Pressure(memory=True), Pressure(disk=True), Pressure(memory=True, processes=True)
+TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoSchedule}]"
+
+
+@pytest.mark.parametrize(
+    ("one", "pressure", "named"),
+    [
+        (wish(), Pressure(), ""),
+        (wish(), MEMORY, "MemoryPressure"),
+        (wish(cpu="1"), MEMORY, ""),
+        (wish(TOLERANT), MEMORY, ""),
+        (wish(TOLERANT), DISK, "DiskPressure"),
+        (wish(cpu="1"), DISK, "DiskPressure"),
+        (wish(cpu="1"), Pressure(processes=True), "PIDPressure"),
+        (wish(cpu="1"), BOTH, "MemoryPressure PIDPressure"),
+        (wish(static=True), BOTH, ""),
+        (wish("  priority: 2000000000"), BOTH, ""),
+        (wish("  priority: 1999999999"), DISK, "DiskPressure"),
+    ],
+)
+def test_a_node_that_runs_short_takes_only_what_it_must(one: Pod, pressure: Pressure, named: str) -> None:
+    refused = pressure_rejection(one, pressure)
+    assert (refused is None) == (not named)
+    if refused is not None:
+        assert (refused.reason, refused.message) == ("Evicted", f"The node had condition: [{named}]. ")

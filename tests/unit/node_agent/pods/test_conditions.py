@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from dataclasses import replace as changed
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.pod import ContainerState, Pod, PodStatus
+from api.meta.types import Condition
+from api.validation.registry import check
+from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
+from node_agent.runtime.actions import compute_pod_actions
+from node_agent.runtime.container import group_containers
+from tests.unit.node_agent.examples import NOW, container, held, pod, sandbox, with_status
+
+GATED = pod(spec="  readinessGates: [{conditionType: example.com/lb}, {conditionType: example.com/dns}]")
+WEB = pod()
+
+
+def facts(**other: object) -> StatusInputs:
+    return StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW, **other)  # type: ignore[arg-type]
+
+
+def said(of: Pod, *rows: Condition) -> Pod:
+    return with_status(of, PodStatus(conditions=rows))
+
+
+def row(status: PodStatus, kind: str) -> tuple[str, str, str]:
+    found = next(one for one in status.conditions if one.type == kind)
+    return found.status, found.reason, found.message
+
+
+GATES = [
+    (
+        (),
+        'corresponding condition of pod readiness gate "example.com/lb" does not exist., '
+        'corresponding condition of pod readiness gate "example.com/dns" does not exist.',
+    ),
+    (
+        (Condition(type="example.com/lb", status="True"), Condition(type="example.com/dns", status="False")),
+        'the status of pod readiness gate "example.com/dns" is not "True", but False',
+    ),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), GATES)
+def test_a_pod_is_not_ready_before_its_gates_are_open(rows: tuple[Condition, ...], message: str) -> None:
+    status = compute_pod_status(said(GATED, *rows), held(container(GATED)), facts())
+    assert row(status, "ContainersReady") == ("True", "", "")
+    assert row(status, "Ready") == ("False", "ReadinessGatesNotReady", message)
+
+
+def test_a_pod_whose_gates_are_open_is_ready_when_its_containers_are() -> None:
+    open_gates = tuple(Condition(type=f"example.com/{name}", status="True") for name in ("lb", "dns"))
+    wish = said(GATED, *open_gates)
+    assert row(compute_pod_status(wish, held(container(GATED)), facts()), "Ready") == ("True", "", "")
+    down = compute_pod_status(wish, held(container(GATED, state="exited", code=1)), facts())
+    assert row(down, "Ready")[1] == "ContainersNotReady"
+    assert down.conditions[-2:] == open_gates, "what others say stays"
+
+
+def test_a_gate_has_the_name_of_a_condition() -> None:
+    wrong = replace(
+        WEB,
+        spec=replace(GATED.spec, readiness_gates=(replace(GATED.spec.readiness_gates[0], condition_type="no way"),)),
+    )
+    assert [problem.path for problem in check(wrong)] == ["spec.readinessGates[0].conditionType"]
+
+
+def test_conditions_say_which_wish_they_are_about() -> None:
+    newer = replace(WEB, metadata=replace(WEB.metadata, generation=4))
+    status = compute_pod_status(newer, held(container(newer)), facts())
+    assert {one.observed_generation for one in status.conditions} == {4}
+    assert status.observed_generation == 4
+
+
+def test_an_image_is_named_as_it_can_be_pulled_if_it_can() -> None:
+    own = changed(container(WEB), image_id="sha256:aa")
+    public = changed(own, digest="docker.io/library/toolbox@sha256:bb")
+    assert compute_pod_status(WEB, held(own), facts()).container_statuses[0].image_id == "docker://sha256:aa"
+    (told,) = compute_pod_status(WEB, held(public), facts()).container_statuses
+    assert told.image_id == "docker-pullable://docker.io/library/toolbox@sha256:bb"
+    assert told.container_id == "docker://main-0"
+
+
+# --- containers that somebody removed ---------------------------------------------------------------------------------
+
+
+def lost(restarts: int = 0) -> Pod:
+    """A pod whose container ran and is not there any more."""
+    return with_status(WEB, compute_pod_status(WEB, held(container(WEB, restarts=restarts)), facts()))
+
+
+def test_a_container_that_was_removed_is_told_and_started_with_the_next_number() -> None:
+    wish = lost(restarts=2)
+    status = compute_pod_status(wish, group_containers([sandbox()]), facts())
+    (told,) = status.container_statuses
+    assert status.phase == "Running"
+    assert told.state.waiting is not None
+    assert told.last_state.terminated is not None
+    assert (told.last_state.terminated.reason, told.last_state.terminated.exit_code) == ("ContainerStatusUnknown", 137)
+    assert told.last_state.terminated.container_id == "docker://main-2"
+    for known in (wish, with_status(wish, status)):
+        assert [start.restarts for start in compute_pod_actions(known, group_containers([sandbox()]), NOW).start] == [3]
+    again = compute_pod_status(with_status(wish, status), held(container(wish, restarts=3)), facts())
+    assert again.container_statuses[0].restart_count == 3
+    assert again.container_statuses[0].last_state == told.last_state
+
+
+def test_a_container_that_was_never_started_begins_at_nought() -> None:
+    waiting = compute_pod_status(WEB, group_containers([sandbox()]), facts())
+    assert [
+        start.restarts
+        for start in compute_pod_actions(with_status(WEB, waiting), group_containers([sandbox()]), NOW).start
+    ] == [0]
+    assert waiting.container_statuses[0].last_state == ContainerState()
+
+
+def test_the_container_of_a_pod_that_goes_does_not_stay_running() -> None:
+    status = compute_pod_status(lost(), group_containers([]), facts(terminating=True))
+    (told,) = status.container_statuses
+    assert status.phase == "Failed"
+    assert told.state.running is None
+    assert told.state.terminated is not None
+    assert told.state.terminated.reason == "ContainerStatusUnknown"
+    assert (told.ready, told.started) == (False, False)
+    assert compute_pod_status(with_status(WEB, status), group_containers([]), facts(terminating=True)) == status
+
+
+def test_what_only_others_write_is_no_difference() -> None:
+    ours = compute_pod_status(WEB, held(container(WEB)), facts())
+    theirs = replace(ours, resize="Proposed", resource_claim_statuses=[{"name": "gpu"}])
+    assert merge_status(ours, theirs) == theirs

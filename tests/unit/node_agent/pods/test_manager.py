@@ -1,0 +1,378 @@
+"""Static pods from their manifest to the master and back, with the agent as it is wired."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.client.client import Client, ClientError, Forbidden
+from api.client.kubeconfig import Kubeconfig
+from api.core.events import Event
+from api.core.node import Namespace, Node
+from api.core.pod import Container, Pod, PodSpec
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_HASH, CONFIG_MIRROR, mirror_pod
+from tests.unit.node_agent.one_node import TEXT, OneNode, one_node, until_true
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[OneNode]:
+    async with one_node(tmp_path) as one:
+        yield one
+
+
+def images(pod: Pod) -> list[str]:
+    return [container.image for container in pod.spec.containers]
+
+
+def runs(pod: Pod) -> bool:
+    return pod.status.phase == "Running" and pod.status.pod_ip == "10.128.0.2"
+
+
+async def test_a_static_pod_is_shown_with_its_status_and_goes_with_its_file(node: OneNode) -> None:
+    node.write("web")
+    async with node.agent():
+        shown = await node.until_shown("web-node-1", runs)
+        [uid] = node.sandboxes()
+        assert shown.metadata.annotations[CONFIG_MIRROR] == shown.metadata.annotations[CONFIG_HASH] == uid
+        [owner] = shown.metadata.owner_references
+        registered = await node.admin.get(Node, "node-1")
+        assert (owner.kind, owner.name, owner.uid) == ("Node", "node-1", registered.metadata.uid)
+        (node.manifests / "web.yaml").unlink()
+        await node.until_gone("web-node-1")
+        await until_true(lambda: not node.docker.held)
+
+
+@pytest.mark.parametrize("grace", [None, 0])
+async def test_a_mirror_that_a_user_deletes_comes_back_and_the_pod_runs_on(node: OneNode, grace: int | None) -> None:
+    node.write("web")
+    async with node.agent():
+        before = await node.until_shown("web-node-1", runs)
+        started = list(node.docker.started)
+        await node.admin.delete(Pod, "web-node-1", "default", grace_seconds=grace)
+        after = await node.until_shown("web-node-1", lambda pod: runs(pod) and pod.metadata.uid != before.metadata.uid)
+        assert not after.metadata.deletion_timestamp
+        assert node.docker.started == started
+        assert not node.docker.signals
+
+
+async def test_a_changed_manifest_is_another_pod_that_waits_for_the_end_of_the_first(node: OneNode) -> None:
+    node.write("web", TEXT.replace("GracePeriodSeconds: 0", "GracePeriodSeconds: 600"))
+    async with node.agent():
+        await node.until_shown("web-node-1", runs)
+        [before] = node.sandboxes()
+        node.write("web", TEXT.replace("toolbox", "toolbox:2"))
+        await until_true(lambda: ("main", "SIGTERM") in node.docker.signals)
+        assert list(node.sandboxes()) == [before], "the first is not gone yet"
+        one = node.docker.running("main")
+        assert one is not None
+        node.docker.end(one.id, 0)
+        shown = await node.until_shown(
+            "web-node-1", lambda pod: runs(pod) and pod.metadata.annotations[CONFIG_MIRROR] != before
+        )
+        assert list(node.sandboxes()) == [shown.metadata.annotations[CONFIG_MIRROR]]
+        assert shown.spec.containers[0].image == "toolbox:2"
+
+
+async def test_a_restart_of_the_agent_changes_nothing(node: OneNode) -> None:
+    node.write("web")
+    async with node.agent():
+        before = await node.until_shown("web-node-1", runs)
+        started = list(node.docker.started)
+    async with node.agent() as agent:
+        await until_true(lambda: agent.static.seen and agent.mirror.synced)
+        node.write("db")
+        await node.until_shown("db-node-1", runs)
+        after = await node.until_shown("web-node-1", runs)
+        assert after.metadata.uid == before.metadata.uid
+        assert after.status == before.status, "with the times at which all that has happened"
+        assert node.docker.started[: len(started)] == started
+        assert list(node.sandboxes().values()).count("web-node-1") == 1
+
+
+async def test_what_changed_while_the_agent_was_away_is_put_right(node: OneNode) -> None:
+    node.write("web")
+    node.write("old")
+    async with node.agent():
+        await node.until_shown("web-node-1", runs)
+        await node.until_shown("old-node-1", runs)
+    (node.manifests / "old.yaml").unlink()
+    node.write("web", TEXT.replace("toolbox", "toolbox:2"))
+    async with node.agent():
+        await node.until_gone("old-node-1")
+        shown = await node.until_shown(
+            "web-node-1", lambda pod: runs(pod) and pod.spec.containers[0].image == "toolbox:2"
+        )
+        assert node.sandboxes() == {shown.metadata.annotations[CONFIG_MIRROR]: "web-node-1"}
+
+
+async def test_what_a_source_says_while_others_are_taken_up_is_not_cleaned_up(
+    node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first look knows static pods only, and before it ends the master has named the other one."""
+    node.write("web")
+    await node.admin.create(
+        Pod(
+            metadata=ObjectMeta(name="guest", namespace="default"),
+            spec=PodSpec(containers=(Container(name="main", image="toolbox"),), node_name="node-1"),
+        )
+    )
+    async with node.agent():
+        await node.until_shown("web-node-1", runs)
+        await node.until_shown("guest", runs)
+    async with node.agent() as agent:
+        pods = node.docker.pods
+
+        async def after_the_master() -> dict[str, dict[str, str]]:
+            pods_asked.append(True)
+            await until_true(lambda: bool(agent.mirror.synced and agent.mirror.items))
+            return await pods()
+
+        pods_asked: list[bool] = []
+        monkeypatch.setattr(node.docker, "pods", after_the_master)
+        await until_true(lambda: bool(pods_asked))
+        node.write("late")
+        await node.until_shown("late-node-1", runs)
+        assert sorted(node.sandboxes().values()) == ["guest", "late-node-1", "web-node-1"]
+        assert not node.docker.signals
+
+
+async def test_nothing_is_cleaned_up_before_every_source_has_spoken(node: OneNode) -> None:
+    node.write("web")
+    async with node.agent():
+        await node.until_shown("web-node-1", runs)
+    (node.manifests / "web.yaml").unlink()
+    node.settings = replace(node.settings, manifest_url="http://127.0.0.1:1/never")
+    async with node.agent() as agent:
+        await until_true(lambda: agent.mirror.synced)
+        node.write("db")
+        await node.until_shown("db-node-1", runs)
+        assert "web-node-1" in node.sandboxes().values()
+        assert await node.pod("web-node-1")
+    node.settings = replace(node.settings, manifest_url="")
+    async with node.agent():
+        await node.until_gone("web-node-1")
+        await until_true(lambda: list(node.sandboxes().values()) == ["db-node-1"])
+
+
+async def test_a_submitted_pod_is_shown_and_ended(node: OneNode) -> None:
+    async with (
+        node.agent(),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(node.settings.socket)) as http,
+    ):
+        await until_true(Path(node.settings.socket).exists)
+        async with http.post("http://node/pods", data=TEXT.replace("NAME", "web")) as answer:
+            assert answer.status == 201
+        await node.until_shown("web-node-1", runs)
+        async with http.delete("http://node/pods/default/web") as answer:
+            assert answer.status == 200
+        await node.until_gone("web-node-1")
+
+
+async def test_of_equal_names_the_static_one_runs_and_the_masters_is_left_alone(node: OneNode) -> None:
+    spec = PodSpec(node_name="node-1", containers=(Container(name="main", image="toolbox"),))
+    made = await node.admin.create(Pod(metadata=ObjectMeta(name="web-node-1", namespace="default"), spec=spec))
+    node.write("web")
+    node.write("db")
+    async with node.agent():
+        await node.until_shown("db-node-1", runs)
+        await until_true(lambda: "web-node-1" in node.sandboxes().values())
+        assert made.metadata.uid not in node.sandboxes()
+        left = await node.pod("web-node-1")
+        assert left is not None
+        assert (left.metadata.uid, left.status.phase) == (made.metadata.uid, "Pending")
+
+
+async def test_a_static_pod_of_a_project_that_is_not_there_runs_and_is_shown_when_it_comes(node: OneNode) -> None:
+    node.write("web", TEXT.replace("namespace: default", "namespace: blue"))
+    async with node.agent() as agent:
+        await until_true(node.sandboxes)
+        await node.admin.create(Namespace(metadata=ObjectMeta(name="blue")))
+        agent.mirroring.loop.wake()
+
+        async def shown() -> bool:
+            found = await node.admin.list(Pod, "blue")
+            return [(pod.metadata.name, pod.status.phase) for pod in found.items] == [("web-node-1", "Running")]
+
+        await until_true(shown)
+
+
+async def test_a_pod_of_the_master_cannot_pass_for_a_static_one(node: OneNode) -> None:
+    """By annotations that anybody may write."""
+    async with node.agent():
+        marks = {"kubernetes.io/config.source": "file", CONFIG_HASH: "x"}
+        spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "toolbox"}]}
+        body = {"metadata": {"name": "web", "annotations": marks}, "spec": spec}
+        await node.admin.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
+        shown = await node.until_shown("web", runs)
+        assert list(node.sandboxes()) == [shown.metadata.uid]
+
+
+async def test_a_node_creates_only_mirrors_of_its_own_pods(node: OneNode) -> None:
+    node.write("web")
+    async with node.agent() as agent:
+        await node.until_shown("web-node-1", runs)
+        [static] = [pod for offer in agent.static.offers for pod in offer.pods]
+    registered = await node.admin.get(Node, "node-1")
+    good = mirror_pod(replace(static, metadata=replace(static.metadata, name="other")), registered)
+    meta, [owner] = good.metadata, good.metadata.owner_references
+    unmarked = {key: value for key, value in meta.annotations.items() if key != CONFIG_MIRROR}
+    bad = [
+        replace(good, spec=replace(good.spec, node_name="node-2")),
+        replace(good, spec=replace(good.spec, node_name="")),
+        replace(good, spec=replace(good.spec, service_account_name="default")),
+        replace(good, metadata=replace(meta, owner_references=())),
+        replace(good, metadata=replace(meta, owner_references=(replace(owner, uid="x"),))),
+        replace(good, metadata=replace(meta, owner_references=(owner, owner))),
+        replace(good, metadata=replace(meta, annotations=unmarked)),
+    ]
+    async with Client(Kubeconfig.load(node.settings.kubeconfig)) as client:
+        for pod in bad:
+            with pytest.raises(Forbidden):
+                await client.create(pod)
+        await client.create(good)
+        await node.admin.delete(Node, "node-1")
+        with pytest.raises(Forbidden, match="has not registered"):
+            await client.create(replace(good, metadata=replace(meta, name="third")))
+
+
+def asks(text: str) -> str:
+    return TEXT.replace("image: toolbox", f"image: toolbox, resources: {{requests: {{{text}}}}}")
+
+
+async def bound(node: OneNode, name: str, **spec: object) -> None:
+    """A pod that somebody bound to the node himself."""
+    container = {"name": "main", "image": "toolbox", **spec.pop("container", {})}  # type: ignore[dict-item]
+    body = {
+        "metadata": {"name": name},
+        "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 0, "containers": [container], **spec},
+    }
+    await node.admin.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
+
+
+async def test_a_pod_that_the_node_does_not_take_has_failed_with_a_reason_and_is_not_tried_again(node: OneNode) -> None:
+    async with node.agent():
+        await bound(node, "picky", nodeSelector={"disk": "ssd"})
+        await bound(node, "huge", container={"resources": {"requests": {"cpu": "4000"}}})
+        picky = await node.until_shown("picky", lambda pod: pod.status.phase == "Failed")
+        assert (picky.status.reason, picky.status.message) == (
+            "NodeAffinity",
+            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        )
+        huge = await node.until_shown("huge", lambda pod: pod.status.phase == "Failed")
+        assert huge.status.reason == "OutOfcpu"
+        await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
+        await bound(node, "late", nodeSelector={"disk": "ssd"})
+        await node.until_shown("late", runs)
+    async with node.agent():
+        await bound(node, "last")
+        await node.until_shown("last", runs)
+        assert sorted(node.sandboxes().values()) == ["last", "late"]
+        await node.admin.delete(Pod, "picky", "default")
+        await node.until_gone("picky")
+
+
+async def test_a_static_pod_that_the_node_does_not_take_is_not_asked_again_by_the_next_agent(node: OneNode) -> None:
+    node.write("picky", TEXT.replace("spec:", "spec:\n  nodeSelector: {disk: ssd}"))
+    async with node.agent():
+        await node.until_shown("picky-node-1", lambda pod: pod.status.reason == "NodeAffinity")
+        await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
+    async with node.agent():
+        node.write("other", TEXT.replace("spec:", "spec:\n  nodeSelector: {disk: ssd}"))
+        await node.until_shown("other-node-1", runs)
+        picky = await node.until_shown("picky-node-1")
+        assert (picky.status.phase, picky.status.reason) == ("Failed", "NodeAffinity")
+        events = [row for row in (await node.admin.list(Event)).items if row.reason == "NodeAffinity"]
+        assert [row.count for row in events] == [1], "told once"
+        node.write("picky", TEXT)
+        await node.until_shown("picky-node-1", runs)
+
+
+async def test_what_is_wrong_with_a_manifest_is_told_under_the_node(node: OneNode) -> None:
+    node.write("bad", TEXT.replace("image", "imagine"))
+    node.write("first")
+    node.write("first", file="second.yaml")
+
+    async def told() -> bool:
+        events = [row for row in (await node.admin.list(Event)).items if row.reason == "FailedValidation"]
+        found = {row.involved_object.kind: row.message for row in events}
+        return "spec.containers[0].imagine: is not a field" in found.get("Node", "") and "second.yaml: " in found.get(
+            "Pod", ""
+        )
+
+    async with node.agent():
+        await until_true(told)
+
+
+async def test_a_pod_that_was_admitted_is_not_asked_again(node: OneNode) -> None:
+    async with node.agent():
+        await until_true(lambda: node.node_is_known())
+        await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
+        await bound(node, "picky", nodeSelector={"disk": "ssd"})
+        await node.until_shown("picky", runs)
+    await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": None}}})
+    started = list(node.docker.started)
+    async with node.agent():
+        await bound(node, "other")
+        await node.until_shown("other", runs)
+        await node.until_shown("picky", runs)
+        assert node.docker.started[: len(started)] == started
+        assert "picky" in node.sandboxes().values()
+
+
+async def test_others_make_room_for_a_static_pod(node: OneNode) -> None:
+    async with node.agent() as agent:
+        await until_true(lambda: node.node_is_known())
+        cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
+        await bound(node, "cheap", container={"resources": {"requests": {"cpu": f"{cores * 1000 - 100}m"}}})
+        await bound(node, "free")
+        await node.until_shown("cheap", runs)
+        await node.until_shown("free", runs)
+        node.write("web", asks(f"cpu: {cores * 1000 - 200}m"))
+        await node.until_shown("web-node-1", runs)
+        cheap = await node.until_shown("cheap", lambda pod: pod.status.phase == "Failed")
+        assert (cheap.status.reason, cheap.status.message) == ("Preempting", "Preempted in order to admit critical pod")
+        assert sorted(node.sandboxes().values()) == ["free", "web-node-1"]
+        node.write("huge", asks("cpu: 4000"))
+        huge = await node.until_shown("huge-node-1", lambda pod: pod.status.phase == "Failed")
+        assert huge.status.reason == "OutOfcpu"
+        assert sorted(node.sandboxes().values()) == ["free", "web-node-1"], "nobody ends for nothing"
+        assert agent.mirror.synced
+
+
+async def test_those_that_were_here_come_before_those_that_come(node: OneNode) -> None:
+    async with node.agent():
+        await until_true(lambda: node.node_is_known())
+        cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
+        node.write("zebra", asks(f"cpu: {cores * 1000 - 100}m"))
+        await node.until_shown("zebra-node-1", runs)
+    node.write("ant", asks("cpu: 200m"))
+    async with node.agent():
+        ant = await node.until_shown("ant-node-1", lambda pod: pod.status.phase == "Failed")
+        assert ant.status.reason == "OutOfcpu"
+        assert list(node.sandboxes().values()) == ["zebra-node-1"]
+
+
+async def test_a_mirror_that_is_deleted_while_others_write_to_it_comes_back(node: OneNode) -> None:
+    node.write("web")
+    async with node.agent():
+        shown = await node.until_shown("web-node-1", runs)
+        for number in range(3):
+            before = shown.metadata.uid
+
+            async def write(text: str = str(number)) -> None:
+                with contextlib.suppress(ClientError):
+                    for again in range(10):
+                        body = {"status": {"nominatedNodeName": f"n-{text}-{again}"}}
+                        await node.admin.patch_status(Pod, "web-node-1", "default", body)
+
+            await asyncio.gather(node.admin.delete(Pod, "web-node-1", "default", grace_seconds=30), write(), write())
+            shown = await node.until_shown("web-node-1", lambda pod, old=before: runs(pod) and pod.metadata.uid != old)  # type: ignore[misc]
+        assert len(node.docker.started) == 2

@@ -1,0 +1,80 @@
+"""What is told of one container: its end, its mounts, its resources, its user."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from api.core.pod import ContainerUser, LinuxContainerUser
+from node_agent.docker.process import process_user
+from node_agent.pods.status import StatusInputs, compute_pod_status
+from node_agent.runtime.container import group_containers
+from tests.unit.node_agent.examples import NOW, container, held, pod, sandbox, with_status
+
+WEB = pod()
+ONCE = pod(spec="  restartPolicy: Never")
+
+
+def facts(**other: object) -> StatusInputs:
+    return StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW, **other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "told"), [(127, "ContainerCannotRun", 127), (128, "StartError", 128), (0, "StartError", 128)]
+)
+def test_a_container_that_never_began_and_may_not_try_again_has_ended(code: int, reason: str, told: int) -> None:
+    dead = container(ONCE, state="created", code=code, error="no")
+    trouble = {"main": ("RunContainerError", "Docker: no")}
+    (row,) = compute_pod_status(ONCE, held(dead), facts(troubles=trouble)).container_statuses
+    assert row.state.terminated is not None
+    assert (row.state.terminated.reason, row.state.terminated.exit_code) == (reason, told)
+    assert row.state.terminated.started_at == row.state.terminated.finished_at
+
+
+def test_a_container_that_was_removed_and_made_anew_at_once_is_told() -> None:
+    known = with_status(WEB, compute_pod_status(WEB, held(container(WEB)), facts()))
+    (row,) = compute_pod_status(known, held(container(WEB, restarts=1)), facts()).container_statuses
+    assert row.last_state.terminated is not None
+    assert (row.last_state.terminated.reason, row.last_state.terminated.container_id) == (
+        "ContainerStatusUnknown",
+        "docker://main-0",
+    )
+    assert row.restart_count == 1
+
+
+RICH = pod("""\
+[{name: main, image: toolbox, resources: {requests: {cpu: "1"}, limits: {memory: 8Mi}},
+  volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /w, readOnly: true}]}]
+  volumes: [{name: v, emptyDir: {}}]""")
+
+
+def test_mounts_are_told_at_once_and_resources_with_the_container() -> None:
+    (before,) = compute_pod_status(RICH, group_containers([sandbox()]), facts()).container_statuses
+    assert [(one.mount_path, one.read_only, one.recursive_read_only) for one in before.volume_mounts] == [
+        ("/v", False, None),
+        ("/w", True, "Disabled"),
+    ]
+    assert (before.resources, before.allocated_resources, before.user) == (None, {}, None)
+    (row,) = compute_pod_status(RICH, held(container(RICH)), facts()).container_statuses
+    assert row.resources is not None
+    assert row.resources.limits == {"memory": "8Mi"}
+    assert row.allocated_resources == row.resources.requests == {"cpu": "1", "memory": "8Mi"}
+
+
+def test_the_user_is_the_one_that_the_container_began_with() -> None:
+    first = replace(container(WEB), user=(1000, 3000, (4000,)))
+    status = compute_pod_status(WEB, held(first), facts())
+    wanted = ContainerUser(linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(4000,)))
+    assert status.container_statuses[0].user == wanted
+    for later in (replace(first, user=(0, 0, ())), replace(first, user=None, state="exited")):
+        (row,) = compute_pod_status(with_status(WEB, status), held(later), facts()).container_statuses
+        assert row.user == wanted
+    other = replace(container(WEB, restarts=1), user=(0, 0, ()))
+    (row,) = compute_pod_status(with_status(WEB, status), held(other), facts()).container_statuses
+    assert row.user == ContainerUser(linux=LinuxContainerUser(uid=0, gid=0))
+
+
+def test_a_process_that_is_gone_has_no_user() -> None:
+    assert process_user(1) is not None
+    assert process_user(1 << 30) is None

@@ -1,0 +1,492 @@
+"""One pod's whole life against a Docker in memory, with the agent killed after every single call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.core.config import Secret
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import from_master
+from node_agent.config import PAUSE_IMAGE
+from node_agent.host import etc_hosts_path
+from node_agent.images.credentials import Credential
+from node_agent.pods.worker import WorkerState, gather_both
+from node_agent.runtime.sandbox import create_sandbox
+from node_agent.runtime.spec import ContainerConfig
+from reconcile.errors import Gone, NotReady, Refused
+from tests.testbed.docker.fake import FakeDocker
+from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.world import LOOKS, World, kill_anywhere, world
+
+PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
+SOON = pod(spec="  terminationGracePeriodSeconds: 0")
+ONCE = pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
+STEPS = pod(
+    spec="""\
+  initContainers:
+  - {name: first, image: toolbox, command: ["exit 0"]}
+  - {name: side, image: toolbox, restartPolicy: Always}
+  - {name: second, image: toolbox, command: ["exit 0"]}
+"""
+)
+STEPS_ONCE = pod(
+    '[{name: main, image: toolbox, command: ["exit 0"]}]',
+    """\
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 0
+  initContainers: [{name: side, image: toolbox, restartPolicy: Always}]
+""",
+)
+NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
+
+
+async def started(here: World) -> None:
+    await here.live(
+        PAIR, lambda: here.status.phase == "Running" and all(r.ready for r in here.status.container_statuses)
+    )
+
+
+async def crashed(here: World) -> None:
+    """A container ends once and is started again, without a wait."""
+    await here.once("runs", lambda: started(here))
+    await here.once("ended", lambda: here.end("main", 1))
+    await here.live(PAIR, lambda: here.restarts() == [1, 0])
+
+
+async def sandbox_lost(here: World) -> None:
+    """The sandbox is killed from outside; everything comes back in a new one."""
+    await here.once("runs", lambda: started(here))
+    await here.once("lost", lambda: here.end("POD", 137))
+    await here.live(PAIR, lambda: here.restarts() == [1, 1])
+
+
+async def done(here: World) -> None:
+    """A container does its work and ends."""
+    await here.live(ONCE, lambda: here.status.phase == "Succeeded")
+
+
+async def initialized(here: World) -> None:
+    """Init containers end one after the other, the sidecar stays."""
+    await here.live(STEPS, lambda: here.status.phase == "Running")
+
+
+async def initialized_anew(here: World) -> None:
+    """The sandbox is killed from outside: init begins again."""
+    await here.once("runs", lambda: initialized(here))
+    await here.once("lost", lambda: here.end("POD", 137))
+    await here.live(STEPS, lambda: here.restarts() == [1, 1])
+
+
+async def done_beside_a_sidecar(here: World) -> None:
+    """The work is done, the sidecar is stopped."""
+    await here.live(STEPS_ONCE, lambda: here.status.phase == "Succeeded")
+
+
+async def changed_image(here: World) -> None:
+    """The pod gets another image while it runs."""
+    await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
+    await here.live(NEWER, lambda: here.restarts() == [1])
+
+
+async def deleted(here: World) -> None:
+    """The pod is wanted no more."""
+    await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
+    if not here.gone:
+        await here.live(SOON, lambda: here.gone, leave=True)
+
+
+SCENARIOS = [
+    started,
+    crashed,
+    sandbox_lost,
+    done,
+    initialized,
+    initialized_anew,
+    done_beside_a_sidecar,
+    changed_image,
+    deleted,
+]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
+    scenario: Callable[[World], Awaitable[None]], tmp_path: Path
+) -> None:
+    await kill_anywhere(scenario, tmp_path)
+
+
+async def test_an_image_that_went_while_the_network_was_awaited_is_missed(tmp_path: Path) -> None:
+    async with world(tmp_path / "host") as here:
+        here.switch.away = True
+
+        def waits_for_its_image() -> bool:
+            if here.status.reason == "FailedCreatePodSandBox":
+                here.docker.images.discard("toolbox")
+                here.switch.away = False
+            states = [row.state.waiting for row in here.status.container_statuses]
+            return any(state is not None and "Image" in state.reason for state in states)
+
+        await here.live(SOON, waits_for_its_image)
+        assert here.docker.running("main") is None
+
+
+async def test_a_network_that_is_away_is_waited_for_with_a_reason(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.switch.away = True
+        await here.live(SOON, lambda: bool(here.status.reason))
+        assert (here.status.phase, here.status.reason) == ("Pending", "FailedCreatePodSandBox")
+        assert here.status.message == "network: sdn: no subnet yet"
+        here.switch.away = False
+        await here.live(SOON, lambda: here.status.phase == "Running")
+        assert (here.status.reason, here.status.message) == ("", "")
+
+
+def directory_for(file: str) -> Path:
+    """Where a file should be."""
+    path = Path(file)
+    path.mkdir(parents=True)
+    return path
+
+
+async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        path, looks = directory_for(etc_hosts_path(here.host, pod().metadata.uid)), count()
+
+        def runs() -> bool:
+            if path.is_dir() and here.switch.attached and next(looks) > LOOKS:
+                assert not here.docker.find("main"), "nothing starts without it"
+                path.rmdir()
+            return here.status.phase == "Running"
+
+        await here.live(SOON, runs)
+        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in here.told
+        assert "web" in await asyncio.to_thread(path.read_text)
+
+
+async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await started(here)
+        before = here.left()
+        here.docker.trouble = NotReady("Docker does not answer")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await here.live(PAIR, lambda: False)
+        here.docker.trouble = None
+        await started(here)
+        assert here.left() == before
+
+
+async def test_a_pod_that_was_active_for_long_enough_ends_with_its_grace_and_has_failed(tmp_path: Path) -> None:
+    wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""", "  activeDeadlineSeconds: 3600")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        here.status = replace(here.status, start_time="2026-01-01T00:00:00Z")
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        assert here.status.reason == "DeadlineExceeded"
+        assert here.docker.signals == [("main", "SIGTERM"), ("POD", "SIGKILL")]
+        assert here.status.container_statuses[0].state.terminated is not None
+        assert not here.switch.attached
+        started = list(here.docker.started)
+        await here.live(wish, lambda: True)
+        assert here.docker.started == started, "a pod that has failed starts nothing again"
+        assert (here.status.phase, here.status.reason) == ("Failed", "DeadlineExceeded")
+
+
+async def test_a_pod_ends_when_its_time_has_come(tmp_path: Path) -> None:
+    wish = pod(spec="  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 0")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        assert here.status.reason == "DeadlineExceeded"
+        assert len(here.docker.started) == 2
+
+
+async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: bool(here.status.container_statuses))
+        waiting = here.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert waiting.reason == "CreateContainerConfigError"
+        assert "image will run as root" in waiting.message
+
+
+async def test_a_registry_is_shown_the_pods_passwords_and_then_none(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: 'r.io/a:1'}]", "  imagePullSecrets: [{name: p}, {name: missing}]")
+    auths = {"r.io": {"username": "him", "password": "his"}, "other.io": {"username": "her", "password": "x"}}
+    secret = Secret(
+        metadata=ObjectMeta(name="p", namespace="red"),
+        data={".dockerconfigjson": msgspec.json.encode({"auths": auths})},
+    )
+    async with world(tmp_path / "w") as here:
+        here.docker.pulls["r.io/a:1"] = None
+        here.docker.passwords["r.io/a:1"] = Credential("him", "other")
+        here.objects.put(secret)
+        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
+        assert here.docker.asked == ["him", ""]
+        waiting = here.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert waiting.reason in {"ErrImagePull", "ImagePullBackOff"}
+        assert "FailedToRetrieveImagePullSecret" in {reason for reason, _, _ in here.told}
+        here.docker.passwords["r.io/a:1"] = Credential("him", "his")
+        await here.live(wish, lambda: here.status.phase == "Running")
+
+
+LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], terminationMessagePolicy: POLICY}'
+
+
+async def test_last_words_are_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
+    rows = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
+    wish = pod(f"[{', '.join(rows)}]", "  restartPolicy: Never")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        told = {
+            row.name: row.state.terminated.message for row in here.status.container_statuses if row.state.terminated
+        }
+        assert told == {"main": "", "side": "help\n"}
+
+
+WORDS = {"main": "File", "side": "FallbackToLogsOnError"}
+
+
+async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> None:
+    wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert [signal for signal in here.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
+        assert here.status.container_statuses[0].state.terminated is not None
+        assert here.status.container_statuses[0].state.terminated.exit_code == 7
+        assert here.left()["containers"] == []
+        assert here.left()["directories"] == []
+
+
+async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Path) -> None:
+    """Not what is left until deletionTimestamp, whose seconds are whole, by a clock that is not ours."""
+    wish = pod()
+    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(replace(wish, metadata=going), lambda: bool(here.docker.signals))
+        assert here.docker.signals == [("main", "SIGTERM")]
+        shorter = replace(going, deletion_grace_period_seconds=0)
+        await here.live(replace(wish, metadata=shorter), lambda: here.gone)
+        assert ("main", "SIGKILL") in here.docker.signals
+
+
+async def test_a_pod_whose_object_is_gone_has_two_seconds(tmp_path: Path) -> None:
+    wish = from_master(pod(spec="  terminationGracePeriodSeconds: 600"))
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
+
+
+async def test_a_container_is_asked_to_stop_as_it_wishes(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Running")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.signals[0] == ("main", "SIGUSR1")
+
+
+async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await started(here)
+        here.switch.stranded = set(here.switch.attached)
+        await here.live(PAIR, lambda: here.restarts() == [1, 1])
+        assert [one.attempt for one in here.docker.find("POD")] == [1]
+        assert here.status.phase == "Running"
+        assert len(here.switch.attached) == 1
+
+
+HERE = pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
+PRESENT = ("Pulled", 'Container image "toolbox" already present on machine and can be accessed by the pod', "main")
+BEGUN = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
+
+
+async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        assert here.told == BEGUN
+        here.told.clear()
+        await here.end("POD", 137)
+        await here.live(HERE, lambda: here.restarts() == [1])
+        assert here.told == [("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""), *BEGUN]
+        here.told.clear()
+        await here.live(HERE, lambda: here.gone, leave=True)
+        assert here.told == [("Killing", "Stopping container main", "main")]
+
+
+async def test_a_pod_that_wants_the_clusters_dns_is_told_when_there_is_none(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.host = dataclasses.replace(here.host, cluster_dns=())
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        [words] = [message for reason, message, _ in here.told if reason == "MissingClusterDNS"]
+        assert 'pod: "web_red(0b7c)"' in words
+        assert 'using "ClusterFirst" policy' in words
+
+
+async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.docker.images.remove("pause")
+        here.docker.pulls["pause"] = Refused("Docker: pull access denied")
+        denied = "Failed to create pod sandbox: Docker: pull access denied"
+        await here.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in here.told)
+        here.docker.pulls["pause"] = None
+        await here.live(HERE, lambda: here.status.phase == "Running")
+        assert here.docker.asked == [""] * 2
+        here.docker.asked.clear()
+        await here.end("POD", 137)
+        await here.live(HERE, lambda: here.restarts() == [1])
+        assert not here.docker.asked
+
+
+async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> None:
+    docker = FakeDocker()
+    docker.pulls[PAUSE_IMAGE] = None
+    with pytest.raises(Gone):
+        await create_sandbox(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=PAUSE_IMAGE, labels={}))
+    assert not docker.asked
+
+
+async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
+    wish = pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as here:
+        waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
+        await here.live(wish, lambda: waiting in here.told)
+        assert here.told == [*BEGUN, *BEGUN, waiting]
+
+
+async def test_a_program_that_is_not_there_ends_a_pod_that_is_not_to_try_again(tmp_path: Path) -> None:
+    wish = pod(
+        '[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]', "  restartPolicy: Never"
+    )
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.status.phase == "Failed")
+        end = here.status.container_statuses[0].state.terminated
+        assert end is not None
+        assert (end.reason, end.exit_code) == ("ContainerCannotRun", 127)
+
+
+async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+    wish = pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
+    async with world(tmp_path / "w") as here:
+        here.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
+        await here.live(wish, lambda: ("Failed", "Error: ErrImagePull", "main") in here.told)
+        assert [(reason, message) for reason, message, _ in here.told[:3]] == [
+            ("Pulling", 'Pulling image "nowhere"'),
+            ("Failed", 'Failed to pull image "nowhere": Docker: pull access denied'),
+            ("Failed", "Error: ErrImagePull"),
+        ]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_pod_that_goes_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
+    wish = pod("[{name: main, image: nowhere}]")
+    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
+    async with world(tmp_path / "w") as here:
+        here.docker.silent.add("nowhere")
+        worker = here.worker(wish)
+        living = asyncio.create_task(worker.run())
+        async with asyncio.timeout(10):
+            while not here.docker.asked:
+                await asyncio.sleep(0.01)
+            if asked:
+                worker.update(replace(wish, metadata=going))
+            else:
+                worker.leave()
+            await living
+        assert here.gone
+        assert here.left()["containers"] == []
+        assert [reason for reason, _, _ in here.told] == ["Pulling"]
+
+
+async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(tmp_path: Path) -> None:
+    wish = pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as here:
+        here.switch.away = True
+        words = "Failed to create pod sandbox: network: sdn: no subnet yet"
+        await here.live(wish, lambda: ("FailedCreatePodSandBox", words, "") in here.told)
+        here.switch.away = False
+        here.told.clear()
+        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
+        assert [reason for reason, _, _ in here.told[:3]] == ["Pulled", "Created", "Failed"]
+        assert "/nowhere: no such file or directory" in here.told[2][1]
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_sandbox_that_cannot_start_is_tried_again_less_and_less_often() -> None:
+    memory, now, waits = WorkerState(NOW), NOW, []
+    assert not memory.holds_sandbox(now)
+    for _ in range(11):
+        due = memory.sandbox_failed(now)
+        assert memory.holds_sandbox(due - timedelta(milliseconds=1))
+        assert not memory.holds_sandbox(due)
+        waits.append((due - now).total_seconds())
+        now = due
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+    memory.sandbox_stands()
+    assert not memory.holds_sandbox(now)
+    assert memory.sandbox_failed(now) == now + timedelta(seconds=1)
+
+
+async def test_each_may_wait_for_the_other() -> None:
+    one, other = asyncio.Event(), asyncio.Event()
+
+    async def first() -> int:
+        one.set()
+        await other.wait()
+        return 1
+
+    async def second() -> str:
+        await one.wait()
+        other.set()
+        return "2"
+
+    assert await gather_both(first(), second()) == (1, "2")
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_an_error_is_raised_when_the_other_has_ended(is_first: bool) -> None:
+    ended = []
+
+    async def fails() -> None:
+        raise LookupError
+
+    async def works() -> None:
+        await asyncio.sleep(0)
+        ended.append(True)
+
+    with pytest.raises(LookupError):
+        await (gather_both(fails(), works()) if is_first else gather_both(works(), fails()))
+    assert ended
+
+
+async def test_who_gives_up_ends_both() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    task = asyncio.create_task(gather_both(waits(), waits()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [True, True]

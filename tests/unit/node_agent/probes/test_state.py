@@ -1,0 +1,196 @@
+"""Thresholds, delays and gates of probes, case by case and for any sequence of answers."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.core.pod import Container, ExecAction, Probe, TCPSocketAction
+from node_agent.probes.state import (
+    LIVENESS,
+    READINESS,
+    STARTUP,
+    ProbeResults,
+    ProbeState,
+    due_probes,
+    initial_state,
+    needs_address,
+    record_answer,
+)
+from tests.unit.node_agent.examples import NOW
+
+LONG_AGO = NOW - timedelta(days=1)
+UNKNOWN = ProbeResults(started=False, ready=False)
+
+
+def probe(period: int = 10, delay: int = 0, failures: int = 3, successes: int = 1) -> Probe:
+    return Probe(
+        tcp_socket=TCPSocketAction(port=1),
+        period_seconds=period,
+        initial_delay_seconds=delay,
+        failure_threshold=failures,
+        success_threshold=successes,
+        timeout_seconds=1,
+    )
+
+
+def wish(probes: dict[str, Probe]) -> Container:
+    return Container(
+        startup_probe=probes.get(STARTUP), liveness_probe=probes.get(LIVENESS), readiness_probe=probes.get(READINESS)
+    )
+
+
+def fresh(
+    probes: dict[str, Probe], share: float = 0.5, agent_age: float = 1e5, known: ProbeResults = UNKNOWN
+) -> ProbeState:
+    return initial_state(wish(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), share, known)
+
+
+def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
+    verdict = state.verdict
+    for one in answers:
+        state, verdict = record_answer(state, kind, one)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("probes", "verdict"),
+    [
+        ({}, ProbeResults(True, True, "")),
+        ({LIVENESS: probe()}, ProbeResults(True, True, "")),
+        ({READINESS: probe()}, ProbeResults(True, False, "")),
+        ({STARTUP: probe()}, ProbeResults(False, False, "")),
+    ],
+)
+def test_before_any_answer(probes: dict[str, Probe], verdict: ProbeResults) -> None:
+    assert fresh(probes).verdict == verdict
+
+
+def test_a_restarted_agent_goes_on_from_what_was_told() -> None:
+    known = ProbeResults(started=True, ready=True)
+    state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, known=known)
+    assert state.verdict == ProbeResults(True, True, "")
+    assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
+
+
+def test_programs_are_asked_without_an_address() -> None:
+    program = Probe(exec=ExecAction(command=("true",)))
+    assert not needs_address(wish({LIVENESS: program}))
+    assert needs_address(wish({LIVENESS: program, READINESS: probe()}))
+
+
+def test_a_verdict_changes_at_its_threshold() -> None:
+    ready = fresh({READINESS: probe(failures=2, successes=3)})
+    assert not after(ready, READINESS, True, True).ready
+    assert not after(ready, READINESS, True, True, False, True, True).ready
+    assert after(ready, READINESS, True, True, True).ready
+    assert after(ready, READINESS, True, True, True, False).ready
+    assert not after(ready, READINESS, True, True, True, False, False).ready
+    assert after(fresh({LIVENESS: probe()}), LIVENESS, False, False, True, False, False).failed == ""
+    assert after(fresh({LIVENESS: probe()}), LIVENESS, False, False, False).failed == LIVENESS
+    assert after(fresh({STARTUP: probe(failures=1)}), STARTUP, False) == ProbeResults(False, False, STARTUP)
+
+
+def test_an_answer_that_says_nothing_does_not_count() -> None:
+    assert after(fresh({LIVENESS: probe(failures=2)}), LIVENESS, False, None).failed == ""
+    assert after(fresh({LIVENESS: probe(failures=2)}), LIVENESS, False, None, False).failed == LIVENESS
+
+
+def test_a_container_is_not_asked_before_its_initial_delay() -> None:
+    state = initial_state(wish({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN)
+    assert state.wake_at(going=False) == NOW + timedelta(seconds=30)
+    assert due_probes(state, NOW + timedelta(seconds=29.9))[1] == ()
+    assert due_probes(state, NOW + timedelta(seconds=30))[1] == (LIVENESS,)
+
+
+@pytest.mark.parametrize(("agent_age", "delay"), [(0.0, 5.0), (9.9, 5.0), (10.0, 0.0)])
+def test_only_an_agent_that_has_just_begun_spreads_its_first_questions(agent_age: float, delay: float) -> None:
+    state = fresh({READINESS: probe(period=10)}, 0.5, agent_age)
+    assert state.wake_at(going=False) == NOW + timedelta(seconds=delay)
+
+
+def test_a_start_holds_the_others_back_and_lets_them_go_at_once() -> None:
+    state = fresh({STARTUP: probe(failures=30), LIVENESS: probe(), READINESS: probe()})
+    state, asked = due_probes(state, NOW)
+    assert asked == (STARTUP,)
+    assert state.wake_at(going=False) is None
+    state, verdict = record_answer(state, STARTUP, True)
+    assert verdict == ProbeResults(True, False, "")
+    assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
+
+
+@pytest.mark.parametrize("kind", [LIVENESS, STARTUP])
+def test_after_a_verdict_for_the_end_there_is_silence(kind: str) -> None:
+    state, verdict = record_answer(fresh({kind: probe(failures=1)}), kind, False)
+    assert verdict.failed == kind
+    assert due_probes(state, NOW + timedelta(days=1)) == (state, ())
+    assert state.wake_at(going=False) is None
+
+
+def test_of_a_pod_that_goes_only_readiness_is_asked() -> None:
+    state = fresh({LIVENESS: probe(), READINESS: probe()})
+    assert due_probes(state, NOW, going=True)[1] == (READINESS,)
+    assert due_probes(fresh({STARTUP: probe(), READINESS: probe()}), NOW, going=True)[1] == ()
+
+
+# --- for any sequence -------------------------------------------------------------------------------------------------
+
+PROBES = st.builds(probe, st.integers(1, 20), st.integers(0, 20), st.integers(1, 4), st.integers(1, 4))
+ONLY_ONE = st.builds(probe, st.integers(1, 20), st.integers(0, 20), st.integers(1, 4))
+WISHES = st.fixed_dictionaries({}, optional={STARTUP: ONLY_ONE, LIVENESS: ONLY_ONE, READINESS: PROBES})
+ANSWERS = st.lists(st.one_of(st.booleans(), st.none()), max_size=30)
+
+
+@given(PROBES, st.lists(st.booleans(), max_size=30))
+def test_readiness_is_what_the_last_full_run_of_answers_said(one: Probe, answers: list[bool]) -> None:
+    expected = False
+    for end in range(1, len(answers) + 1):
+        newest = answers[end - 1]
+        enough = one.success_threshold if newest else one.failure_threshold
+        if answers[:end][-enough:] == [newest] * enough:
+            expected = newest
+    assert after(fresh({READINESS: one}), READINESS, *answers).ready == expected
+
+
+@given(WISHES, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())
+def test_a_life_of_questions(
+    probes: dict[str, Probe], answers: list[bool | None], share: float, agent_age: float, going: bool
+) -> None:
+    """Waking when told to always finds something to ask; nothing is asked too early, too often or out of turn."""
+    state, now = fresh(probes, share, agent_age), NOW
+    last: dict[str, datetime] = {}
+    silent: set[str] = set()
+    for one in answers:
+        at = state.wake_at(going)
+        if at is None:
+            assert due_probes(state, now + timedelta(days=1), going) == (state, ())
+            return
+        assert due_probes(state, at - timedelta(microseconds=1), going)[1] == ()
+        now = max(now, at)
+        started = state.verdict.started
+        state, asked = due_probes(state, now, going)
+        assert asked
+        for kind in asked:
+            elapsed = (now - NOW).total_seconds()
+            assert elapsed >= probes[kind].initial_delay_seconds
+            assert kind not in last or now - last[kind] >= timedelta(seconds=probes[kind].period_seconds)
+            assert (
+                kind in last
+                or elapsed <= max(probes[kind].initial_delay_seconds, probes[kind].period_seconds)
+                or STARTUP in probes
+            )
+            assert (kind == STARTUP) != started
+            assert kind not in silent
+            assert kind == READINESS or not going
+            last[kind] = now
+            assert kind not in due_probes(state, now + timedelta(days=1), going)[1], (
+                "it is asked while an answer is due"
+            )
+            state, verdict = record_answer(state, kind, one)
+            silent |= {verdict.failed} if verdict.failed else set()
+            silent |= {STARTUP} if verdict.started else set()
+            assert not verdict.ready or verdict.started
+            assert verdict.failed in {"", STARTUP, LIVENESS} & {"", *probes}

@@ -1,0 +1,16 @@
+"""What the agent reads from the labels of a container."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from node_agent.runtime import container as label
+from tests.unit.node_agent.examples import container, pod
+
+
+@pytest.mark.parametrize("text", ["abc", "-1", "", "１", "9" * 40])
+def test_a_number_that_is_none_counts_as_nothing(text: str) -> None:
+    one = dataclasses.replace(container(pod()), labels={label.RESTARTS: text, label.CRASHES: text, label.ATTEMPT: text})
+    assert (one.restarts, one.crashes, one.attempt) == (0, 0, 0)

@@ -1,0 +1,96 @@
+"""What of dead containers and unused images goes, and what stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from api.network.attach import NODE_AGENT, AttachRequest
+from node_agent.runtime.container import RuntimeContainer
+from node_agent.runtime.container_gc import ContainerPolicy, SandboxGC, containers_to_remove
+from node_agent.runtime.spec import sandbox_config
+from reconcile.errors import NotReady
+from tests.unit.node_agent.examples import NOW, UID, container, pod, sandbox
+from tests.unit.node_agent.world import World, world
+
+WEB = pod()
+DEAD = [container(WEB, state="exited", restarts=number, ended=90 - number) for number in range(4)]
+DEFAULT = ContainerPolicy()
+
+
+def going(
+    found: list[RuntimeContainer], policy: ContainerPolicy = DEFAULT, pods: tuple[str, ...] = (UID,)
+) -> list[str]:
+    return [one.id for one in containers_to_remove(found, policy, NOW, pods)]
+
+
+def test_the_newest_dead_container_stays() -> None:
+    assert going([sandbox(), container(WEB, restarts=4), *DEAD]) == ["main-2", "main-1", "main-0"]
+    assert going([sandbox(), *DEAD]) == ["main-2", "main-1", "main-0"]
+    assert going([sandbox(), *DEAD], ContainerPolicy(per_container=3)) == ["main-0"]
+
+
+def test_what_ended_a_moment_ago_stays() -> None:
+    assert going([sandbox(), *DEAD], ContainerPolicy(least_age=timedelta(seconds=89))) == ["main-1", "main-0"]
+
+
+def test_what_nobody_has_started_yet_and_what_runs_stays() -> None:
+    unborn = container(WEB, state="created", restarts=9)
+    assert going([sandbox(), unborn, container(WEB, restarts=8), container(WEB, restarts=7)]) == []
+
+
+def test_pods_without_a_worker_are_left_to_the_sweep() -> None:
+    assert going([sandbox(), *DEAD], pods=()) == []
+
+
+def test_an_older_sandbox_goes_when_it_has_no_container_any_more() -> None:
+    older = sandbox(0, "exited", "0ld")
+    newest = sandbox(1, "exited")
+    inside = container(WEB, state="exited", inside="0ld", restarts=1)
+    assert going([newest, older]) == ["0ld"]
+    assert going([newest, older, inside]) == []
+    assert going([newest, older, inside, container(WEB, state="exited", restarts=2)]) == [inside.id, "0ld"]
+    assert going([newest, replace(older, state="running")]) == []
+
+
+async def attached_sandbox(here: World, attempt: int) -> str:
+    identity = await here.docker.create(sandbox_config(pod(), "pause", attempt, here.host))
+    request = AttachRequest(sandbox=identity, netns="/proc/1/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
+    await here.network.attach(request)
+    return identity
+
+
+async def test_only_what_docker_no_longer_has_is_detached(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        lost, stays = await attached_sandbox(here, 0), await attached_sandbox(here, 1)
+        await here.docker.remove(lost)
+        await SandboxGC(here.docker, here.network).collect()
+        assert here.switch.attached == {stays}
+
+
+async def test_a_sandbox_that_is_made_meanwhile_stays(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        lost = await attached_sandbox(here, 0)
+        await here.docker.remove(lost)
+        made: list[str] = []
+
+        async def make_another() -> None:
+            identity = await here.docker.create(sandbox_config(pod(), "pause", 1, here.host))
+            made.append(identity)
+            here.switch.attached.add(identity)
+
+        here.switch.while_listing = make_another
+        await SandboxGC(here.docker, here.network).collect()
+        assert here.switch.attached == set(made)
+
+
+async def test_while_docker_is_away_nothing_is_detached(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        identity = await attached_sandbox(here, 0)
+        here.docker.trouble = NotReady("Docker does not answer")
+        with pytest.raises(NotReady):
+            await SandboxGC(here.docker, here.network).collect()
+        assert here.switch.attached == {identity}

@@ -1,0 +1,186 @@
+"""Probes and hooks in the life of a pod, against a Docker in memory, with the agent killed after every single call."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.pod import Pod, PodSpec
+from api.meta.types import ObjectMeta
+from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.world import World, kill_anywhere, world
+
+POLITE = """command: ["trap 'exit 0' TERM"]"""
+FIRST = "periodSeconds: 1, failureThreshold: 1"
+
+
+def probed(*probes: str, command: str = POLITE, spec: str = "", more: str = "") -> Pod:
+    return pod(f"[{{name: main, image: toolbox, {command}, {', '.join(probes)}}}{more}]", spec)
+
+
+def asks(program: str, more: str = FIRST) -> str:
+    return f"{{exec: {{command: [{program}]}}, {more}}}"
+
+
+def hook(which: str, program: str) -> str:
+    return f"lifecycle: {{{which}: {{exec: {{command: [{program}]}}}}}}"
+
+
+HEALTHY = probed(
+    *(f"{kind}Probe: {asks('exit 0', 'periodSeconds: 60')}" for kind in ("startup", "liveness", "readiness"))
+)
+SICK = probed(f"livenessProbe: {asks('exit 1')}", spec="  restartPolicy: OnFailure")
+NEVER_UP = probed(f"startupProbe: {asks('exit 1')}", spec="  restartPolicy: Never")
+GREETED = probed(hook("postStart", "exit 0"), more=", {name: side, image: toolbox}")
+REBUFFED = probed(hook("postStart", "exit 1"), spec="  restartPolicy: Never")
+LEAVING = probed(hook("preStop", "echo bye"))
+
+
+def waiting(here: World) -> str:
+    state = here.status.container_statuses[0].state if here.status.container_statuses else None
+    return state.waiting.reason if state is not None and state.waiting is not None else ""
+
+
+def is_ready(here: World) -> bool:
+    return any(one.type == "Ready" and one.status == "True" for one in here.status.conditions)
+
+
+async def healthy(here: World) -> None:
+    """Every probe goes well."""
+    await here.live(HEALTHY, lambda: is_ready(here))
+
+
+async def sick(here: World) -> None:
+    """It fails its liveness probe, is started again at once although it ended well, fails again, and has to wait."""
+    await here.live(SICK, lambda: waiting(here) == "CrashLoopBackOff")
+
+
+async def never_up(here: World) -> None:
+    """It fails its startup probe and is not to come back."""
+    await here.live(NEVER_UP, lambda: here.status.phase == "Succeeded")
+
+
+async def greeted(here: World) -> None:
+    """The hook comes before the next container."""
+    await here.live(GREETED, lambda: is_ready(here))
+    assert ("main", "exit 0") in here.docker.executed
+
+
+async def rebuffed(here: World) -> None:
+    """The hook fails, and so does the pod."""
+    await here.live(REBUFFED, lambda: here.status.phase in {"Failed", "Succeeded"})
+
+
+async def leaves(here: World) -> None:
+    """The hook runs before the container is asked to stop, whoever asks."""
+    await here.once("runs", lambda: here.live(LEAVING, lambda: is_ready(here)))
+    if not here.gone:
+        await here.live(LEAVING, lambda: here.gone, leave=True)
+    assert ("main", "echo bye") in here.docker.executed
+
+
+@pytest.mark.parametrize("scenario", [healthy, sick, never_up, greeted, rebuffed, leaves])
+async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
+    scenario: Callable[[World], Awaitable[None]], tmp_path: Path
+) -> None:
+    await kill_anywhere(scenario, tmp_path)
+
+
+async def test_readiness_comes_and_goes_and_is_told_at_once(tmp_path: Path) -> None:
+    wish = probed(f"readinessProbe: {asks('ready')}")
+    async with world(tmp_path / "w") as here:
+        here.docker.programs["ready"] = 1
+        await here.live(wish, lambda: ("Unhealthy", "Readiness probe failed: exit code 1", "main") in here.told)
+        assert here.status.phase == "Running"
+        assert not is_ready(here)
+        here.docker.programs["ready"] = 0
+        await here.live(wish, lambda: is_ready(here))
+        here.docker.programs["ready"] = 1
+        await here.live(wish, lambda: not is_ready(here))
+        assert here.status.container_statuses[0].started
+        assert here.restarts() == [0]
+
+
+async def test_a_restarted_agent_does_not_take_readiness_back(tmp_path: Path) -> None:
+    slow = "periodSeconds: 1, timeoutSeconds: 600"
+    wish = probed(*(f"{kind}Probe: {asks('well', slow)}" for kind in ("startup", "readiness")))
+    async with world(tmp_path / "w") as here:
+        here.docker.programs["well"] = 0
+        await here.live(wish, lambda: is_ready(here))
+        here.statuses.clear()
+        asked = len(here.docker.executed)
+        del here.docker.programs["well"]
+        await here.live(wish, lambda: len(here.docker.executed) > asked)
+        assert all(row.ready and row.started for status in here.statuses for row in status.container_statuses)
+        assert is_ready(here)
+
+
+async def test_what_a_probe_ends_is_told_and_has_the_grace_of_the_probe(tmp_path: Path) -> None:
+    own = asks("exit 1", f"{FIRST}, terminationGracePeriodSeconds: 1")
+    wish = probed(f"livenessProbe: {own}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.restarts() == [1])
+        assert ("Unhealthy", "Liveness probe failed: exit code 1", "main") in here.told
+        assert ("Killing", "Container main failed liveness probe, will be restarted", "main") in here.told
+        assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
+
+
+async def test_a_failed_post_start_hook_is_told_and_ends_the_container(tmp_path: Path) -> None:
+    soon = "  terminationGracePeriodSeconds: 1"
+    wish = probed(hook("postStart", "exit 1"), command="command: [deaf]", spec=soon)
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: here.restarts() == [1])
+        assert ("FailedPostStartHook", "PostStartHook failed: exit code 1", "main") in here.told
+        reasons = [row.state.waiting for status in here.statuses for row in status.container_statuses]
+        assert "PostStartHookError" in {state.reason for state in reasons if state is not None}
+        assert not any(row.ready for status in here.statuses for row in status.container_statuses)
+
+
+async def test_a_post_start_hook_that_takes_long_does_not_hold_up_the_end_of_the_pod(tmp_path: Path) -> None:
+    wish = probed(hook("postStart", "endless"), more=", {name: side, image: toolbox}")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: ("main", "endless") in here.docker.executed)
+        assert here.status.phase == "Pending"
+        assert here.docker.find("side") == []
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert ("main", "SIGTERM") in here.docker.signals
+
+
+async def test_a_pre_stop_hook_that_takes_too_long_is_cut_off_and_the_container_is_asked_all_the_same(
+    tmp_path: Path,
+) -> None:
+    wish = probed(hook("preStop", "endless"))
+    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=1)
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: is_ready(here))
+        await here.live(replace(wish, metadata=going), lambda: here.gone)
+        words = "PreStopHook failed: it took longer than there was time"
+        assert ("FailedPreStopHook", words, "main") in here.told
+        assert [one for one in here.docker.signals if one[0] == "main"] == [("main", "SIGTERM")]
+        ended = next(status for status in reversed(here.statuses) if status.container_statuses[0].state.terminated)
+        assert ended.phase == "Succeeded"
+
+
+async def test_a_pre_stop_hook_is_not_run_without_grace_nor_in_what_has_ended(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        wish = probed(hook("preStop", "echo bye"), command="command: [exit 0]", spec="  restartPolicy: Never")
+        await here.live(wish, lambda: here.status.phase == "Succeeded")
+        await here.live(wish, lambda: here.gone, leave=True)
+        assert here.docker.executed == []
+    async with world(tmp_path / "v") as here:
+        going = replace(LEAVING.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=0)
+        await here.live(LEAVING, lambda: is_ready(here))
+        await here.live(replace(LEAVING, metadata=going), lambda: here.gone)
+        assert here.docker.executed == []
+
+
+async def test_an_agent_that_knows_only_the_containers_runs_their_pre_stop_hook(tmp_path: Path) -> None:
+    remains = Pod(metadata=ObjectMeta(name="unknown", uid=UID), spec=PodSpec(termination_grace_period_seconds=30))
+    async with world(tmp_path / "w") as here:
+        await here.live(LEAVING, lambda: is_ready(here))
+        await here.live(remains, lambda: here.gone, leave=True)
+        assert here.docker.executed == [("main", "echo bye")]
+        assert here.left()["containers"] == []

@@ -1,0 +1,116 @@
+"""When Docker is asked what it holds of a pod, and when what was seen is good enough."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node_agent.pods.manager import Pleg
+from node_agent.runtime.container import ATTEMPT, POD_UID, RuntimeContainer
+from node_agent.runtime.pleg import PodCache
+from node_agent.runtime.spec import ContainerConfig
+from reconcile.errors import NotReady
+from tests.testbed.docker.fake import FakeDocker
+from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.one_node import until_true
+from tests.unit.node_agent.world import world
+
+
+async def container(docker: FakeDocker) -> str:
+    identity = await docker.create(ContainerConfig("box", "pause", {POD_UID: UID, ATTEMPT: "0"}))
+    await docker.start(identity)
+    return identity
+
+
+async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
+    docker = FakeDocker("pause")
+    sight = PodCache(docker, UID)
+    identity = await container(docker)
+    before = docker.calls
+    first, second = await sight.look(), await sight.look()
+    assert first is second
+    assert docker.calls == before + 1
+    docker.end(identity, 3)
+    sight.blur()
+    [box] = (await sight.look()).everything
+    assert box.exit_code == 3
+
+
+async def test_what_docker_did_not_answer_is_asked_again() -> None:
+    docker = FakeDocker("pause")
+    sight = PodCache(docker, UID)
+    await container(docker)
+    docker.trouble = NotReady("away")
+    with pytest.raises(NotReady):
+        await sight.look()
+    docker.trouble = None
+    assert (await sight.look()).everything
+
+
+async def test_what_happens_while_docker_answers_is_not_missed() -> None:
+    class Slow(FakeDocker):
+        async def pod_containers(self, uid: str) -> list[RuntimeContainer]:
+            answer = await super().pod_containers(uid)
+            answering.set()
+            await go_on.wait()
+            return answer
+
+    answering, go_on = asyncio.Event(), asyncio.Event()
+    docker = Slow("pause")
+    sight = PodCache(docker, UID)
+    identity = await container(docker)
+    looking = asyncio.create_task(sight.look())
+    await answering.wait()
+    docker.end(identity, 3)
+    sight.blur()
+    go_on.set()
+    [old] = (await looking).everything
+    [new] = (await sight.look()).everything
+    assert (old.running, new.running) == (True, False)
+
+
+async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
+    docker = FakeDocker("pause")
+    sight = PodCache(docker, UID)
+    identity = await container(docker)
+    assert sight.agrees({}), "nothing was seen yet: the next look sees all there is"
+    await sight.look()
+    assert sight.agrees({identity: "running"})
+    assert not sight.agrees({identity: "exited"})
+    assert not sight.agrees({})
+    sight.blur()
+    assert sight.agrees({})
+
+
+async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) -> None:
+    async with world(tmp_path / "host") as here:
+        worker = here.worker(pod())
+        relist = Pleg(here.docker, {UID: worker})
+        tasks = [
+            asyncio.create_task(here.docker.follow(lambda _: worker.look(), worker.look)),
+            asyncio.create_task(worker.run()),
+        ]
+        try:
+            await until_true(lambda: here.docker.running("main"))
+            await until_true(lambda: not worker.sight.agrees({}))
+            one = here.docker.running("main")
+            assert one is not None
+            here.docker.quiet = True
+            here.docker.end(one.id, 1)
+            here.docker.quiet = False
+            await relist.compare()
+            await until_true(lambda: here.restarts() == [1])
+            await until_true(lambda: [row.restart_count for row in here.status.container_statuses] == [1])
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+async def test_what_is_started_after_a_pull_is_seen_without_any_event(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.docker.images.remove("toolbox")
+        here.docker.pulls["toolbox"] = None
+        here.docker.quiet = True
+        await here.live(pod(), lambda: here.status.phase == "Running")

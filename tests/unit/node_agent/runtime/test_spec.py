@@ -1,0 +1,180 @@
+"""What is asked of Docker for a pod."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from api.core.pod import PodStatus
+from api.validation.static_pods import from_master
+from node_agent.cgroups.hierarchy import cpu_quota, cpu_shares
+from node_agent.host import HostInfo
+from node_agent.runtime import container as label
+from node_agent.runtime.environment import EnvSources, container_env, expand
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config, oom_score, sandbox_config
+from tests.unit.node_agent.examples import SANDBOX, UID, pod, with_status
+
+HOST = HostInfo("/pods", 8 << 30, -1000)
+
+FULL = """\
+[{
+  name: main, image: toolbox:1, command: ["sh", "-c"], args: ["echo $(WHO) $$(WHO) $(NOBODY)"], workingDir: /tmp,
+  env: [
+    {name: WHO, value: web}, {name: GREETING, value: "hi $(WHO)"},
+    {name: ADDRESS, valueFrom: {fieldRef: {fieldPath: status.podIP}}},
+    {name: APP, valueFrom: {fieldRef: {fieldPath: "metadata.labels['app.io/name']"}}},
+    {name: URL, value: "http://$(ADDRESS)/"}],
+  resources: {requests: {cpu: 250m}, limits: {cpu: "1.5", memory: 64Mi}},
+  volumeMounts: [{name: scratch, mountPath: /scratch}, {name: logs, mountPath: /logs, readOnly: true}]}]"""
+VOLUMES = "  volumes: [{name: scratch, emptyDir: {}}, {name: logs, hostPath: {path: /var/log}}]"
+POD = with_status(
+    pod(FULL, VOLUMES, ", labels: {app.io/name: shop}, annotations: {note: kept}"),
+    PodStatus(qos_class="Burstable", pod_ip="10.128.0.2", host_ip="10.245.2.3"),
+)
+
+
+def test_a_container_is_asked_for_as_its_manifest_says() -> None:
+    spec = container_config(
+        POD,
+        POD.spec.containers[0],
+        "sha256:1",
+        SANDBOX,
+        2,
+        1,
+        HOST,
+        SecurityOptions(),
+        container_env(POD, POD.spec.containers[0], EnvSources()),
+    )
+    assert spec.name == f"k8s_main_web_red_{UID}_2"
+    assert (spec.entrypoint, spec.command) == (("sh", "-c"), ("echo web $(WHO) $(NOBODY)",))
+    assert spec.environment == (
+        "WHO=web",
+        "GREETING=hi web",
+        "ADDRESS=10.128.0.2",
+        "APP=shop",
+        "URL=http://10.128.0.2/",
+    )
+    assert spec.binds == (
+        f"/pods/{UID}/volumes/kubernetes.io~empty-dir/scratch:/scratch",
+        "/var/log:/logs:ro",
+        f"/pods/{UID}/containers/main/00000002:/dev/termination-log",
+        f"/pods/{UID}/etc-hosts:/etc/hosts",
+        f"/pods/{UID}/resolv.conf:/etc/resolv.conf",
+    )
+    assert (spec.network, spec.ipc) == (f"container:{SANDBOX}", f"container:{SANDBOX}")
+    assert (spec.cpu_shares, spec.cpu_quota, spec.memory) == (256, 150_000, 64 << 20)
+    assert spec.oom_score_adj == 1000 - 1000 * (64 << 20) // (8 << 30)
+    assert spec.labels["annotation.io.kubernetes.container.restartCount"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("resources", "more", "score"),
+    [
+        ("{limits: {cpu: 1, memory: 64Mi}}", "", -997),
+        ("{}", "", 1000),
+        ("{requests: {memory: 8Gi}}", "", 3),
+        ("{requests: {memory: 1}}", "", 999),
+        ("{requests: {memory: 4Gi}}", "", 500),
+        ("{}", "  priorityClassName: system-node-critical\n  priority: 2000001000", -997),
+        ("{}", "  priorityClassName: system-node-critical", 1000),
+        ("{}", "  priorityClassName: system-cluster-critical", 1000),
+        ("{}", "  priority: 2000001000", 1000),
+    ],
+)
+def test_the_score_says_how_early_the_kernel_takes_a_container(resources: str, more: str, score: int) -> None:
+    wish = from_master(pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
+    assert oom_score(wish, wish.spec.containers[0], 8 << 30) == score
+
+
+def test_args_alone_keep_the_image_entrypoint() -> None:
+    wish = pod("[{name: main, image: a, args: [x]}]")
+    spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
+    assert (spec.entrypoint, spec.command) == (None, ("x",))
+
+
+def test_a_command_alone_drops_the_image_arguments() -> None:
+    wish = pod("[{name: main, image: a, command: [x]}]")
+    spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
+    assert (spec.entrypoint, spec.command) == (("x",), ())
+
+
+def test_the_sandbox_bears_the_marks_of_its_pod() -> None:
+    spec = sandbox_config(POD, "pause", 3, HOST)
+    assert spec.name == f"k8s_POD_web_red_{UID}_3"
+    assert spec.labels["app.io/name"] == "shop"
+    assert spec.labels["annotation.note"] == "kept"
+    assert spec.labels["io.kubernetes.docker.type"] == "podsandbox"
+    assert (spec.network, spec.hostname) == ("none", "web")
+
+
+def test_a_label_cannot_take_the_place_of_a_mark() -> None:
+    wish = pod(meta=', labels: {io.kubernetes.docker.type: container, io.kubernetes.pod.uid: "other"}')
+    labels = sandbox_config(wish, "pause", 0, HOST).labels
+    assert (labels["io.kubernetes.docker.type"], labels["io.kubernetes.pod.uid"]) == ("podsandbox", UID)
+
+
+def test_every_field_that_is_accepted_has_a_value() -> None:
+    wishes = {
+        "metadata.name": "web",
+        "metadata.namespace": "red",
+        "metadata.uid": UID,
+        "spec.nodeName": "node-1",
+        "spec.serviceAccountName": "",
+        "status.hostIP": "10.245.2.3",
+        "status.hostIPs": "10.245.2.3",
+        "status.podIP": "10.128.0.2",
+        "status.podIPs": "10.128.0.2",
+        "metadata.annotations['note']": "kept",
+        "metadata.labels['none']": "",
+    }
+    rows = ", ".join(
+        f'{{name: V{number}, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}' for number, path in enumerate(wishes)
+    )
+    wish = pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
+    known = with_status(wish, POD.status)
+    assert list(container_env(known, known.spec.containers[0], EnvSources()).values()) == list(wishes.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "becomes"),
+    [("$(A)", "1"), ("$$(A)", "$(A)"), ("$$$(A)", "$1"), ("$(B)", "$(B)"), ("$A", "$A"), ("$(", "$("), ("$$", "$")],
+)
+def test_variables_in_words(text: str, becomes: str) -> None:
+    assert expand(text, {"A": "1"}) == becomes
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="$")))
+def test_words_without_a_dollar_stay(text: str) -> None:
+    assert expand(text, {"A": "1"}) == text
+
+
+@pytest.mark.parametrize(("milli", "shares"), [(0, 2), (1, 2), (100, 102), (1000, 1024), (10**9, 262_144)])
+def test_shares(milli: int, shares: int) -> None:
+    assert cpu_shares(milli) == shares
+
+
+@pytest.mark.parametrize(("milli", "quota"), [(0, 0), (1, 1000), (500, 50_000), (2000, 200_000)])
+def test_quota(milli: int, quota: int) -> None:
+    assert cpu_quota(milli) == quota
+
+
+def test_files_of_ours_give_way_to_mounts() -> None:
+    paths = ("/etc/hosts/", "/etc/resolv.conf", "/dev/termination-log")
+    mounts = f"[{', '.join(f'{{name: v, mountPath: {path}}}' for path in paths)}]"
+    wish = pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
+    spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
+    assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]
+
+
+def test_no_annotation_or_label_of_a_pod_stands_in_for_ours() -> None:
+    wish = pod()
+    theirs = {key.removeprefix("annotation."): "abc" for key in label.RESERVED_LABELS}
+    meta = replace(
+        wish.metadata, annotations={**theirs, "note": "kept"}, labels=dict.fromkeys(label.RESERVED_LABELS, "abc")
+    )
+    spec = sandbox_config(replace(wish, metadata=meta), "pause", 0, HOST)
+    assert spec.labels["annotation.note"] == "kept"
+    assert "abc" not in spec.labels.values()

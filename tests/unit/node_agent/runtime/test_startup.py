@@ -1,0 +1,306 @@
+"""Init containers, sidecars and ephemeral containers: who has his turn, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace as changed
+
+from api.core.pod import ContainerStatus, EphemeralContainer, Pod, PodStatus
+from node_agent.pods.status import StatusInputs, compute_pod_status
+from node_agent.probes.state import ProbeResults
+from node_agent.runtime.actions import PodActions, compute_pod_actions
+from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
+from node_agent.runtime.startup import KillReason, LifecycleState, kill_reason
+from node_agent.runtime.termination import plan_termination
+from tests.unit.node_agent.examples import NOW, container, held, pod, sandbox, with_status
+
+INIT = """\
+  initContainers:
+  - {name: first, image: toolbox}
+  - {name: proxy, image: toolbox, restartPolicy: Always}
+  - {name: second, image: toolbox}
+  - {name: late, image: toolbox, restartPolicy: Always}
+"""
+WEB = pod(spec=INIT)
+NEVER = pod(spec=INIT + "  restartPolicy: Never")
+FACTS = StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW)
+
+
+def ended(of: Pod, name: str, code: int = 0, **other: float) -> RuntimeContainer:
+    return container(of, name, state="exited", code=code, **other)  # type: ignore[arg-type]
+
+
+def starts(actions: PodActions) -> list[str]:
+    return [one.wish.name for one in actions.start]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        ([], ["first"]),
+        (["first"], []),
+        (["first!"], ["proxy"]),
+        (["first!", "proxy"], ["second"]),
+        (["first!", "proxy", "second"], []),
+        (["first!", "proxy", "second!"], ["late"]),
+        (["first!", "proxy", "second!", "late"], ["main"]),
+        (["first!", "proxy", "second!", "late", "main"], []),
+        (["first!", "proxy!", "second!", "late", "main"], ["proxy"]),
+        (["proxy", "late", "main"], []),
+        (["main!"], ["proxy", "late", "main"]),
+    ],
+)
+def test_one_after_the_other(found: list[str], wanted: list[str]) -> None:
+    """`name!` has ended with 0. Where one of the pod's own containers was tried, init is over."""
+    seen = held(*(ended(WEB, one[:-1]) if one.endswith("!") else container(WEB, one) for one in found))
+    assert starts(compute_pod_actions(WEB, seen, NOW)) == wanted
+
+
+def test_an_init_container_that_fails_is_tried_again_and_holds_up_the_rest() -> None:
+    actions = compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
+    assert not actions.start
+    assert actions.wake_at() == NOW + timedelta(seconds=6)
+    assert starts(compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)) == [
+        "first"
+    ]
+
+
+def test_an_init_container_that_fails_for_good_ends_the_pod() -> None:
+    seen = held(ended(NEVER, "first", 2))
+    assert compute_pod_actions(NEVER, seen, NOW).finished
+    status = compute_pod_status(NEVER, seen, FACTS)
+    assert status.phase == "Failed"
+    conditions = {row.type: (row.status, row.reason, row.message) for row in status.conditions}
+    wanted = ("False", "ContainersNotInitialized", "containers with incomplete status: [first proxy second late]")
+    assert conditions["Initialized"] == wanted
+
+
+def test_a_new_sandbox_begins_with_the_first_init_container() -> None:
+    done = [ended(WEB, "first"), ended(WEB, "second"), container(WEB, "proxy"), container(WEB, "main")]
+    actions = compute_pod_actions(WEB, held(*done, box=sandbox(state="exited", attempt=1)), NOW)
+    assert actions.sandbox_attempt == 2
+    assert [(one.wish.name, one.restarts) for one in actions.start] == [("first", 1)]
+    inside = group_containers([*done, sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
+        **container(WEB, "first", restarts=1, inside="new").labels})])  # fmt: skip
+    again = compute_pod_actions(WEB, inside, NOW)
+    assert [(one.wish.name, one.restarts) for one in again.start] == [("proxy", 1)]
+    assert sorted(one.name for one in again.kill) == ["main", "proxy"]
+
+
+def test_while_init_runs_the_others_wait_for_it() -> None:
+    status = compute_pod_status(WEB, held(container(WEB, "first")), FACTS)
+    assert status.phase == "Pending"
+    (main,) = status.container_statuses
+    assert main.state.waiting is not None
+    assert main.state.waiting.reason == "PodInitializing"
+    first, proxy, second, late = status.init_container_statuses
+    assert first.state.running is not None
+    assert [row.ready for row in (first, proxy, second, late)] == [False] * 4
+    assert {row.state.waiting.reason for row in (proxy, second, late) if row.state.waiting} == {"PodInitializing"}
+
+
+def test_a_pod_whose_sandbox_was_replaced_waits_for_init_again() -> None:
+    old = ended(WEB, "main", 137)
+    seen = group_containers([old, sandbox(1, identity="new"), container(WEB, "first", restarts=1, inside="new")])
+    (main,) = compute_pod_status(WEB, seen, FACTS).container_statuses
+    assert main.state.waiting is not None
+    assert main.state.waiting.reason == "PodInitializing"
+    assert main.last_state.terminated is not None
+
+
+RUNNING = held(
+    ended(WEB, "first"), container(WEB, "proxy"), ended(WEB, "second"), container(WEB, "late"), container(WEB)
+)
+
+
+def test_an_initialized_pod_counts_its_sidecars() -> None:
+    status = compute_pod_status(WEB, RUNNING, FACTS)
+    assert [(row.name, row.ready, row.started) for row in status.init_container_statuses] == [
+        ("first", True, False),
+        ("proxy", True, True),
+        ("second", True, False),
+        ("late", True, True),
+    ]
+    assert {row.type: row.status for row in status.conditions}["Initialized"] == "True"
+    broken = held(container(WEB), container(WEB, "late"), ended(WEB, "proxy"))
+    conditions = {row.type: (row.status, row.message) for row in compute_pod_status(WEB, broken, FACTS).conditions}
+    assert conditions["Ready"] == ("False", "containers with unready status: [proxy]")
+    assert conditions["Initialized"][0] == "True"
+
+
+def test_sidecars_end_after_the_others_last_first() -> None:
+    deadline = NOW + timedelta(seconds=30)
+
+    def asked(*names: str) -> list[str]:
+        seen = held(*(container(WEB, name) for name in names))
+        return [one.name for one in plan_termination(WEB, seen, frozenset(), deadline, NOW).signal]
+
+    assert asked("main", "proxy", "late") == ["main"]
+    assert asked("proxy", "late") == ["late"]
+    assert asked("proxy") == ["proxy"]
+    late = plan_termination(WEB, held(container(WEB), container(WEB, "proxy")), frozenset(), deadline, deadline)
+    assert [one.name for one in late.kill] == ["main", "proxy"]
+
+
+def test_a_pod_is_over_when_its_sidecars_have_ended_too() -> None:
+    wish = with_status(NEVER, PodStatus(phase="Running"))
+    seen = held(ended(wish, "main"), container(wish, "proxy"))
+    assert compute_pod_actions(wish, seen, NOW).finished
+    assert compute_pod_status(wish, seen, FACTS).phase == "Running"
+    over = compute_pod_status(wish, held(ended(wish, "main"), ended(wish, "proxy", 143)), FACTS)
+    assert over.phase == "Succeeded"
+    proxy = over.init_container_statuses[1]
+    assert proxy.state.terminated is not None
+
+
+def debugged(of: Pod) -> Pod:
+    extra = EphemeralContainer(name="debug", image="toolbox", target_container_name="main")
+    return changed(of, spec=changed(of.spec, ephemeral_containers=(extra,)))
+
+
+def with_extra(seen: RuntimePod, wish: Pod, state: str) -> RuntimePod:
+    return group_containers([*seen.everything, container(wish, "debug", state=state)])
+
+
+def test_an_ephemeral_container_starts_at_once_and_never_again() -> None:
+    wish = debugged(WEB)
+    assert starts(compute_pod_actions(wish, held(container(wish, "first")), NOW)) == ["debug"]
+    assert starts(compute_pod_actions(wish, RUNNING, NOW)) == ["debug"]
+    for state in ("running", "exited"):
+        assert not compute_pod_actions(wish, with_extra(RUNNING, wish, state), NOW).start
+    left = with_extra(RUNNING, wish, "created")
+    assert (starts(compute_pod_actions(wish, left, NOW)), len(compute_pod_actions(wish, left, NOW).remove)) == (
+        ["debug"],
+        1,
+    )
+    assert not compute_pod_actions(
+        wish, group_containers([sandbox(state="exited"), container(wish, "debug")]), NOW
+    ).finished
+
+
+def test_an_ephemeral_container_is_told_beside_the_others() -> None:
+    wish = debugged(WEB)
+    status = compute_pod_status(wish, with_extra(RUNNING, wish, "exited"), FACTS)
+    (row,) = status.ephemeral_container_statuses
+    assert row.state.terminated is not None
+    assert [one.name for one in status.container_statuses] == ["main"]
+    assert {one.type: one.status for one in status.conditions}["Ready"] == "True"
+
+
+TCP = "{tcpSocket: {port: 1}}"
+PROBED = f"name: main, image: toolbox, startupProbe: {TCP}, readinessProbe: {TCP}, livenessProbe: {TCP}"
+PROBED_POD = pod(f"[{{{PROBED}}}]")
+HOOKED = pod(
+    "[{name: main, image: toolbox, lifecycle: {postStart: {exec: {command: [a]}}}}, {name: side, image: toolbox}]"
+)
+BESIDE = pod(
+    spec=f"""\
+  initContainers:
+  - {{name: proxy, image: toolbox, restartPolicy: Always, startupProbe: {TCP}}}
+"""
+)
+
+
+def told(verdict: ProbeResults) -> LifecycleState:
+    return LifecycleState({"main-0": verdict, "proxy-0": verdict})
+
+
+def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating: bool = False) -> ContainerStatus:
+    facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, terminating=terminating, progress=progress)
+    return compute_pod_status(of, held(*found), facts).container_statuses[0]
+
+
+@pytest.mark.parametrize(
+    ("progress", "started", "ready"),
+    [
+        (LifecycleState(), False, False),
+        (told(ProbeResults(False, False)), False, False),
+        (told(ProbeResults(True, False)), True, False),
+        (told(ProbeResults(True, True)), True, True),
+        (told(ProbeResults(True, True, "Liveness")), True, True),
+    ],
+)
+def test_a_container_is_started_and_ready_when_its_probes_say_so(
+    progress: LifecycleState, started: bool, ready: bool
+) -> None:
+    seen = row(PROBED_POD, progress, container(PROBED_POD))
+    assert (seen.started, seen.ready) == (started, ready)
+    assert seen.state.running is not None
+    facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, progress=progress)
+    conditions = {
+        one.type: one for one in compute_pod_status(PROBED_POD, held(container(PROBED_POD)), facts).conditions
+    }
+    assert conditions["Ready"].status == conditions["ContainersReady"].status == str(ready)
+    assert conditions["Ready"].message == ("" if ready else "containers with unready status: [main]")
+
+
+def test_of_a_pod_that_goes_readiness_is_still_told() -> None:
+    assert row(PROBED_POD, told(ProbeResults(True, True)), container(PROBED_POD), terminating=True).ready
+    assert not row(PROBED_POD, told(ProbeResults(True, False)), container(PROBED_POD), terminating=True).ready
+    assert not row(
+        PROBED_POD, told(ProbeResults(True, True)), container(PROBED_POD, state="exited"), terminating=True
+    ).ready
+
+
+def test_a_hook_is_run_before_what_comes_after_and_until_then_the_container_does_not_count_as_running() -> None:
+    main = container(HOOKED)
+    assert compute_pod_actions(HOOKED, held(main), NOW) == PodActions(hook=main)
+    status = compute_pod_status(HOOKED, held(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
+    first = status.container_statuses[0]
+    assert status.phase == "Pending"
+    assert first.state.waiting is not None
+    assert (first.state.waiting.reason, first.started, first.ready) == ("ContainerCreating", False, False)
+    done = LifecycleState(begun=frozenset({main.id}))
+    assert [start.wish.name for start in compute_pod_actions(HOOKED, held(main), NOW, progress=done).start] == ["side"]
+    assert row(HOOKED, done, main).ready
+
+
+def test_a_container_whose_hook_failed_is_ended_with_its_reason() -> None:
+    main = container(HOOKED)
+    failed = LifecycleState(condemned={main.id: KillReason("PostStart", 30)})
+    actions = compute_pod_actions(HOOKED, held(main), NOW, progress=failed)
+    assert (actions.retire, actions.hook) == ((main,), None)
+    state = row(HOOKED, failed, main).state
+    assert state.waiting is not None
+    assert state.waiting.reason == "PostStartHookError"
+
+
+@pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
+def test_what_a_probe_has_ended_comes_back_unless_the_policy_is_never(policy: str, again: bool) -> None:
+    wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
+    main = container(wish)
+    dying = LifecycleState(condemned={main.id: KillReason("Liveness", 5)})
+    assert compute_pod_actions(wish, held(main), NOW, progress=dying).retire == (main,)
+    dead = replace(main, state="exited", exit_code=0, finished_at=NOW)
+    actions = compute_pod_actions(wish, held(dead), NOW, progress=dying)
+    assert ([start.restarts for start in actions.start], actions.finished) == (([1], False) if again else ([], True))
+
+
+def test_a_sidecar_lets_the_others_start_when_its_startup_probe_has_succeeded() -> None:
+    proxy = container(BESIDE, "proxy")
+    assert compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(False, False))).start == ()
+    after = compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(True, True)))
+    assert [start.wish.name for start in after.start] == ["main"]
+
+
+def test_a_probe_may_have_a_grace_of_its_own() -> None:
+    own = "{tcpSocket: {port: 1}, terminationGracePeriodSeconds: 7}"
+    wish = pod(f"[{{name: main, image: toolbox, livenessProbe: {own}, startupProbe: {TCP}}}]").spec.containers[0]
+    assert kill_reason(wish, "Liveness", 30) == KillReason("Liveness", 7)
+    assert kill_reason(wish, "Startup", 30) == KillReason("Startup", 30)
+    assert kill_reason(wish, "PostStart", 30) == KillReason("PostStart", 30)
+
+
+@pytest.mark.parametrize(
+    ("why", "policy", "words"),
+    [
+        ("Liveness", "Always", "Container web failed liveness probe, will be restarted"),
+        ("Startup", "Never", "Container web failed startup probe"),
+        ("PostStart", "Always", "FailedPostStartHook"),
+    ],
+)
+def test_the_reason_of_an_end_in_words(why: str, policy: str, words: str) -> None:
+    assert KillReason(why, 1).words("web", policy) == words

@@ -1,0 +1,92 @@
+"""The end of a container, step by step, and what is written on it for that."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from node_agent.host import HostInfo
+from node_agent.runtime.container import RuntimeContainer, pre_stop_handler
+from node_agent.runtime.security import SecurityOptions
+from node_agent.runtime.spec import container_config
+from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, grace_period_seconds, next_stop_step
+from tests.unit.node_agent.examples import NOW, pod
+
+SECOND = timedelta(seconds=1)
+LATER = NOW + 30 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("has_hook", "stop", "seconds", "step", "again"),
+    [
+        (False, StopState(), 0, StopStep.SIGNAL, 30),
+        (False, StopState(signalled=True), 29, StopStep.WAIT, 30),
+        (False, StopState(signalled=True), 30, StopStep.KILL, 30),
+        (False, StopState(), 30, StopStep.KILL, 30),
+        (True, StopState(), 0, StopStep.HOOK, 30),
+        (True, StopState(), 30, StopStep.KILL, 30),
+        (True, StopState(hooking=True), 29, StopStep.WAIT, 30),
+        (True, StopState(hooking=True), 30, StopStep.SIGNAL, 32),
+        (True, StopState(hooked_at=NOW + 5 * SECOND), 5, StopStep.SIGNAL, 30),
+        (True, StopState(hooked_at=NOW + 29 * SECOND), 29, StopStep.SIGNAL, 31),
+        (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 30, StopStep.WAIT, 31),
+        (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 31, StopStep.KILL, 31),
+    ],
+)
+def test_hook_signal_and_kill_come_in_turn(
+    has_hook: bool, stop: StopState, seconds: int, step: StopStep, again: int
+) -> None:
+    assert next_stop_step(has_hook, stop, LATER, NOW + seconds * SECOND) == (step, NOW + again * SECOND)
+
+
+@given(st.booleans(), st.floats(0, 60), st.floats(0, 90), st.lists(st.floats(0.01, 20), min_size=40, max_size=40))
+def test_every_end_comes_to_an_end(has_hook: bool, grace: float, hook_takes: float, waits: list[float]) -> None:
+    """Whenever one looks, the container is asked before it is killed (if there is time at all), and not much later."""
+    now, stop, deadline, hooking_since = NOW, StopState(), NOW + grace * SECOND, NOW
+    for wait in waits:
+        if stop.hooking and stop.hooked_at is None and now - hooking_since >= hook_takes * SECOND:
+            stop = StopState(hooked_at=now)
+        step, again = next_stop_step(has_hook, stop, deadline, now)
+        if step is StopStep.HOOK:
+            assert not stop.hooking
+            stop, hooking_since = StopState(hooking=True), now
+        elif step is StopStep.SIGNAL:
+            assert not stop.signalled
+            stop = StopState(hooked_at=now if stop.hooking else stop.hooked_at, signalled=True)
+        elif step is StopStep.KILL:
+            assert stop.signalled or now >= deadline
+            assert stop.hooked_at is None or now - stop.hooked_at >= 2 * SECOND
+            return
+        else:
+            assert again > now
+        now = min(now + wait * SECOND, max(again, now))
+    assert now <= deadline + 40 * SECOND
+
+
+HOOKED = pod(
+    "[{name: main, image: toolbox, ports: [{containerPort: 8080, name: web}],"
+    " lifecycle: {preStop: {httpGet: {port: web, path: /bye}}}}]"
+)
+
+
+def test_the_hook_is_written_on_the_container_with_a_port_that_needs_no_name() -> None:
+    spec = container_config(
+        HOOKED, HOOKED.spec.containers[0], "image", "box", 0, 0, HostInfo("/p", 1, 0), SecurityOptions(), {}
+    )
+    text = spec.labels["annotation.io.kubernetes.container.preStopHandler"]
+    assert text == '{"httpGet":{"port":8080,"path":"/bye","scheme":"HTTP"}}'
+    hook = pre_stop_handler(RuntimeContainer("id", labels=spec.labels))
+    assert hook is not None
+    assert hook.http_get is not None
+    assert hook.http_get.port == 8080
+    assert pre_stop_handler(RuntimeContainer("id")) is None
+
+
+def test_a_grace_period_without_bound_is_a_life_long() -> None:
+    wish = pod()
+    endless = replace(wish, spec=replace(wish.spec, termination_grace_period_seconds=10**17))
+    assert grace_period_seconds(endless, 0, leaving=False) == MAX_GRACE_SECONDS

@@ -1,0 +1,88 @@
+"""Which container's log a reader gets, by what the status says of the container."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.pod import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+)
+from node_agent.server.logs import LogUnavailable, find_container_spec, log_container_id
+from tests.unit.node_agent.examples import pod
+
+RUNNING = ContainerState(running=ContainerStateRunning())
+
+
+def ended(identity: str) -> ContainerState:
+    return ContainerState(
+        terminated=ContainerStateTerminated(exit_code=1, container_id=identity and f"docker://{identity}")
+    )
+
+
+def waits(reason: str) -> ContainerState:
+    return ContainerState(waiting=ContainerStateWaiting(reason=reason))
+
+
+def told(state: ContainerState, last: ContainerState | None = None, identity: str = "new") -> Pod:
+    row = ContainerStatus(
+        name="main", state=state, last_state=last or ContainerState(), container_id=identity and f"docker://{identity}"
+    )
+    return replace(pod(), status=PodStatus(container_statuses=(row,)))
+
+
+@pytest.mark.parametrize(
+    ("of", "previous", "found"),
+    [
+        (told(RUNNING), False, "new"),
+        (told(RUNNING, ended("old")), False, "new"),
+        (told(RUNNING, ended("old")), True, "old"),
+        (told(ended("new")), False, "new"),
+        (told(ended("new"), ended("old")), True, "old"),
+        (told(waits("CrashLoopBackOff"), ended("old")), False, "old"),
+        (told(waits("CrashLoopBackOff"), ended("old")), True, "old"),
+    ],
+)
+def test_the_container_whose_log_is_read(of: Pod, previous: bool, found: str) -> None:
+    assert log_container_id(of, "main", previous=previous) == found
+
+
+@pytest.mark.parametrize(
+    ("of", "previous", "why"),
+    [
+        (pod(), False, "is not available"),
+        (told(RUNNING), True, "not found"),
+        (
+            told(waits("ContainerCreating")),
+            False,
+            "is waiting to start: ContainerCreating",
+        ),
+        (
+            told(waits("ErrImagePull")),
+            False,
+            "is waiting to start: image can't be pulled",
+        ),
+        (
+            told(waits("ImagePullBackOff")),
+            False,
+            "is waiting to start: trying and failing to pull image",
+        ),
+        (told(ended("")), False, "is terminated"),
+    ],
+)
+def test_why_there_is_none(of: Pod, previous: bool, why: str) -> None:
+    with pytest.raises(LogUnavailable) as caught:
+        log_container_id(of, "main", previous=previous)
+    before = "previous terminated container" if previous else "container"
+    assert str(caught.value) == f'{before} "main" in pod "{of.metadata.name}" {why}'
+
+
+def test_containers_of_all_sorts_are_found_by_name() -> None:
+    one = pod(spec="  initContainers: [{name: first, image: toolbox}]")
+    assert [find_container_spec(one, name) is not None for name in ("first", "main", "other")] == [True, True, False]

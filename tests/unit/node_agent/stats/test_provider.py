@@ -1,0 +1,173 @@
+"""Documents that are made when somebody asks: over a tree of files in place of the kernel's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.core.pod import Pod
+from node_agent.cgroups.hierarchy import CgroupPath
+from node_agent.host import HostInfo, pod_dir
+from node_agent.runtime.container import group_containers
+from node_agent.stats import disk, provider
+from node_agent.stats.collector import CgroupReader, StatsCollector
+from node_agent.stats.disk import DiskUsageScanner
+from node_agent.stats.metrics import ProbeMetrics
+from node_agent.stats.model import PodWithContainers
+from node_agent.stats.provider import StatsProvider
+from tests.testbed.docker.fake import FakeDocker
+from tests.unit.node_agent.examples import NOW, UID, container, pod, sandbox
+
+POD = pod(spec="\n  volumes: [{name: scratch, emptyDir: {}}, {name: data, persistentVolumeClaim: {claimName: c}}]\n")
+BOX = replace(sandbox(), pid=70)
+MAIN = replace(container(POD), pid=71, started_at=NOW)
+ABOVE = f"/kubepods/besteffort/pod{UID}"
+
+
+@dataclass
+class Tree:
+    """Version 2 of control groups, and /proc."""
+
+    root: Path
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def use(self, group: str, microseconds: int) -> None:
+        self.write(f"cgroup{group}/cpu.stat", f"usage_usec {microseconds}\n")
+        self.write(f"cgroup{group}/memory.current", "5000\n")
+        self.write(f"cgroup{group}/memory.stat", "inactive_file 1000\n")
+
+    def process(self, pid: int, group: str) -> None:
+        self.write(f"proc/{pid}/cgroup", f"0::{group}\n")
+        self.write(f"proc/{pid}/net/dev", "head\nhead\n eth0: 1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    one = Tree(tmp_path)
+    one.write("cgroup/cgroup.controllers", "cpu memory\n")
+    one.write("proc/stat", "cpu 100 0 100 0 0 0 0 0\nbtime 5\n")
+    for pid, name in ((70, f"{ABOVE}/{BOX.id}"), (71, f"{ABOVE}/{MAIN.id}")):
+        one.process(pid, name)
+        one.use(name, 1_000_000)
+    one.use(ABOVE, 2_000_000)
+    one.use("/kubepods", 3_000_000)
+    return one
+
+
+class Asked:
+    """Reports, and what they are made of."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.docker = FakeDocker()
+        self.host = HostInfo(str(tree.root / "pods"), 1 << 30, -1000)
+        self.disks = DiskUsageScanner(self.docker, self.host)
+        self.pods = [PodWithContainers(POD, group_containers([BOX, MAIN]))]
+        self.claims: dict[str, str] = {}
+        self.reports = StatsProvider(
+            "node-1",
+            str(tree.root),
+            self.docker,
+            StatsCollector(
+                CgroupPath(("kubepods",)), CgroupReader(tree.root / "cgroup", tree.root / "proc"), tree.root / "proc"
+            ),
+            self.disks,
+            ProbeMetrics(),
+            lambda: self.pods,
+            self._claims,
+            asyncio.ensure_future,
+        )
+
+    def _claims(self, _: Pod) -> dict[str, str]:
+        return self.claims
+
+    async def summary(self, only: bool = False) -> Any:
+        return json.loads(await self.reports.summary(only))
+
+
+@pytest.fixture
+def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    monkeypatch.setattr(provider, "LEAST_SECONDS", 0.0)
+    return Asked(tree)
+
+
+async def test_who_asks_first_gets_a_rate_as_well(asked: Asked) -> None:
+    document = await asked.summary(only=True)
+    [one] = document["pods"]
+    assert one["cpu"]["usageCoreNanoSeconds"] == 2_000_000_000
+    assert one["cpu"]["usageNanoCores"] == 0, "nothing was used between two looks"
+    assert one["containers"][0]["memory"]["workingSetBytes"] == 4000
+    assert asked.docker.calls == 0
+
+
+async def test_a_rate_is_told_from_the_look_before(asked: Asked, tree: Tree) -> None:
+    await asked.summary(only=True)
+    tree.use(f"{ABOVE}/{MAIN.id}", 9_000_000)
+    [one] = (await asked.summary(only=True))["pods"]
+    [main] = one["containers"]
+    assert main["cpu"]["usageNanoCores"] > 10**9
+    assert one["cpu"]["usageNanoCores"] == 0
+
+
+async def test_a_process_that_has_the_number_of_a_container_that_ended_is_not_taken_for_it(
+    asked: Asked, tree: Tree
+) -> None:
+    tree.process(71, f"{ABOVE}/somebody-else")
+    tree.use(f"{ABOVE}/somebody-else", 1)
+    [one] = (await asked.summary(only=True))["pods"]
+    assert one["containers"] == []
+    asked.pods = [PodWithContainers(POD, group_containers([replace(MAIN, pid=0)]))]
+    assert (await asked.summary(only=True))["pods"] == []
+
+
+async def test_without_a_group_of_its_own_a_pod_uses_what_its_containers_use(asked: Asked, tree: Tree) -> None:
+    for pid, one in ((70, BOX), (71, MAIN)):
+        tree.process(pid, f"/docker/{one.id}")
+        tree.use(f"/docker/{one.id}", 500_000)
+    [seen] = (await asked.summary(only=True))["pods"]
+    assert seen["cpu"]["usageCoreNanoSeconds"] == 1_000_000_000
+
+
+async def test_disks_are_walked_through_once_in_a_while(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = Path(pod_dir(asked.host, UID)) / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+    scratch.mkdir(parents=True)
+    (scratch / "one").write_bytes(b"x" * 100_000)
+
+    def taken(document: Any) -> int:
+        [row] = [row for row in document["pods"][0]["volume"] if row["name"] == "scratch"]
+        return int(row["usedBytes"])
+
+    first = taken(await asked.summary())
+    assert first >= 100_000
+    (scratch / "two").write_bytes(b"x" * 100_000)
+    assert taken(await asked.summary()) == first
+    monkeypatch.setattr(disk, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(disk, "SHARE", 0)
+    asked.disks._due = 0.0
+    await asked.disks.refresh(asked.pods)
+    assert taken(await asked.summary()) >= first + 100_000
+    asked.pods = []
+    await asked.disks.refresh([])
+    assert asked.disks.known(UID) is None
+
+
+async def test_a_claim_is_told_of_by_its_file_system(asked: Asked, tree: Tree) -> None:
+    asked.claims = {"data": str(tree.root), "gone": str(tree.root / "nowhere")}
+    text = (await asked.reports.metrics()).decode()
+    assert 'kubelet_volume_stats_capacity_bytes{namespace="red",persistentvolumeclaim="c"} ' in text
+    [row] = [row for row in (await asked.summary())["pods"][0]["volume"] if row["name"] == "data"]
+    assert row["capacityBytes"] > 0
+
+
+async def test_every_page_has_text(asked: Asked) -> None:
+    assert b"node_cpu_usage_seconds_total 2.0 " in await asked.reports.resource()
+    assert b'pod="web"' in await asked.reports.cadvisor()
+    assert b"process_start_time_seconds " in await asked.reports.probes()
+    assert b'kubelet_node_name{node="node-1"} 1' in await asked.reports.metrics()

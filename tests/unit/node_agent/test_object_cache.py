@@ -1,0 +1,195 @@
+"""Objects that pods refer to are followed one by one, and no longer than needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.config import ConfigMap, Secret
+from api.core.references import Reference
+from api.meta.types import ObjectMeta
+from api.validation.static_pods import CONFIG_SOURCE
+from node_agent import object_cache as references
+from node_agent.object_cache import ROOT_CA, NotSynced, ObjectCache, ServiceLister
+from node_agent.sources.file import FileSource
+from reconcile.errors import NotReady
+from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.object_server import ObjectServer
+
+SETTINGS = Reference(ConfigMap, "red", "settings")
+PASSWORD = Reference(Secret, "red", "password")
+PATH = "/api/v1/namespaces/red/configmaps?metadata.name=settings"
+
+
+def config(text: str, *, immutable: bool | None = None) -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name="settings", namespace="red"), data={"a": text}, immutable=immutable)
+
+
+@dataclass
+class Node:
+    server: ObjectServer
+    references: ObjectCache
+    woken: list[str] = field(default_factory=list)
+
+    def seen(self) -> object:
+        """What is known of the settings: their text, None if there are none, the reason if that is not known."""
+        try:
+            found = self.references.found((SETTINGS,)).get(SETTINGS)
+        except NotReady as error:
+            return error
+        assert found is None or isinstance(found, ConfigMap)
+        return found and found.data["a"]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    server, tasks = ObjectServer(), list[asyncio.Task[None]]()
+    async with server.client() as client:
+
+        def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            tasks.append(asyncio.create_task(work))
+            return tasks[-1]
+
+        one = Node(server, ObjectCache(client, spawn, lambda uid: one.woken.append(uid)))
+        yield one
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_an_object_is_known_when_the_master_has_spoken_and_its_pods_are_woken(node: Node) -> None:
+    node.references.need("one", (SETTINGS,))
+    assert isinstance(node.seen(), NotReady)
+    await until(lambda: node.seen() is None)
+    await until(lambda: node.server.watched == [PATH])
+    node.server.put(config("first"))
+    await until(lambda: node.seen() == "first")
+    node.references.need("two", (SETTINGS, PASSWORD))
+    node.woken.clear()
+    node.server.put(config("second"))
+    await until(lambda: node.seen() == "second")
+    assert {"one", "two"} <= set(node.woken)
+    assert node.server.watched.count(PATH) == 1
+    node.server.drop(config(""))
+    await until(lambda: node.seen() is None)
+
+
+async def test_what_no_pod_needs_is_not_followed(node: Node) -> None:
+    node.references.need("one", (SETTINGS,))
+    node.references.need("two", (SETTINGS,))
+    await until(lambda: node.server.watched == [PATH])
+    node.references.need("one", ())
+    node.server.put(config("first"))
+    await until(lambda: node.seen() == "first")
+    node.references.need("two", (PASSWORD,))
+    await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+
+
+async def test_the_first_word_of_the_master_is_waited_for_but_not_for_ever(node: Node) -> None:
+    node.server.put(config("first"))
+    node.references.need("one", (SETTINGS,))
+    await node.references.hear((SETTINGS,))
+    assert node.seen() == "first"
+    node.server.refusal = 403
+    node.references.need("one", (SETTINGS, PASSWORD))
+    await node.references.hear((SETTINGS, PASSWORD))
+    with pytest.raises(NotReady):
+        node.references.found((PASSWORD,))
+
+
+async def test_the_root_certificate_is_still_known_to_the_next_pod(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, path = Reference(ConfigMap, "red", ROOT_CA), f"/api/v1/namespaces/red/configmaps?metadata.name={ROOT_CA}"
+    node.references.need("one", (root, SETTINGS))
+    await node.references.hear((root, SETTINGS))
+    await until(lambda: sorted(node.server.watched) == sorted((path, PATH)))
+    node.references.need("one", ())
+    await until(lambda: node.server.watched == [path])
+    node.references.need("two", (root,))
+    assert node.references.found((root,)) == {}
+    monkeypatch.setattr(references, "LINGER_SECONDS", 0.0)
+    node.references.need("two", ())
+    await until(lambda: node.server.watched == [])
+
+
+async def test_what_never_changes_is_not_watched(node: Node) -> None:
+    node.server.put(config("for ever", immutable=True))
+    node.references.need("one", (SETTINGS,))
+    await until(lambda: node.seen() == "for ever")
+    node.references.need("two", (PASSWORD,))
+    await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+    assert node.seen() == "for ever"
+
+
+async def test_a_refusal_is_told(node: Node) -> None:
+    node.server.refusal = 403
+    node.references.need("one", (SETTINGS,))
+    await until(lambda: str(node.seen()) == 'configmap "settings": not for you')
+
+
+STATIC = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: red}
+spec:
+  containers: [{name: main, image: toolbox}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("volumes", "count"),
+    [
+        ("[{name: v, emptyDir: {}}]", 1),
+        ("[{name: v, configMap: {name: c}}]", 0),
+        ("[{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", 0),
+    ],
+)
+async def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
+    manifests = FileSource(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
+    await manifests.read()
+    assert len([pod for offer in manifests.offers for pod in offer.pods]) == count
+
+
+STATIC_POD = pod()
+POD = replace(STATIC_POD, metadata=replace(STATIC_POD.metadata, annotations={CONFIG_SOURCE: "api"}))
+
+
+async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[ServiceLister, int]:
+    """The services as far as an API server tells of them, and how often somebody was woken."""
+    server, woken = ObjectServer(), list[None]()
+    server.refusal = refusal
+    async with server.client() as client:
+        services = ServiceLister(client, lambda: woken.append(None))
+        with pytest.raises(NotSynced):
+            services.known(POD)
+        task = asyncio.create_task(services.mirror.run())
+        async with asyncio.timeout(10):
+            while not until(services):
+                await asyncio.sleep(0.001)
+        task.cancel()
+    return services, len(woken)
+
+
+@pytest.mark.parametrize("refusal", [0, 404], ids=["none", "no such kind"])
+async def test_where_there_are_none_pods_go_on(refusal: int) -> None:
+    services, woken = await follow(refusal, lambda one: one.mirror.synced)
+    assert (list(services.known(POD)), woken) == ([], 1)
+
+
+async def test_who_may_not_know_waits_and_says_so_but_for_static_pods() -> None:
+    services, woken = await follow(403, lambda one: bool(one.mirror.last_error))
+    with pytest.raises(NotReady, match="services: not for you"):
+        services.known(POD)
+    assert (list(services.known(STATIC_POD)), woken) == ([], 0)

@@ -1,0 +1,191 @@
+"""A pod and its volumes against a Docker in memory: what it waits for, what it sees, what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from api.core.config import ConfigMap
+from api.core.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeClaimStatus,
+    PersistentVolumeSpec,
+)
+from api.core.volumes import HostPathVolumeSource
+from api.meta.types import ObjectMeta, ObjectReference
+from node_agent.host import pod_dir
+from node_agent.volumes.manager import VolumeManager
+from node_agent.volumes.paths import volume_dir
+from tests.testbed.docker.fake import AgentKilled
+from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.world import World, world
+
+SETTINGS = ConfigMap(metadata=ObjectMeta(name="settings", namespace="red"), data={"a": "1"})
+NEWER = replace(SETTINGS, data={"a": "2"})
+FILES = pod(
+    "[{name: main, image: toolbox, volumeMounts: [{name: v, mountPath: /v}]}]",
+    "  terminationGracePeriodSeconds: 0\n"
+    "  volumes: [{name: v, configMap: {name: settings}},\n"
+    "    {name: w, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]",
+)
+
+
+def text(here: World) -> str:
+    """What the container reads."""
+    (bind, *_) = here.docker.spec_of(here.docker.find("main")[-1]).binds
+    source, target, options = bind.split(":")
+    assert (target, options) == ("/v", "ro")
+    return Path(source, "a").read_text()
+
+
+def there(written: Path) -> bool:
+    return (written / "a").exists()
+
+
+def mount_events(here: World) -> list[str]:
+    return [message for reason, message, _ in here.told if reason == "FailedMount"]
+
+
+async def test_a_pod_waits_for_what_it_refers_to_and_tells_why(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        await here.live(FILES, lambda: bool(mount_events(here)))
+        words = 'MountVolume.SetUp failed for volume "v" : configmap "settings" not found'
+        assert set(mount_events(here)) == {words}
+        waiting = here.status.container_statuses[0].state.waiting
+        assert waiting is not None
+        assert (here.status.phase, waiting.reason, waiting.message) == ("Pending", "ContainerCreating", words)
+        assert not here.docker.held, "not even a sandbox"
+        here.objects.put(SETTINGS)
+        await here.live(FILES, lambda: here.status.phase == "Running")
+        assert text(here) == "1"
+
+
+async def test_with_init_containers_it_waits_for_those_from_the_start(tmp_path: Path) -> None:
+    first = replace(FILES.spec.containers[0], name="first")
+    staged = replace(FILES, spec=replace(FILES.spec, init_containers=(first,)))
+    async with world(tmp_path / "w") as here:
+        await here.live(staged, lambda: bool(mount_events(here)))
+        rows = (*here.status.init_container_statuses, *here.status.container_statuses)
+        assert [row.state.waiting and row.state.waiting.reason for row in rows] == ["PodInitializing"] * 2
+
+
+async def test_a_volume_that_cannot_be_had_is_tried_again_less_and_less_often(tmp_path: Path) -> None:
+    wish = pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
+    waits, now, told = [], NOW, []
+    async with world(tmp_path / "w") as here:
+        volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda reason, _: told.append(reason))
+        for _ in range(11):
+            lacking, due = await volumes.set_up(wish, now)
+            assert "hostPath type check failed" in lacking
+            assert due is not None
+            assert await volumes.set_up(wish, due - timedelta(milliseconds=1)) == (lacking, due)
+            waits.append((due - now).total_seconds())
+            now = due
+        (tmp_path / "none").touch()
+        assert await volumes.set_up(wish, now) == ("", None)
+    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
+    assert told == ["FailedMount"] * 11
+
+
+async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.objects.put(SETTINGS)
+        await here.live(FILES, lambda: here.status.phase == "Running")
+        changing = asyncio.create_task(here.live(FILES, lambda: text(here) == "2"))
+        here.objects.put(NEWER)
+        await changing
+        assert not mount_events(here)
+        here.objects.drop(SETTINGS)
+        await here.live(FILES, lambda: bool(mount_events(here)))
+        assert text(here) == "2", "what runs keeps what it has"
+        assert here.restarts() == [0]
+
+
+async def test_what_has_not_changed_is_left_alone_until_something_starts(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        here.objects.put(SETTINGS)
+        volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda *_: None)
+        await volumes.look_anew(FILES)
+        assert await volumes.set_up(FILES, NOW) == ("", None)
+        written = Path(volume_dir(pod_dir(here.host, UID), FILES.spec.volumes[0]))
+        shutil.rmtree(written)
+        assert await volumes.set_up(FILES, NOW) == ("", None)
+        assert not there(written)
+        await volumes.look_anew(FILES)
+        assert await volumes.set_up(FILES, NOW) == ("", None)
+        assert there(written)
+        marked = replace(FILES, metadata=replace(FILES.metadata, labels={"a": "b"}))
+        shutil.rmtree(written)
+        assert await volumes.set_up(marked, NOW) == ("", None)
+        assert there(written), "the pod itself has changed"
+
+
+async def test_a_claim_leads_to_its_storage(tmp_path: Path) -> None:
+    claim = PersistentVolumeClaim(
+        metadata=ObjectMeta(name="data", namespace="red", uid="u1"),
+        spec=PersistentVolumeClaimSpec(volume_name="disk"),
+        status=PersistentVolumeClaimStatus(phase="Bound"),
+    )
+    spec = PersistentVolumeSpec(claim_ref=ObjectReference(uid="u1"), host_path=HostPathVolumeSource(path=str(tmp_path)))
+    wish = pod(
+        "[{name: main, image: toolbox, volumeMounts: [{name: v, mountPath: /v}]}]",
+        "  terminationGracePeriodSeconds: 0\n"
+        "  volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]",
+    )
+    async with world(tmp_path / "w") as here:
+        here.objects.put(replace(claim, status=PersistentVolumeClaimStatus(phase="Pending")))
+        await here.live(wish, lambda: bool(mount_events(here)))
+        assert "is not bound to a volume: it is Pending" in mount_events(here)[0]
+        here.objects.put(claim)
+        here.objects.put(PersistentVolume(metadata=ObjectMeta(name="disk"), spec=spec))
+        await here.live(wish, lambda: here.status.phase == "Running")
+        assert here.docker.spec_of(here.docker.find("main")[0]).binds[0] == f"{tmp_path}:/v:ro"
+        assert sorted(here.objects.watched) == [
+            "/api/v1/namespaces/red/persistentvolumeclaims?metadata.name=data",
+            "/api/v1/persistentvolumes?metadata.name=disk",
+        ]
+        await here.live(wish, lambda: here.gone, leave=True)
+
+
+async def test_a_token_that_cannot_be_had_is_waited_for_with_the_reason(tmp_path: Path) -> None:
+    wish = pod(spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]")
+    async with world(tmp_path / "w") as here:
+        await here.live(wish, lambda: bool(mount_events(here)))
+        (words, *_) = mount_events(here)
+        assert words.startswith('MountVolume.SetUp failed for volume "v" : token of serviceaccount "default": ')
+        assert not here.docker.find("main"), "nothing but the sandbox, which is made in the meantime"
+
+
+async def _comes_changes_and_goes(here: World) -> None:
+    async def settings(item: ConfigMap) -> None:
+        here.objects.put(item)
+
+    if not here.gone:
+        await here.once("made", lambda: settings(SETTINGS))
+        await here.once("runs", lambda: here.live(FILES, lambda: here.status.phase == "Running"))
+        await here.once("changed", lambda: settings(NEWER))
+        await here.once("seen", lambda: here.live(FILES, lambda: text(here) == "2"))
+        await here.live(FILES, lambda: here.gone, leave=True)
+
+
+async def test_an_agent_killed_anywhere_leaves_no_volume(tmp_path: Path) -> None:
+    async with world(tmp_path / "whole") as here:
+        await _comes_changes_and_goes(here)
+        whole, calls = here.left(), here.docker.calls
+    assert whole["directories"] == []
+    assert calls > 5
+    for number in range(1, calls + 1):
+        async with world(tmp_path / str(number)) as here:
+            here.docker.die_after = number
+            with contextlib.suppress(AgentKilled):
+                await _comes_changes_and_goes(here)
+            here.docker.die_after = None
+            await _comes_changes_and_goes(here)
+            assert here.left() == whole, f"killed after call {number} of {calls}"

@@ -1,0 +1,155 @@
+"""Where volumes are on the host, and what of them a container gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from api.core.references import Reference, pod_refs
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.core.volumes import Volume
+from api.meta.types import Object, ObjectMeta
+from node_agent.volumes.paths import SubPath, binds, claimed_volumes, resolve_claim, sub_paths, tmpfs_size, volume_dir
+from reconcile.errors import DriverError, Refused
+from tests.unit.node_agent.examples import pod
+
+VOLUMES = (
+    "  volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: /srv}}, {name: c, configMap: {name: x}},"
+    " {name: s, secret: {secretName: x}}, {name: d, downwardAPI: {}}, {name: p, projected: {}}]"
+)
+PLACE = "/pods/u/volumes/kubernetes.io~"
+
+BINDS = [
+    ("name: e", f"{PLACE}empty-dir/e:/m"),
+    ("name: e, readOnly: true", f"{PLACE}empty-dir/e:/m:ro"),
+    ("name: h", "/srv:/m"),
+    ("name: h, mountPropagation: HostToContainer", "/srv:/m:rslave"),
+    ("name: h, mountPropagation: None", "/srv:/m"),
+    ("name: h, mountPropagation: Bidirectional", "/srv:/m:rshared"),
+    ("name: h, readOnly: true, recursiveReadOnly: IfPossible", "/srv:/m:ro"),
+    ("name: h, readOnly: true, mountPropagation: HostToContainer", "/srv:/m:ro,rslave"),
+    ("name: c", f"{PLACE}configmap/c:/m:ro"),
+    ("name: s", f"{PLACE}secret/s:/m:ro"),
+    ("name: d", f"{PLACE}downward-api/d:/m:ro"),
+    ("name: p", f"{PLACE}projected/p:/m:ro"),
+    ("name: e, subPath: a/b", "/pods/u/volume-subpaths/e/main/0:/m"),
+    ("name: c, subPathExpr: $(N)", "/pods/u/volume-subpaths/c/main/0:/m:ro"),
+]
+
+
+@pytest.mark.parametrize(("mount", "wanted"), BINDS)
+def test_a_mount_as_docker_wants_it(mount: str, wanted: str) -> None:
+    rights = "securityContext: {privileged: true}"
+    one = pod(f"[{{name: main, image: i, {rights}, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
+    assert binds(one, one.spec.containers[0], "/pods/u") == (wanted,)
+
+
+def test_what_docker_cannot_do_is_refused() -> None:
+    one = pod("[{name: main, image: i, volumeMounts: [{mountPath: /m, name: h, readOnly: true}]}]", VOLUMES)
+    [mount] = one.spec.containers[0].volume_mounts
+    asking = replace(one.spec.containers[0], volume_mounts=(replace(mount, recursive_read_only="Enabled"),))
+    with pytest.raises(Refused, match="recursiveReadOnly Enabled"):
+        binds(one, asking, "/pods/u")
+
+
+def test_a_volume_of_a_kind_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(Refused, match="no volume plugin matched volume 'v'"):
+        volume_dir("/pods/u", Volume(name="v"))
+
+
+PARTS = [
+    ("name: e, subPath: a/b", SubPath(f"{PLACE}empty-dir/e", "a/b", "/pods/u/volume-subpaths/e/main/1", may_make=True)),
+    ("name: h, subPath: x", SubPath("/srv", "x", "/pods/u/volume-subpaths/h/main/1", may_make=True)),
+    ("name: c, subPath: key",
+     SubPath(f"{PLACE}configmap/c", "key", "/pods/u/volume-subpaths/c/main/1", may_make=False)),
+    ("name: e, subPathExpr: $(N)/$$(N)",
+     SubPath(f"{PLACE}empty-dir/e", "web/$(N)", "/pods/u/volume-subpaths/e/main/1", may_make=True)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mount", "wanted"), PARTS)
+def test_a_part_of_a_volume(mount: str, wanted: SubPath) -> None:
+    mounts = f"[{{name: e, mountPath: /whole}}, {{mountPath: /m, {mount}}}]"
+    one = pod(f"[{{name: main, image: i, volumeMounts: {mounts}}}]", VOLUMES)
+    assert list(sub_paths(one, one.spec.containers[0], "/pods/u", {"N": "web"})) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [("$(NONE)", "the container has no variable NONE"), ("$(UP)/x", "a relative path"), ("$(ROOT)", "a relative path"),
+     ("$(EMPTY)", "a relative path")],
+)  # fmt: skip
+def test_a_part_that_its_variables_make_impossible(expression: str, words: str) -> None:
+    mount = f"[{{name: e, mountPath: /m, subPathExpr: {expression}}}]"
+    one = pod(f"[{{name: main, image: i, volumeMounts: {mount}}}]", VOLUMES)
+    known = {"UP": "a/..", "ROOT": "/etc", "EMPTY": ""}
+    with pytest.raises(Refused, match=words):
+        list(sub_paths(one, one.spec.containers[0], "/pods/u", known))
+
+
+@pytest.mark.parametrize(
+    ("limit", "resources", "wanted"),
+    [("", "{}", 1000), ("sizeLimit: 10, ", "{}", 10), ("sizeLimit: 2000, ", "{}", 1000),
+     ("", "{limits: {memory: 500}}", 500), ("sizeLimit: 10, ", "{limits: {memory: 500}}", 10)],
+)  # fmt: skip
+def test_memory_is_never_more_than_anybody_allows(limit: str, resources: str, wanted: int) -> None:
+    volumes = f"  volumes: [{{name: e, emptyDir: {{{limit}medium: Memory}}}}]"
+    one = pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
+    assert tmpfs_size(one.spec.volumes[0], one, 1000) == wanted
+
+
+WISH = pod(
+    "[{name: main, image: i, volumeMounts: [{name: v, mountPath: /v}]}]",
+    "  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]",
+)
+CLAIM = Reference(PersistentVolumeClaim, "red", "data")
+DISK = Reference(PersistentVolume, "", "disk")
+
+
+def objects(source: dict[str, Any], *, phase: str = "Bound", holder: str = "u1") -> dict[Reference, Object]:
+    claim = msgspec.convert({"spec": {"volumeName": "disk"}, "status": {"phase": phase}}, PersistentVolumeClaim)
+    disk = msgspec.convert({"spec": source | {"claimRef": {"uid": holder}}}, PersistentVolume)
+    return {CLAIM: replace(claim, metadata=ObjectMeta(name="data", namespace="red", uid="u1")), DISK: disk}
+
+
+NFS = {"nfs": {"server": "files", "path": "/srv"}, "mountOptions": ["nolock"]}
+
+
+def test_a_claim_stands_for_the_storage_that_it_has() -> None:
+    assert pod_refs(WISH) == {CLAIM}
+    held = objects(NFS)
+    assert list(claimed_volumes({CLAIM: held[CLAIM]})) == [DISK]
+    volume, options = resolve_claim(WISH.spec.volumes[0], "red", held)
+    assert volume.nfs is not None
+    assert (volume.nfs.server, volume.nfs.read_only, options) == ("files", False, ("nolock",))
+    one = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
+    assert binds(one, one.spec.containers[0], "/pods/u") == ("/pods/u/volumes/kubernetes.io~nfs/v:/v",)
+
+
+@pytest.mark.parametrize("source", [NFS, {"hostPath": {"path": "/srv"}}])
+def test_a_claim_that_is_only_read_is_only_read(source: dict[str, Any]) -> None:
+    wish = WISH.spec.volumes[0]
+    claim = replace(wish.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
+    volume, _ = resolve_claim(replace(wish, persistent_volume_claim=claim), "red", objects(source))
+    one = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
+    (bind,) = binds(one, one.spec.containers[0], "/pods/u")
+    assert bind.endswith(":/v:ro")
+    assert volume.nfs is None or volume.nfs.read_only
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        ({}, 'persistentvolumeclaim "data" not found'),
+        (objects(NFS, phase="Pending"), 'persistentvolumeclaim "data" is not bound to a volume: it is Pending'),
+        ({CLAIM: objects(NFS)[CLAIM]}, 'persistentvolume "disk" not found'),
+        (objects(NFS, holder="u0"), 'persistentvolume "disk" does not belong to persistentvolumeclaim "data"'),
+    ],
+)
+def test_a_claim_without_storage_says_why(held: dict[Reference, Object], words: str) -> None:
+    with pytest.raises(DriverError) as told:
+        resolve_claim(WISH.spec.volumes[0], "red", held)
+    assert str(told.value) == words

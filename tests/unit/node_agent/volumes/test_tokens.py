@@ -1,0 +1,83 @@
+"""Tokens are asked for as a kubelet asks, and renewed in time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from api.core.auth import TokenRequestStatus
+from api.core.volumes import ServiceAccountTokenProjection
+from api.meta import times
+from node_agent.volumes.tokens import token_lifetime
+from reconcile.errors import NotReady
+from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.token_issuer import HOUR, Issuer
+
+WISH = ServiceAccountTokenProjection(path="token", expiration_seconds=3607)
+
+
+async def test_a_token_is_bound_to_its_pod_and_asked_for_once() -> None:
+    issuer = Issuer()
+    async with issuer.tokens() as tokens:
+        assert [await tokens.get(pod(), WISH) for _ in range(2)] == ["token-1", "token-1"]
+        assert issuer.asked == [
+            (
+                "default",
+                {
+                    "kind": "TokenRequest",
+                    "apiVersion": "authentication.k8s.io/v1",
+                    "spec": {
+                        "expirationSeconds": 3607,
+                        "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web", "uid": UID},
+                    },
+                },
+            )
+        ]
+        other = ServiceAccountTokenProjection(path="token", audience="vault")
+        assert await tokens.get(pod(spec="  serviceAccountName: robot"), other) == "token-2"
+        assert issuer.asked[1][0] == "robot"
+        assert issuer.asked[1][1]["spec"]["audiences"] == ["vault"]
+        assert issuer.asked[1][1]["spec"]["expirationSeconds"] == 3600
+        tokens.forget(UID)
+        assert await tokens.get(pod(), WISH) == "token-3"
+
+
+async def test_a_token_is_renewed_and_the_old_one_serves_while_it_is_good() -> None:
+    issuer = Issuer()
+    async with issuer.tokens() as tokens:
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now += 0.7 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now += 0.2 * HOUR
+        issuer.away = True
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.away = False
+        assert await tokens.get(pod(), WISH) == "token-2"
+        issuer.away = True
+        issuer.now += 2 * HOUR
+        with pytest.raises(NotReady, match='token of serviceaccount "default": not for you'):
+            await tokens.get(pod(), WISH)
+
+
+async def test_a_clock_that_is_set_back_does_not_keep_a_token_for_longer() -> None:
+    issuer = Issuer()
+    async with issuer.tokens() as tokens:
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now -= 5 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-1"
+        issuer.now += 0.9 * HOUR
+        issuer.even += 0.9 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-2"
+        issuer.now += 5 * HOUR
+        assert await tokens.get(pod(), WISH) == "token-3"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "renewed"),
+    [(3600, timedelta(seconds=2880)), (600, timedelta(seconds=480)), (900_000, timedelta(days=1))],
+)
+def test_a_token_is_renewed_at_four_fifths_of_its_life(seconds: int, renewed: timedelta) -> None:
+    expires = NOW + timedelta(seconds=seconds)
+    answer = TokenRequestStatus(token="t", expiration_timestamp=times.format_time(expires))
+    assert token_lifetime(answer, NOW) == (expires, NOW + renewed)

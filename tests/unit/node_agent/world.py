@@ -1,0 +1,237 @@
+"""One host with a Docker in memory, and the agent's worker for one pod."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from api.core.pod import Pod, PodStatus
+from api.core.services import Service
+from node_agent.cgroups.cgroupfs import CgroupfsDriver
+from node_agent.cgroups.hierarchy import PodsCapacity
+from node_agent.cgroups.manager import CgroupManager
+from node_agent.cgroups.systemd import SystemdDriver
+from node_agent.clock import steady_clock
+from node_agent.host import HostInfo
+from node_agent.network.plugin import PodNetwork as SandboxNetwork
+from node_agent.network.sdn import SdnNetwork
+from node_agent.object_cache import ObjectCache
+from node_agent.pods.worker import PodWorker
+from node_agent.probes.manager import ProbeDependencies
+from node_agent.probes.prober import Prober
+from node_agent.runtime.container import SANDBOX_ID
+from node_agent.runtime.sandbox import WorkerDependencies
+from node_agent.volumes.tokens import TokenCache
+from tests.testbed.docker.fake import AgentKilled, FakeDocker
+from tests.unit.node_agent.object_server import ObjectServer
+
+SECONDS = 20.0
+
+
+LOOKS = 10
+"""So often something is looked at until it has surely been tried."""
+
+
+class Switch:
+    """Answers on a unix socket as the sdn daemon does, and remembers who is attached."""
+
+    def __init__(self) -> None:
+        self.attached: set[str] = set()
+        self.away = False
+        self.stranded: set[str] = set()
+        self.while_listing: Callable[[], Awaitable[None]] | None = None
+
+    @asynccontextmanager
+    async def serving(self, socket: Path) -> AsyncIterator[None]:
+        """Until the end of the block."""
+        app = web.Application()
+        app.router.add_post("/ADD", self._add)
+        app.router.add_post("/DEL", self._del)
+        app.router.add_get("/SANDBOXES", self._sandboxes)
+        app.router.add_get("/STATUS", self._status)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.UnixSite(runner, str(socket)).start()
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _add(self, request: web.Request) -> web.Response:
+        if self.away:
+            return web.json_response({"code": 11, "msg": "no subnet yet"}, status=503)
+        sandbox = (await request.json())["sandbox"]
+        if sandbox in self.stranded:
+            return web.json_response({"code": 3, "msg": "its address is not of this node's subnet"}, status=404)
+        self.attached.add(sandbox)
+        return web.json_response(
+            {
+                "ip": "10.128.0.2/23",
+                "gateway": "10.128.0.1",
+                "mac": "0a:58:0a:80:00:02",
+                "mtu": 1450,
+                "hostInterface": "v",
+            }
+        )
+
+    async def _status(self, _: web.Request) -> web.Response:
+        return web.json_response({"ready": True, "subnet": "10.128.0.0/23"})
+
+    async def _del(self, request: web.Request) -> web.Response:
+        self.attached.discard((await request.json())["sandbox"])
+        return web.json_response({})
+
+    async def _sandboxes(self, request: web.Request) -> web.Response:
+        assert request.query["runtime"] == "node-agent"
+        if self.while_listing is not None:
+            await self.while_listing()
+        return web.json_response({"sandboxes": sorted(self.attached)})
+
+
+class World:
+    """One host: what outlives the agent, and the agent's worker for the pod."""
+
+    def __init__(self, root: Path) -> None:
+        self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
+        self.switch = Switch()
+        self.objects = ObjectServer()
+        self.services: tuple[Service, ...] = ()
+        self.status = PodStatus()
+        self.statuses: list[PodStatus] = []
+        self.gone = False
+        self.told: list[tuple[str, str, str]] = []
+        self.taken: set[str] = set()
+        root.mkdir(parents=True)
+        self.host = HostInfo(str(root / "pods"), 8 << 30, -1000, cluster_dns=("10.0.0.10",))
+        self.network: SandboxNetwork
+        self.groups = root / "cgroup"
+        (self.groups / "cpu").mkdir(parents=True)
+        (self.groups / "memory").mkdir()
+        self.references: ObjectCache
+        self.tokens: TokenCache
+        self._worker: PodWorker | None = None
+        self.prober: Prober
+
+    def worker(self, wish: Pod) -> PodWorker:
+        """As a fresh agent takes the pod up: with the status that the master has."""
+        files = CgroupfsDriver(self.groups)
+        tools = WorkerDependencies(
+            docker=self.docker,
+            network=self.network,
+            host=self.host,
+            node_address="10.245.2.3",
+            pause_image="pause",
+            report=self._report,
+            gone=self._gone,
+            event=self._event,
+            references=self.references,
+            tokens=self.tokens,
+            cgroups=CgroupManager(self.docker, files, SystemdDriver(files), "/", PodsCapacity(1, 8 << 30), tuple),
+            probing=ProbeDependencies(self.prober, lambda: 0.0, steady_clock()),
+            services=lambda _: self.services,
+        )
+        return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
+
+    def wake(self) -> None:
+        """Something that the pod refers to has changed."""
+        if self._worker is not None:
+            self._worker.wake()
+
+    def _report(self, _: str, status: PodStatus) -> None:
+        self.status = status
+        self.statuses.append(status)
+
+    def _event(self, _: Pod, reason: str, message: str, container: str) -> None:
+        self.told.append((reason, message, container))
+
+    def _gone(self, _: str) -> None:
+        self.gone = True
+
+    async def live(self, wish: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
+        """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
+        worker = self._worker = self.worker(wish)
+        if leave:
+            worker.leave()
+        events = asyncio.create_task(self.docker.follow(lambda _: worker.look(), worker.look))
+        running = asyncio.create_task(worker.run())
+        try:
+            async with asyncio.timeout(SECONDS):
+                while not (until() or running.done()):
+                    await asyncio.sleep(0.001)
+                before = -1
+                while before != self.docker.calls and not running.done():
+                    before = self.docker.calls
+                    await asyncio.sleep(0.03)
+        finally:
+            for task in (events, running):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def once(self, step: str, act: Callable[[], Awaitable[None]]) -> None:
+        """A step of a scenario that is not taken again once it is done, whoever dies later."""
+        if step not in self.taken:
+            await act()
+            self.taken.add(step)
+
+    async def end(self, name: str, code: int) -> None:
+        """A container ends by itself."""
+        one = self.docker.running(name)
+        assert one is not None
+        self.docker.end(one.id, code)
+
+    def restarts(self) -> list[int]:
+        """Of every container that runs, by name."""
+        return [one.restarts for name in ("main", "side") if (one := self.docker.running(name)) is not None]
+
+    def left(self) -> dict[str, object]:
+        """What can be seen on the host afterwards, without ids and times."""
+        names = {one.seen.id: one.spec.name for one in self.docker.held.values()}
+        pods = Path(self.host.pods_dir)
+        return {
+            "containers": sorted((one.spec.name, one.seen.state) for one in self.docker.held.values()),
+            "inside": sorted(
+                (one.spec.name, names.get(one.seen.labels.get(SANDBOX_ID, ""), "")) for one in self.docker.held.values()
+            ),
+            "attached": sorted(names.get(one, "a sandbox that is gone") for one in self.switch.attached),
+            "directories": sorted(entry.name for entry in pods.iterdir()) if pods.exists() else [],
+            "phase": self.status.phase,
+            "restarts": [row.restart_count for row in self.status.container_statuses],
+        }
+
+
+@asynccontextmanager
+async def world(root: Path) -> AsyncIterator[World]:
+    """A fresh host."""
+    one = World(root)
+    async with (
+        one.switch.serving(root / "s"),
+        SdnNetwork(str(root / "s")) as one.network,
+        one.objects.client() as client,
+        Prober(one.docker) as one.prober,
+    ):
+        one.references = ObjectCache(client, asyncio.create_task, lambda _: one.wake())
+        one.tokens = TokenCache(client)
+        yield one
+
+
+async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+    """Run it whole, and then again and again with the agent killed after each call: the end is the same."""
+    async with world(tmp_path / "whole") as here:
+        await scenario(here)
+        whole, calls = here.left(), here.docker.calls
+    assert calls > 5
+    for number in range(1, calls + 1):
+        async with world(tmp_path / str(number)) as here:
+            here.docker.die_after = number
+            with contextlib.suppress(AgentKilled):
+                await scenario(here)
+            here.docker.die_after = None
+            await scenario(here)
+            assert here.left() == whole, f"killed after call {number} of {calls}"

@@ -1,0 +1,18 @@
+"""The difference of observed and desired state."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconcile.changes import changes
+
+maps = st.dictionaries(st.integers(0, 9), st.integers(0, 3))
+
+
+@given(maps, maps)
+def test_changes_lead_from_observed_to_desired(desired: dict[int, int], observed: dict[int, int]) -> None:
+    found = changes(desired, observed)
+    after = {key: value for key, value in observed.items() if key not in found.remove}
+    assert after | found.add | found.change == desired
+    assert bool(found) == (desired != observed)

@@ -1,0 +1,12 @@
+"""What all daemons do: log lines."""
+
+from __future__ import annotations
+
+import logging
+
+from reconcile.daemon import KeyValue
+
+
+def test_a_log_line_is_key_value() -> None:
+    record = logging.makeLogRecord({"msg": "pod attached", "levelname": "INFO", "pod": "red/a", "why": 'a "b"\nc'})
+    assert KeyValue().format(record) == r'level=info msg="pod attached" pod=red/a why="a \"b\"\nc"'

@@ -1,0 +1,83 @@
+"""The loop, the difference by key, settings and log lines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from reconcile.errors import Gone, NotReady
+from reconcile.loop import Loop, LoopTiming, containing_bugs, retry_delay
+
+
+class Passes:
+    """Counts passes and plays failures."""
+
+    def __init__(self, *failures: Exception | None) -> None:
+        self.count = 0
+        self._failures = list(failures)
+        self.reached = asyncio.Event()
+        self.wanted = 0
+
+    async def __call__(self) -> None:
+        self.count += 1
+        if self.count >= self.wanted:
+            self.reached.set()
+        failure = self._failures.pop(0) if self._failures else None
+        if failure is not None:
+            raise failure
+
+    async def until(self, count: int) -> None:
+        self.wanted = count
+        self.reached.clear()
+        if self.count < count:
+            async with asyncio.timeout(5):
+                await self.reached.wait()
+
+
+async def test_the_first_pass_comes_at_once_and_an_event_brings_the_next() -> None:
+    passes = Passes()
+    loop = Loop("test", passes, LoopTiming(resync=1000))
+    task = asyncio.create_task(loop.run())
+    await passes.until(1)
+    for expected in (2, 3):
+        loop.wake()
+        loop.wake()
+        await passes.until(expected)
+    task.cancel()
+    assert passes.count == 3
+
+
+async def test_a_drivers_error_brings_the_next_pass_sooner() -> None:
+    passes = Passes(NotReady("away"), NotReady("away"))
+    loop = Loop("test", passes, LoopTiming(resync=1000, backoff_base=0.001))
+    task = asyncio.create_task(loop.run())
+    await passes.until(3)
+    task.cancel()
+    assert loop.failures in {0, 2}
+
+
+async def test_any_other_error_ends_the_loop() -> None:
+    loop = Loop("test", Passes(ZeroDivisionError()), LoopTiming())
+    with pytest.raises(ZeroDivisionError):
+        await loop.run()
+
+
+def test_retries_double_up_to_the_last() -> None:
+    pace = LoopTiming(backoff_base=0.1, backoff_max=1.0)
+    assert [retry_delay(n, pace) for n in (1, 2, 3, 4, 5, 500)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+async def test_a_bug_is_logged_and_the_work_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    async def wrong() -> None:
+        raise ValueError("nobody foresaw this")
+
+    async def gone() -> None:
+        raise Gone("Docker: no such container")
+
+    with caplog.at_level(logging.ERROR), pytest.raises(NotReady, match="ValueError: nobody foresaw this"):
+        await containing_bugs("red/web", wrong)()
+    assert "Traceback" in caplog.text
+    with pytest.raises(Gone):
+        await containing_bugs("red/web", gone)()

@@ -1,0 +1,79 @@
+"""In which lane who asks for names is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone
+from nameserver.service_store import ServiceStore
+from sdn.cluster_dns.state import ClientVnids, client_vnids, dump, load
+from sdn.topology import Cluster, DockerNetwork, Node, NodeNetwork, Pod
+from tests.unit.nameserver.examples import DOMAIN, endpoint, service, slice_of, told
+
+CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
+NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+PODS = frozenset({Pod(16, IPv4Address("10.128.0.2"), 10), Pod(17, IPv4Address("10.128.0.3"), 0)})
+DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), 3, 7)
+VIEW = NodeNetwork(CLUSTER, NODE, frozenset(), PODS, docker=DOCKER)
+
+
+@pytest.mark.parametrize(
+    ("address", "lane", "flat"),
+    [
+        ("10.128.0.2", 10, 10),
+        ("10.128.0.3", 0, 0),
+        ("10.128.0.1", 0, 0),
+        ("10.245.2.3", 0, 0),
+        ("127.0.0.1", 0, 0),
+        ("10.128.1.200", 7, 7),
+        ("10.128.0.4", UNKNOWN_CLIENT, 0),
+        ("10.128.2.2", UNKNOWN_CLIENT, 0),
+        ("10.128.2.1", UNKNOWN_CLIENT, 0),
+        ("10.245.2.4", UNKNOWN_CLIENT, UNKNOWN_CLIENT),
+        ("192.0.2.1", UNKNOWN_CLIENT, UNKNOWN_CLIENT),
+    ],
+)
+def test_only_who_is_known_here_is_in_a_lane(address: str, lane: int, flat: int) -> None:
+    assert client_vnids(VIEW).lane(address) == lane
+    assert client_vnids(replace(VIEW, cluster=replace(CLUSTER, multitenant=False))).lane(address) == flat
+
+
+ASKERS = ClientVnids({"10.128.0.2": 10, "10.128.0.1": 0}, (IPv4Network("10.128.1.128/25"), 7), ())
+
+
+@pytest.mark.parametrize("lanes", [{"red": 10, "blue": 11}, None])
+def test_what_was_kept_is_told_to_the_same(lanes: dict[str, int] | None) -> None:
+    directory = ServiceStore()
+    directory.replace(
+        [
+            service("red", "web", '{"clusterIP": "172.30.0.5", "ports": [{"port": 80, "name": "http"}]}'),
+            service("red", "db", '{"clusterIP": "None", "publishNotReadyAddresses": true}'),
+            service("blue", "docs", '{"type": "ExternalName", "externalName": "web.red.svc.cluster.local"}'),
+        ],
+        [slice_of("db", "red", endpoint("10.128.0.9", hostname="db-0", conditions={"ready": False}))],
+    )
+    before = ClusterZone(directory, DOMAIN, lanes)
+    after, who = load(dump(before, ASKERS), DOMAIN.origin)
+    for name, kind in (
+        ("web.red.svc.cluster.local", "A"),
+        ("_http._tcp.web.red.svc.cluster.local", "SRV"),
+        ("db-0.db.red.svc.cluster.local", "A"),
+        ("docs.blue.svc.cluster.local", "A"),
+        ("9.0.128.10.in-addr.arpa", "PTR"),
+        ("ns.dns.cluster.local", "A"),
+    ):
+        for lane in (0, 10, 11):
+            assert told(after, name, kind, lane) == told(before, name, kind, lane)
+        assert told(after, name, kind)[1]
+    assert [who.lane(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")] == [
+        ASKERS.lane(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")
+    ]
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"gateway": 1}'])
+def test_what_is_no_recollection_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        load(data, DOMAIN.origin)

@@ -1,0 +1,113 @@
+"""Who gets which address, and what a node with no memory knows from marks alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from api.network.attach import CNI, NODE_AGENT
+from sdn.cniserver.pod_ports import (
+    InterfaceConfig,
+    attached_pods,
+    bridge_with_ports,
+    host_veth_name,
+    kernel_rate_limit,
+    mismatch,
+    plan_attach,
+    pods_without_device,
+    ports_of_pods,
+    sandboxes_of_runtime,
+)
+from sdn.model.host import Bridge, Port
+from sdn.topology import FIRST_POD_PORT, AttachedPod
+from tests.unit.sdn.examples import NODE, SMALL
+
+
+def wish(sandbox: str, runtime: str = NODE_AGENT) -> InterfaceConfig:
+    return InterfaceConfig(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "0:1", "eth0", runtime)
+
+
+def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
+    """What the switch reports after a write."""
+    ports = {port.name: port for port in bridge.ports}
+    ports |= {port.name: replace(port, ofport=port.ofport_request) for port in coming.ports}
+    marks = {**dict(bridge.external_ids), **dict(coming.external_ids)}
+    return replace(bridge, ports=tuple(ports.values()), external_ids=tuple(sorted(marks.items())))
+
+
+def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
+    bridge, given_out = Bridge("br0"), []
+    for number in range(12):
+        plan = plan_attach(bridge, SMALL, [wish(str(number))])
+        bridge = carried_out(bridge, bridge_with_ports(bridge, plan.to_attach))
+        given_out.append(str(plan.to_attach[0].address).rpartition(".")[2])
+        bridge = replace(bridge, ports=())
+    assert given_out == ["2", "3", "4", "5", "6", "2", "3", "4", "5", "6", "2", "3"]
+
+
+def test_a_full_subnet_refuses_only_who_does_not_fit() -> None:
+    plan = plan_attach(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
+    assert [arrival.config.sandbox for arrival in plan.to_attach] == ["0", "1", "2", "3", "4"]
+    assert set(plan.no_address) == {"5", "6"}
+
+
+def test_who_has_an_address_of_another_subnet_is_stranded() -> None:
+    bridge = Bridge("br0")
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
+    plan = plan_attach(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
+    assert [arrival.config.sandbox for arrival in plan.to_attach] == ["b"]
+    assert plan.wrong_subnet == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
+
+
+def test_who_is_attached_is_not_attached_again() -> None:
+    bridge = Bridge("br0")
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
+    assert not plan_attach(bridge, NODE, [wish("a")]).to_attach
+    assert attached_pods(bridge) == (AttachedPod("a", "red", FIRST_POD_PORT, IPv4Address("10.128.0.2")),)
+    assert [port.name for port in ports_of_pods(bridge, {"a", "b"})] == [host_veth_name("a")]
+
+
+def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
+    bridge = carried_out(
+        Bridge("br0"), bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wish("a")]).to_attach)
+    )
+    broken = replace(bridge, ports=tuple(replace(port, ofport=-1) for port in bridge.ports))
+    assert pods_without_device(broken) == {"a"}
+    assert not attached_pods(broken)
+    assert not pods_without_device(bridge)
+
+
+def test_a_runtime_is_told_only_of_its_own_sandboxes_alive_or_lost() -> None:
+    bridge = replace(Bridge("br0"), ports=(Port("tun0", type="internal", ofport=2),))
+    wishes = [wish("a"), wish("b", CNI), wish("c")]
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, wishes).to_attach))
+    bridge = replace(
+        bridge, ports=tuple(replace(p, ofport=-1) if p.name == host_veth_name("c") else p for p in bridge.ports)
+    )
+    assert sandboxes_of_runtime(bridge, NODE_AGENT) == ("a", "c")
+    assert sandboxes_of_runtime(bridge, CNI) == ("b",)
+    assert sandboxes_of_runtime(None, NODE_AGENT) == ()
+
+
+def test_device_names_fit_and_differ() -> None:
+    names = {host_veth_name(f"{number:064x}") for number in range(1000)}
+    assert len(names) == 1000
+    assert all(len(name) == 15 for name in names)
+
+
+def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
+    wanted = wish("a")
+    (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).to_attach).ports
+    assert mismatch(port, wanted) == ""
+    assert mismatch(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
+    assert mismatch(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"
+    assert mismatch(port, replace(wanted, ifname="eth1")) == "its device is eth0, asked for is eth1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "held"), [(1_001, 1_000), (10**9, 10**9), (10**11, 34_359_738_360), (10**15, 34_359_738_360)]
+)
+def test_a_limit_is_what_the_kernel_can_hold(asked: int, held: int) -> None:
+    assert kernel_rate_limit(asked) == held

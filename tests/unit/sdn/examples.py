@@ -1,0 +1,29 @@
+"""A node and its cluster, peers and services, as the tests of the sdn daemon need them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from hypothesis import strategies as st
+
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.topology import Cluster, Node
+
+CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
+
+
+NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+
+
+peers = st.sets(st.integers(1, 500), max_size=20)
+
+
+SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
+
+
+def web(*addresses: str, protocol: Protocol = Protocol.TCP) -> ServicePortInfo:
+    there = tuple(EndpointInfo(IPv4Address(address), 8080) for address in addresses)
+    return ServicePortInfo(
+        ServicePortName("red", "web", "", protocol), 10, IPv4Address("172.30.0.1"), 80, 30080, (), there, there, there
+    )

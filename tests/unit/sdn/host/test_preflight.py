@@ -1,0 +1,87 @@
+"""What on a node stands in the way of the pod network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+
+import pytest
+
+from sdn.host.preflight import conflicts
+from sdn.model.host import OWNER, Bridge, Link, Port, Route
+from tests.unit.sdn.examples import CLUSTER
+
+ADDRESS = IPv4Address("10.245.2.3")
+
+
+def link(name: str, address: str, mtu: int = 1500) -> Link:
+    return Link(name, mtu, frozenset({IPv4Interface(address)}))
+
+
+OUR_BRIDGE = Bridge("br0", external_ids=(OWNER,), ports=(Port("tun0"),))
+
+
+def told(
+    *links: Link,
+    routes: tuple[Route, ...] = (),
+    address: IPv4Address = ADDRESS,
+    mtu: int = 1450,
+    bridge: Bridge | None = None,
+) -> list[str]:
+    here = {one.name: one for one in (link("eth0", "10.245.2.3/24"), *links)}
+    return list(conflicts(replace(CLUSTER, mtu=mtu), address, here, routes, bridge))
+
+
+def test_an_ordinary_node_is_welcome() -> None:
+    routes = (Route(IPv4Network("0.0.0.0/0"), "eth0"), Route(IPv4Network("10.245.2.0/24"), "eth0"))
+    assert told(link("docker0", "172.17.0.1/16"), routes=routes) == []
+
+
+def test_our_own_links_and_routes_do_not_count() -> None:
+    routes = (Route(IPv4Network("10.128.0.0/14"), "tun0"), Route(IPv4Network("172.30.0.0/16"), "tun0"))
+    assert told(link("tun0", "10.128.0.1/23"), routes=routes, bridge=OUR_BRIDGE) == []
+    lbr0 = replace(link("lbr0", "10.128.0.1/23"), alias="podlane")
+    assert told(lbr0, routes=(Route(IPv4Network("10.128.0.0/23"), "lbr0"),)) == []
+
+
+@pytest.mark.parametrize(
+    "bridge", [None, Bridge("br0"), replace(OUR_BRIDGE, ports=()), Bridge("br0", ports=(Port("tun0"),))]
+)
+def test_a_link_that_is_called_like_ours_but_is_not(bridge: Bridge | None) -> None:
+    (found,) = told(link("tun0", "10.8.0.2/24"), bridge=bridge)
+    assert found.startswith("there is a link tun0 that Podlane did not make")
+    (found,) = told(link("lbr0", "10.128.2.1/23"), bridge=OUR_BRIDGE)
+    assert found.startswith("lbr0 has the address 10.128.2.1/23, which overlaps the cluster network")
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("10.128.5.1/24", "br-lan has the address 10.128.5.1/24, which overlaps the cluster network 10.128.0.0/14"),
+        ("10.0.0.1/8", "br-lan has the address 10.0.0.1/8, which overlaps the cluster network 10.128.0.0/14"),
+        ("172.30.0.1/24", "br-lan has the address 172.30.0.1/24, which overlaps the service network 172.30.0.0/16"),
+    ],
+)
+def test_a_local_network_in_the_way(address: str, sentence: str) -> None:
+    (found,) = told(link("br-lan", address))
+    assert found.startswith(sentence)
+    assert "renumber br-lan, or set up the cluster with another" in found
+
+
+def test_a_route_in_the_way() -> None:
+    (found,) = told(routes=(Route(IPv4Network("10.130.0.0/16"), "wg0"),))
+    assert found.startswith("there is a route to 10.130.0.0/16 through wg0, which overlaps the cluster network")
+
+
+def test_a_node_inside_the_cluster_network() -> None:
+    inside = IPv4Address("10.129.0.7")
+    found = told(link("eth1", "10.129.0.7/32"), address=inside)
+    assert found[0].startswith("the node's address 10.129.0.7 lies in the cluster network 10.128.0.0/14")
+
+
+@pytest.mark.parametrize(("mtu", "fits"), [(1450, True), (1451, False), (8950, False)])
+def test_the_mtu_must_leave_room_for_the_tunnel(mtu: int, fits: bool) -> None:
+    found = told(mtu=mtu)
+    assert (found == []) == fits
+    if not fits:
+        assert "at most 1450 is accepted" in found[0]

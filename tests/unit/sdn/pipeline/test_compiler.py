@@ -1,0 +1,62 @@
+"""Properties that every compiled set of flows has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.model.flow import Output
+from sdn.pipeline.compiler import compile_flows, flows_of_peer, flows_of_pod
+from sdn.topology import TUN0, VXLAN0, NodeNetwork, Peer, Pod
+from tests.unit.sdn.examples import CLUSTER, NODE, peers
+
+pods = st.lists(st.tuples(st.integers(2, 509), st.integers(0, 30)), max_size=20, unique_by=lambda row: row[0])
+
+
+@st.composite
+def views(draw: st.DrawFn) -> NodeNetwork:
+    here = frozenset(
+        Pod(16 + number, NODE.subnet.network_address + offset, vnid) for number, (offset, vnid) in enumerate(draw(pods))
+    )
+    there = frozenset(
+        Peer(f"n{n}", IPv4Address("10.245.2.3") + n, IPv4Network((0x0A800000 + 512 * n, 23))) for n in draw(peers)
+    )
+    return NodeNetwork(CLUSTER, NODE, there, here)
+
+
+@given(views())
+def test_no_two_flows_are_the_same_row(view: NodeNetwork) -> None:
+    flows = compile_flows(view)
+    assert len({flow.key for flow in flows}) == len(flows)
+
+
+@given(views())
+def test_only_the_flows_of_a_pod_and_of_nobody_else_change_with_it(view: NodeNetwork) -> None:
+    for pod in view.pods:
+        without = compile_flows(replace(view, pods=view.pods - {pod}))
+        assert compile_flows(view) - without == flows_of_pod(pod)
+        assert without <= compile_flows(view)
+
+
+@given(views())
+def test_only_the_flows_of_a_peer_change_with_it(view: NodeNetwork) -> None:
+    for peer in view.peers:
+        without = compile_flows(replace(view, peers=view.peers - {peer}))
+        assert compile_flows(view) - without == flows_of_peer(peer)
+
+
+@given(views())
+def test_a_pods_port_gets_only_packets_for_its_address_and_lane(view: NodeNetwork) -> None:
+    port_of = {pod.ofport: pod for pod in view.pods}
+    for flow in compile_flows(view):
+        for action in flow.actions:
+            if isinstance(action, Output) and action.port in port_of:
+                pod = port_of[action.port]
+                fields = {match.field.name: match for match in flow.match.fields}
+                assert fields["nw_dst"].value == int(pod.address)
+                assert pod.vnid == 0 or fields["reg0"].value in {0, pod.vnid}
+            elif isinstance(action, Output):
+                assert action.port in {VXLAN0, TUN0}

@@ -1,0 +1,58 @@
+"""Why packets were dropped, and whose they were."""
+
+from __future__ import annotations
+
+from sdn.cniserver.pod_ports import InterfaceConfig, bridge_with_ports, plan_attach
+from sdn.model.flow import Flow
+from sdn.model.host import Bridge
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.cookies import DROP_BIT
+from sdn.pipeline.drops import MISSES, drop_counters, drop_reason
+from sdn.pipeline.tables import Table
+from sdn.topology import DockerNetwork, NodeNetwork, Pod, docker_subnet
+from tests.unit.sdn.examples import CLUSTER, NODE
+
+WISH = InterfaceConfig("s1", "red", "web", "uid", "/proc/1/ns/net", "0:1", "eth0", "cni")
+BRIDGE = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [WISH]).to_attach)
+ADDRESS = NODE.first_pod
+VIEW = NodeNetwork(
+    CLUSTER,
+    NODE,
+    frozenset(),
+    frozenset({Pod(16, ADDRESS, 10)}),
+    docker=DockerNetwork(docker_subnet(NODE.subnet), 3, 10),
+)
+
+
+def counted(**packets: int) -> dict[tuple[str, str], int]:
+    """What is told when each row that drops for a reason has matched so many packets."""
+    rows = {
+        row: packets.get(drop_reason(row).replace(" ", "_"), 0) for row in compile_flows(VIEW) if row.cookie & DROP_BIT
+    }
+    return {(reason, owner): count for reason, owner, count in drop_counters(rows, {}, BRIDGE) if count}
+
+
+def test_every_row_that_drops_is_marked_and_no_other() -> None:
+    assert all(bool(row.cookie & DROP_BIT) == (not row.actions) for row in compile_flows(VIEW))
+
+
+def test_what_pods_send_and_get_is_told_by_their_names() -> None:
+    assert counted(spoofed=2) == {("spoofed", "pod red/web"): 2, ("spoofed", "docker"): 2 * 2}
+    assert counted(other_project=3) == {("other project", "pod red/web"): 3}
+    assert counted(unknown_tunnel=5) == {("unknown tunnel", "node"): 5}
+    assert counted(tunnel_packet_of_a_pod=1) == {("tunnel packet of a pod", "node"): 1}
+
+
+def test_what_no_row_matched_is_added() -> None:
+    found = {(reason, owner): count for reason, owner, count in drop_counters({}, {int(Table.DELIVER): 4}, BRIDGE)}
+    assert found == {(reason, "node"): 4 * (table == Table.DELIVER) for table, reason in MISSES.items()}
+
+
+def test_rows_of_a_pod_that_has_gone_meanwhile_are_nobodys() -> None:
+    rows = {row: 1 for row in compile_flows(VIEW) if reason_of_drop(row) == "other project"}
+    assert list(drop_counters(rows, {}, Bridge("br0")))[-1][1] in {"a pod that is gone", "node"}
+    assert ("other project", "a pod that is gone", 1) in drop_counters(rows, {}, None)
+
+
+def reason_of_drop(row: Flow) -> str:
+    return drop_reason(row) if row.cookie & DROP_BIT else ""

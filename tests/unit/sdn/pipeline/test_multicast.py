@@ -1,0 +1,35 @@
+"""Multicast: copies to peers, spread over tables."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from sdn.drivers.openflow.messages import Command, flow_mod
+from sdn.model.flow import Goto, SetField
+from sdn.pipeline.multicast import multicast_tunnel_flows
+from sdn.topology import Peer
+
+# --- multicast --------------------------------------------------------------------------------------------------------
+
+
+def many(count: int) -> frozenset[Peer]:
+    base = IPv4Address("10.32.0.1")
+    return frozenset(Peer(f"n{n}", base + n, IPv4Network((0x0B000000 + 256 * n, 24))) for n in range(count))
+
+
+@pytest.mark.parametrize(
+    ("peers", "tables"), [(0, []), (1, [21]), (1500, [21]), (1501, [21, 22]), (5000, [21, 22, 23, 24])]
+)
+def test_every_peer_gets_one_copy_and_no_row_is_too_long(peers: int, tables: list[int]) -> None:
+    rows = sorted(multicast_tunnel_flows(many(peers)), key=lambda flow: flow.table)
+    assert [flow.table for flow in rows] == tables
+    targets = [action.value for flow in rows for action in flow.actions if isinstance(action, SetField)]
+    assert len(targets) == len(set(targets)) == peers
+    assert all(len(flow_mod(Command.ADD, flow, 1)) < 2**16 - 64 for flow in rows)
+    assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 30]][: len(rows)]
+
+
+def test_peers_beyond_all_tables_are_left_out_rather_than_written_elsewhere() -> None:
+    assert {flow.table for flow in multicast_tunnel_flows(many(20_000))} == set(range(21, 29))

@@ -1,0 +1,124 @@
+"""What the switch holds for services: properties of every set of ports and of every change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction
+from sdn.model.match import REG0
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.cookies import is_service_flow
+from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
+from sdn.topology import Cluster, Node, NodeNetwork, Peer
+from tests.unit.sdn.examples import web
+
+NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
+VIEW = NodeNetwork(
+    CLUSTER, NODE, frozenset({Peer("b", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))}), frozenset()
+)
+
+backends = st.lists(
+    st.builds(
+        EndpointInfo, st.integers(2, 9).map(lambda n: IPv4Address("10.128.0.0") + n), st.sampled_from((80, 8080))
+    ),
+    max_size=4,
+    unique=True,
+).map(tuple)
+
+
+@st.composite
+def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
+    """Ports with fronts of their own; outside addresses and backends may be shared."""
+    found = {}
+    for number in draw(st.sets(st.integers(1, 6))):
+        key = ServicePortName("red", f"s{number}", "", draw(st.sampled_from(list(Protocol))))
+        outside = draw(st.sets(st.sampled_from((IPv4Address("172.29.0.1"), IPv4Address("172.29.0.2")))))
+        found[key] = ServicePortInfo(
+            key,
+            vnid=draw(st.sampled_from((0, 10))),
+            cluster_ip=draw(st.none() | st.just(IPv4Address("172.30.0.0") + number)),
+            port=100 + number,
+            node_port=draw(st.sampled_from((0, 30000 + number))),
+            external_ips=tuple(sorted(outside)),
+            internal_endpoints=draw(backends),
+            cluster_endpoints=draw(backends),
+            affinity_timeout_seconds=draw(st.sampled_from((0, 10800))),
+        )
+    return found
+
+
+@given(port_sets(), port_sets())
+def test_a_change_leads_to_what_a_fresh_start_would(
+    before: dict[ServicePortName, ServicePortInfo], after: dict[ServicePortName, ServicePortInfo]
+) -> None:
+    board = ServiceFlows(NODE)
+    held = board.sync(before.values())
+    gone = tuple(port for key, port in before.items() if after.get(key) != port)
+    come = tuple(port for key, port in after.items() if before.get(key) != port)
+    closed, opened = board.update(ServicePortChange(gone, come))
+    assert closed.flows <= held.flows
+    changed = FlowSet(held.flows - closed.flows | opened.flows, held.groups - closed.groups | opened.groups)
+    assert changed == board.all() == ServiceFlows(NODE).sync(after.values())
+
+
+@given(port_sets())
+def test_no_row_stands_in_the_place_of_another_and_all_lead_somewhere(
+    ports: dict[ServicePortName, ServicePortInfo],
+) -> None:
+    rows = ServiceFlows(NODE).sync(ports.values())
+    every = rows.flows | compile_flows(VIEW)
+    assert len({flow.key for flow in every}) == len(every)
+    assert all(map(is_service_flow, rows.flows))
+    groups = {group.number for group in rows.groups}
+    assert len(groups) == len(rows.groups)
+    led = {action.group for flow in rows.flows for action in flow.actions if isinstance(action, GroupAction)}
+    assert led == groups
+
+
+@given(port_sets())
+def test_only_the_lane_and_vnid_0_get_to_backends(ports: dict[ServicePortName, ServicePortInfo]) -> None:
+    for port in ports.values():
+        for flow in ServiceFlows(NODE).sync([port]).flows:
+            if _leads_on(flow) and flow.table == 13:
+                asked = {one.value for one in flow.match.fields if one.field == REG0}
+                assert asked <= {0, port.vnid}
+                assert asked or port.vnid == 0
+
+
+def _leads_on(flow: Flow) -> bool:
+    return any(isinstance(action, GroupAction | Ct | Goto) for action in flow.actions)
+
+
+def test_a_change_of_backends_is_a_change_of_one_group() -> None:
+    before, after = web("10.128.0.2", "10.128.0.3"), web("10.128.0.2", "10.128.0.3", "10.128.0.4")
+    board = ServiceFlows(NODE)
+    board.sync([before])
+    gone, come = board.update(ServicePortChange((before,), (after,)))
+    assert not gone.flows
+    assert not come.flows
+    assert [group.number for group in gone.groups] == [group.number for group in come.groups]
+
+
+def test_the_hash_is_dealt_out_evenly() -> None:
+    for count in range(2, 17):
+        [group] = ServiceFlows(NODE).sync([web(*(f"10.128.0.{2 + n}" for n in range(count)))]).groups
+        weights = [bucket.weight for bucket in group.buckets]
+        assert GROUP_HASH_SLOTS // 2 < sum(weights) <= GROUP_HASH_SLOTS
+        assert len(set(weights[:-1])) == 1
+
+
+def test_ports_whose_names_have_the_same_checksum_get_groups_of_their_own() -> None:
+    """CRC-32 of `plumless` and `buckeroo` is the same."""
+    ports = [
+        replace(web("10.128.0.2", "10.128.0.3"), key=ServicePortName("red", name, "", Protocol.TCP), cluster_ip=address)
+        for name, address in (("plumless", IPv4Address("172.30.0.1")), ("buckeroo", IPv4Address("172.30.0.2")))
+    ]
+    alone = {group.number for port in ports for group in ServiceFlows(NODE).sync([port]).groups}
+    assert len(alone) == 1
+    assert len({group.number for group in ServiceFlows(NODE).sync(ports).groups}) == 2

@@ -1,0 +1,52 @@
+"""Connections that are deleted because their endpoint is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+from sdn.model.host import ConntrackEntry
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.conntrack import changed_udp_frontends, conntrack_filters_to_flush, stale_entries, udp_frontends
+from tests.unit.sdn.examples import web
+from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, HOST, NODE_ADDRESS
+
+
+def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() -> None:
+    one, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
+    dns = ServicePortInfo(ServicePortName("kube-system", "dns", "", Protocol.UDP), 0, CLUSTER_IPS + 10, 53, 30053)
+    both = replace(
+        dns, internal_endpoints=(one, other), cluster_endpoints=(one, other), external_endpoints=(one, other)
+    )
+    few = replace(dns, internal_endpoints=(one,), cluster_endpoints=(one,), external_endpoints=(one,))
+    client = IPv4Address("10.245.2.99")
+
+    def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> ConntrackEntry:
+        return ConntrackEntry(client, 4000, front, front_port, backend, port)
+
+    good = [
+        led(CLUSTER_IPS + 10, 53, one.address),
+        led(NODE_ADDRESS, 30053, one.address),
+        led(client, 53, other.address),
+    ]
+    bad = [
+        led(CLUSTER_IPS + 10, 53, other.address),
+        led(NODE_ADDRESS, 30053, other.address),
+        led(NODE_ADDRESS, 30053, NODE_ADDRESS, 30053),
+        led(NODE_ADDRESS, 30053, one.address, 54),
+    ]
+    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((both,), (few,))), good + bad) == bad
+    assert stale_entries(udp_frontends(HOST, [few]), good + bad) == bad
+    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((both,), ())), good + bad) == [*good[:2], *bad]
+    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((), ())), good + bad) == []
+
+
+def test_datagrams_leave_backends_that_have_gone_and_no_others() -> None:
+    before = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
+    after = web("10.128.0.3", protocol=Protocol.UDP)
+    ended = conntrack_filters_to_flush(ServicePortChange((before,), (after,)))
+    assert {(call.address, call.port, str(call.endpoint)) for call in ended} == {
+        (IPv4Address("172.30.0.1"), 80, "10.128.0.2"),
+        (None, 30080, "10.128.0.2"),
+    }
+    assert not conntrack_filters_to_flush(ServicePortChange((web("10.128.0.2"),), ()))

@@ -1,0 +1,134 @@
+"""The firewall's table for services: edits lead to the same as writing it whole, and no number is lost."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.nftables import node_ip_update, port_elements, services_table, table_update
+from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, HOST, NODE_ADDRESS, OUTSIDE_IPS
+
+
+def backends() -> st.SearchStrategy[tuple[EndpointInfo, ...]]:
+    one = st.builds(
+        EndpointInfo, st.integers(0, 5).map(lambda n: IPv4Address("10.128.0.2") + n), st.sampled_from([8080, 9090])
+    )
+    return st.lists(one, max_size=5, unique=True).map(lambda some: tuple(sorted(some)))
+
+
+@st.composite
+def ports(draw: st.DrawFn, number: int) -> ServicePortInfo:
+    """One whose fronts are those of no other number."""
+    protocol = draw(st.sampled_from([Protocol.TCP, Protocol.UDP]))
+    return ServicePortInfo(
+        ServicePortName("red", f"service-{number}", "", protocol),
+        10,
+        draw(st.sampled_from([None, CLUSTER_IPS + number])),
+        draw(st.sampled_from([80, 81])),
+        draw(st.sampled_from([0, 30000 + number])),
+        draw(st.sampled_from([(), (OUTSIDE_IPS + number,)])),
+        draw(backends()),
+        draw(backends()),
+        draw(backends()),
+        draw(st.sampled_from([0, 60, 10800])),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> dict[int, ServicePortInfo]:
+    return {number: draw(ports(number)) for number in draw(st.sets(st.integers(0, 3)))}
+
+
+def held(text: str, before: dict[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """What the maps hold afterwards; as nft, it takes nothing twice and deletes nothing that is not there."""
+    after = dict(before)
+    commands = r"^(add|delete) element ip podlane-services (\w+) \{ (.*) \}$"
+    for verb, name, body in re.findall(commands, text, re.MULTILINE):
+        for entry in body.split(", "):
+            key, _, value = entry.partition(" : ")
+            if verb == "delete":
+                del after[name, key]
+            else:
+                assert (name, key) not in after
+                after[name, key] = value
+    return after
+
+
+def chains(text: str) -> set[str]:
+    return set(re.findall(r"^add chain ip podlane-services (\S+)$", text, re.MULTILINE))
+
+
+@given(worlds(), worlds(), st.sampled_from([0, 6789]))
+def test_edits_lead_to_what_writing_it_whole_leads_to(
+    before: dict[int, ServicePortInfo], after: dict[int, ServicePortInfo], proxy_port: int
+) -> None:
+    host = replace(HOST, proxy_port=proxy_port)
+    changed = [number for number in before.keys() | after.keys() if before.get(number) != after.get(number)]
+    change = ServicePortChange(
+        tuple(before[number] for number in changed if number in before),
+        tuple(after[number] for number in changed if number in after),
+    )
+    old, new, text = (
+        services_table(host, before.values()),
+        services_table(host, after.values()),
+        table_update(host, change),
+    )
+    assert held(text, held(old, {})) == held(new, {})
+    assert chains(new) <= chains(old) | chains(text)
+
+
+@given(worlds())
+def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, ServicePortInfo]) -> None:
+    here = held(services_table(HOST, served.values()), {})
+    for (name, front), verdict in here.items():
+        chosen = re.fullmatch(r"goto (any|outside)-(\d+)(-\d+)?", verdict)
+        if name not in {"own", "outside"} or chosen is None:
+            assert verdict in {"", "drop", "goto refuse"} or name not in {"own", "outside"}
+            continue
+        begin = 0x8000 if chosen[1] == "outside" else 0
+        for slot in range(begin, begin + int(chosen[2])):
+            number = here["sticky_ids", f"{front} . {slot}"] if chosen[3] else str(slot)
+            assert ("backends", f"{front} . {number}") in here
+
+
+def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None:
+    one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
+    port = ServicePortInfo(
+        ServicePortName("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, internal_endpoints=(one, other)
+    )
+    assert table_update(HOST, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
+        "delete element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 }\n"
+        "add element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
+    )
+    assert table_update(HOST, ServicePortChange((port,), (port,))) == ""
+
+
+def test_a_sticky_backend_keeps_its_number_when_others_come_and_go() -> None:
+    one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
+    port = ServicePortInfo(
+        ServicePortName("red", "web", "", Protocol.TCP),
+        10,
+        CLUSTER_IPS + 1,
+        80,
+        internal_endpoints=(one, other),
+        affinity_timeout_seconds=60,
+    )
+    kept = {
+        key for (name, key), value in port_elements(HOST, port).items() if name == "backends" and value.startswith("10")
+    }
+    fewer = port_elements(HOST, replace(port, internal_endpoints=(other, third)))
+    assert len(kept & {key for name, key in fewer if name == "backends"}) == 1
+
+
+def test_nodes_come_and_go_alone() -> None:
+    assert node_ip_update([NODE_ADDRESS], [NODE_ADDRESS + 1]) == (
+        "delete element ip podlane-services nodes { 10.245.2.3 }\n"
+        "add element ip podlane-services nodes { 10.245.2.4 }\n"
+    )
+    assert node_ip_update([], []) == ""

@@ -1,0 +1,173 @@
+"""The service map: changes one by one lead to what reading everything leads to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from ipaddress import IPv4Address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.core.endpoints import EndpointSlice
+from api.core.services import Service
+from sdn.model.service_port import ServicePortInfo, ServicePortName
+from sdn.proxy.service_map import ServiceMap
+from sdn.proxy.service_ports import ProxyConfig, ServiceIndex, ServiceState, service_ports
+from tests.unit.sdn.proxy.examples import (
+    HERE,
+    LEAVING,
+    READY,
+    THERE,
+    VANTAGE,
+    WAITING,
+    backend,
+    config_with,
+    endpoint,
+    fill,
+    made,
+    only,
+    pod,
+    service,
+    slice_of,
+)
+
+
+def test_a_change_tells_only_what_is_other() -> None:
+    catalogue = made(service(), slice_of("web", endpoint(HERE)))
+    fill(catalogue, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).settle()
+    fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
+    change = catalogue.settle()
+    assert [len(port.internal_endpoints) for port in (*change.removed, *change.added)] == [1, 2]
+    assert not catalogue.settle()
+    fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
+    assert not catalogue.settle()
+
+
+def test_a_pod_that_comes_goes_or_is_anothers_changes_its_services() -> None:
+    catalogue = made(service(), slice_of("web", endpoint(THERE)), pods=())
+    assert only(catalogue).internal_endpoints == ()
+    fill(catalogue, pods=(pod(THERE),)).settle()
+    assert only(catalogue).internal_endpoints == (backend(THERE),)
+    catalogue.set_pod(("red", f"pod-{THERE}"), None)
+    fill(catalogue, pods=(pod(THERE, "blue"),)).settle()
+    assert only(catalogue).internal_endpoints == ()
+    catalogue.set_vantage(config_with(lanes={"red": 10, "blue": 10}))
+    catalogue.settle()
+    assert only(catalogue).internal_endpoints == (backend(THERE),)
+
+
+SERVICES = tuple(
+    service(name, namespace, cluster_ip=cluster_ip, external_ips=outside, made=f"2026-01-0{day}T00:00:00Z")
+    for name, namespace, cluster_ip, outside, day in (
+        ("a", "red", "172.30.0.1", ("192.0.2.1",), 1),
+        ("a", "red", "172.30.0.1", (), 1),
+        ("b", "red", "172.30.0.2", ("192.0.2.1", "192.0.2.2"), 2),
+        ("b", "blue", "172.30.0.3", ("192.0.2.1",), 1),
+    )
+)
+
+
+ADDRESSES = (HERE, THERE, "192.0.2.1", "192.0.2.2", "172.30.0.1", "198.51.100.1")
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("service"), st.sampled_from(SERVICES), st.booleans()),
+    st.tuples(
+        st.just("slice"),
+        st.builds(
+            slice_of,
+            st.sampled_from(("a", "b")),
+            st.builds(endpoint, st.sampled_from(ADDRESSES), st.sampled_from((READY, LEAVING, WAITING))),
+            namespace=st.sampled_from(("red", "blue")),
+            name=st.sampled_from(("s", "t")),
+        ),
+        st.booleans(),
+    ),
+    st.tuples(
+        st.just("pod"), st.builds(pod, st.sampled_from((HERE, THERE)), st.sampled_from(("red", "blue"))), st.booleans()
+    ),
+    st.tuples(
+        st.just("vantage"),
+        st.builds(
+            dataclasses.replace,
+            st.just(VANTAGE),
+            lanes=st.sampled_from((None, {}, {"red": 10}, {"red": 10, "blue": 11}, {"red": 12, "blue": 12})),
+            nodes=st.frozensets(st.sampled_from([IPv4Address(text) for text in ADDRESSES])),
+            node_ports=st.sampled_from(((30000, 32767), (8000, 8100))),
+        ),
+        st.booleans(),
+    ),
+)
+
+
+@given(st.lists(st.tuples(STEPS, st.booleans()), max_size=25))
+def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, object, bool], bool]]) -> None:
+    kept, held = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
+    vantage = VANTAGE
+    kept.set_vantage(vantage)
+    ports: dict[ServicePortName, ServicePortInfo] = {}
+    for (kind, item, stays), settles in steps:
+        if isinstance(item, ProxyConfig):
+            vantage = item
+            kept.set_vantage(vantage)
+            continue
+        key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
+        value = item if stays else None
+        getattr(kept, f"set_{kind}")(key, value)
+        held[kind].pop(key, None)
+        if value is not None:
+            held[kind][key] = value
+        if settles:
+            _follow(ports, kept)
+    _follow(ports, kept)
+    anew = fill(ServiceMap(), held["service"].values(), held["slice"].values(), held["pod"].values())
+    anew.set_vantage(vantage)
+    anew.settle()
+    assert ports == dict(kept.ports) == dict(anew.ports)
+    assert dict(kept.served) == dict(anew.served)
+
+
+def test_a_new_node_and_a_new_project_concern_only_their_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = (
+        service("plain", cluster_ip="172.30.0.1"),
+        service("elsewhere", cluster_ip="172.30.0.2"),
+        service("outside", cluster_ip="172.30.0.3", external_ips=("192.0.2.9",)),
+        service("blue", "blue", cluster_ip="172.30.0.4"),
+    )
+    catalogue = fill(ServiceMap(), services, (slice_of("elsewhere", endpoint("198.51.100.7")),))
+    catalogue.set_vantage(VANTAGE)
+    catalogue.settle()
+    computed: list[str] = []
+
+    def counted(one: Service, slices: Iterable[EndpointSlice], around: ServiceIndex) -> ServiceState:
+        computed.append(one.metadata.name)
+        return service_ports(one, slices, around)
+
+    monkeypatch.setattr("sdn.proxy.service_map.service_ports", counted)
+
+    def settle(**change: object) -> list[str]:
+        computed.clear()
+        assert VANTAGE.lanes is not None
+        catalogue.set_vantage(config_with(**change))
+        catalogue.settle()
+        return sorted(computed)
+
+    near = VANTAGE.nodes | {IPv4Address("10.245.2.77")}
+    assert settle(nodes=near) == []
+    assert settle(nodes=near | {IPv4Address("198.51.100.7")}) == ["elsewhere"]
+    assert settle(nodes=near | {IPv4Address("192.0.2.9")}) == ["elsewhere", "outside"]
+    assert settle(lanes={**(VANTAGE.lanes or {}), "green": 12}) == ["outside"]
+    assert settle(lanes={**(VANTAGE.lanes or {}), "blue": 12}) == ["blue"]
+    assert settle(node_ports=(20000, 20100)) == ["blue", "elsewhere", "outside", "plain"]
+
+
+def _follow(ports: dict[ServicePortName, ServicePortInfo], catalogue: ServiceMap) -> None:
+    """As a reader of changes does."""
+    change = catalogue.settle()
+    for port in change.removed:
+        assert ports.pop(port.key) == port
+    for port in change.added:
+        assert port.key not in ports
+        ports[port.key] = port

@@ -1,0 +1,82 @@
+"""The service map: which service and endpoints belong to the address that a caller dialled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+
+import pytest
+
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.proxy.service_map import ClientConnection, FrontendLookup
+from tests.unit.sdn.proxy.userspace.examples import CLUSTER_IP, HERE, NODE, OTHER_NODE, OUTSIDE_IP, POD, STRANGER, WEB
+
+
+def directory(*ports: ServicePortInfo) -> FrontendLookup:
+    served = FrontendLookup(lambda address: address in IPv4Network("10.128.0.0/14"), {NODE, OTHER_NODE}.__contains__)
+    served.edit(ServicePortChange(added=ports))
+    return served
+
+
+def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: bool = False) -> ClientConnection:
+    return ClientConnection((address, Protocol.TCP, port), client, is_own)
+
+
+@pytest.mark.parametrize(
+    ("one", "backends"),
+    [
+        (call(CLUSTER_IP, 80), WEB.internal_endpoints),
+        (call(CLUSTER_IP, 80, NODE, is_own=True), WEB.internal_endpoints),
+        (call(OUTSIDE_IP, 80), WEB.cluster_endpoints),
+        (call(NODE, 30080), WEB.cluster_endpoints),
+        (call(OTHER_NODE, 30080), WEB.cluster_endpoints),
+        (call(NODE, 30080, NODE, is_own=True), WEB.cluster_endpoints),
+        (call(NODE, 30080, STRANGER), WEB.external_endpoints),
+        (call(OUTSIDE_IP, 80, STRANGER), WEB.external_endpoints),
+        (call(NODE, 30080, OTHER_NODE), WEB.external_endpoints),
+        (call(CLUSTER_IP, 81), ()),
+        (call(CLUSTER_IP, 30080), ()),
+        (call(NODE, 80), ()),
+        (call(POD, 30080), ()),
+        (ClientConnection((CLUSTER_IP, Protocol.UDP, 80), POD, is_own=False), ()),
+    ],
+)
+def test_who_may_answer_follows_from_what_was_called_and_by_whom(
+    one: ClientConnection, backends: tuple[EndpointInfo, ...]
+) -> None:
+    assert directory(WEB).backends(one) == backends
+
+
+def test_a_front_is_never_a_backend() -> None:
+    rounds = (
+        EndpointInfo(CLUSTER_IP, 80),
+        EndpointInfo(OUTSIDE_IP, 80),
+        EndpointInfo(NODE, 30080),
+        EndpointInfo(OTHER_NODE, 30080),
+    )
+    harmless = (EndpointInfo(NODE, 80), EndpointInfo(STRANGER, 30080), HERE)
+    served = directory(replace(WEB, internal_endpoints=(*rounds, *harmless)))
+    assert served.backends(call(CLUSTER_IP, 80)) == harmless
+
+
+def test_what_has_gone_is_found_no_more_and_what_took_its_place_is() -> None:
+    served = directory(WEB)
+    moved = replace(WEB, cluster_ip=IPv4Address("172.30.0.10"), node_port=0)
+    heir = replace(WEB, key=ServicePortName("red", "heir", "", Protocol.TCP), external_ips=())
+    served.edit(ServicePortChange(removed=(WEB,), added=(moved, heir)))
+    assert served.find((CLUSTER_IP, Protocol.TCP, 80)) == heir
+    assert served.find((NODE, Protocol.TCP, 30080)) == heir
+    assert served.find((OUTSIDE_IP, Protocol.TCP, 80)) == moved
+    served.edit(served.difference([]))
+    assert not served.ports
+    assert served.find((CLUSTER_IP, Protocol.TCP, 80)) is served.find((NODE, Protocol.TCP, 30080)) is None
+
+
+def test_the_difference_names_what_changed_and_nothing_else() -> None:
+    other = replace(
+        WEB, key=ServicePortName("red", "other", "", Protocol.TCP), cluster_ip=None, external_ips=(), node_port=0
+    )
+    served = directory(WEB, other)
+    assert not served.difference([WEB, other])
+    smaller = replace(WEB, internal_endpoints=(HERE,))
+    assert served.difference([smaller, other]) == ServicePortChange(removed=(WEB,), added=(smaller,))

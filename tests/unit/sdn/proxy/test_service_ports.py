@@ -1,0 +1,269 @@
+"""What a node serves of services, endpoints and pods: policies, readiness, lanes; and that it is kept up."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.endpoints import Endpoint, EndpointConditions, SlicePort
+from api.core.services import (
+    ClientIPConfig,
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceStatus,
+    SessionAffinityConfig,
+)
+from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
+from sdn.model.service_port import Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.service import service_port_flows
+from sdn.proxy.service_map import ServiceMap
+from sdn.proxy.service_ports import MAX_ENDPOINTS, parse_ipv4
+from tests.unit.sdn.proxy.examples import (
+    ENDED,
+    HERE,
+    LEAVING,
+    NODE,
+    PODS,
+    THERE,
+    VANTAGE,
+    WAITING,
+    backend,
+    config_with,
+    endpoint,
+    fill,
+    left_out,
+    made,
+    only,
+    pod,
+    service,
+    slice_of,
+)
+
+
+def test_one_port_with_its_endpoints() -> None:
+    port = only(made(service(), slice_of("web", endpoint(THERE), endpoint(HERE))))
+    both = (backend(HERE), backend(THERE))
+    assert port == ServicePortInfo(
+        key=ServicePortName("red", "web", "", Protocol.TCP),
+        vnid=10,
+        cluster_ip=IPv4Address("172.30.0.7"),
+        port=80,
+        internal_endpoints=both,
+        cluster_endpoints=both,
+        external_endpoints=both,
+        draining_ports=frozenset({80}),
+    )
+    assert [one.is_local for one in port.internal_endpoints] == [True, False]
+
+
+def test_node_ports_external_and_ingress_addresses_and_affinity() -> None:
+    wish = service(
+        type="LoadBalancer",
+        ports=(ServicePort(port=80, protocol="TCP", node_port=30080),),
+        external_ips=("192.0.2.9",),
+        session_affinity="ClientIP",
+        session_affinity_config=SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=30)),
+        external_traffic_policy="Local",
+        health_check_node_port=31000,
+    )
+    ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"),))
+    catalogue = made(
+        replace(wish, status=ServiceStatus(load_balancer=ingress)), slice_of("web", endpoint(HERE), endpoint(THERE))
+    )
+    port = only(catalogue)
+    assert port.node_port == 30080
+    assert port.external_ips == (IPv4Address("172.29.0.1"), IPv4Address("192.0.2.9"))
+    assert (port.affinity_timeout_seconds, port.external_policy_local) == (30, True)
+    assert port.external_endpoints == (backend(HERE),)
+    assert port.cluster_endpoints == port.internal_endpoints == (backend(HERE), backend(THERE))
+    assert (catalogue.served["red", "web"].health_port, catalogue.served["red", "web"].here) == (31000, 1)
+
+
+def test_local_for_callers_inside() -> None:
+    port = only(made(service(internal_traffic_policy="Local"), slice_of("web", endpoint(HERE), endpoint(THERE))))
+    assert (port.internal_endpoints, port.external_endpoints) == ((backend(HERE),), (backend(HERE), backend(THERE)))
+
+
+def test_affinity_without_a_time_lasts_three_hours() -> None:
+    assert only(made(service(session_affinity="ClientIP"))).affinity_timeout_seconds == 10800
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [service(cluster_ip="None"), service(type="ExternalName", cluster_ip=""), service(cluster_ip="")],
+)
+def test_names_only_are_not_served(wish: Service) -> None:
+    assert not made(wish, slice_of("web", endpoint(HERE))).ports
+
+
+@pytest.mark.parametrize(
+    ("rows", "chosen"),
+    [
+        ((endpoint(HERE), endpoint(THERE, LEAVING)), [HERE]),
+        ((endpoint(HERE, WAITING), endpoint(THERE, LEAVING)), [THERE]),
+        ((endpoint(HERE, WAITING), endpoint(THERE, ENDED)), []),
+        ((endpoint(HERE, EndpointConditions()),), [HERE]),
+        ((endpoint(HERE, EndpointConditions(ready=True, terminating=True)), endpoint(THERE)), [HERE, THERE]),
+    ],
+)
+def test_readiness(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
+    assert [str(one.address) for one in only(made(service(), slice_of("web", *rows))).internal_endpoints] == chosen
+
+
+def test_ports_are_told_apart_by_name_and_protocol() -> None:
+    wish = service(
+        ports=(
+            ServicePort(port=53, name="dns", protocol="UDP"),
+            ServicePort(port=53, name="dns-tcp", protocol="TCP"),
+            ServicePort(port=9, name="none", protocol="TCP"),
+        )
+    )
+    ports = (SlicePort(port=1053, name="dns", protocol="UDP"), SlicePort(port=2053, name="dns-tcp", protocol="TCP"))
+    served = made(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
+    found = {key.port_name: [one.port for one in port.internal_endpoints] for key, port in served.items()}
+    assert found == {"dns": [1053], "dns-tcp": [2053], "none": []}
+
+
+def test_an_endpoint_in_two_slices_counts_once_and_as_ready_as_anywhere() -> None:
+    slices = (slice_of("web", endpoint(HERE, WAITING)), slice_of("web", endpoint(HERE), name="web-2"))
+    assert only(made(service(), *slices)).internal_endpoints == (backend(HERE),)
+
+
+def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
+    """One message makes a group, and has 65,535 bytes."""
+    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
+    slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
+    catalogue = made(service(), *slices)
+    port = only(catalogue)
+    assert [str(one.address) for one in port.cluster_endpoints] == [row.addresses[0] for row in rows[:-1]]
+    [left_out] = catalogue.left_out["red", "web"]
+    assert str(left_out) == "every endpoint behind the first 1000 of port 80/TCP is one too many"
+    [group] = service_port_flows(port, NODE, by_proxy=False, inside=1, everywhere=1).groups
+    bundled = bundle_add(1, group_mod(GroupCommand.PUT, group, 1), 1)
+    assert len(bundled) == int.from_bytes(bundled[2:4])
+
+
+def test_other_families_and_slices_of_others_do_not_count() -> None:
+    others = (slice_of("other", endpoint(HERE)), slice_of("web", endpoint(HERE), namespace="blue", name="x"))
+    v6 = slice_of("web", endpoint("2001:db8::1"), family="IPv6", name="six")
+    assert only(made(service(), *others, v6)).internal_endpoints == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "why"),
+    [
+        ("172.30.0.1", 443, "is an address of services"),
+        ("10.128.3.200", 80, "no pod that lives has it"),
+        ("10.128.0.1", 53, "no pod that lives has it"),
+        ("10.128.2.8", 80, "is a pod of the project blue, which is not joined with red"),
+        ("10.128.2.9", 80, "is a pod of the project default, which is not joined with red"),
+        ("10.128.2.10", 80, "no pod that lives has it"),
+        ("10.128.2.11", 80, "no pod that lives has it"),
+        ("192.0.2.1", 80, "is an address of services"),
+        ("10.245.2.4", 30080, "is a node port"),
+    ],
+)
+def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port: int, why: str) -> None:
+    pods = (
+        *PODS,
+        pod("10.128.2.8", "blue"),
+        pod("10.128.2.9", "default"),
+        pod("10.128.2.10", phase="Failed"),
+        pod("10.128.2.11", host_network=True),
+    )
+    ports = (SlicePort(port=port, name="", protocol="TCP"),)
+    catalogue = made(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
+    other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
+    fill(catalogue, (other,), pods=()).settle()
+    served = catalogue.served["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
+    assert [str(one.address) for one in served.internal_endpoints] == [HERE]
+    (sentence,) = left_out(catalogue)
+    assert sentence.startswith(f"endpoint {address}:{port} ")
+    assert why in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("192.0.2.1", "192.0.2.1"), ("0.0.0.0", "0.0.0.0"), ("192.0.2.256", ""), ("192.0.2.01", ""), ("192.0.2", "")]
+    + [(text, "") for text in ("", "192.0.2.1 ", "192.0.2.+1", "192.0.2.1_0", "192.0.2.\u0661", "a.b.c.d", "::1")],
+)
+def test_addresses_are_what_the_library_takes_for_one(text: str, address: str) -> None:
+    assert str(parse_ipv4(text) or "") == address
+
+
+@pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
+def test_pods_of_joined_projects_nodes_and_hosts_elsewhere_may_be_endpoints(address: str) -> None:
+    catalogue = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
+    assert [str(one.address) for one in only(catalogue).internal_endpoints] == [address]
+    assert not left_out(catalogue)
+
+
+def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
+    flat = made(
+        service(),
+        slice_of("web", endpoint("10.128.2.8"), endpoint("10.128.3.200")),
+        vantage=config_with(lanes=None),
+        pods=(pod("10.128.2.8", "blue"),),
+    )
+    assert [str(one.address) for one in only(flat).internal_endpoints] == ["10.128.2.8"]
+    assert only(flat).vnid == 0
+    assert len(left_out(flat)) == 1
+
+
+def test_a_project_without_a_lane_is_not_served() -> None:
+    catalogue = made(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
+    assert not catalogue.ports
+    assert left_out(catalogue, namespace="new") == ["the service has no lane: there is no NetNamespace new"]
+
+
+@pytest.mark.parametrize("label", ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"])
+def test_what_a_label_leaves_to_others_is_not_served_until_the_label_goes(label: str) -> None:
+    wish = service()
+    marked = replace(wish, metadata=replace(wish.metadata, labels={label: "other"}))
+    catalogue = made(marked, slice_of("web", endpoint(HERE)))
+    assert not catalogue.ports
+    catalogue.set_service(("red", "web"), wish)
+    assert len(catalogue.settle().added) == 1
+    catalogue.set_service(("red", "web"), marked)
+    assert len(catalogue.settle().removed) == 1
+
+
+def test_the_oldest_service_has_a_front_until_it_goes() -> None:
+    first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
+    second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
+    catalogue = fill(ServiceMap(), (second, first))
+    catalogue.set_vantage(VANTAGE)
+    catalogue.settle()
+    by_name = {key.service: port.external_ips for key, port in catalogue.ports.items()}
+    assert by_name == {"a": (IPv4Address("192.0.2.1"),), "b": ()}
+    assert left_out(catalogue, "b", "blue") == ["192.0.2.1:80/TCP belongs to a service that was there before"]
+    catalogue.set_service(("red", "a"), None)
+    change = catalogue.settle()
+    assert {port.key.service for port in change.removed} == {"a", "b"}
+    assert [port.external_ips for port in change.added] == [(IPv4Address("192.0.2.1"),)]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (THERE, "is in the cluster network"),
+        ("172.30.0.8", "is in the service network 172.30.0.0/16"),
+        ("10.245.2.4", "is the address of a node"),
+    ],
+)
+def test_nobody_takes_what_is_anothers_as_an_external_address(address: str, why: str) -> None:
+    """Another API server may accept anything, and the thief may be the older one."""
+    thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), made="2025-01-01T00:00:00Z")
+    web = service(cluster_ip="172.30.0.8")
+    catalogue = fill(ServiceMap(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
+    catalogue.set_vantage(VANTAGE)
+    catalogue.settle()
+    ports = {key.service: port for key, port in catalogue.ports.items()}
+    assert left_out(catalogue, "thief", "blue") == [f"external address {address} {why}"]
+    assert ports["thief"].external_ips == ()
+    assert ports["web"].cluster_ip == IPv4Address("172.30.0.8")
+    assert {str(one.address) for one in ports["web"].internal_endpoints} == {THERE, "10.245.2.4"}

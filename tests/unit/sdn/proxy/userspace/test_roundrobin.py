@@ -1,0 +1,68 @@
+"""The userspace proxy's decisions: what was called, who may answer, whose turn it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sdn.model.service_port import EndpointInfo
+from sdn.proxy.userspace.roundrobin import MAX_CLIENTS, RoundRobin
+from tests.unit.sdn.proxy.userspace.examples import HERE, POD, STRANGER, THERE, WEB
+
+
+def test_backends_take_turns() -> None:
+    rotation = RoundRobin()
+    firsts = [rotation.candidates(WEB, WEB.internal_endpoints, POD, 0)[0] for _ in range(4)]
+    assert firsts == [HERE, THERE, HERE, THERE]
+    assert rotation.candidates(WEB, (), POD, 0) == []
+
+
+STICKY = replace(WEB, affinity_timeout_seconds=60)
+
+
+def test_a_client_goes_where_it_was_as_long_as_it_comes_back_in_time() -> None:
+    rotation = RoundRobin()
+    for now in (0.0, 59.0, 118.0):
+        assert rotation.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] == HERE
+        rotation.took(STICKY, POD, HERE, now)
+    assert rotation.candidates(STICKY, WEB.internal_endpoints, STRANGER, 118)[0] == THERE
+    assert rotation.candidates(STICKY, (THERE,), POD, 118) == [THERE]
+    late = [rotation.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] for now in (178.5, 239, 299)]
+    assert late in ([HERE, THERE, HERE], [THERE, HERE, THERE])
+
+
+def test_a_client_that_calls_twice_at_once_gets_the_same_backend() -> None:
+    rotation = RoundRobin()
+    assert [rotation.candidates(STICKY, WEB.internal_endpoints, POD, 0)[0] for _ in range(3)] == [HERE] * 3
+
+
+def test_a_backend_that_refused_is_replaced_by_the_one_that_took() -> None:
+    rotation = RoundRobin()
+    rotation.took(STICKY, POD, HERE, 0)
+    rotation.took(STICKY, POD, THERE, 1)
+    assert rotation.candidates(STICKY, WEB.internal_endpoints, POD, 2)[0] == THERE
+
+
+def test_clients_are_remembered_within_bounds() -> None:
+    rotation = RoundRobin()
+    for number in range(MAX_CLIENTS + 1):
+        rotation.took(STICKY, IPv4Address(number), THERE, 0)
+    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(1), 0)[0] == THERE
+    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(0), 0)[0] == HERE
+    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(2), 0)[0] == THERE
+    rotation.forget(WEB.key)
+    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(1), 0)[0] == HERE
+
+
+@given(st.lists(st.integers(0, 9), unique=True, max_size=8), st.integers(0, 3), st.integers(0, 20))
+def test_every_backend_is_a_candidate_once(numbers: list[int], client: int, turns: int) -> None:
+    backends = tuple(EndpointInfo(IPv4Address(number), 1) for number in numbers)
+    rotation = RoundRobin()
+    for turn in range(turns):
+        found = rotation.candidates(STICKY, backends, IPv4Address(client), turn)
+        assert sorted(found) == sorted(backends)
+        if found:
+            rotation.took(STICKY, IPv4Address(client), found[-1], turn)
