@@ -39,13 +39,21 @@ class Loop:
 
     A pass leaves no state for the next one, so the first pass after a crash is the same as any other. A driver error
     ends the pass and schedules a retry. Any other exception is a bug and ends the daemon.
+
+    `trigger` is set to wake the loop. A part that is built before the loop gets the trigger to wake it.
     """
 
-    def __init__(self, name: str, one_pass: Callable[[], Awaitable[None]], timing: LoopTiming) -> None:
+    def __init__(
+        self,
+        name: str,
+        one_pass: Callable[[], Awaitable[None]],
+        timing: LoopTiming,
+        trigger: asyncio.Event | None = None,
+    ) -> None:
         self._name = name
         self._one_pass = one_pass
         self._timing = timing
-        self._trigger = asyncio.Event()
+        self._trigger = trigger or asyncio.Event()
         self.failures = 0
         self._passed_at = time.monotonic()
 

@@ -12,57 +12,110 @@ from reconcile.daemon import notify
 from reconcile.health import Health
 from reconcile.loop import Loop, LoopTiming
 from sdn.cluster_dns.server import ClusterDns
+from sdn.cniserver.attacher import PodAttacher
 from sdn.cniserver.server import CONFLIST, CniServer, conflist
 from sdn.config import Settings, node_identity
 from sdn.controller import NetworkController, TopologyWatcher
+from sdn.drivers import Drivers
 from sdn.drivers.diagnostics import OvsAppctl
 from sdn.drivers.netlink import Netlink
-from sdn.drivers.nftables import NftablesMonitor
+from sdn.drivers.nftables import Nftables, NftablesMonitor
+from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.drivers.ovsdb import Ovsdb
 from sdn.host.firewall import GUARD_TABLE, TABLE
+from sdn.host.reconciler import HostReconciler
+from sdn.metrics import Drift
+from sdn.model.host import BRIDGE
+from sdn.network_state import NetworkState
 from sdn.proxy.proxier import Proxier
+from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.query.handler import NodeQueryHandler
 
 
 async def serve(settings: Settings) -> None:
-    """Run until cancelled; the datapath stays as it is afterwards."""
+    """Run the daemon until cancelled. The datapath stays as it is afterwards."""
+    identity, ovs_rundir = node_identity(settings), Path(settings.ovs_rundir)
+    state, drift = NetworkState(), Drift()
+    network_trigger, proxy_trigger, dns_trigger = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def on_external_change() -> None:
+        host.invalidate()
+        network_trigger.set()
+
     async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
-        mirrors = TopologyWatcher(client, lambda: network.wake())
-        network = NetworkController(
-            node_identity(settings),
-            Path(settings.ovs_rundir),
-            netlink,
-            mirrors.snapshot,
-            settings.docker_options_file,
-            settings.resync_seconds,
+        drivers = Drivers(
+            ovsdb=Ovsdb(ovs_rundir / "db.sock", network_trigger.set),
+            openflow=OpenFlowClient(ovs_rundir / f"{BRIDGE}.mgmt", on_external_change),
+            netlink=netlink,
+            nftables=Nftables(),
         )
-        conf = AtomicFile(f"{settings.cni_conf_dir}/{CONFLIST}" if settings.cni_conf_dir else "")
-        conf.show(None)
+        topology = TopologyWatcher(client, network_trigger.set)
+        host = HostReconciler(identity=identity, drivers=drivers, settings=settings, drift=drift)
+        attacher = PodAttacher(
+            drivers=drivers,
+            datapath_type=identity.datapath_type,
+            state=state,
+            drift=drift,
+            wake=network_trigger.set,
+        )
+        controller = NetworkController(
+            identity=identity,
+            drivers=drivers,
+            host=host,
+            attacher=attacher,
+            state=state,
+            drift=drift,
+            snapshot=topology.snapshot,
+        )
+        cni_config = AtomicFile(f"{settings.cni_conf_dir}/{CONFLIST}" if settings.cni_conf_dir else "")
+        cni_config.show(None)
 
-        async def one_pass() -> None:
+        async def reconcile() -> None:
+            config = state.installed_config
             try:
-                await network.one_pass()
+                await controller.reconcile()
             finally:
-                conf.show(None if network.unready else conflist(settings.socket))
-                services.wake()
-                naming.wake()
+                cni_config.show(None if state.not_ready_reason else conflist(settings.socket))
+                if state.installed_config is not config:
+                    proxy_trigger.set()
+                    dns_trigger.set()
 
-        loop = Loop("network", one_pass, LoopTiming(resync=settings.resync_seconds))
-        services = Proxier(client, network, settings)
-        naming = ClusterDns(services.followed, network, settings)
-        network.wake = loop.wake
-        firewall = NftablesMonitor(network.nft, (TABLE, GUARD_TABLE), network.look_at_everything)
-        queries = NodeQueryHandler(client, settings.node_name, network, OvsAppctl(Path(settings.ovs_rundir)), services)
-        server = CniServer(network, Path(settings.socket), dns_enabled=bool(settings.cluster_domain))
-        health = Health(settings.health_address, lambda: network.unready or services.unready or naming.unready)
+        network = Loop("network", reconcile, LoopTiming(resync=settings.resync_seconds), network_trigger)
+        firewall = NftablesMonitor(drivers.nftables, (TABLE, GUARD_TABLE), on_external_change)
+        services = ServiceWatcher(client, on_change=proxy_trigger.set, on_first_sync=dns_trigger.set)
+        proxier = Proxier(
+            client,
+            settings,
+            services=services,
+            drivers=drivers,
+            state=state,
+            drift=drift,
+            trigger=proxy_trigger,
+        )
+        cluster_dns = ClusterDns(services.directory, settings, state=state, trigger=dns_trigger)
+        queries = NodeQueryHandler(
+            client,
+            settings.node_name,
+            state=state,
+            attacher=attacher,
+            drift=drift,
+            control=OvsAppctl(ovs_rundir),
+            proxier=proxier,
+        )
+        server = CniServer(attacher, state, Path(settings.socket), dns_enabled=bool(settings.cluster_domain))
+        health = Health(
+            settings.health_address, lambda: state.not_ready_reason or proxier.unready or cluster_dns.unready
+        )
         await server.start()
         await health.start()
         notify("READY=1")
         try:
             async with asyncio.TaskGroup() as tasks:
-                for work in (mirrors, network.openflow, loop, queries, services, naming, firewall):
-                    tasks.create_task(work.run())
+                for part in (topology, drivers.openflow, network, queries, services, proxier, cluster_dns, firewall):
+                    tasks.create_task(part.run())
         finally:
-            conf.show(None)
+            cni_config.show(None)
             await health.stop()
             await server.stop()
-            await network.close()
+            await drivers.ovsdb.close()
+            drivers.nftables.close()

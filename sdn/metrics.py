@@ -1,35 +1,73 @@
-"""The figures that the daemon shows on /metrics."""
+"""Prometheus metrics of the daemon, and the count of drift."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable
+from typing import TypeVar
+
 from prometheus_client import Counter, Gauge, Histogram
+
+from sdn.topology import NodeNetwork
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 ATTACH_SECONDS = Histogram(
     "podlane_sdn_attach_duration_seconds",
-    "From the request on the socket to packets flowing",
+    "Time from the request on the socket until packets flow",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 STEP_SECONDS = Histogram(
     "podlane_sdn_pass_step_duration_seconds",
-    "Parts of a pass: look, verify, leave, links, ports, flows",
+    "Steps of a pass: observe, host, detach, links, ports, flows",
     ["step"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
 )
-ATTACH_ERRORS = Counter("podlane_sdn_attach_errors_total", "Requests that were answered with an error", ["verb"])
-PODS = Gauge("podlane_sdn_pods", "Sandboxes that are attached and have their flows")
-PEERS = Gauge("podlane_sdn_peers", "Nodes to which there is a tunnel")
-FLOWS = Gauge("podlane_sdn_flows", "Flows that the bridge holds")
-FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows written or deleted", ["change"])
+ATTACH_ERRORS = Counter("podlane_sdn_attach_errors_total", "Requests to the CNI socket that failed", ["verb"])
+PODS = Gauge("podlane_sdn_pods", "Pods that are attached and have flows")
+PEERS = Gauge("podlane_sdn_peers", "Peers of the tunnel")
+FLOWS = Gauge("podlane_sdn_flows", "Flows on br0, without those of services")
+FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows added and removed", ["change"])
 DROPPED = Gauge(
-    "podlane_sdn_dropped_packets", "Packets dropped, by reason and by whose rows dropped them", ["reason", "owner"]
+    "podlane_sdn_dropped_packets", "Packets dropped, by reason and by the owner of the flow", ["reason", "owner"]
 )
-ADDRESSES = Gauge("podlane_sdn_addresses", "Addresses that pods of this node have or may get", ["state"])
+ADDRESSES = Gauge("podlane_sdn_addresses", "Pod addresses of this node, used and free", ["state"])
 NAMES = Counter("podlane_sdn_names_total", "Questions for names that came, and those passed on to others", ["what"])
-DRIFT = Counter("podlane_sdn_drift_total", "What somebody else had changed and was put right", ["what"])
-SERVICES = Gauge("podlane_sdn_services", "Services of which this node serves a port")
-ENDPOINTS = Gauge("podlane_sdn_endpoints", "Endpoints of all ports that this node serves")
+DRIFT = Counter("podlane_sdn_drift_total", "Changes by other programs that were reverted", ["what"])
+SERVICES = Gauge("podlane_sdn_services", "Services with a port that this node serves")
+ENDPOINTS = Gauge("podlane_sdn_endpoints", "Endpoints of all service ports of this node")
 PROGRAMMING_SECONDS = Histogram(
     "podlane_sdn_service_programming_duration_seconds",
-    "From what changed an endpoint (annotation endpoints.kubernetes.io/last-change-trigger-time) to this node's rows",
+    "Time from the trigger of a change (endpoints.kubernetes.io/last-change-trigger-time) until it is programmed",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+
+
+class Drift:
+    """Counts changes by other programs that were reverted."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def record(self, what: str, detail: str = "") -> None:
+        """Count a reverted change. `what` names the kind of object and is one of few words, a metric label."""
+        self.count += 1
+        DRIFT.labels(what).inc()
+        log.warning("drift: reverted a change by another program", extra={"what": f"{what} {detail}".strip()})
+
+
+def set_pod_counts(network: NodeNetwork) -> None:
+    """Set the gauges of pods, pod addresses and peers."""
+    used = len({pod.address for pod in network.pods})
+    PODS.set(len(network.pods))
+    ADDRESSES.labels("used").set(used)
+    ADDRESSES.labels("free").set(int(network.node.last_pod) - int(network.node.first_pod) + 1 - used)
+    PEERS.set(len(network.peers))
+
+
+async def timed(step: str, work: Awaitable[T]) -> T:
+    """Await `work` and observe its time as a step of the pass."""
+    with STEP_SECONDS.labels(step).time():
+        return await work

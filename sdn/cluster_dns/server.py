@@ -13,14 +13,14 @@ from nameserver.forwarder import Forwarder
 from nameserver.resolv_conf import DNS_PORT, ResolvConf
 from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone, ZoneConfig
 from nameserver.server import NameServer
+from nameserver.service_store import ServiceStore
 from reconcile import atomic_file
 from reconcile.errors import NotReady
 from reconcile.loop import Loop, LoopTiming
 from sdn import metrics
 from sdn.cluster_dns.state import ClientVnids, client_vnids, dump, load
 from sdn.config import Settings
-from sdn.controller import NetworkController
-from sdn.proxy.service_watcher import ServiceWatcher
+from sdn.network_state import NetworkState
 from sdn.topology import NetworkConfig, NodeNetwork
 
 log = logging.getLogger(__name__)
@@ -35,18 +35,18 @@ class ClusterDns:
     A daemon that begins while the master is away tells what an earlier one has kept, until the master answers.
     """
 
-    def __init__(self, followed: ServiceWatcher, network: NetworkController, settings: Settings) -> None:
+    def __init__(
+        self, directory: ServiceStore, settings: Settings, *, state: NetworkState, trigger: asyncio.Event
+    ) -> None:
         self._is_wanted = bool(settings.cluster_domain)
-        self._directory = followed.directory
-        self._network = network
+        self._directory = directory
+        self._state = state
         self._origin = dns.name.from_text(settings.cluster_domain)
         self._file = Path(settings.state_dir, "names.json")
         self._upstreams = ResolvConf(Path(settings.resolv_conf))
         self._forwarder = Forwarder(self._upstreams)
         self._names: ClusterZone | None = None
-        self._server = NameServer(
-            ClusterZone(followed.directory, ZoneConfig(self._origin), {}), self._lane, self._forwarder
-        )
+        self._server = NameServer(ClusterZone(directory, ZoneConfig(self._origin), {}), self._lane, self._forwarder)
         self._listening = ""
         self._trouble = "starting"
         self._shown: NetworkConfig | None = None
@@ -56,9 +56,11 @@ class ClusterDns:
         self._kept_at = float("-inf")
         self._counted = (0, 0)
         self._loop = Loop(
-            "names", self._one_pass, LoopTiming(resync=min(settings.resync_seconds, PERSIST_INTERVAL_SECONDS))
+            "names",
+            self._one_pass,
+            LoopTiming(resync=min(settings.resync_seconds, PERSIST_INTERVAL_SECONDS)),
+            trigger,
         )
-        followed.on_complete = self.wake
 
     @property
     def unready(self) -> str:
@@ -66,10 +68,6 @@ class ClusterDns:
         if not self._is_wanted:
             return ""
         return self._trouble or ("" if self._directory.ready else "names wait for the master's first answer")
-
-    def wake(self) -> None:
-        """Ask for a pass."""
-        self._loop.wake()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -83,7 +81,7 @@ class ClusterDns:
         """Raises NotReady when the address cannot be had."""
         if not self._is_wanted:
             return
-        ground = self._network.ground
+        ground = self._state.installed_config
         if ground is not None and self._directory.ready:
             if self._shown is not ground:
                 networks = (*ground.cluster.networks, ground.cluster.service_network)
@@ -124,7 +122,7 @@ class ClusterDns:
         return who.lane(address) if who is not None else UNKNOWN_CLIENT
 
     def _who(self) -> ClientVnids | None:
-        view = self._network.view
+        view = self._state.network
         if view is not None and view is not self._view:
             self._view, self._askers = view, client_vnids(view)
         return self._askers

@@ -25,10 +25,11 @@ from api.network.attach import (
 )
 from reconcile.errors import DriverError, Gone, NotReady
 from sdn import metrics
+from sdn.cniserver.attacher import PodAttacher
 from sdn.cniserver.pod_ports import InterfaceConfig, host_veth_name
-from sdn.controller import NetworkController
 from sdn.drivers.netlink import netns_id
 from sdn.model.match import mac_text
+from sdn.network_state import NetworkState
 from sdn.topology import NodeNetwork, mac_of
 
 CONFLIST = "10-podlane.conflist"
@@ -58,8 +59,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class CniServer:
     """Serves one network on one unix socket that only root may open; `tells_names`: there are names at the gateway."""
 
-    def __init__(self, network: NetworkController, socket: Path, *, dns_enabled: bool) -> None:
-        self._network = network
+    def __init__(self, attacher: PodAttacher, state: NetworkState, socket: Path, *, dns_enabled: bool) -> None:
+        self._attacher = attacher
+        self._state = state
         self._dns_enabled = dns_enabled
         self._socket = socket
         self._runner: web.AppRunner | None = None
@@ -91,20 +93,20 @@ class CniServer:
         body = await _body(request, AttachRequest)
         wish = _interface_config(body)
         with metrics.ATTACH_SECONDS.time():
-            if not self._network.is_attached(wish):
+            if not self._attacher.is_attached(wish):
                 await self._attach(body, wish)
             return _success(self._attachment(body.sandbox))
 
     async def _attach(self, body: AttachRequest, wish: InterfaceConfig) -> None:
         try:
-            await asyncio.wait_for(asyncio.shield(self._network.attach(wish)), REQUEST_TIMEOUT_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self._attacher.attach(wish)), REQUEST_TIMEOUT_SECONDS)
         except TimeoutError:
-            self._network.detach(body.sandbox)
-            reason = self._network.why_not(body.namespace)
+            self._attacher.detach(body.sandbox)
+            reason = self._attacher.pending_reason(body.namespace)
             raise NotReady(f"sandbox {body.sandbox} is not attached: {reason}") from None
 
     def _attachment(self, sandbox: str) -> Attachment:
-        address, view = self._network.address_of(sandbox), self._network.view
+        address, view = self._attacher.address_of(sandbox), self._state.network
         if address is None or view is None:
             raise NotReady(f"sandbox {sandbox} was detached meanwhile")
         return Attachment(
@@ -122,20 +124,20 @@ class CniServer:
     async def _del(self, request: web.Request) -> web.Response:
         body = await _body(request, DetachRequest)
         try:
-            await asyncio.wait_for(asyncio.shield(self._network.detach(body.sandbox)), REQUEST_TIMEOUT_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self._attacher.detach(body.sandbox)), REQUEST_TIMEOUT_SECONDS)
         except TimeoutError:
-            raise NotReady(f"sandbox {body.sandbox} is not detached yet: {self._network.unready}") from None
+            raise NotReady(f"sandbox {body.sandbox} is not detached yet: {self._state.not_ready_reason}") from None
         return web.json_response({})
 
     async def _check(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
-        await self._network.check(_interface_config(body))
+        await self._attacher.check(_interface_config(body))
         return web.json_response({})
 
     async def _status(self, _: web.Request) -> web.Response:
-        view: NodeNetwork | None = self._network.view
-        if self._network.unready or view is None:
-            raise NotReady(self._network.unready)
+        view: NodeNetwork | None = self._state.network
+        if self._state.not_ready_reason or view is None:
+            raise NotReady(self._state.not_ready_reason)
         status = NetworkStatus(
             ready=True,
             subnet=str(view.node.subnet),
@@ -149,7 +151,7 @@ class CniServer:
         runtime = request.query.get("runtime", "")
         if runtime not in {NODE_AGENT, CNI}:
             raise web.HTTPBadRequest(text=f"runtime is {runtime!r}; {NODE_AGENT} or {CNI} is accepted")
-        return _success(Sandboxes(sandboxes=self._network.sandboxes(runtime)))
+        return _success(Sandboxes(sandboxes=self._attacher.sandboxes(runtime)))
 
 
 def _interface_config(body: AttachRequest) -> InterfaceConfig:

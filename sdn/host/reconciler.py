@@ -9,11 +9,10 @@ from dataclasses import replace
 
 from reconcile.atomic_file import AtomicFile
 from reconcile.errors import NotReady, Refused
-from sdn import metrics
-from sdn.config import NodeIdentity
-from sdn.drivers.netlink import Netlink, set_sysctl
-from sdn.drivers.nftables import Nftables
-from sdn.drivers.ovsdb import Ovsdb, PutBridge, PutZone, RemovePort
+from sdn.config import NodeIdentity, Settings
+from sdn.drivers import Drivers
+from sdn.drivers.netlink import set_sysctl
+from sdn.drivers.ovsdb import PutBridge, PutZone, RemovePort
 from sdn.host.firewall import (
     FINGERPRINT,
     GUARD_TABLE,
@@ -32,9 +31,10 @@ from sdn.host.links import (
     docker_options,
     is_docker_bridge,
 )
-from sdn.host.preflight import conflicts
-from sdn.model.host import ALIAS, BRIDGE, DOCKER_BRIDGE, DOCKER_PORT, GATEWAY_PORT, OWNER, TUNNEL_PORT, Link
-from sdn.topology import NodeNetwork
+from sdn.host.preflight import VXLAN_OVERHEAD, conflicts, underlay_link
+from sdn.metrics import Drift
+from sdn.model.host import ALIAS, BRIDGE, DOCKER_BRIDGE, DOCKER_PORT, GATEWAY_PORT, OWNER, TUNNEL_PORT, Bridge, Link
+from sdn.topology import Cluster, Node, NodeNetwork
 
 log = logging.getLogger(__name__)
 
@@ -42,191 +42,207 @@ OWN_PORTS = frozenset((DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT))
 
 
 class HostReconciler:
-    """`drift` counts what somebody else had changed and was put right."""
+    """Reconciles the node's own part of the network.
 
-    def __init__(
-        self,
-        identity: NodeIdentity,
-        ovsdb: Ovsdb,
-        netlink: Netlink,
-        nft: Nftables,
-        docker_bridge: DockerBridge,
-        resync_seconds: float,
-    ) -> None:
-        self.drift = 0
+    A full pass reads everything back: the first one, one per resync interval, and one after `invalidate()`. `links` are
+    the links of the node as the last full pass read them.
+    """
+
+    def __init__(self, *, identity: NodeIdentity, drivers: Drivers, settings: Settings, drift: Drift) -> None:
+        self.links: Mapping[str, Link] = {}
+        self.docker_bridge = DockerBridge(drivers, settings.docker_options_file, identity.datapath_type)
         self._identity = identity
-        self._ovsdb = ovsdb
-        self._netlink = netlink
-        self._nft = nft
-        self._docker_bridge = docker_bridge
-        self._resync_seconds = resync_seconds
+        self._drivers = drivers
+        self._drift = drift
+        self._resync_seconds = settings.resync_seconds
+        self._mtu = 0
         self._verified_at = float("-inf")
-        self._verified_for: object = None
-        self._is_known = False
+        self._verified_for: tuple[Cluster, Node] | None = None
+        self._is_installed = False
         self._conflicts: tuple[str, ...] = ()
 
     def invalidate(self) -> None:
-        """Look at everything in the next pass."""
+        """Make the next pass a full one."""
         self._verified_at = float("-inf")
 
-    def note_drift(self, what: str, detail: str = "") -> None:
-        """Somebody else had changed something of ours; `what` is one of few words."""
-        self.drift += 1
-        metrics.DRIFT.labels(what).inc()
-        log.warning("drift: somebody else had changed it", extra={"what": f"{what} {detail}".strip()})
-
-    def resync_due(self) -> bool:
-        """Whether it is time to look at everything."""
+    def _resync_due(self) -> bool:
         return time.monotonic() >= self._verified_at + self._resync_seconds
 
-    async def reconcile(self, view: NodeNetwork, links: Mapping[str, Link]) -> bool:
-        """When it is time, or when the bridge is away; whether it was. `links` as last seen. Raises DriverError."""
-        base = (view.cluster, view.node)
-        if self._verified_for is None or self.resync_due():
-            await self._preflight(view, links)
-        if self._verified_for != base or self.resync_due() or self._ovsdb.observe().bridge(BRIDGE) is None:
-            self._is_known = self._verified_for == base
-            await self._put_docker_bridge(view, links)
-            await self._put_bridge(view)
-            await self._put_zones()
-            await self._put_gateway(view)
-            await self._put_firewall(view)
-            self._docker_bridge.publish_options(view)
-            self._verified_for, self._verified_at = base, time.monotonic()
-            return True
-        return False
+    async def pod_mtu(self) -> int:
+        """Return the MTU that the underlay leaves to pods, in bytes. Reads the links if a full pass is due.
+
+        Raises NotReady if no link has the node's address.
+        """
+        if self._resync_due() or not self._mtu:
+            self.links = await self._drivers.netlink.links()
+            link = underlay_link(self._identity.address, self.links)
+            if link is None:
+                found = ", ".join(sorted(self.links))
+                raise NotReady(
+                    f"the node's address {self._identity.address} is on no local link; the links are {found}"
+                )
+            self._mtu = link.mtu - VXLAN_OVERHEAD
+        return self._mtu
+
+    async def reconcile(self, network: NodeNetwork) -> bool:
+        """Reconcile the node if a full pass is due or br0 is missing. Return whether it did. Raises DriverError."""
+        desired_for = (network.cluster, network.node)
+        is_due = self._resync_due()
+        if self._verified_for is None or is_due:
+            await self._preflight(network)
+        if self._verified_for == desired_for and not is_due and self._bridge() is not None:
+            return False
+        self._is_installed = self._verified_for == desired_for
+        if await self.docker_bridge.reconcile(network, self.links):
+            self._record_write(f"bridge {DOCKER_BRIDGE}")
+        await self._put_bridge(network)
+        await self._put_ct_timeouts()
+        await self._put_gateway(network)
+        await self._put_firewall(network)
+        self.docker_bridge.publish_options(network)
+        self._verified_for, self._verified_at = desired_for, time.monotonic()
+        return True
 
     def _record_write(self, what: str) -> None:
-        if self._is_known:
-            self.note_drift(what)
+        """Count a write as drift if the same state was installed before, because another program has changed it."""
+        if self._is_installed:
+            self._drift.record(what)
         else:
-            log.info("written", extra={"what": what})
+            log.info("host configuration written", extra={"what": what})
 
-    async def _preflight(self, view: NodeNetwork, links: Mapping[str, Link]) -> None:
-        """Before anything is touched. A node that is at work already is told, and goes on."""
-        routes = await self._netlink.routes()
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
-        found = tuple(conflicts(view.cluster, self._identity.address, links, routes, bridge))
+    def _bridge(self) -> Bridge | None:
+        return self._drivers.ovsdb.observe().bridge(BRIDGE)
+
+    async def _preflight(self, network: NodeNetwork) -> None:
+        """Look for conflicts before anything is changed.
+
+        Raises Refused on a node that is not set up yet. On a node in operation, conflicts are logged only.
+        """
+        routes = await self._drivers.netlink.routes()
+        bridge = self._bridge()
+        found = tuple(conflicts(network.cluster, self._identity.address, self.links, routes, bridge))
         is_ours = bridge is not None and OWNER in bridge.external_ids
         if found and self._verified_for is None and not is_ours:
             raise Refused(f"nothing is set up: {'; '.join(found)}")
         if found and found != self._conflicts:
-            log.warning("the node's network conflicts with the cluster's", extra={"why": "; ".join(found)})
+            log.warning("the node's network conflicts with the cluster's", extra={"reason": "; ".join(found)})
         self._conflicts = found
 
-    async def _put_bridge(self, view: NodeNetwork) -> None:
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
+    async def _put_bridge(self, network: NodeNetwork) -> None:
+        bridge = self._bridge()
         if bridge is not None and OWNER not in bridge.external_ids:
             raise Refused(
                 f"there is a bridge {BRIDGE} that Podlane did not make; it is left alone. "
                 f"Remove it (ovs-vsctl del-br {BRIDGE}) if nothing needs it"
             )
-        wish = bridge_changes(desired_bridge(view.cluster, view.node, self._identity.datapath_type), bridge)
-        if wish is not None:
-            await self._ovsdb.apply((PutBridge(wish),))
+        changes = bridge_changes(desired_bridge(network.cluster, network.node, self._identity.datapath_type), bridge)
+        if changes is not None:
+            await self._drivers.ovsdb.apply((PutBridge(changes),))
             self._record_write(f"bridge {BRIDGE}")
 
-    async def _put_zones(self) -> None:
-        absent = desired_ct_timeouts(self._identity.datapath_type) - self._ovsdb.observe().zones
-        if absent:
-            await self._ovsdb.apply(tuple(map(PutZone, absent)))
+    async def _put_ct_timeouts(self) -> None:
+        missing = desired_ct_timeouts(self._identity.datapath_type) - self._drivers.ovsdb.observe().zones
+        if missing:
+            await self._drivers.ovsdb.apply(tuple(map(PutZone, missing)))
             self._record_write("timeouts of connection tracking")
 
-    async def _put_docker_bridge(self, view: NodeNetwork, links: Mapping[str, Link]) -> None:
-        if await self._docker_bridge.reconcile(view, links):
-            self._record_write(f"bridge {DOCKER_BRIDGE}")
-
-    async def _put_gateway(self, view: NodeNetwork) -> None:
-        gateway = desired_gateway(view.cluster, view.node)
-        link = (await self._netlink.links()).get(gateway.device)
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
+    async def _put_gateway(self, network: NodeNetwork) -> None:
+        gateway = desired_gateway(network.cluster, network.node)
+        link = (await self._drivers.netlink.links()).get(gateway.device)
+        bridge = self._bridge()
         for port in bridge.ports if bridge is not None else ():
             if port.error and port.name in OWN_PORTS:
                 raise NotReady(f"the switch cannot have the port {port.name}: {port.error}")
         if link is None:
             raise NotReady(f"{gateway.device} is not there yet")
-        routes = await self._netlink.gateway_routes(gateway.device)
+        routes = await self._drivers.netlink.gateway_routes(gateway.device)
         if link.addresses != {gateway.address} or routes != gateway.routes:
-            await self._netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
+            await self._drivers.netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
             self._record_write(f"address or routes of {gateway.device}")
         for name, value in gateway.sysctls:
             if set_sysctl(name, value):
                 self._record_write(f"sysctl {name}")
 
-    async def _put_firewall(self, view: NodeNetwork) -> None:
-        await self._put_nat_table(masquerade_table(view.cluster, view.node))
-        desired = guarded_devices(self._ovsdb.observe(), view.node)
-        present = await self._nft.list_chains("netdev", GUARD_TABLE)
+    async def _put_firewall(self, network: NodeNetwork) -> None:
+        await self._put_masquerade_table(masquerade_table(network.cluster, network.node))
+        desired = guarded_devices(self._drivers.ovsdb.observe(), network.node)
+        present = await self._drivers.nftables.list_chains("netdev", GUARD_TABLE)
         if desired != present:
-            await self._nft.run(ingress_guard(desired - present, present - desired))
+            await self._drivers.nftables.run(ingress_guard(desired - present, present - desired))
             self._record_write(f"nft table {GUARD_TABLE}")
 
-    async def _put_nat_table(self, wish: str) -> None:
-        """Untouched if it is as we once wrote it, also by an earlier life of this daemon."""
-        bridge = self._ovsdb.observe().bridge(BRIDGE)
+    async def _put_masquerade_table(self, desired: str) -> None:
+        """Write the table unless its fingerprint in br0's external_ids says that it is unchanged.
+
+        The fingerprint outlives the daemon, so a restart does not rewrite an intact table.
+        """
+        nftables, bridge = self._drivers.nftables, self._bridge()
         if bridge is None:
             raise NotReady(f"{BRIDGE} is not there yet")
-        listed = await self._nft.list_table("ip", TABLE)
-        if listed and bridge.ids.get(FINGERPRINT) == table_fingerprint(wish, listed):
+        listed = await nftables.list_table("ip", TABLE)
+        if listed and bridge.ids.get(FINGERPRINT) == table_fingerprint(desired, listed):
             return
-        await self._nft.run(wish)
-        mark = (FINGERPRINT, table_fingerprint(wish, await self._nft.list_table("ip", TABLE)))
-        await self._ovsdb.apply((PutBridge(replace(bridge, ports=(), table_names=(), external_ids=(mark,))),))
+        await nftables.run(desired)
+        external_id = (FINGERPRINT, table_fingerprint(desired, await nftables.list_table("ip", TABLE)))
+        ids_only = replace(bridge, ports=(), table_names=(), external_ids=(external_id,))
+        await self._drivers.ovsdb.apply((PutBridge(ids_only),))
         self._record_write(f"nft table {TABLE}")
 
 
 FIREWALL_ON_BRIDGES = "net.bridge.bridge-nf-call-iptables"
-"""Switched on, the node's firewall would masquerade and filter frames on their way from a container to br0."""
+"""If it is 1, the node's firewall masquerades and filters frames between a container and br0."""
 
 
 class DockerBridge:
-    """`options_file` is where dockerd's service looks for its options; `trouble` says why it is not to have any."""
+    """The bridge lbr0 for containers outside of pods, and dockerd's options for it.
 
-    def __init__(self, ovsdb: Ovsdb, netlink: Netlink, options_file: str, datapath_type: str) -> None:
-        self._ovsdb = ovsdb
-        self._netlink = netlink
+    dockerd's service reads `options_file`. `not_ready_reason` says why the options are withheld; empty if they are not.
+    """
+
+    def __init__(self, drivers: Drivers, options_file: str, datapath_type: str) -> None:
+        self._drivers = drivers
         self._options = AtomicFile(options_file)
         self._datapath_type = datapath_type
         self.not_ready_reason = ""
 
-    async def reconcile(self, view: NodeNetwork, links: Mapping[str, Link]) -> bool:
-        """Make the bridge as it is wished, or take it away; whether something had to be written. Raises DriverError."""
-        wish = desired_docker_bridge(view.cluster, view.node, self._datapath_type)
-        here = links.get(DOCKER_BRIDGE)
-        if wish is None:
-            if here is not None and here.alias == ALIAS:
+    async def reconcile(self, network: NodeNetwork, links: Mapping[str, Link]) -> bool:
+        """Create, repair or remove the bridge. Return whether it was created or repaired. Raises DriverError."""
+        desired = desired_docker_bridge(network.cluster, network.node, self._datapath_type)
+        present = links.get(DOCKER_BRIDGE)
+        if desired is None:
+            if present is not None and present.alias == ALIAS:
                 await self._remove()
             return False
-        if here is not None and here.alias != ALIAS:
+        if present is not None and present.alias != ALIAS:
             raise Refused(
                 f"there is a link {DOCKER_BRIDGE} that Podlane did not make; it is left alone. Remove it "
                 f"(ip link del {DOCKER_BRIDGE}) if nothing needs it, or leave dockerProject empty"
             )
-        is_rewritten = set_sysctl(FIREWALL_ON_BRIDGES, "0", required=False)
-        if is_docker_bridge(wish, links):
-            return is_rewritten
+        is_sysctl_changed = set_sysctl(FIREWALL_ON_BRIDGES, "0", required=False)
+        if is_docker_bridge(desired, links):
+            return is_sysctl_changed
         if DOCKER_PORT not in links:
-            await self._ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))  # the switch holds on to the link that is gone
-        await self._netlink.put_docker_bridge(wish)
+            # The switch keeps a port whose link is gone, and would not take a new link of the same name.
+            await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
+        await self._drivers.netlink.put_docker_bridge(desired)
         return True
 
     async def _remove(self) -> None:
         self._options.show(None)
-        await self._ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
-        await self._netlink.delete_links((DOCKER_PORT, DOCKER_BRIDGE))
-        log.info("removed", extra={"what": f"bridge {DOCKER_BRIDGE}"})
+        await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
+        await self._drivers.netlink.delete_links((DOCKER_PORT, DOCKER_BRIDGE))
+        log.info("bridge removed", extra={"bridge": DOCKER_BRIDGE})
 
-    def publish_options(self, view: NodeNetwork) -> None:
-        """Tell dockerd of the bridge, as long as no pod has an address of Docker's part of the subnet."""
-        subnet = view.node.docker_subnet
+    def publish_options(self, network: NodeNetwork) -> None:
+        """Write dockerd's options for the bridge. Withhold them while a pod has an address of Docker's subnet."""
+        subnet = network.node.docker_subnet
         if subnet is None:
             return
+        conflicting = sorted(pod.address for pod in network.pods if pod.address in subnet)
         self.not_ready_reason = ""
-        holders = sorted(pod.address for pod in view.pods if pod.address in subnet)
-        if holders:
-            self.not_ready_reason = (
-                f"Docker's bridge waits: pods have addresses of its {subnet}: {' '.join(map(str, holders))}"
-            )
+        if conflicting:
+            addresses = " ".join(map(str, conflicting))
+            self.not_ready_reason = f"Docker's bridge waits: pods have addresses of its {subnet}: {addresses}"
             log.warning(self.not_ready_reason)
-        if self._options.show(None if holders else docker_options(view.cluster, view.node)):
+        if self._options.show(None if conflicting else docker_options(network.cluster, network.node)):
             log.info("dockerd's options written", extra={"subnet": subnet})

@@ -11,25 +11,25 @@ from ipaddress import IPv4Address
 from typing import Protocol
 
 from api.client.client import Client
-from api.network.queries import ServicesRequest, ServicesResult, TraceRequest
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, LoopTiming
 from reconcile.malloc import gc_paused
 from sdn import metrics
 from sdn.config import Settings
-from sdn.controller import NetworkController
+from sdn.drivers import Drivers
 from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.metrics import Drift
 from sdn.model.service_port import ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.network_state import NetworkState
 from sdn.pipeline.service import ServiceFlows
 from sdn.proxy.conntrack import conntrack_filters_to_flush
 from sdn.proxy.events import ServiceEvents
 from sdn.proxy.healthcheck import ServiceHealthServer
 from sdn.proxy.nftables_backend import NftablesBackend, ServicesTable
+from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.proxy.userspace.proxier import UserspaceProxier
-from sdn.query.reports import services_report
-from sdn.query.trace import ServiceCall, service_call
 from sdn.topology import NetworkConfig, Node
 
 log = logging.getLogger(__name__)
@@ -223,22 +223,32 @@ DRAIN_SECONDS = 5.0
 class Proxier:
     """`followed` is what the API says; `unready` why services are not programmed, if they are not."""
 
-    def __init__(self, client: Client, network: NetworkController, settings: Settings) -> None:
-        self.followed = ServiceWatcher(client, self.wake)
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        *,
+        services: ServiceWatcher,
+        drivers: Drivers,
+        state: NetworkState,
+        drift: Drift,
+        trigger: asyncio.Event,
+    ) -> None:
+        self.followed = services
         self._proxy = UserspaceProxier(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
         first: tuple[ProxyBackend, ...] = () if self._proxy is None else (UserspaceBackend(self._proxy),)
-        self._host = ServicesTable(network.nft, lambda: self._distrust("firewall"))
+        self._host = ServicesTable(drivers.nftables, lambda: self._distrust("firewall"))
         by_proxy = self._proxy is not None
-        both = NftablesBackend(self._host, self._proxy), OpenFlowBackend(network.openflow, by_proxy)
+        both = NftablesBackend(self._host, self._proxy), OpenFlowBackend(drivers.openflow, by_proxy)
         self._balancer = BackendSync(
             self.followed,
-            lambda: network.ground,
+            lambda: state.installed_config,
             (first, both),
             settings.resync_seconds,
-            network.note_drift,
+            drift.record,
         )
         self._health = ServiceHealthServer()
-        self._loop = Loop("services", self._one_pass, LoopTiming(resync=settings.resync_seconds))
+        self._loop = Loop("services", self._one_pass, LoopTiming(resync=settings.resync_seconds), trigger)
         self._teller = ServiceEvents(
             client,
             settings.node_name,
@@ -259,26 +269,19 @@ class Proxier:
         """Why services are not programmed; empty if they are."""
         return self._balancer.unready
 
-    def answer(self, asked: ServicesRequest) -> ServicesResult:
-        """What is served, for people. Raises NotReady until something is."""
-        if self._balancer.vantage is None:
-            raise NotReady(f"no services yet: {self.unready}")
-        return services_report(asked, self.followed.catalogue.served)
+    @property
+    def config(self) -> ProxyConfig | None:
+        """The configuration of the last pass, None before the first one."""
+        return self._balancer.vantage
 
-    def called(self, asked: TraceRequest, node: Node) -> ServiceCall | None:
-        """Which service a traced packet calls, if any."""
-        vantage, catalogue = self._balancer.vantage, self.followed.catalogue
-        if vantage is None:
-            return None
-        return service_call(asked, node, vantage, catalogue.ports.values(), catalogue.served)
-
-    def wake(self) -> None:
-        """Ask for a pass."""
-        self._loop.wake()
+    @property
+    def services(self) -> ServiceMap:
+        """The services of the API and the ports that this node serves."""
+        return self.followed.catalogue
 
     def _distrust(self, outlet: str) -> None:
         self._balancer.distrust(outlet)
-        self.wake()
+        self._loop.wake()
 
     async def _one_pass(self) -> None:
         try:
@@ -293,7 +296,6 @@ class Proxier:
         await self._host.open()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.followed.run())
                 tasks.create_task(self._loop.run())
                 tasks.create_task(self._teller.run())
         finally:

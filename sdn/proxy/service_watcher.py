@@ -74,18 +74,18 @@ LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 class ServiceWatcher:
-    """`wake` is called whenever something has changed.
+    """`on_change` is called whenever something has changed.
 
     Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods, and an older one
     for slices of v1beta1 (Kubernetes before 1.21). `directory` is up with every event, whatever becomes of the
-    catalogue; `on_complete` is called when it is whole for the first time.
+    catalogue; `on_first_sync` is called when it is whole for the first time.
     """
 
-    def __init__(self, client: Client, wake: Callable[[], None]) -> None:
+    def __init__(self, client: Client, *, on_change: Callable[[], None], on_first_sync: Callable[[], None]) -> None:
         self.catalogue = ServiceMap()
         self.directory = ServiceStore()
-        self.on_complete: Callable[[], None] = lambda: None
-        self._wake = wake
+        self._on_first_sync = on_first_sync
+        self._on_change = on_change
         self._begun = datetime.now(UTC)
         self._due: list[datetime] = []
         self._services: set[Key] = set()
@@ -95,7 +95,7 @@ class ServiceWatcher:
         self._all_slices = FallbackMirror[EndpointSlice, OlderEndpointSlice](
             client, EndpointSlice, OlderEndpointSlice, lambda one: one, self._changed, self._slice_changed
         )
-        self._all_pods = FallbackMirror(client, PodAddress, SlimPod, pod_address, wake, self._pods.add)
+        self._all_pods = FallbackMirror(client, PodAddress, SlimPod, pod_address, on_change, self._pods.add)
 
     @property
     def synced(self) -> bool:
@@ -128,8 +128,8 @@ class ServiceWatcher:
     def _changed(self) -> None:
         if not self.directory.ready and self.services.synced and self._all_slices.synced:
             self.directory.ready = True
-            self.on_complete()
-        self._wake()
+            self._on_first_sync()
+        self._on_change()
 
     def _service_changed(self, key: Key) -> None:
         self._services.add(key)

@@ -10,14 +10,25 @@ from msgspec.structs import replace
 
 from api.client.client import ApiError, Client, NotFound, Unreachable
 from api.client.informer import Informer
-from api.network.queries import NetworkReport, NodeQuery, NodeQueryStatus, TraceRequest, TraceResult
-from reconcile.errors import DriverError
+from api.network.queries import (
+    NetworkReport,
+    NodeQuery,
+    NodeQueryStatus,
+    ServicesRequest,
+    ServicesResult,
+    TraceRequest,
+    TraceResult,
+)
+from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, LoopTiming
-from sdn.controller import NetworkController
+from sdn.cniserver.attacher import PodAttacher
 from sdn.drivers.diagnostics import IcmpEcho, OvsAppctl, capture_packets
+from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
+from sdn.network_state import NetworkState
 from sdn.proxy.proxier import Proxier
 from sdn.query import trace
+from sdn.query.reports import network_report, services_report
 from sdn.topology import NodeNetwork, Peer
 
 log = logging.getLogger(__name__)
@@ -32,9 +43,12 @@ class NodeQueryHandler:
         self,
         client: Client,
         node: str,
-        network: NetworkController,
+        *,
+        state: NetworkState,
+        attacher: PodAttacher,
+        drift: Drift,
         control: OvsAppctl,
-        services: Proxier,
+        proxier: Proxier,
     ) -> None:
         self._loop = Loop("queries", self._take_up, LoopTiming())
         self._mirror = Informer(
@@ -46,9 +60,11 @@ class NodeQueryHandler:
             accepts=lambda query: query.spec.node_name == node,
         )
         self._client = client
-        self._network = network
+        self._state = state
+        self._attacher = attacher
+        self._drift = drift
         self._control = control
-        self._services = services
+        self._proxier = proxier
         self._working: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -84,31 +100,41 @@ class NodeQueryHandler:
             self._working.pop(query.metadata.uid, None)  # to be asked again when the master is back
 
     async def _answer(self, query: NodeQuery) -> NodeQueryStatus:
-        view, asked = self._network.view, query.spec
+        view, asked = self._state.network, query.spec
         if asked.report:
             return NodeQueryStatus(report=await self._report(view))
         if view is None:
-            return NodeQueryStatus(error=self._network.unready)
+            return NodeQueryStatus(error=self._state.not_ready_reason)
         try:
             if asked.services is not None:
-                return NodeQueryStatus(services=self._services.answer(asked.services))
+                return NodeQueryStatus(services=self._services(asked.services))
             if asked.capture is not None:
-                device = self._network.device_of_address(IPv4Address(asked.capture.pod))
+                device = self._attacher.host_interface_of(IPv4Address(asked.capture.pod))
                 return NodeQueryStatus(pcap=await capture_packets(device, asked.capture.packets, asked.capture.seconds))
             question = asked.trace or TraceRequest(enters="node", source="", target="")
             return NodeQueryStatus(trace=await self._trace(question, view))
         except (trace.InvalidTrace, DriverError) as error:
             return NodeQueryStatus(error=str(error))
 
+    def _services(self, question: ServicesRequest) -> ServicesResult:
+        """Return the ports that this node serves. Raises NotReady until the first pass of the proxy."""
+        if self._proxier.config is None:
+            raise NotReady(f"no services yet: {self._proxier.unready}")
+        return services_report(question, self._proxier.services.served)
+
     async def _trace(self, asked: TraceRequest, view: NodeNetwork) -> TraceResult:
         async def ask(one: TraceRequest) -> TraceResult:
             return trace.parse_trace(await self._control.trace(BRIDGE, trace.trace_request(one, view)), view)
 
-        found = self._services.called(asked, view.node)
+        config, services = self._proxier.config, self._proxier.services
+        found = None
+        if config is not None:
+            found = trace.service_call(asked, view.node, config, services.ports.values(), services.served)
         return await (ask(asked) if found is None else trace.trace_service_call(asked, view, found, ask))
 
     async def _report(self, view: NodeNetwork | None) -> NetworkReport:
-        known = self._network.report()
+        attached = self._attacher.attached_pods() if view is not None else ()
+        known = network_report(self._state, len(attached), self._drift.count)
         if view is None:
             return known
         return replace(known, round_trips=await self._round_trips(view))

@@ -1,15 +1,32 @@
-"""Reports on the service ports of the node. Pure."""
+"""Reports for administrators: the network of the node and its service ports. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from api.network.queries import RejectionReport, ServicePortReport, ServicesRequest, ServicesResult
+from api.network.queries import NetworkReport, RejectionReport, ServicePortReport, ServicesRequest, ServicesResult
 from sdn.model.service_port import EndpointInfo, ServicePortInfo
+from sdn.network_state import NetworkState
 from sdn.proxy.service_ports import Key, ServiceState
 
 MAX_PORTS = 500
 """In one answer."""
+
+
+def network_report(state: NetworkState, attached_pods: int, drift: int) -> NetworkReport:
+    """Return the network report of this node; only the problem while the network is not set up."""
+    if state.network is None:
+        return NetworkReport(error=state.not_ready_reason)
+    node = state.network.node
+    return NetworkReport(
+        subnet=str(node.subnet),
+        pods=attached_pods,
+        free_addresses=int(node.last_pod) - int(node.first_pod) + 1 - attached_pods,
+        flows=state.flow_count,
+        drift=drift,
+        pass_milliseconds=round(state.reconcile_milliseconds, 2),
+        error=state.not_ready_reason or state.docker_bridge_problem,
+    )
 
 
 def services_report(asked: ServicesRequest, served: Mapping[Key, ServiceState]) -> ServicesResult:

@@ -29,7 +29,7 @@ def other_version(folder: Path) -> Path:
     """The daemon with every table but the first one at another place."""
     for package in ("api", "reconcile", "sdn"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    pipeline = folder / "sdn" / "pipeline.py"
+    pipeline = folder / "sdn" / "pipeline" / "tables.py"
     rows = re.compile(r"^    (ARP|ROUTE|FLOOD|DELIVER|OUTSIDE) = (\d+)$", re.MULTILINE)
     moved, count = rows.subn(lambda row: f"    {row[1]} = {int(row[2]) + 5}", pipeline.read_text())
     assert count == 5

@@ -1,0 +1,32 @@
+"""The network of this node as the last pass left it.
+
+The controller writes it; the CNI server, the service proxy, cluster DNS and the query handler read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sdn.topology import NetworkConfig, NodeNetwork
+
+
+@dataclass(slots=True)
+class NetworkState:
+    """State of the pod network of this node.
+
+    `config` is the newest network configuration, None while the API does not give one. `network` is what the switch
+    has flows for, None until the first successful pass. `not_ready_reason` is empty if the last pass succeeded.
+    `docker_bridge_problem` says why Docker does not get a bridge; empty if nothing prevents it.
+    """
+
+    config: NetworkConfig | None = None
+    network: NodeNetwork | None = None
+    not_ready_reason: str = "starting"
+    docker_bridge_problem: str = ""
+    flow_count: int = 0
+    reconcile_milliseconds: float = 0.0
+
+    @property
+    def installed_config(self) -> NetworkConfig | None:
+        """The configuration, once flows are installed."""
+        return self.config if self.network is not None else None
