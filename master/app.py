@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """A running master. `url` is where it is reached, `kubeconfig` the administrator's file."""
+    """A running master. `url` is its address, `kubeconfig` the file of the administrator."""
 
     url: str
     kubeconfig: Path
@@ -50,78 +50,82 @@ def _kubelet_tls(authority: pki.Authority, directory: Path, *, verify: bool) -> 
     return KubeletTLS.of(client, directory / "ca.crt", verify=verify)
 
 
-def _server_address(settings: MasterConfig, listening: int) -> ServerAddress | None:
-    port = settings.port or listening
-    return ServerAddress(settings.advertise_address, port) if port else None
+def _server_address(config: MasterConfig, listening: int) -> ServerAddress | None:
+    port = config.port or listening
+    return ServerAddress(config.advertise_address, port) if port else None
 
 
-def _issue_certificate(authority: pki.Authority, item: CertificateSigningRequest, most: int) -> bytes:
-    """The certificate for a request that was granted."""
-    spec = item.spec
-    seconds = min(spec.expiration_seconds or most, most)
-    log.info("certificate issued", extra={"request": item.metadata.name, "seconds": seconds})
+def _issue_certificate(authority: pki.Authority, csr: CertificateSigningRequest, max_seconds: int) -> bytes:
+    """Return the certificate for an approved request."""
+    spec = csr.spec
+    seconds = min(spec.expiration_seconds or max_seconds, max_seconds)
+    log.info("certificate issued", extra={"request": csr.metadata.name, "seconds": seconds})
     return pki.sign_request(authority, spec.request, spec.usages, seconds, _now())
 
 
 @asynccontextmanager
-async def run_master(settings: MasterConfig) -> AsyncIterator[Master]:
-    """Start everything, ready to serve; stop it on leaving. Raises NotReady and Refused."""
-    pki_directory = Path(settings.state_dir, "pki")
+async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
+    """Start the master; it is ready to serve. Stop it on leaving. Raises NotReady and Refused."""
+    pki_directory = Path(config.state_dir, "pki")
     authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
     tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
-    to_nodes = await asyncio.to_thread(_kubelet_tls, authority, pki_directory, verify=settings.verify_node_certificates)
-    store = await SQLiteStorage.open(Path(settings.state_dir, "store.db"), (*TYPES, AllocatorCursor))
+    kubelet_tls = await asyncio.to_thread(
+        _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
+    )
+    store = await SQLiteStorage.open(Path(config.state_dir, "store.db"), (*TYPES, AllocatorCursor))
     try:
-        controllers = ControllerRuntime(
+        runtime = ControllerRuntime(
             ControllerContext(
                 store=store,
-                network=network_config(settings),
+                network=network_config(config),
                 ca_certificate=authority.pem.decode(),
-                node_grace_seconds=settings.node_monitor_grace_seconds,
-                server_address=lambda: _server_address(settings, server.port),
+                node_grace_seconds=config.node_monitor_grace_seconds,
+                server_address=lambda: _server_address(config, server.port),
                 sign_token=tokens.sign,
                 clock=_now,
-                max_terminated_pods=settings.finished_pods,
-                authorize=lambda user, asked: server.may(user, asked),
-                issue_certificate=lambda item: _issue_certificate(authority, item, settings.certificate_seconds),
+                max_terminated_pods=config.finished_pods,
+                authorize=lambda user, attributes: server.may(user, attributes),
+                issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
             )
         )
-        nodes = KubeletClient(store, to_nodes, lambda: (settings.advertise_address, settings.port or server.port))
+        kubelet_client = KubeletClient(
+            store, kubelet_tls, lambda: (config.advertise_address, config.port or server.port)
+        )
         server = Server(
             ServerDependencies(
                 store=store,
                 authority=authority,
                 tokens=tokens,
                 clock=_now,
-                unready=lambda: "" if controllers.started.is_set() else "starting",
-                address=settings.advertise_address,
-                nodes=nodes,
-                services=network_config(settings).services,
+                unready=lambda: "" if runtime.started.is_set() else "starting",
+                address=config.advertise_address,
+                nodes=kubelet_client,
+                services=network_config(config).services,
             )
         )
-        async with _run_alongside(controllers.run(), store.run(), DNSServer(store, settings).run()):
-            await controllers.started.wait()
+        async with _run_alongside(runtime.run(), store.run(), DNSServer(store, config).run()):
+            await runtime.started.wait()
             try:
-                await _listen(server, settings, authority)
-                controllers.wake(KUBERNETES_SERVICE)
-                url = f"https://{settings.advertise_address}:{server.port}"
-                path = settings.kubeconfig_path
+                await _listen(server, config, authority)
+                runtime.wake(KUBERNETES_SERVICE)
+                url = f"https://{config.advertise_address}:{server.port}"
+                path = config.kubeconfig_path
                 if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):
                     log.info("administrator's kubeconfig written", extra={"file": str(path)})
                 yield Master(url, path, store, server)
             finally:
                 await server.stop()
-                await nodes.close()
+                await kubelet_client.close()
     finally:
         await store.close()
 
 
 @asynccontextmanager
-async def _run_alongside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run work beside the body, until the body ends. A bug that ends the work ends the body too."""
+async def _run_alongside(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines during the body of the context, until it ends. An exception in one of them ends the body too."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
+            tasks = [group.create_task(each) for each in coroutines]
             try:
                 yield
             finally:
@@ -133,12 +137,12 @@ async def _run_alongside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None
         raise
 
 
-async def _listen(server: Server, settings: MasterConfig, authority: pki.Authority) -> None:
-    directory = Path(settings.state_dir) / "pki"
-    addresses = [settings.advertise_address]
-    if settings.listen_address not in ("0.0.0.0", "::"):
-        addresses.append(settings.listen_address)
-    service = kubernetes_service.service_address(IPv4Network(settings.service_network))
-    known_as = (*addresses, *kubernetes_service.DNS_NAMES, service)
-    pem = await asyncio.to_thread(pki.server_certificate, authority, directory, known_as, _now())
-    await server.start(settings.listen_address, settings.port, tls_context(pem, directory / "ca.crt"))
+async def _listen(server: Server, config: MasterConfig, authority: pki.Authority) -> None:
+    directory = Path(config.state_dir) / "pki"
+    addresses = [config.advertise_address]
+    if config.listen_address not in ("0.0.0.0", "::"):
+        addresses.append(config.listen_address)
+    service = kubernetes_service.service_address(IPv4Network(config.service_network))
+    names = (*addresses, *kubernetes_service.DNS_NAMES, service)
+    pem = await asyncio.to_thread(pki.server_certificate, authority, directory, names, _now())
+    await server.start(config.listen_address, config.port, tls_context(pem, directory / "ca.crt"))

@@ -24,10 +24,9 @@ RETRY_SECONDS = 10.0
 
 
 class DNSServer:
-    """Whoever reaches the master may ask for all names. With projects apart, who asks from a node's address, or as a
-    pod, gets only those that are for everybody: it may be a pod of any project, behind its node's address.
-
-    Others are not asked for other names: nobody's questions go through the master.
+    """Clients of the master may resolve all names. With ovs-multitenant, a client with the address of a node or a pod
+    resolves only names that are visible to all projects: it may be a pod of any project behind its node's address.
+    Names of other domains are not forwarded.
     """
 
     def __init__(self, store: Storage, settings: MasterConfig) -> None:
@@ -60,7 +59,7 @@ class DNSServer:
                 except NotReady as error:
                     if trouble != str(error):
                         trouble = str(error)
-                        log.warning("names are not told", extra={"why": trouble})
+                        log.warning("DNS server cannot listen", extra={"error": trouble})
                 await asyncio.sleep(RETRY_SECONDS)
             await asyncio.Event().wait()
         finally:

@@ -20,44 +20,48 @@ SERVICE_CIDR_NAME = "kubernetes"
 
 
 def bootstrap_objects(
-    wish: NetworkConfig, namespaces: Iterable[Namespace], network: ClusterNetwork | None
+    config: NetworkConfig, namespaces: Iterable[Namespace], network: ClusterNetwork | None
 ) -> Iterator[Create | Update]:
-    """The namespaces that are always there, and the ClusterNetwork `default` as the settings have it."""
-    present = {namespace.metadata.name for namespace in namespaces}
+    """Yield the missing system namespaces, and the ClusterNetwork `default` as configured."""
+    existing = {namespace.metadata.name for namespace in namespaces}
     for name in SYSTEM_NAMESPACES:
-        if name not in present:
+        if name not in existing:
             yield Create(Namespace(metadata=ObjectMeta(name=name)))
-    first = wish.pools.pools[0]
-    entries = (ClusterNetworkEntry(cidr=str(p.network), host_subnet_length=p.host_bits) for p in wish.pools.pools)
-    wanted = ClusterNetwork(
+    first = config.pools.pools[0]
+    entries = (
+        ClusterNetworkEntry(cidr=str(pool.network), host_subnet_length=pool.host_bits) for pool in config.pools.pools
+    )
+    desired = ClusterNetwork(
         metadata=ObjectMeta(name="default") if network is None else network.metadata,
         network=str(first.network),
         hostsubnetlength=first.host_bits,
-        service_network=str(wish.service_network),
-        plugin_name=wish.plugin_name,
+        service_network=str(config.service_network),
+        plugin_name=config.plugin_name,
         cluster_networks=tuple(entries),
-        mtu=wish.mtu,
+        mtu=config.mtu,
     )
     if network is None:
-        yield Create(wanted)
+        yield Create(desired)
         return
-    wanted = msgspec.structs.replace(
-        wanted, api_version=network.api_version, kind=network.kind, vxlan_port=network.vxlan_port
+    desired = msgspec.structs.replace(
+        desired, api_version=network.api_version, kind=network.kind, vxlan_port=network.vxlan_port
     )
-    if wanted != network:
-        yield Update(wanted, network)
+    if desired != network:
+        yield Update(desired, network)
 
 
-def bootstrap_priority_classes(found: Iterable[PriorityClass]) -> Iterator[Create]:
-    """The classes that are always there, as far as they are not."""
-    present = {item.metadata.name for item in found}
-    yield from (Create(item) for item in SYSTEM_CLASSES if item.metadata.name not in present)
+def bootstrap_priority_classes(classes: Iterable[PriorityClass]) -> Iterator[Create]:
+    """Yield the missing system priority classes."""
+    existing = {priority_class.metadata.name for priority_class in classes}
+    yield from (
+        Create(priority_class) for priority_class in SYSTEM_CLASSES if priority_class.metadata.name not in existing
+    )
 
 
-def bootstrap_service_cidr(wish: NetworkConfig, found: ServiceCIDR | None) -> Iterator[Create | Update]:
-    """The one ServiceCIDR, `kubernetes`, says the network that the settings give to services."""
-    spec = ServiceCIDRSpec(cidrs=(str(wish.service_network),))
-    if found is None:
+def bootstrap_service_cidr(config: NetworkConfig, existing: ServiceCIDR | None) -> Iterator[Create | Update]:
+    """Yield the ServiceCIDR `kubernetes` with the configured service network."""
+    spec = ServiceCIDRSpec(cidrs=(str(config.service_network),))
+    if existing is None:
         yield Create(ServiceCIDR(metadata=ObjectMeta(name=SERVICE_CIDR_NAME), spec=spec))
-    elif found.spec != spec:
-        yield Update(msgspec.structs.replace(found, spec=spec), found)
+    elif existing.spec != spec:
+        yield Update(msgspec.structs.replace(existing, spec=spec), existing)

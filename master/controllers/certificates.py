@@ -29,62 +29,69 @@ def approve_requests(
     requests: Iterable[CertificateSigningRequest],
     nodes: Collection[Node],
     reserved: ReservedNames,
-    may: Authorize,
+    authorize: Authorize,
     now: datetime.datetime,
 ) -> Iterator[Update | Warn]:
-    """Those of nodes that may have what they ask for; that others wait for somebody is told."""
-    for item in requests:
-        decided = any(csr_condition(item, kind) for kind in (APPROVED, DENIED, FAILED))
-        if decided or item.spec.signer_name not in certificate_signing.NODE_SIGNERS:
+    """Yield the approval of requests of nodes that get what they request, and a warning for those that an administrator
+    must approve.
+    """
+    for csr in requests:
+        is_decided = any(csr_condition(csr, condition_type) for condition_type in (APPROVED, DENIED, FAILED))
+        if is_decided or csr.spec.signer_name not in certificate_signing.NODE_SIGNERS:
             continue
-        name, spec = item.metadata.name, item.spec
-        found = certificate_signing.approve(item, nodes, reserved, may)
-        if found.approved:
-            yield Update(_with(item, APPROVED, "AutoApproved", found.words, now), item)
+        name, spec = csr.metadata.name, csr.spec
+        approval = certificate_signing.approve(csr, nodes, reserved, authorize)
+        if approval.approved:
+            yield Update(_with(csr, APPROVED, "AutoApproved", approval.words, now), csr)
         else:
-            asked = f"{spec.username} asks {spec.signer_name} for {certificate_signing.describe_csr(item)}"
-            words = f"{asked}; not approved by itself: {found.words}; kubectl certificate approve {name}"
-            yield Warn(words, f"CertificateSigningRequest {name}")
+            request = f"{spec.username} asks {spec.signer_name} for {certificate_signing.describe_csr(csr)}"
+            message = f"{request}; not approved by itself: {approval.words}; kubectl certificate approve {name}"
+            yield Warn(message, f"CertificateSigningRequest {name}")
 
 
 def sign_requests(
     requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime
 ) -> Iterator[Update]:
-    """Approved ones get their certificate, or are told why they do not."""
-    for item in requests:
-        approved = csr_condition(item, APPROVED) and not (csr_condition(item, DENIED) or csr_condition(item, FAILED))
-        if item.status.certificate or not approved or item.spec.signer_name not in certificate_signing.BUILTIN_SIGNERS:
+    """Yield approved requests with their certificate, or with the condition why it is not issued."""
+    for csr in requests:
+        is_approved = csr_condition(csr, APPROVED) and not (csr_condition(csr, DENIED) or csr_condition(csr, FAILED))
+        if csr.status.certificate or not is_approved or csr.spec.signer_name not in certificate_signing.BUILTIN_SIGNERS:
             continue
-        why = certificate_signing.signing_denial(item, keys.read_request(item.spec.request))
-        if why:
-            yield Update(_with(item, FAILED, "SignerValidationFailure", why, now), item)
+        reason = certificate_signing.signing_denial(csr, keys.read_request(csr.spec.request))
+        if reason:
+            yield Update(_with(csr, FAILED, "SignerValidationFailure", reason, now), csr)
         else:
-            yield Update(replace(item, status=replace(item.status, certificate=sign(item))), item)
+            yield Update(replace(csr, status=replace(csr.status, certificate=sign(csr))), csr)
 
 
 def _with(
-    item: CertificateSigningRequest, kind: str, reason: str, words: str, now: datetime.datetime
+    csr: CertificateSigningRequest, condition_type: str, reason: str, message: str, now: datetime.datetime
 ) -> CertificateSigningRequest:
-    moment = format_time(now)
-    row = CertificateSigningRequestCondition(
-        type=kind, status="True", reason=reason, message=words, last_update_time=moment, last_transition_time=moment
+    time = format_time(now)
+    condition = CertificateSigningRequestCondition(
+        type=condition_type,
+        status="True",
+        reason=reason,
+        message=message,
+        last_update_time=time,
+        last_transition_time=time,
     )
-    return replace(item, status=replace(item.status, conditions=(*item.status.conditions, row)))
+    return replace(csr, status=replace(csr.status, conditions=(*csr.status.conditions, condition)))
 
 
 def sync_approvals(lister: Lister) -> Iterable[Action]:
     """Approve the requests that need no approval by an administrator."""
-    found = lister.list("CertificateSigningRequest")
-    if not found:
+    requests = lister.list("CertificateSigningRequest")
+    if not requests:
         return ()
-    place, wish = lister.context.server_address(), lister.context.network
-    networks = (*(pool.network for pool in wish.pools.pools), wish.service_network)
+    server, config = lister.context.server_address(), lister.context.network
+    networks = (*(pool.network for pool in config.pools.pools), config.service_network)
     reserved = ReservedNames(
         networks,
-        place.address if place else "",
+        server.address if server else "",
         frozenset((*kubernetes_service.DNS_NAMES, lister.context.hostname().lower())),
     )
-    return approve_requests(found, lister.list("Node"), reserved, lister.context.authorize, lister.now)
+    return approve_requests(requests, lister.list("Node"), reserved, lister.context.authorize, lister.now)
 
 
 def sync_signatures(lister: Lister) -> Iterable[Action]:

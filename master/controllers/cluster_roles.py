@@ -20,98 +20,108 @@ T = TypeVar("T", ClusterRole, ClusterRoleBinding)
 def reconcile(
     roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
 ) -> Iterator[Create | Update | ForceDelete]:
-    """What is not as it should be; a second pass over its outcome finds nothing."""
-    before = {role.metadata.name: role for role in roles}
-    yield from _differences(before, aggregated_rules({**before, **_repaired(before)}))
+    """Yield the writes that restore the bootstrap policy and aggregate roles. A second pass over the result yields
+    nothing.
+    """
+    stored = {role.metadata.name: role for role in roles}
+    yield from _differences(stored, aggregated_rules({**stored, **_repaired(stored)}))
     yield from _bindings({binding.metadata.name: binding for binding in bindings})
 
 
-def _differences(before: Mapping[str, ClusterRole], after: Mapping[str, ClusterRole]) -> Iterator[Create | Update]:
-    for name, role in after.items():
-        old = before.get(name)
+def _differences(stored: Mapping[str, ClusterRole], desired: Mapping[str, ClusterRole]) -> Iterator[Create | Update]:
+    for name, role in desired.items():
+        old = stored.get(name)
         if old is None:
             yield Create(role)
         elif role != old:
             yield Update(role, old)
 
 
-# --- from the start ---------------------------------------------------------------------------------------------------
+# --- bootstrap policy -------------------------------------------------------------------------------------------------
 
 
-def _repaired(before: Mapping[str, ClusterRole]) -> dict[str, ClusterRole]:
-    found = {}
-    for wanted in ROLES:
-        name = wanted.metadata.name
-        old = before.get(name)
+def _repaired(stored: Mapping[str, ClusterRole]) -> dict[str, ClusterRole]:
+    repaired = {}
+    for bootstrap in ROLES:
+        name = bootstrap.metadata.name
+        old = stored.get(name)
         if old is None:
-            found[name] = wanted
+            repaired[name] = bootstrap
         elif _is_bootstrap(old):
-            found[name] = _with_rules(_with_bootstrap_marks(old, wanted), wanted)
-    return found
+            repaired[name] = _with_rules(_with_bootstrap_metadata(old, bootstrap), bootstrap)
+    return repaired
 
 
 def _is_bootstrap(item: ClusterRole | ClusterRoleBinding) -> bool:
     return item.metadata.annotations.get(AUTO_UPDATE) != "false"
 
 
-def _with_bootstrap_marks(old: T, wanted: T) -> T:
-    have, meta = old.metadata, wanted.metadata
+def _with_bootstrap_metadata(old: T, bootstrap: T) -> T:
+    old_meta, meta = old.metadata, bootstrap.metadata
     return with_metadata(
-        old, labels={**have.labels, **meta.labels}, annotations={**have.annotations, **meta.annotations}
+        old, labels={**old_meta.labels, **meta.labels}, annotations={**old_meta.annotations, **meta.annotations}
     )
 
 
-def _with_rules(old: ClusterRole, wanted: ClusterRole) -> ClusterRole:
-    missing = () if set(wanted.rules) <= set(old.rules) else rules_not_covered(old.rules, wanted.rules)
-    have, want = old.aggregation_rule, wanted.aggregation_rule
-    if want is not None:
-        selectors = () if have is None else have.cluster_role_selectors
-        more = tuple(one for one in want.cluster_role_selectors if one not in selectors)
-        have = AggregationRule(cluster_role_selectors=(*selectors, *more)) if more else have
-    return replace(old, rules=(*old.rules, *missing), aggregation_rule=have)
+def _with_rules(old: ClusterRole, bootstrap: ClusterRole) -> ClusterRole:
+    missing = () if set(bootstrap.rules) <= set(old.rules) else rules_not_covered(old.rules, bootstrap.rules)
+    aggregation, required_aggregation = old.aggregation_rule, bootstrap.aggregation_rule
+    if required_aggregation is not None:
+        selectors = () if aggregation is None else aggregation.cluster_role_selectors
+        missing_selectors = tuple(
+            label_selector
+            for label_selector in required_aggregation.cluster_role_selectors
+            if label_selector not in selectors
+        )
+        aggregation = (
+            AggregationRule(cluster_role_selectors=(*selectors, *missing_selectors))
+            if missing_selectors
+            else aggregation
+        )
+    return replace(old, rules=(*old.rules, *missing), aggregation_rule=aggregation)
 
 
-def _bindings(before: Mapping[str, ClusterRoleBinding]) -> Iterator[Create | Update | ForceDelete]:
-    for wanted in BINDINGS:
-        old = before.get(wanted.metadata.name)
+def _bindings(stored: Mapping[str, ClusterRoleBinding]) -> Iterator[Create | Update | ForceDelete]:
+    for bootstrap in BINDINGS:
+        old = stored.get(bootstrap.metadata.name)
         if old is None:
-            yield Create(wanted)
+            yield Create(bootstrap)
         elif not _is_bootstrap(old):
             continue
-        elif old.role_ref != wanted.role_ref:
-            # The role of a binding is not changed: it goes, and another takes its place.
+        elif old.role_ref != bootstrap.role_ref:
+            # The role of a binding is immutable: the binding is deleted and created again.
             yield ForceDelete(old)
-            yield Create(replace(wanted, subjects=_subjects(old, wanted)))
-        elif (new := replace(_with_bootstrap_marks(old, wanted), subjects=_subjects(old, wanted))) != old:
+            yield Create(replace(bootstrap, subjects=_subjects(old, bootstrap)))
+        elif (new := replace(_with_bootstrap_metadata(old, bootstrap), subjects=_subjects(old, bootstrap))) != old:
             yield Update(new, old)
 
 
-def _subjects(old: ClusterRoleBinding, wanted: ClusterRoleBinding) -> tuple[Subject, ...]:
-    return (*old.subjects, *(one for one in wanted.subjects if one not in old.subjects))
+def _subjects(old: ClusterRoleBinding, bootstrap: ClusterRoleBinding) -> tuple[Subject, ...]:
+    return (*old.subjects, *(subject for subject in bootstrap.subjects if subject not in old.subjects))
 
 
-# --- roles made of others ---------------------------------------------------------------------------------------------
+# --- aggregation ------------------------------------------------------------------------------------------------------
 
 
 def aggregated_rules(roles: Mapping[str, ClusterRole]) -> dict[str, ClusterRole]:
-    """The roles, each that is made of others with the rules that those have now."""
-    found = dict(roles)
-    made = [role for role in found.values() if role.aggregation_rule is not None]
-    for _ in range(len(made)):  # A part may itself be made of others: at most so many times.
-        before = dict(found)
-        for role in made:
+    """Return the roles; aggregated ones have the rules of the roles that they select."""
+    result = dict(roles)
+    aggregated = [role for role in result.values() if role.aggregation_rule is not None]
+    for _ in range(len(aggregated)):  # A selected role may itself be aggregated.
+        previous = dict(result)
+        for role in aggregated:
             name = role.metadata.name
-            found[name] = replace(found[name], rules=_selected_roles(role, found))
-        if found == before:
+            result[name] = replace(result[name], rules=_selected_rules(role, result))
+        if result == previous:
             break
-    return found
+    return result
 
 
-def _selected_roles(role: ClusterRole, roles: Mapping[str, ClusterRole]) -> tuple[PolicyRule, ...]:
+def _selected_rules(role: ClusterRole, roles: Mapping[str, ClusterRole]) -> tuple[PolicyRule, ...]:
     assert role.aggregation_rule is not None
     rules: dict[PolicyRule, None] = {}
-    for wish in map(selector, role.aggregation_rule.cluster_role_selectors):
+    for label_selector in map(selector, role.aggregation_rule.cluster_role_selectors):
         for name in sorted(roles):
-            if name != role.metadata.name and wish.matches(roles[name].metadata.labels):
+            if name != role.metadata.name and label_selector.matches(roles[name].metadata.labels):
                 rules |= dict.fromkeys(roles[name].rules)
     return tuple(rules)

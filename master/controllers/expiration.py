@@ -24,47 +24,49 @@ PENDING_CSR_TTL, DECIDED_CSR_TTL = datetime.timedelta(hours=24), datetime.timede
 
 
 def expired_queries(queries: Iterable[NodeQuery], wall: datetime.datetime) -> Iterator[ForceDelete]:
-    """Queries that whoever asked has forgotten."""
+    """Yield the deletion of old queries."""
     for query in queries:
-        made = parse_time(query.metadata.creation_timestamp)
-        if made is None or wall - made > QUERY_TTL:
+        created = parse_time(query.metadata.creation_timestamp)
+        if created is None or wall - created > QUERY_TTL:
             yield ForceDelete(query)
 
 
 def expired_events(events: Iterable[Event], wall: datetime.datetime) -> Iterator[ForceDelete]:
-    """Events of which nothing was heard for an hour."""
-    for item in events:
-        heard = parse_time(item.last_timestamp) or parse_time(item.metadata.creation_timestamp)
-        if heard is None or wall - heard > EVENT_TTL:
-            yield ForceDelete(item)
+    """Yield the deletion of events that did not recur within EVENT_TTL."""
+    for event in events:
+        last_seen = parse_time(event.last_timestamp) or parse_time(event.metadata.creation_timestamp)
+        if last_seen is None or wall - last_seen > EVENT_TTL:
+            yield ForceDelete(event)
 
 
 def expired_csrs(requests: Iterable[CertificateSigningRequest], wall: datetime.datetime) -> Iterator[ForceDelete]:
-    """Requests for certificates that nobody decides, an hour after they were decided, or whose certificate is over."""
-    for item in requests:
-        made = parse_time(item.metadata.creation_timestamp)
-        rows = [row for row in item.status.conditions if row.type in (DENIED, FAILED)]
-        if item.status.certificate:
-            rows += [row for row in item.status.conditions if row.type == APPROVED]
-        times = (parse_time(row.last_update_time) for row in rows)
-        waited = not item.status.conditions and (made is None or wall - made > PENDING_CSR_TTL)
+    """Yield the deletion of requests: undecided ones, decided ones after DECIDED_CSR_TTL, and those whose certificate
+    has expired.
+    """
+    for csr in requests:
+        created = parse_time(csr.metadata.creation_timestamp)
+        final_conditions = [condition for condition in csr.status.conditions if condition.type in (DENIED, FAILED)]
+        if csr.status.certificate:
+            final_conditions += [condition for condition in csr.status.conditions if condition.type == APPROVED]
+        times = (parse_time(condition.last_update_time) for condition in final_conditions)
+        is_abandoned = not csr.status.conditions and (created is None or wall - created > PENDING_CSR_TTL)
         if (
-            waited
+            is_abandoned
             or any(time is not None and wall - time > DECIDED_CSR_TTL for time in times)
-            or _is_expired(item, wall)
+            or _is_expired(csr, wall)
         ):
-            yield ForceDelete(item)
+            yield ForceDelete(csr)
 
 
-def _is_expired(item: CertificateSigningRequest, wall: datetime.datetime) -> bool:
+def _is_expired(csr: CertificateSigningRequest, wall: datetime.datetime) -> bool:
     try:
-        return bool(item.status.certificate) and keys.read(item.status.certificate).ends <= wall
+        return bool(csr.status.certificate) and keys.read(csr.status.certificate).ends <= wall
     except BadPem:
         return False
 
 
 def expired_bootstrap_tokens(secrets: Iterable[Secret], wall: datetime.datetime) -> Iterator[ForceDelete]:
-    """Bootstrap tokens whose time has come."""
+    """Yield the deletion of expired bootstrap tokens."""
     for secret in secrets:
         if (
             secret.type == BOOTSTRAP_TOKEN_TYPE
@@ -75,7 +77,7 @@ def expired_bootstrap_tokens(secrets: Iterable[Secret], wall: datetime.datetime)
 
 
 def sync_expiration(lister: Lister) -> Iterator[Action]:
-    """Nothing waits for it: a look now and then is enough."""
+    """Delete expired objects and terminated pods beyond the limit. Runs by its resync only."""
     yield from expired_queries(lister.list("NodeQuery"), lister.now)
     yield from expired_events(lister.list("Event"), lister.now)
     yield from expired_csrs(lister.list("CertificateSigningRequest"), lister.now)

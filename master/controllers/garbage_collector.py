@@ -22,87 +22,95 @@ from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
 from master.resources.scheme import BY_KIND, STORED
 
 Resolves = Callable[[OwnerReference, Object], bool]
-"""Whether the owner that a reference of the object names can be looked for: its kind is kept, and a namespace known."""
+"""Whether an owner reference of an object can be resolved: its kind is stored, and its namespace is known."""
 
 WarnOwner = Callable[[Object, OwnerReference], Create]
-"""The event that says that a reference of the object names nothing in its namespace."""
+"""Returns the event that an owner reference of an object names nothing in its namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnerGraph:
-    """Who belongs to whom, by uid; `waiting` are the owners that are to go after their dependents."""
+    """Owners and dependents by uid. `waiting` are the owners that are deleted after their dependents."""
 
-    present: Mapping[str, Object]
+    objects: Mapping[str, Object]
     waiting: frozenset[str]
     dependents: Mapping[str, Sequence[Object]]
     resolves: Resolves
 
-    def is_there(self, row: OwnerReference, item: Object) -> bool:
-        """An owner that cannot be looked for here is nothing that could be missed."""
-        return _is_owner(self.present.get(row.uid), row, item) or not self.resolves(row, item)
+    def exists(self, reference: OwnerReference, item: Object) -> bool:
+        """Return whether an owner exists. One that cannot be resolved here counts as existing."""
+        return _is_owner(self.objects.get(reference.uid), reference, item) or not self.resolves(reference, item)
 
-    def stays(self, row: OwnerReference, item: Object) -> bool:
-        """Whether an owner is there and is not to go after the object."""
-        return self.is_there(row, item) and not (
-            row.uid in self.waiting and _is_owner(self.present[row.uid], row, item)
+    def keeps(self, reference: OwnerReference, item: Object) -> bool:
+        """Return whether an owner exists and is not waiting for the object's deletion."""
+        return self.exists(reference, item) and not (
+            reference.uid in self.waiting and _is_owner(self.objects[reference.uid], reference, item)
         )
 
-    def is_held(self, item: Object) -> bool:
-        """Whether an owner stays that the object may stay for."""
-        return any(self.stays(row, item) for row in item.metadata.owner_references)
+    def is_owned(self, item: Object) -> bool:
+        """Return whether an owner keeps the object."""
+        return any(self.keeps(reference, item) for reference in item.metadata.owner_references)
 
-    def foreign(self, item: Object) -> Iterator[OwnerReference]:
-        """The references of an object to what is in another namespace."""
-        for row in item.metadata.owner_references:
-            owner = self.present.get(row.uid)
+    def cross_namespace(self, item: Object) -> Iterator[OwnerReference]:
+        """Yield the references of an object to owners in another namespace."""
+        for reference in item.metadata.owner_references:
+            owner = self.objects.get(reference.uid)
             if owner is not None and not _is_reachable(owner, item):
-                yield row
+                yield reference
 
 
-def reconcile(objects: Sequence[Object], resolves: Resolves, tell: WarnOwner) -> Iterator[WriteAction]:
-    """Everything that ends or changes hands; `tell` makes the event of an object that loses a foreign owner."""
-    family = _owner_graph(objects, resolves)
-    handed: set[str] = set()
+def reconcile(objects: Sequence[Object], resolves: Resolves, cross_namespace_event: WarnOwner) -> Iterator[WriteAction]:
+    """Yield the deletions and released references. `cross_namespace_event` makes the event of an object that loses an
+    owner in another namespace.
+    """
+    graph = _owner_graph(objects, resolves)
+    handled: set[str] = set()
     for item in objects:
         if item.metadata.deletion_timestamp:
-            for write in _finish_deletion(item, family, handed):
-                handed.add(write.item.metadata.uid)
-                yield write
+            for action in _finish_deletion(item, graph, handled):
+                handled.add(action.item.metadata.uid)
+                yield action
     for item in objects:
         meta = item.metadata
-        if meta.owner_references and not meta.deletion_timestamp and meta.uid not in handed:
-            yield from _release_gone_owners(item, family, tell)
+        if meta.owner_references and not meta.deletion_timestamp and meta.uid not in handled:
+            yield from _release_gone_owners(item, graph, cross_namespace_event)
 
 
 def _owner_graph(objects: Sequence[Object], resolves: Resolves) -> _OwnerGraph:
-    present = {item.metadata.uid: item for item in objects}
+    by_uid = {item.metadata.uid: item for item in objects}
     dependents: dict[str, list[Object]] = defaultdict(list)
     for item in objects:
-        for row in item.metadata.owner_references:
-            if _is_owner(present.get(row.uid), row, item):
-                dependents[row.uid].append(item)
+        for reference in item.metadata.owner_references:
+            if _is_owner(by_uid.get(reference.uid), reference, item):
+                dependents[reference.uid].append(item)
     waiting = frozenset(item.metadata.uid for item in objects if _is_foreground(item))
-    return _OwnerGraph(present, waiting, dependents, resolves)
+    return _OwnerGraph(by_uid, waiting, dependents, resolves)
 
 
-def _release_gone_owners(item: Object, family: _OwnerGraph, tell: WarnOwner) -> Iterator[WriteAction]:
-    """What becomes of an object of whose owners some may be gone."""
-    rows = item.metadata.owner_references
-    left = tuple(row for row in rows if family.is_there(row, item))
-    if len(left) == len(rows):
+def _release_gone_owners(item: Object, graph: _OwnerGraph, cross_namespace_event: WarnOwner) -> Iterator[WriteAction]:
+    """Yield an object without its missing owners, or its deletion if none is left."""
+    references = item.metadata.owner_references
+    remaining = tuple(reference for reference in references if graph.exists(reference, item))
+    if len(remaining) == len(references):
         return
-    yield from (tell(item, row) for row in family.foreign(item) if row not in left)
-    yield Update(_with_metadata(item, owner_references=left), item) if left else Delete(item)
+    yield from (
+        cross_namespace_event(item, reference)
+        for reference in graph.cross_namespace(item)
+        if reference not in remaining
+    )
+    yield Update(_with_metadata(item, owner_references=remaining), item) if remaining else Delete(item)
 
 
 def _is_reachable(owner: Object, item: Object) -> bool:
     return owner.metadata.namespace in ("", item.metadata.namespace)
 
 
-def _is_owner(owner: Object | None, row: OwnerReference, item: Object) -> bool:
-    """Whether what has the uid of a reference is what the reference may name."""
+def _is_owner(owner: Object | None, reference: OwnerReference, item: Object) -> bool:
+    """Return whether the object with the uid of a reference is the one that the reference names."""
     return (
-        owner is not None and (owner.KIND, owner.metadata.name) == (row.kind, row.name) and _is_reachable(owner, item)
+        owner is not None
+        and (owner.KIND, owner.metadata.name) == (reference.kind, reference.name)
+        and _is_reachable(owner, item)
     )
 
 
@@ -110,44 +118,48 @@ def _is_foreground(item: Object) -> bool:
     return bool(item.metadata.deletion_timestamp) and FOREGROUND in item.metadata.finalizers
 
 
-def _finish_deletion(owner: Object, family: _OwnerGraph, handed: set[str]) -> Iterator[Update | Delete]:
+def _finish_deletion(owner: Object, graph: _OwnerGraph, handled: set[str]) -> Iterator[Update | Delete]:
     finalizers, uid = owner.metadata.finalizers, owner.metadata.uid
-    dependents = [item for item in family.dependents.get(uid, ()) if item is not owner]
+    dependents = [item for item in graph.dependents.get(uid, ()) if item is not owner]
     if ORPHAN in finalizers:
         for item in dependents:
-            if item.metadata.uid not in handed:
-                left = tuple(row for row in item.metadata.owner_references if row.uid != uid)
-                yield Update(_with_metadata(item, owner_references=left), item)
+            if item.metadata.uid not in handled:
+                remaining = tuple(reference for reference in item.metadata.owner_references if reference.uid != uid)
+                yield Update(_with_metadata(item, owner_references=remaining), item)
         yield Update(_with_metadata(owner, finalizers=tuple(name for name in finalizers if name != ORPHAN)), owner)
     elif FOREGROUND in finalizers:
         blocking = [item for item in dependents if _blocks_owner(item, uid)]
         for item in dependents:
-            if not item.metadata.deletion_timestamp and item.metadata.uid not in handed:
-                yield _release_dependent(item, family)
+            if not item.metadata.deletion_timestamp and item.metadata.uid not in handled:
+                yield _release_dependent(item, graph)
         if not blocking:
             yield Update(
                 _with_metadata(owner, finalizers=tuple(name for name in finalizers if name != FOREGROUND)), owner
             )
 
 
-def _release_dependent(item: Object, family: _OwnerGraph) -> Update | Delete:
-    """A dependent of an owner that waits for it: it stays for its other owners, or ends after its own dependents.
-
-    In a circle of owners one has to go first; it no longer holds up its owners.
+def _release_dependent(item: Object, graph: _OwnerGraph) -> Update | Delete:
+    """Return the action for a dependent of an owner that waits for it. It keeps its other owners, or is deleted after
+    its own dependents. In a cycle of owners one is deleted first, so its references no longer block.
     """
-    rows, own = item.metadata.owner_references, family.dependents.get(item.metadata.uid, ())
-    if family.is_held(item):
-        left = tuple(row for row in rows if family.stays(row, item))
-        return Update(_with_metadata(item, owner_references=left), item)
-    if any(_is_foreground(one) for one in own) and any(row.block_owner_deletion for row in rows):
+    references, own_dependents = item.metadata.owner_references, graph.dependents.get(item.metadata.uid, ())
+    if graph.is_owned(item):
+        remaining = tuple(reference for reference in references if graph.keeps(reference, item))
+        return Update(_with_metadata(item, owner_references=remaining), item)
+    if any(_is_foreground(dependent) for dependent in own_dependents) and any(
+        reference.block_owner_deletion for reference in references
+    ):
         return Update(
-            _with_metadata(item, owner_references=tuple(replace(row, block_owner_deletion=False) for row in rows)), item
+            _with_metadata(
+                item, owner_references=tuple(replace(reference, block_owner_deletion=False) for reference in references)
+            ),
+            item,
         )
-    return Delete(item, "Foreground" if own else BACKGROUND)
+    return Delete(item, "Foreground" if own_dependents else BACKGROUND)
 
 
 def _blocks_owner(item: Object, uid: str) -> bool:
-    return any(row.uid == uid and row.block_owner_deletion for row in item.metadata.owner_references)
+    return any(reference.uid == uid and reference.block_owner_deletion for reference in item.metadata.owner_references)
 
 
 def _with_metadata(item: Object, **changes: tuple[object, ...]) -> Object:
@@ -155,20 +167,24 @@ def _with_metadata(item: Object, **changes: tuple[object, ...]) -> Object:
 
 
 OWNED_KINDS = tuple(kind.name for kind in STORED if kind.name not in SHORT_LIVED_KINDS)
-"""Kinds whose objects go with their owners."""
+"""Kinds that are garbage collected."""
 
 
 def sync_owners(lister: Lister) -> Iterable[Action]:
     """Delete or release the dependents of deleted owners."""
     objects = [item for kind in OWNED_KINDS for item in lister.list(kind)]
     return reconcile(
-        objects, owner_is_resolvable, lambda item, row: events.invalid_owner_namespace(item, row, lister.now)
+        objects,
+        owner_is_resolvable,
+        lambda item, reference: events.invalid_owner_namespace(item, reference, lister.now),
     )
 
 
-def owner_is_resolvable(row: OwnerReference, item: Object) -> bool:
-    """Whether the owner can be looked for: its kind is kept, and its namespace is that of the object, if it has one."""
-    kind = BY_KIND.get(row.kind)
-    if kind is None or row.api_version != kind.type.API_VERSION:
+def owner_is_resolvable(reference: OwnerReference, item: Object) -> bool:
+    """Return whether an owner can be resolved: its kind is stored, and it is in the namespace of the object, or
+    cluster-scoped.
+    """
+    kind = BY_KIND.get(reference.kind)
+    if kind is None or reference.api_version != kind.type.API_VERSION:
         return False
     return bool(item.metadata.namespace) or not kind.namespaced

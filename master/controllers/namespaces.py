@@ -21,38 +21,40 @@ from master.resources.scheme import BY_KIND, STORED
 def reconcile(
     namespaces: Iterable[Namespace], contents: Iterable[Object], now: datetime.datetime
 ) -> Iterator[WriteAction]:
-    """Everything to be written. Pods have their grace period, and what bears finalizers waits for them."""
-    ending = {item.metadata.name: item for item in namespaces if item.metadata.deletion_timestamp}
-    left: dict[str, list[Object]] = defaultdict(list)
-    busy: set[str] = set()
+    """Yield the deletion of the contents of terminating namespaces. Pods have their grace period, and objects with
+    finalizers wait for them.
+    """
+    terminating = {item.metadata.name: item for item in namespaces if item.metadata.deletion_timestamp}
+    remaining: dict[str, list[Object]] = defaultdict(list)
+    deleting: set[str] = set()
     for item in contents:
-        place = item.metadata.namespace
-        if place not in ending:
+        namespace_name = item.metadata.namespace
+        if namespace_name not in terminating:
             continue
         if not isinstance(item, Pod) and not item.metadata.finalizers:
             yield ForceDelete(item)
             continue
-        left[place].append(item)
+        remaining[namespace_name].append(item)
         if not item.metadata.deletion_timestamp:
-            busy.add(place)
+            deleting.add(namespace_name)
             yield Delete(item)
-    for name, namespace in ending.items():
-        if name not in left:
-            yield from _delete_contents(namespace, now)
-        elif name not in busy:
-            yield from _with_conditions(namespace, _remaining(left[name]), now)
+    for name, namespace in terminating.items():
+        if name not in remaining:
+            yield from _finalize(namespace, now)
+        elif name not in deleting:
+            yield from _with_conditions(namespace, _remaining_conditions(remaining[name]), now)
 
 
-def _delete_contents(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAction]:
-    """It goes, unless somebody else holds it."""
+def _finalize(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAction]:
+    """Yield the removal of an empty namespace, unless it has other finalizers."""
     others = tuple(name for name in namespace.spec.finalizers if name != KUBERNETES_FINALIZER)
     if not others and not namespace.metadata.finalizers:
         yield ForceDelete(namespace)
         return
-    let_go = replace(namespace, spec=NamespaceSpec(finalizers=others))
-    rows = _remaining([]) if namespace.status.conditions else ()
-    told = next(_with_conditions(let_go, rows, now), None)
-    new = let_go if told is None else told.item
+    finalized = replace(namespace, spec=NamespaceSpec(finalizers=others))
+    conditions = _remaining_conditions([]) if namespace.status.conditions else ()
+    update = next(_with_conditions(finalized, conditions, now), None)
+    new = finalized if update is None else update.item
     if new != namespace:
         yield Update(new, namespace)
 
@@ -61,58 +63,64 @@ ConditionRow = tuple[str, str, str, str]
 """(type, status, reason, message) of a condition."""
 
 
-def _remaining(items: Iterable[Object]) -> tuple[ConditionRow, ...]:
-    """What is known of the end of a namespace in which these objects are left."""
+def _remaining_conditions(items: Iterable[Object]) -> tuple[ConditionRow, ...]:
+    """Return the conditions of a terminating namespace in which these objects remain."""
     items = tuple(items)
     kinds = Counter(f"{BY_KIND[item.KIND].plural}.{BY_KIND[item.KIND].group}" for item in items)
     finalizers = Counter(name for item in items for name in item.metadata.finalizers)
-    rest, held = _listed(kinds, "has"), _listed(finalizers, "in")
-    contents: ConditionRow = (
+    resources_text, finalizers_text = _format_counts(kinds, "has"), _format_counts(finalizers, "in")
+    content_condition: ConditionRow = (
         "NamespaceContentRemaining",
         "False",
         "ContentRemoved",
         "All content successfully removed",
     )
-    waits: ConditionRow = (
+    finalizer_condition: ConditionRow = (
         "NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers", "All content-preserving finalizers finished",
     )  # fmt: skip
     if kinds:
-        words = f"Some resources are remaining: {rest}"
-        contents = ("NamespaceContentRemaining", "True", "SomeResourcesRemain", words)
+        message = f"Some resources are remaining: {resources_text}"
+        content_condition = ("NamespaceContentRemaining", "True", "SomeResourcesRemain", message)
     if finalizers:
-        words = f"Some content in the namespace has finalizers remaining: {held}"
-        waits = ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", words)
+        message = f"Some content in the namespace has finalizers remaining: {finalizers_text}"
+        finalizer_condition = ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", message)
     return (
         ("NamespaceDeletionDiscoveryFailure", "False", "ResourcesDiscovered", "All resources successfully discovered"),
         ("NamespaceDeletionGroupVersionParsingFailure", "False", "ParsedGroupVersions",
          "All legacy kube types successfully parsed"),
         ("NamespaceDeletionContentFailure", "False", "ContentDeleted",
          "All content successfully deleted, may be waiting on finalization"),
-        contents,
-        waits,
+        content_condition,
+        finalizer_condition,
     )  # fmt: skip
 
 
-def _listed(found: Counter[str], word: str) -> str:
-    return ", ".join(f"{name} {word} {number} resource instances" for name, number in sorted(found.items()))
+def _format_counts(counts: Counter[str], preposition: str) -> str:
+    return ", ".join(f"{name} {preposition} {number} resource instances" for name, number in sorted(counts.items()))
 
 
-def _with_conditions(namespace: Namespace, rows: Iterable[ConditionRow], now: datetime.datetime) -> Iterator[Update]:
-    """The namespace with these conditions, if they are news."""
-    old = {row.type: row for row in namespace.status.conditions}
-    new = {row.type: row for row in (_condition(row, old.get(row[0]), now) for row in rows)}
-    if any(old.get(name) != row for name, row in new.items()):
+def _with_conditions(
+    namespace: Namespace, conditions: Iterable[ConditionRow], now: datetime.datetime
+) -> Iterator[Update]:
+    """Yield the namespace with these conditions, if they changed."""
+    old = {condition.type: condition for condition in namespace.status.conditions}
+    new = {
+        condition.type: condition
+        for condition in (_condition(condition, old.get(condition[0]), now) for condition in conditions)
+    }
+    if any(old.get(name) != condition for name, condition in new.items()):
         status = replace(namespace.status, conditions=tuple((old | new).values()))
         yield Update(replace(namespace, status=status), namespace)
 
 
-def _condition(row: ConditionRow, old: Condition | None, now: datetime.datetime) -> Condition:
-    name, status, reason, message = row
+def _condition(content: ConditionRow, old: Condition | None, now: datetime.datetime) -> Condition:
+    name, status, reason, message = content
     since = old.last_transition_time if old is not None and old.status == status else format_time(now)
     return Condition(type=name, status=status, reason=reason, message=message, last_transition_time=since)
 
 
 NAMESPACED_KINDS = tuple(kind.name for kind in STORED if kind.namespaced)
+"""Kinds whose objects are deleted with their namespace."""
 
 
 def sync_namespaces(lister: Lister) -> Iterable[Action]:

@@ -27,50 +27,56 @@ ClaimKey = tuple[str, str]
 
 
 def bind_volumes(
-    volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVolumeClaim], usual: str = ""
+    volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVolumeClaim], default_class: str = ""
 ) -> Iterator[Update]:
-    """The writes that are missing on both sides. `usual` is the class of claims that name none."""
+    """Yield the missing writes on both sides of bindings. `default_class` is the storage class of claims that name
+    none.
+    """
     by_name = {volume.metadata.name: volume for volume in volumes}
     by_key = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
-    pairs = dict(_pairs(by_name, by_key, usual))
-    holders = {volume: key for key, volume in pairs.items()}
+    pairs = dict(_pairs(by_name, by_key, default_class))
+    claim_by_volume = {volume: key for key, volume in pairs.items()}
     for name, volume in by_name.items():
-        claim = by_key[holders[name]] if name in holders else None
+        claim = by_key[claim_by_volume[name]] if name in claim_by_volume else None
         yield from _update_if_changed(volume, _volume_state(volume, claim))
     for key, claim in by_key.items():
         yield from _update_if_changed(claim, _claim_state(claim, by_name[pairs[key]] if key in pairs else None))
 
 
 def _pairs(
-    volumes: dict[str, PersistentVolume], claims: dict[ClaimKey, PersistentVolumeClaim], usual: str
+    volumes: dict[str, PersistentVolume], claims: dict[ClaimKey, PersistentVolumeClaim], default_class: str
 ) -> Iterator[tuple[ClaimKey, str]]:
-    """Volumes that name their claim come first, then claims that name their volume, then those that name none.
-
-    Of several claims to one volume the first by its name has it.
+    """Yield (claim, volume) pairs: volumes that name their claim first, then claims that name their volume, then
+    others. Of several claims to one volume the first by name gets it.
     """
-    taken: set[str] = set()
-    given: set[ClaimKey] = set()
+    bound_volumes: set[str] = set()
+    bound_claims: set[ClaimKey] = set()
     for name, volume in sorted(volumes.items()):
-        wish = volume.spec.claim_ref
-        key = (wish.namespace, wish.name) if wish is not None else None
+        claim_ref = volume.spec.claim_ref
+        key = (claim_ref.namespace, claim_ref.name) if claim_ref is not None else None
         claim = claims.get(key) if key is not None else None
-        if wish is None or key is None or claim is None or key in given:
+        if claim_ref is None or key is None or claim is None or key in bound_claims:
             continue
-        if wish.uid in ("", claim.metadata.uid) and claim.spec.volume_name in ("", name):
-            taken.add(name)
-            given.add(key)
+        if claim_ref.uid in ("", claim.metadata.uid) and claim.spec.volume_name in ("", name):
+            bound_volumes.add(name)
+            bound_claims.add(key)
             yield key, name
     for key, claim in sorted(claims.items(), key=lambda item: item[0]):
         name = claim.spec.volume_name
-        if key not in given and name not in taken and name in volumes and volumes[name].spec.claim_ref is None:
-            taken.add(name)
-            given.add(key)
+        if (
+            key not in bound_claims
+            and name not in bound_volumes
+            and name in volumes
+            and volumes[name].spec.claim_ref is None
+        ):
+            bound_volumes.add(name)
+            bound_claims.add(key)
             yield key, name
-    free = [one for one in volumes.values() if one.metadata.name not in taken and _is_free(one)]
+    free = [volume for volume in volumes.values() if volume.metadata.name not in bound_volumes and _is_free(volume)]
     for key, claim in sorted(claims.items(), key=lambda item: item[0]):
-        fitting = [one for one in free if key not in given and _matches(one, claim, usual)]
-        if fitting:
-            best = min(fitting, key=lambda one: (_storage_size(one.spec.capacity), one.metadata.name))
+        candidates = [volume for volume in free if key not in bound_claims and _matches(volume, claim, default_class)]
+        if candidates:
+            best = min(candidates, key=lambda volume: (_storage_size(volume.spec.capacity), volume.metadata.name))
             free.remove(best)
             yield key, best.metadata.name
 
@@ -79,18 +85,18 @@ def _is_free(volume: PersistentVolume) -> bool:
     return volume.spec.claim_ref is None and volume.metadata.deletion_timestamp is None
 
 
-def _matches(volume: PersistentVolume, claim: PersistentVolumeClaim, usual: str) -> bool:
-    """Whether a claim that names no volume, and never had one, may have this one."""
-    has, wish = volume.spec, claim.spec
-    wanted = usual if wish.storage_class_name is None else wish.storage_class_name
+def _matches(volume: PersistentVolume, claim: PersistentVolumeClaim, default_class: str) -> bool:
+    """Return whether a claim that names no volume may be bound to this one."""
+    offered, requested = volume.spec, claim.spec
+    storage_class = default_class if requested.storage_class_name is None else requested.storage_class_name
     return (
-        not wish.volume_name
+        not requested.volume_name
         and claim.metadata.deletion_timestamp is None
-        and wanted == has.storage_class_name
-        and set(wish.access_modes) <= set(has.access_modes)
-        and wish.volume_mode == has.volume_mode
-        and _storage_size(wish.resources.requests) <= _storage_size(has.capacity)
-        and (wish.selector is None or selector(wish.selector).matches(volume.metadata.labels))
+        and storage_class == offered.storage_class_name
+        and set(requested.access_modes) <= set(offered.access_modes)
+        and requested.volume_mode == offered.volume_mode
+        and _storage_size(requested.resources.requests) <= _storage_size(offered.capacity)
+        and (requested.selector is None or selector(requested.selector).matches(volume.metadata.labels))
     )
 
 
@@ -99,20 +105,20 @@ def _storage_size(amounts: Mapping[str, str | int | float]) -> int:
 
 
 def _volume_state(volume: PersistentVolume, claim: PersistentVolumeClaim | None) -> PersistentVolume:
-    wish = volume.spec.claim_ref
+    claim_ref = volume.spec.claim_ref
     if claim is None:
-        waits = AVAILABLE if wish is None or not wish.uid else RELEASED
-        return replace(volume, status=replace(volume.status, phase=waits))
+        phase = AVAILABLE if claim_ref is None or not claim_ref.uid else RELEASED
+        return replace(volume, status=replace(volume.status, phase=phase))
     meta = claim.metadata
-    named = replace(wish or ObjectReference(), api_version="v1", kind=claim.KIND, name=meta.name, uid=meta.uid)
+    named = replace(claim_ref or ObjectReference(), api_version="v1", kind=claim.KIND, name=meta.name, uid=meta.uid)
     spec = replace(volume.spec, claim_ref=replace(named, namespace=meta.namespace))
     return replace(volume, spec=spec, status=replace(volume.status, phase=BOUND))
 
 
 def _claim_state(claim: PersistentVolumeClaim, volume: PersistentVolume | None) -> PersistentVolumeClaim:
     if volume is None:
-        lost = claim.status.phase in (BOUND, LOST)
-        return replace(claim, status=replace(claim.status, phase=LOST if lost else PENDING))
+        was_bound = claim.status.phase in (BOUND, LOST)
+        return replace(claim, status=replace(claim.status, phase=LOST if was_bound else PENDING))
     spec = replace(claim.spec, volume_name=volume.metadata.name)
     status = replace(claim.status, phase=BOUND, access_modes=volume.spec.access_modes, capacity=volume.spec.capacity)
     return replace(claim, spec=spec, status=status)
@@ -129,10 +135,12 @@ S = TypeVar("S", PersistentVolume, PersistentVolumeClaim)
 def release_protection(
     volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVolumeClaim], pods: Iterable[Pod]
 ) -> Iterator[Update | ForceDelete]:
-    """What is being deleted and in nobody's use: it goes, or loses our finalizer and waits for those of others."""
-    leaving = [claim for claim in claims if claim.metadata.deletion_timestamp]
-    used = frozenset(_used_claims(pods)) if leaving else frozenset()
-    for claim in leaving:
+    """Yield deleted volumes and claims that are not in use, without our finalizer or, if it was the last, their
+    removal.
+    """
+    deleted_claims = [claim for claim in claims if claim.metadata.deletion_timestamp]
+    used = frozenset(_used_claims(pods)) if deleted_claims else frozenset()
+    for claim in deleted_claims:
         if (claim.metadata.namespace, claim.metadata.name) not in used:
             yield from _without_finalizer(claim, CLAIM_FINALIZER)
     for volume in volumes:
@@ -141,7 +149,7 @@ def release_protection(
 
 
 def _used_claims(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
-    """The claims of pods that have not ended."""
+    """Yield the claims of pods that are not terminated."""
     for pod in pods:
         if pod.status.phase not in FINAL_PHASES:
             for volume in pod.spec.volumes:
@@ -150,17 +158,19 @@ def _used_claims(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
 
 
 def _without_finalizer(item: S, finalizer: str) -> Iterator[Update | ForceDelete]:
-    left = tuple(one for one in item.metadata.finalizers if one != finalizer)
-    if not left:
+    remaining = tuple(name for name in item.metadata.finalizers if name != finalizer)
+    if not remaining:
         yield ForceDelete(item)
-    elif left != item.metadata.finalizers:
-        yield Update(with_metadata(item, finalizers=left), item)
+    elif remaining != item.metadata.finalizers:
+        yield Update(with_metadata(item, finalizers=remaining), item)
 
 
 def sync_claims(lister: Lister) -> Iterable[Action]:
-    """What is bound or set free now is looked at again before anything may go."""
-    volumes, wishes = lister.list("PersistentVolume"), lister.list("PersistentVolumeClaim")
-    found: list[Action] = list(bind_volumes(volumes, wishes, default_class(lister.list("StorageClass"))))
-    if not found and any(item.metadata.deletion_timestamp for item in (*volumes, *wishes)):
-        found = list(release_protection(volumes, wishes, lister.list("Pod")))
-    return found
+    """Bind volumes; when nothing is left to bind, release deleted ones. A binding made now must be seen before anything
+    is removed.
+    """
+    volumes, claims = lister.list("PersistentVolume"), lister.list("PersistentVolumeClaim")
+    actions: list[Action] = list(bind_volumes(volumes, claims, default_class(lister.list("StorageClass"))))
+    if not actions and any(item.metadata.deletion_timestamp for item in (*volumes, *claims)):
+        actions = list(release_protection(volumes, claims, lister.list("Pod")))
+    return actions

@@ -10,18 +10,16 @@ from master.controllers.actions import Action, Update
 from master.controllers.context import Lister
 from master.resources.quotas import ResourceQuota
 
-# --- what there is ----------------------------------------------------------------------------------------------------
 
-
-def reconcile(quotas: Iterable[ResourceQuota], objects: ListObjects, now: datetime.datetime) -> Iterator[Update]:
-    """The quotas that have used something else than they say."""
+def reconcile(quotas: Iterable[ResourceQuota], list_objects: ListObjects, now: datetime.datetime) -> Iterator[Update]:
+    """Yield the quotas whose recorded usage differs from the actual usage."""
     for quota in quotas:
-        found = with_used(quota, recount(quota, objects, now))
-        if found.status != quota.status:
-            yield Update(found, quota)
+        recounted = with_used(quota, recount(quota, list_objects, now))
+        if recounted.status != quota.status:
+            yield Update(recounted, quota)
 
 
 def sync_quotas(lister: Lister) -> Iterable[Action]:
     """Recount the usage of all quotas."""
-    found = lister.list("ResourceQuota")
-    return reconcile(found, lister.list, lister.now) if found else ()
+    quotas = lister.list("ResourceQuota")
+    return reconcile(quotas, lister.list, lister.now) if quotas else ()

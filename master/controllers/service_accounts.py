@@ -21,33 +21,35 @@ TOKEN_KEY, CA_KEY, NAMESPACE_KEY = "token", "ca.crt", "namespace"
 def reconcile(
     secrets: Iterable[Secret],
     accounts: Iterable[ServiceAccount],
-    authority: str,
-    signed: Callable[[ServiceAccount, Secret], str],
+    ca_certificate: str,
+    sign: Callable[[ServiceAccount, Secret], str],
 ) -> Iterator[Update | ForceDelete]:
-    """What is missing in them; `signed` makes a token."""
-    wanted = [item for item in secrets if item.type == ACCOUNT_TOKEN and not item.metadata.deletion_timestamp]
-    if not wanted:
+    """Yield the token Secrets with their missing data, and the deletion of those without an account."""
+    token_secrets = [
+        secret for secret in secrets if secret.type == ACCOUNT_TOKEN and not secret.metadata.deletion_timestamp
+    ]
+    if not token_secrets:
         return
-    known = {(item.metadata.namespace, item.metadata.name): item for item in accounts}
-    for item in wanted:
-        meta = item.metadata
-        account = known.get((meta.namespace, meta.annotations[ACCOUNT_NAME]))
+    accounts_by_name = {(account.metadata.namespace, account.metadata.name): account for account in accounts}
+    for secret in token_secrets:
+        meta = secret.metadata
+        account = accounts_by_name.get((meta.namespace, meta.annotations[ACCOUNT_NAME]))
         if account is None or meta.annotations.get(ACCOUNT_UID) not in (None, account.metadata.uid):
-            yield ForceDelete(item)
+            yield ForceDelete(secret)
             continue
-        token = item.data.get(TOKEN_KEY) or signed(account, item).encode()
-        given = {CA_KEY: authority.encode(), NAMESPACE_KEY: meta.namespace.encode(), TOKEN_KEY: token}
+        token = secret.data.get(TOKEN_KEY) or sign(account, secret).encode()
+        data = {CA_KEY: ca_certificate.encode(), NAMESPACE_KEY: meta.namespace.encode(), TOKEN_KEY: token}
         annotations = {**meta.annotations, ACCOUNT_UID: account.metadata.uid}
-        new = replace(item, data={**item.data, **given}, metadata=replace(meta, annotations=annotations))
-        if new != item:
-            yield Update(new, item)
+        new = replace(secret, data={**secret.data, **data}, metadata=replace(meta, annotations=annotations))
+        if new != secret:
+            yield Update(new, secret)
 
 
 def sync_token_secrets(lister: Lister) -> Iterable[Action]:
     """Fill in and delete the token Secrets of service accounts."""
 
-    def signed(account: ServiceAccount, secret: Secret) -> str:
+    def sign(account: ServiceAccount, secret: Secret) -> str:
         return lister.context.sign_token(service_account_tokens.secret_token_claims(account, secret, lister.now))
 
-    found = lister.list("Secret"), lister.list("ServiceAccount")
-    return reconcile(*found, lister.context.ca_certificate, signed)
+    objects = lister.list("Secret"), lister.list("ServiceAccount")
+    return reconcile(*objects, lister.context.ca_certificate, sign)

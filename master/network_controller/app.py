@@ -23,7 +23,7 @@ from reconcile.health import Health
 
 log = logging.getLogger(__name__)
 
-ABSENT_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 MANIFEST = "/opt/podlane/share/kubernetes/network.yaml"
 
 
@@ -31,57 +31,61 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC)
 
 
-async def run_network_controller(settings: MasterConfig) -> None:
-    """Run until cancelled. Raises BadKubeconfig, Refused where nothing can be done, and NotReady when somebody else has
-    come to be in charge.
+async def run_network_controller(config: MasterConfig) -> None:
+    """Run until cancelled. Raises BadKubeconfig, Refused where the cluster lacks what is needed, and NotReady when
+    another process becomes the leader.
     """
-    wish = network_config(settings)
-    async with Client(Kubeconfig.load(settings.kubeconfig)) as client:
+    network_settings = network_config(config)
+    async with Client(Kubeconfig.load(config.kubeconfig)) as client:
         election = LeaderElection(client, f"{socket.gethostname()}-{os.getpid()}")
-        network = NetworkController(client, wish, election.check, _now)
+        network = NetworkController(client, network_settings, election.check, _now)
 
-        def unready() -> str:
-            return network.unready if election.held else f"{election.holder or 'nobody yet'} is in charge"
+        def not_ready_reason() -> str:
+            return (
+                network.not_ready_reason if election.is_leader else f"{election.holder or 'no process'} is the leader"
+            )
 
-        health = Health(settings.health_address, unready)
+        health = Health(config.health_address, not_ready_reason)
         await health.start()
         try:
             notify("READY=1")
-            await _suits(client, wish)
-            await election.win()
-            await _both(network, election)
+            await _check_cluster(client, network_settings)
+            await election.acquire()
+            await _run_while_leading(network, election)
         finally:
-            await election.give_back()
+            await election.release()
             await health.stop()
 
 
-async def _both(network: NetworkController, election: LeaderElection) -> None:
-    """Work for as long as we are in charge. Raises NotReady when we are no more."""
-    working, keeping = asyncio.create_task(network.run()), asyncio.create_task(election.keep())
+async def _run_while_leading(network: NetworkController, election: LeaderElection) -> None:
+    """Run the controllers while this process is the leader. Raises NotReady when it is no more."""
+    work, renewal = asyncio.create_task(network.run()), asyncio.create_task(election.renew())
     try:
-        done, _ = await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        working.cancel()
-        keeping.cancel()
-        await asyncio.gather(working, keeping, return_exceptions=True)
+        work.cancel()
+        renewal.cancel()
+        await asyncio.gather(work, renewal, return_exceptions=True)
     for task in done:
         task.result()
 
 
-async def _suits(client: Client, wish: NetworkConfig) -> None:
-    """Wait for the API server. Raises Refused when it lacks our kinds or our rights, or its services lie elsewhere."""
+async def _check_cluster(client: Client, config: NetworkConfig) -> None:
+    """Wait for the API server. Raises Refused if it lacks our kinds or permissions, or has another service network."""
     while True:
         try:
             await client.list(ClusterNetwork)
             service = await client.get(Service, kubernetes_service.NAME, kubernetes_service.NAMESPACE)
             break
         except (NotFound, Forbidden) as error:
-            raise Refused(f"our kinds, or our rights, are not there ({error}); kubectl apply -f {MANIFEST}") from None
+            raise Refused(
+                f"our kinds, or our permissions, do not exist ({error}); kubectl apply -f {MANIFEST}"
+            ) from None
         except Unreachable as error:
             log.warning("waiting for the API server", extra={"error": str(error)})
-            await asyncio.sleep(ABSENT_SECONDS)
-    if IPv4Address(service.spec.cluster_ip) not in wish.service_network:
+            await asyncio.sleep(RETRY_SECONDS)
+    if IPv4Address(service.spec.cluster_ip) not in config.service_network:
         raise Refused(
-            f"serviceNetwork is {wish.service_network}, but the service {kubernetes_service.NAME} of this cluster has "
-            f"the address {service.spec.cluster_ip}; what --service-cluster-ip-range of its API server says is accepted"
+            f"serviceNetwork is {config.service_network}, but the service {kubernetes_service.NAME} of this cluster "
+            f"has the address {service.spec.cluster_ip}; its --service-cluster-ip-range is accepted"
         )

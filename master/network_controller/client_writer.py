@@ -23,97 +23,101 @@ from reconcile.loop import Loop, LoopTiming
 log = logging.getLogger(__name__)
 
 MAX_PARALLEL_WRITES = 16
-"""Writes that are on their way at a time."""
+"""Writes in progress at a time."""
 
 INFORMER_TIMEOUT_SECONDS = 5.0
-"""A pass waits for so long until the mirrors show what it wrote."""
+"""How long a pass waits until the informers show its writes."""
 
 
 class NetworkController:
-    """Run with `await run()`. `may_write`, asked before each write, raises NotReady when somebody else is in charge."""
+    """Runs the network controllers. `may_write` is called before each write and raises NotReady when this process is
+    not the leader.
+    """
 
     def __init__(
         self,
         client: Client,
-        wish: NetworkConfig,
+        config: NetworkConfig,
         may_write: Callable[[], None],
         clock: Callable[[], datetime.datetime],
     ) -> None:
         self._client = client
-        self._wish = wish
+        self._config = config
         self._may_write = may_write
         self._clock = clock
-        self._loop = Loop("network", self._pass, LoopTiming())
+        self._loop = Loop("network", self._reconcile, LoopTiming())
         self._changed = asyncio.Event()
-        self._notices: Mapping[str, str] = {}
+        self._warnings: Mapping[str, str] = {}
         kinds: tuple[type[Object], ...] = (Namespace, Node, ClusterNetwork, HostSubnet, NetNamespace)
-        self._mirrors: dict[type[Object], Informer[Any]] = {
+        self._informers: dict[type[Object], Informer[Any]] = {
             kind: Informer(client, kind, on_change=self._wake) for kind in kinds
         }
-        self._mirrors[NodeQuery] = Informer(client, NodeQuery, on_change=self._wake, optional=True)
+        self._informers[NodeQuery] = Informer(client, NodeQuery, on_change=self._wake, optional=True)
 
     @property
-    def unready(self) -> str:
-        """Why nothing is done; empty if it is."""
-        waits = [f"{kind.KIND}: {mirror.last_error or 'is being listed'}" for kind, mirror in self._unsynced()]
-        return f"waiting for {'; '.join(waits)}" if waits else ""
+    def not_ready_reason(self) -> str:
+        """Return which informers are not synced; empty if all are."""
+        pending = [f"{kind.KIND}: {informer.last_error or 'is being listed'}" for kind, informer in self._unsynced()]
+        return f"waiting for {'; '.join(pending)}" if pending else ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for mirror in self._mirrors.values():
-                tasks.create_task(mirror.run())
+            for informer in self._informers.values():
+                tasks.create_task(informer.run())
             tasks.create_task(self._loop.run())
 
     def _unsynced(self) -> list[tuple[type[Object], Informer[Any]]]:
-        return [(kind, mirror) for kind, mirror in self._mirrors.items() if not mirror.synced]
+        return [(kind, informer) for kind, informer in self._informers.items() if not informer.synced]
 
     def _wake(self) -> None:
         self._changed.set()
         self._loop.wake()
 
-    async def _pass(self) -> None:
+    async def _reconcile(self) -> None:
         if self._unsynced():
             return
-        todo = plan(self._wish, self._seen(), self._clock())
-        self._say(todo.notices)
-        if todo.network is None and not todo.rest:
+        pending = plan(self._config, self._cluster_state(), self._clock())
+        self._log_warnings(pending.warnings)
+        if pending.network is None and not pending.rest:
             return
-        await self._carry_out(todo)
-        writes = (*((todo.network,) if todo.network else ()), *todo.rest)
-        log.info("network wrote", extra={"writes": len(writes), "what": _named(writes)})
-        await self._until_seen(writes)
+        await self._write_all(pending)
+        writes = (*((pending.network,) if pending.network else ()), *pending.rest)
+        log.info("objects written", extra={"writes": len(writes), "objects": _describe_writes(writes)})
+        await self._wait_until_visible(writes)
 
-    def _seen(self) -> ClusterState:
+    def _cluster_state(self) -> ClusterState:
         return ClusterState(
-            namespaces=self._all(Namespace),
-            nodes=self._all(Node),
-            network=self._mirrors[ClusterNetwork].items.get(("", "default")),
-            subnets=self._all(HostSubnet),
-            lanes=self._all(NetNamespace),
-            queries=self._all(NodeQuery),
+            namespaces=self._list(Namespace),
+            nodes=self._list(Node),
+            network=self._informers[ClusterNetwork].items.get(("", "default")),
+            host_subnets=self._list(HostSubnet),
+            net_namespaces=self._list(NetNamespace),
+            queries=self._list(NodeQuery),
         )
 
-    def _all(self, kind: type[Object]) -> tuple[Any, ...]:
-        return tuple(self._mirrors[kind].items.values())
+    def _list(self, kind: type[Object]) -> tuple[Any, ...]:
+        return tuple(self._informers[kind].items.values())
 
-    async def _carry_out(self, todo: Plan) -> None:
-        """The numbers first. Raises NotReady when anything was not written: the next pass sees what is left."""
-        if todo.network is not None:
-            await self._write(todo.network)
-        room = asyncio.Semaphore(MAX_PARALLEL_WRITES)
+    async def _write_all(self, pending: Plan) -> None:
+        """Write the allocated numbers first, then everything else. Raises NotReady when a write failed; the next pass
+        repeats it.
+        """
+        if pending.network is not None:
+            await self._write(pending.network)
+        semaphore = asyncio.Semaphore(MAX_PARALLEL_WRITES)
 
-        async def one(write: Write) -> None:
-            async with room:
+        async def write_one(write: Write) -> None:
+            async with semaphore:
                 await self._write(write)
 
-        done = await asyncio.gather(*map(one, todo.rest), return_exceptions=True)
-        failures = [result for result in done if isinstance(result, BaseException)]
-        for failure in failures:
-            if not isinstance(failure, NotReady):
-                raise failure
-        if failures:
-            raise NotReady(f"{len(failures)} of {len(todo.rest)} writes failed, the first: {failures[0]}")
+        results = await asyncio.gather(*map(write_one, pending.rest), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in errors:
+            if not isinstance(error, NotReady):
+                raise error
+        if errors:
+            raise NotReady(f"{len(errors)} of {len(pending.rest)} writes failed, the first: {errors[0]}")
 
     async def _write(self, write: Write) -> None:
         self._may_write()
@@ -134,11 +138,13 @@ class NetworkController:
         except ClientError as error:
             raise NotReady(f"{item.KIND} {meta.name} is not written: {error}") from None
 
-    async def _until_seen(self, writes: tuple[Write, ...]) -> None:
-        """The next pass is to know what this one has written, or it would take other numbers for the same."""
+    async def _wait_until_visible(self, writes: tuple[Write, ...]) -> None:
+        """Wait until the informers show the writes; otherwise the next pass would allocate other numbers for the same
+        objects.
+        """
         try:
             async with asyncio.timeout(INFORMER_TIMEOUT_SECONDS):
-                while not all(map(self._shows, writes)):
+                while not all(map(self._is_visible, writes)):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
@@ -146,24 +152,25 @@ class NetworkController:
                 f"the API server has not shown within {INFORMER_TIMEOUT_SECONDS:.0f} s what was written"
             ) from None
 
-    def _shows(self, write: Write) -> bool:
-        known = self._mirrors[type(write.item)].items.get(("", write.item.metadata.name))
+    def _is_visible(self, write: Write) -> bool:
+        stored = self._informers[type(write.item)].items.get(("", write.item.metadata.name))
         if isinstance(write, Create):
-            return known is not None
+            return stored is not None
         before = write.before if isinstance(write, Update) else write.item
-        return known is None or known.metadata.resource_version != before.metadata.resource_version
+        return stored is None or stored.metadata.resource_version != before.metadata.resource_version
 
-    def _say(self, notices: Mapping[str, str]) -> None:
-        """Log a notice once, not at every pass."""
-        for about, text in notices.items():
-            if self._notices.get(about) != text:
-                log.warning("needs attention", extra={"about": about, "why": text})
-        self._notices = notices
+    def _log_warnings(self, warnings: Mapping[str, str]) -> None:
+        """Log each warning once, not at every pass."""
+        for subject, text in warnings.items():
+            if self._warnings.get(subject) != text:
+                log.warning("controller warns", extra={"subject": subject, "reason": text})
+        self._warnings = warnings
 
 
-def _named(writes: tuple[Write, ...]) -> str:
-    """The first few of what was written, for the log."""
+def _describe_writes(writes: tuple[Write, ...]) -> str:
+    """Return the first few written objects, for the log."""
     names = [
-        f"{'-' if isinstance(one, ForceDelete) else '+'}{one.item.KIND}/{one.item.metadata.name}" for one in writes
+        f"{'-' if isinstance(write, ForceDelete) else '+'}{write.item.KIND}/{write.item.metadata.name}"
+        for write in writes
     ]
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -34,75 +34,76 @@ Write = Create | Update | ForceDelete
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the API server holds."""
+    """The objects on the API server."""
 
     namespaces: tuple[Namespace, ...]
     nodes: tuple[Node, ...]
     network: ClusterNetwork | None
-    subnets: tuple[HostSubnet, ...]
-    lanes: tuple[NetNamespace, ...]
+    host_subnets: tuple[HostSubnet, ...]
+    net_namespaces: tuple[NetNamespace, ...]
     queries: tuple[NodeQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`network`, the ClusterNetwork with the numbers that are taken, is written before any of `rest`.
-
-    `notices` are sentences for operators, by what they are about.
+    """The writes of a pass. `network`, the ClusterNetwork with the allocated numbers, is written before any of `rest`.
+    `warnings` are texts for operators by their subject.
     """
 
     network: Create | Update | None
     rest: tuple[Write, ...]
-    notices: Mapping[str, str]
+    warnings: Mapping[str, str]
 
 
-def plan(wish: NetworkConfig, seen: ClusterState, now: datetime.datetime) -> Plan:
-    """All that is to be done now."""
-    notices: dict[str, str] = {}
+def plan(config: NetworkConfig, state: ClusterState, now: datetime.datetime) -> Plan:
+    """Return the writes and warnings for this state."""
+    warnings: dict[str, str] = {}
     rest: list[Write] = []
-    numbers = _numbers(seen.network)
-    network = seen.network
-    for outcome in _outcomes(wish, seen, numbers, now):
-        if isinstance(outcome, Warn):
-            notices[outcome.about] = outcome.text
-        elif isinstance(outcome.item, AllocatorCursor):
-            numbers = {**numbers, outcome.item.metadata.name: outcome.item.next}
-        elif isinstance(outcome.item, ClusterNetwork):
-            network = outcome.item
-        elif isinstance(outcome, Create | Update | ForceDelete) and not isinstance(outcome.item, Namespace):
-            rest.append(outcome)
-    return Plan(_network(seen.network, network, numbers), tuple(rest), notices)
+    numbers = _numbers(state.network)
+    network = state.network
+    for action in _actions(config, state, numbers, now):
+        if isinstance(action, Warn):
+            warnings[action.about] = action.text
+        elif isinstance(action.item, AllocatorCursor):
+            numbers = {**numbers, action.item.metadata.name: action.item.next}
+        elif isinstance(action.item, ClusterNetwork):
+            network = action.item
+        elif isinstance(action, Create | Update | ForceDelete) and not isinstance(action.item, Namespace):
+            rest.append(action)
+    return Plan(_network(state.network, network, numbers), tuple(rest), warnings)
 
 
-def _outcomes(
-    wish: NetworkConfig, seen: ClusterState, numbers: Mapping[str, int], now: datetime.datetime
+def _actions(
+    config: NetworkConfig, state: ClusterState, numbers: Mapping[str, int], now: datetime.datetime
 ) -> Iterator[Action]:
-    subnets, bad_subnets = split_valid(seen.subnets, check_host_subnet)
-    lanes, bad_lanes = split_valid(seen.lanes, check_net_namespace_fields)
-    for kind, bad in (("hostsubnet", bad_subnets), ("netnamespace", bad_lanes)):
-        yield from (Warn(f"no node believes it: {what}", f"{kind} {name}") for name, what in bad.items())
-    yield from bootstrap.bootstrap_objects(wish, seen.namespaces, seen.network)
-    # Who has what belongs to another loses it first; all else is for the next pass.
+    subnets, bad_subnets = split_valid(state.host_subnets, check_host_subnet)
+    net_namespaces, bad_net_namespaces = split_valid(state.net_namespaces, check_net_namespace_fields)
+    for kind, errors in (("hostsubnet", bad_subnets), ("netnamespace", bad_net_namespaces)):
+        yield from (Warn(f"rejected by nodes: {error}", f"{kind} {name}") for name, error in errors.items())
+    yield from bootstrap.bootstrap_objects(config, state.namespaces, state.network)
+    # Conflicting subnets and VNIDs are released first; everything else waits for the next pass.
     overlaps = tuple(_overlaps(subnets))
-    drops = any(isinstance(one, ForceDelete) for one in overlaps)
+    has_deletes = any(isinstance(action, ForceDelete) for action in overlaps)
     yield from overlaps
-    nodes = tuple(node for node in seen.nodes if node.metadata.name not in bad_subnets)
-    yield from () if drops else reconcile_host_subnets(wish, nodes, subnets, _cursor(SUBNETS, numbers))
-    intruders = tuple(separate_duplicates(lanes, _cursor(VNIDS, numbers)))
-    projects = tuple(one for one in seen.namespaces if one.metadata.name not in bad_lanes)
-    yield from intruders or reconcile_net_namespaces(wish, projects, lanes, _cursor(VNIDS, numbers))
-    yield from expiration.expired_queries(seen.queries, now)
+    nodes = tuple(node for node in state.nodes if node.metadata.name not in bad_subnets)
+    yield from () if has_deletes else reconcile_host_subnets(config, nodes, subnets, _cursor(SUBNETS, numbers))
+    duplicates = tuple(separate_duplicates(net_namespaces, _cursor(VNIDS, numbers)))
+    namespaces = tuple(namespace for namespace in state.namespaces if namespace.metadata.name not in bad_net_namespaces)
+    yield from duplicates or reconcile_net_namespaces(config, namespaces, net_namespaces, _cursor(VNIDS, numbers))
+    yield from expiration.expired_queries(state.queries, now)
 
 
 def _overlaps(subnets: Iterable[HostSubnet]) -> Iterator[Action]:
-    """Of two that overlap the younger goes, if it was made for a node: that gets another one."""
-    known = {subnet.metadata.name: subnet for subnet in subnets}
-    for name, holder in sorted(conflicting_subnets(known.values()).items()):
-        subnet, older = known[name], known[holder]
+    """Yield the deletion of the younger of two overlapping subnets, if it was made for a node: the node gets another
+    one.
+    """
+    by_name = {subnet.metadata.name: subnet for subnet in subnets}
+    for name, older_name in sorted(conflicting_subnets(by_name.values()).items()):
+        subnet, older = by_name[name], by_name[older_name]
         if subnet.host_ip == older.host_ip:
-            yield Warn(f"its hostIP {subnet.host_ip} is that of {holder}: no node believes it", f"hostsubnet {name}")
+            yield Warn(f"its hostIP {subnet.host_ip} is that of {older_name}: rejected by nodes", f"hostsubnet {name}")
             continue
-        text = f"its subnet {subnet.subnet} overlaps {older.subnet} of {holder}: no node believes it"
+        text = f"its subnet {subnet.subnet} overlaps {older.subnet} of {older_name}: rejected by nodes"
         yield Warn(text, f"hostsubnet {name}")
         if NODE_UID_ANNOTATION in subnet.metadata.annotations:
             yield ForceDelete(subnet)
@@ -113,22 +114,22 @@ def _cursor(name: str, numbers: Mapping[str, int]) -> AllocatorCursor:
 
 
 def _numbers(network: ClusterNetwork | None) -> dict[str, int]:
-    """Where each allocator goes on; from the beginning where nothing, or nothing readable, is noted."""
+    """Return the position of each allocator; 0 if none, or no readable one, is stored."""
     try:
-        noted = json.loads(network.metadata.annotations[CURSORS_ANNOTATION]) if network is not None else {}
-        return {name: int(noted.get(name, 0)) for name in (SUBNETS, VNIDS)}
+        stored = json.loads(network.metadata.annotations[CURSORS]) if network is not None else {}
+        return {name: int(stored.get(name, 0)) for name in (SUBNETS, VNIDS)}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {SUBNETS: 0, VNIDS: 0}
 
 
 def _network(
-    before: ClusterNetwork | None, after: ClusterNetwork | None, numbers: Mapping[str, int]
+    old: ClusterNetwork | None, desired: ClusterNetwork | None, numbers: Mapping[str, int]
 ) -> Create | Update | None:
-    """The ClusterNetwork as wished, with the numbers; None when it is so already."""
-    if after is None:
+    """Return the write of the ClusterNetwork with the allocated numbers; None if it is unchanged."""
+    if desired is None:
         return None
-    annotations = {**after.metadata.annotations, CURSORS_ANNOTATION: json.dumps(numbers, sort_keys=True)}
-    item = msgspec.structs.replace(after, metadata=msgspec.structs.replace(after.metadata, annotations=annotations))
-    if before is None:
+    annotations = {**desired.metadata.annotations, CURSORS: json.dumps(numbers, sort_keys=True)}
+    item = msgspec.structs.replace(desired, metadata=msgspec.structs.replace(desired.metadata, annotations=annotations))
+    if old is None:
         return Create(item)
-    return Update(item, before) if item != before else None
+    return Update(item, old) if item != old else None

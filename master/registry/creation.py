@@ -13,20 +13,23 @@ from master.resources.configuration import ServiceAccount
 
 
 def reconcile_companions(
-    namespaces: Iterable[Namespace], accounts: Iterable[ServiceAccount], configs: Iterable[ConfigMap], authority: str
+    namespaces: Iterable[Namespace],
+    accounts: Iterable[ServiceAccount],
+    configs: Iterable[ConfigMap],
+    ca_certificate: str,
 ) -> Iterator[Create | Update]:
-    """Each project has the account `default`, and the authority by which its pods know this server, in a ConfigMap."""
-    known = {item.metadata.namespace for item in accounts if item.metadata.name == DEFAULT_SERVICE_ACCOUNT}
-    told = {item.metadata.namespace: item for item in configs if item.metadata.name == ROOT_CA_CONFIGMAP}
+    """Yield the service account `default` and the ConfigMap with the CA certificate of namespaces without them."""
+    with_account = {item.metadata.namespace for item in accounts if item.metadata.name == DEFAULT_SERVICE_ACCOUNT}
+    ca_configs = {item.metadata.namespace: item for item in configs if item.metadata.name == ROOT_CA_CONFIGMAP}
     for namespace in namespaces:
         name = namespace.metadata.name
         if namespace.metadata.deletion_timestamp:
             continue
-        if name not in known:
+        if name not in with_account:
             yield Create(ServiceAccount(metadata=ObjectMeta(name=DEFAULT_SERVICE_ACCOUNT, namespace=name)))
-        wanted = {"ca.crt": authority}
-        old = told.get(name)
+        data = {"ca.crt": ca_certificate}
+        old = ca_configs.get(name)
         if old is None:
-            yield Create(ConfigMap(metadata=ObjectMeta(name=ROOT_CA_CONFIGMAP, namespace=name), data=wanted))
-        elif old.data != wanted:
-            yield Update(ConfigMap(api_version=old.api_version, kind=old.kind, metadata=old.metadata, data=wanted), old)
+            yield Create(ConfigMap(metadata=ObjectMeta(name=ROOT_CA_CONFIGMAP, namespace=name), data=data))
+        elif old.data != data:
+            yield Update(ConfigMap(api_version=old.api_version, kind=old.kind, metadata=old.metadata, data=data), old)

@@ -197,7 +197,7 @@ def _lane(name: str, netid: int, netname: str = "") -> NetNamespace:
 def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
     """The one that waits goes on where the other one was killed; and what was begun is finished once."""
     world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
-    wait_until(lambda: "is in charge" in world.ready(10246), "the second one waits")
+    wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
     names = [f"crowd-{number}" for number in range(60)]
 
     async def crowd(client: Client, some: list[str]) -> None:
@@ -211,7 +211,7 @@ def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
     assert len(given) == len(set(given))
     assert world.ready(10246) == "ok"
     world.start(NETWORK, world.controllers())
-    wait_until(lambda: "is in charge" in world.ready(10247), "the first one waits now")
+    wait_until(lambda: "is the leader" in world.ready(10247), "the first one waits now")
     world.stop("second")
     wait_until(lambda: world.ready(10247) == "ok", "it is let at once")
     world.kubectl("delete", "namespace", *names, "--wait=false")
@@ -220,19 +220,19 @@ def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
 
 def test_who_slept_while_another_took_over_ends_without_a_word_to_the_api_server(world: StockCluster) -> None:
     world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
-    wait_until(lambda: "is in charge" in world.ready(10246), "the second one waits")
+    wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
     world.signal(NETWORK, signal.SIGSTOP)
-    wait_until(lambda: world.ready(10246) == "ok", "the second one is in charge")
+    wait_until(lambda: world.ready(10246) == "ok", "the second one is the leader")
     said = len(world.said(NETWORK))
     world.kubectl("create", "namespace", "meanwhile")
     assert laned(world, "meanwhile")
     world.signal(NETWORK, signal.SIGCONT)
     wait_until(lambda: not world.lives(NETWORK), "it ends")
-    assert "network wrote" not in world.said(NETWORK)[said:]
+    assert "objects written" not in world.said(NETWORK)[said:]
     assert "somebody else may be in charge" in world.said(NETWORK)[said:]
     world.start(NETWORK, world.controllers())
     world.stop("second")
-    wait_until(lambda: world.ready(10247) == "ok", "it is in charge again")
+    wait_until(lambda: world.ready(10247) == "ok", "it is the leader again")
     world.kubectl("delete", "namespace", "meanwhile", "--wait=false")
 
 

@@ -73,12 +73,12 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
-    await first.win()
+    await first.acquire()
     began = at_once.now
-    await second.win()
+    await second.acquire()
     assert at_once.now - began >= LEASE_SECONDS
-    assert second.held
-    assert not first.held, "who is taken the lease from has stopped long before"
+    assert second.is_leader
+    assert not first.is_leader, "who is taken the lease from has stopped long before"
     assert server.lease is not None
     assert server.lease.spec.lease_transitions == 2
 
@@ -86,11 +86,11 @@ async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at
 async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
-    await first.win()
-    keeping, waiting = asyncio.create_task(first.keep()), asyncio.create_task(second.win())
+    await first.acquire()
+    keeping, waiting = asyncio.create_task(first.renew()), asyncio.create_task(second.acquire())
     while at_once.now < 1000.0 + 20 * LEASE_SECONDS:
         await asyncio.sleep(0)
-        assert first.held
+        assert first.is_leader
     assert not waiting.done()
     keeping.cancel()
     waiting.cancel()
@@ -100,11 +100,11 @@ async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
 async def test_who_cannot_renew_writes_no_more_and_says_so(at_once: Clock) -> None:
     server = Leases()
     first = LeaderElection(server, "first", at_once)
-    await first.win()
+    await first.acquire()
     first.check()
     server.away = True
     with pytest.raises(NotReady, match="could not be renewed"):
-        await first.keep()
+        await first.renew()
     assert at_once.now <= 1000.0 + HELD_SECONDS + 2 * leader_election.RETRY_SECONDS
     with pytest.raises(NotReady):
         first.check()
@@ -113,24 +113,24 @@ async def test_who_cannot_renew_writes_no_more_and_says_so(at_once: Clock) -> No
 async def test_what_is_given_back_is_free_at_once(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
-    await first.win()
-    await first.give_back()
-    assert not first.held
+    await first.acquire()
+    await first.release()
+    assert not first.is_leader
     began = at_once.now
-    await second.win()
+    await second.acquire()
     assert at_once.now == began
 
 
 async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
-    await first.win()
+    await first.acquire()
     at_once.now += 60
     with pytest.raises(NotReady):
         first.check()
-    await second.win()
-    await first.give_back()
-    assert second.held
+    await second.acquire()
+    await first.release()
+    assert second.is_leader
     assert server.lease is not None
     assert server.lease.spec.holder_identity == "second"
 
@@ -138,12 +138,12 @@ async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_
 async def test_of_two_who_take_it_at_the_same_moment_one_has_it(at_once: Clock) -> None:
     server = Leases()
     both = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(one.win()) for one in both]
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(one.acquire()) for one in both]
     done: Callable[[], int] = lambda: sum(task.done() for task in tasks)  # noqa: E731
     while not done():
         await asyncio.sleep(0)
     assert done() == 1
-    assert [one.held for one in both].count(True) == 1
+    assert [one.is_leader for one in both].count(True) == 1
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

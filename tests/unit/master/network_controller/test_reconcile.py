@@ -68,8 +68,8 @@ def test_when_all_is_done_nothing_is_written() -> None:
     settled = with_fields(
         seen,
         network=network_of(done),
-        subnets=(subnet("a", "10.128.0.0/23"),),
-        lanes=(lane("red", 10),),
+        host_subnets=(subnet("a", "10.128.0.0/23"),),
+        net_namespaces=(lane("red", 10),),
     )
     assert plan(WISH, settled, WALL) == Plan(None, (), {})
     assert network != network_of(done)
@@ -89,7 +89,7 @@ def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
     _, seen = first(ClusterState(projects, (), None, (), (older, lane("blue", 10))))
     done = plan(WISH, seen, WALL)
     assert lines(done.rest) == ["~ NetNamespace blue 11"]
-    assert done.notices == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
+    assert done.warnings == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
 
 
 def test_who_was_joined_goes_with_it() -> None:
@@ -100,7 +100,7 @@ def test_who_was_joined_goes_with_it() -> None:
     joined = change.item
     assert isinstance(joined, NetNamespace)
     older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
-    done = plan(WISH, with_fields(seen, lanes=(lane("blue", 10), joined, older)), WALL)
+    done = plan(WISH, with_fields(seen, net_namespaces=(lane("blue", 10), joined, older)), WALL)
     assert lines(done.rest) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
 
 
@@ -111,7 +111,7 @@ def test_of_two_nodes_with_one_subnet_the_younger_gets_another() -> None:
     _, seen = first(ClusterState((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
     done = plan(WISH, seen, WALL)
     assert lines(done.rest) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
-    after = plan(WISH, with_fields(seen, subnets=(older,)), WALL)
+    after = plan(WISH, with_fields(seen, host_subnets=(older,)), WALL)
     assert lines(after.rest) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
 
 
@@ -121,7 +121,7 @@ def test_one_made_by_hand_is_left_to_those_who_made_it() -> None:
     _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
     done = plan(WISH, seen, WALL)
     assert done.rest == ()
-    assert set(done.notices) == {"hostsubnet x", "hostsubnet y", "node a"}
+    assert set(done.warnings) == {"hostsubnet x", "hostsubnet y", "node a"}
 
 
 def test_objects_that_make_no_sense_are_left_alone_and_told_of() -> None:
@@ -129,7 +129,7 @@ def test_objects_that_make_no_sense_are_left_alone_and_told_of() -> None:
     _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
     done = plan(WISH, seen, WALL)
     assert (done.network, done.rest) == (None, ())
-    assert set(done.notices) == {"hostsubnet a", "netnamespace red"}
+    assert set(done.warnings) == {"hostsubnet a", "netnamespace red"}
 
 
 # --- two at once, with what each of them has seen so far --------------------------------------------------------------
@@ -179,8 +179,8 @@ class Actor:
             network = self.server.objects.get(("ClusterNetwork", "default"))
             self.seen = with_fields(self.seen, network=network)  # type: ignore[arg-type]
         if kinds & 4:
-            self.seen = with_fields(self.seen, subnets=self.server.all("HostSubnet"))  # type: ignore[arg-type]
-            self.seen = with_fields(self.seen, lanes=self.server.all("NetNamespace"))  # type: ignore[arg-type]
+            self.seen = with_fields(self.seen, host_subnets=self.server.all("HostSubnet"))  # type: ignore[arg-type]
+            self.seen = with_fields(self.seen, net_namespaces=self.server.all("NetNamespace"))  # type: ignore[arg-type]
 
     def decide(self) -> None:
         """What it was about to write it has forgotten: it was refused the numbers."""
