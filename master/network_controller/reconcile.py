@@ -116,7 +116,7 @@ def _cursor(name: str, numbers: Mapping[str, int]) -> AllocatorCursor:
 def _numbers(network: ClusterNetwork | None) -> dict[str, int]:
     """Return the position of each allocator; 0 if none, or no readable one, is stored."""
     try:
-        stored = json.loads(network.metadata.annotations[CURSORS]) if network is not None else {}
+        stored = json.loads(network.metadata.annotations[CURSORS_ANNOTATION]) if network is not None else {}
         return {name: int(stored.get(name, 0)) for name in (SUBNETS, VNIDS)}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {SUBNETS: 0, VNIDS: 0}
@@ -128,7 +128,7 @@ def _network(
     """Return the write of the ClusterNetwork with the allocated numbers; None if it is unchanged."""
     if desired is None:
         return None
-    annotations = {**desired.metadata.annotations, CURSORS: json.dumps(numbers, sort_keys=True)}
+    annotations = {**desired.metadata.annotations, CURSORS_ANNOTATION: json.dumps(numbers, sort_keys=True)}
     item = msgspec.structs.replace(desired, metadata=msgspec.structs.replace(desired.metadata, annotations=annotations))
     if old is None:
         return Create(item)
