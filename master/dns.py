@@ -43,7 +43,7 @@ class DNSServer:
         self._names = ClusterZone(self._directory, domain, None if self._is_flat else self._lanes)
         self._server = NameServer(self._names, self._lane)
         for kind in (Service, EndpointSlice, NetNamespace, HostSubnet):
-            for record in store.scan(kind.KIND):
+            for record in store.list(kind.KIND):
                 self._take(record, is_there=True)
             store.watch(kind.KIND, self._follow)
         self._directory.ready = True

@@ -1,7 +1,7 @@
 """The admission chain: every new object passes it, and every object that a client changes.
 
-Admission does not wait, and its decision is part of the write of the caller's draft. So quotas and allocated numbers
-hold when several writes happen at the same time.
+Admission does not wait, and its decision is part of the caller's transaction. So quotas and allocated numbers hold when
+several writes happen at the same time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from master.storage.interface import Key, Transaction
 
 
 class AdmissionChain:
-    """Raises `errors.StatusError`, and then leaves the draft as it was."""
+    """Raises `errors.StatusError`, and then leaves the transaction as it was."""
 
     def __init__(self, clock: Callable[[], datetime.datetime], authority: str, services: ServiceConfig) -> None:
         """`authority` is the certificate by which pods know this server, as PEM."""
@@ -49,57 +49,57 @@ class AdmissionChain:
         self._services = services
         self._authority = authority
 
-    def created(self, kind: AnyResource, item: Any, draft: Transaction) -> Any:
-        """A new object as it begins; the draft gets what is written beside it."""
+    def created(self, kind: AnyResource, item: Any, transaction: Transaction) -> Any:
+        """A new object as it begins; the transaction gets what is written beside it."""
         meta = item.metadata
         if kind.namespaced:
-            namespace = draft.one(Key(Namespace.KIND, "", meta.namespace))
+            namespace = transaction.get(Key(Namespace.KIND, "", meta.namespace))
             namespace_lifecycle.check_namespace(kind, meta.name, meta.namespace, namespace)
         if isinstance(item, Pod):
-            item = _mutate_pod(item, draft)
+            item = _mutate_pod(item, transaction)
         elif isinstance(item, Ingress):
-            item = defaults.apply_default_class(item, draft.all(IngressClass.KIND))
+            item = defaults.apply_default_class(item, transaction.list(IngressClass.KIND))
         item = self._begun(kind, item)
         if kind.stored == Namespace.KIND:
-            self._furnish(kind.kept(item), draft)
-        return self._admitted(kind, item, None, draft)
+            self._furnish(kind.kept(item), transaction)
+        return self._admitted(kind, item, None, transaction)
 
-    def changed(self, kind: AnyResource, new: Any, old: Any, draft: Transaction) -> Any:
+    def changed(self, kind: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
         """An object after an update, as it is to be kept."""
-        return self._admitted(kind, new, old, draft)
+        return self._admitted(kind, new, old, transaction)
 
     def _begun(self, kind: AnyResource, item: Any) -> Any:
         return strategy.prepare_create(kind, item, str(uuid.uuid4()), self._clock())
 
-    def _furnish(self, namespace: Namespace, draft: Transaction) -> None:
+    def _furnish(self, namespace: Namespace, transaction: Transaction) -> None:
         """What every project has is there with it, for the pods that are made next."""
         name = namespace.metadata.name
-        known = (draft.all(ServiceAccount.KIND, name), draft.all(ConfigMap.KIND, name))
+        known = (transaction.list(ServiceAccount.KIND, name), transaction.list(ConfigMap.KIND, name))
         for write in creation.reconcile_companions([namespace], *known, self._authority):
             kind = BY_KIND[write.item.KIND]
-            draft.put(self._begun(kind, default(write.item, kind.rules)))
+            transaction.put(self._begun(kind, default(write.item, kind.rules)))
 
-    def _admitted(self, kind: AnyResource, new: Any, old: Any, draft: Transaction) -> Any:
+    def _admitted(self, kind: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
         kept, before = kind.kept(new), None if old is None else kind.kept(old)
-        _check_unique(kept, before, draft)
+        _check_unique(kept, before, transaction)
         namespace = new.metadata.namespace
         if isinstance(new, PersistentVolumeClaim) or (isinstance(new, Pod) and old is None):
-            limit_ranger.check_limit_ranges(kind, new, draft.all(LimitRange.KIND, namespace))
-        found = draft.all(ResourceQuota.KIND, namespace) if kind.namespaced else []
-        charged = resource_quota.charge(kind, kept, before, found, draft.all, self._clock())
-        new = allocate_service_ips(new, old, draft, self._services)
+            limit_ranger.check_limit_ranges(kind, new, transaction.list(LimitRange.KIND, namespace))
+        found = transaction.list(ResourceQuota.KIND, namespace) if kind.namespaced else []
+        charged = resource_quota.charge(kind, kept, before, found, transaction.list, self._clock())
+        new = allocate_service_ips(new, old, transaction, self._services)
         for quota in charged:
-            draft.put(quota)
+            transaction.put(quota)
         return new
 
 
-def _mutate_pod(pod: Pod, draft: Transaction) -> Pod:
+def _mutate_pod(pod: Pod, transaction: Transaction) -> Pod:
     """The pod with what its account, its class and the project's bounds fill in; all of it must still make sense."""
     pod = service_account.set_service_account_name(pod)
-    account = draft.one(Key(ServiceAccount.KIND, pod.metadata.namespace, pod.spec.service_account_name))
+    account = transaction.get(Key(ServiceAccount.KIND, pod.metadata.namespace, pod.spec.service_account_name))
     pod = service_account.apply_service_account(pod, account, random_letters())
-    pod = defaults.apply_priority(pod, draft.all(PriorityClass.KIND))
-    filled = limit_ranger.apply_limit_range(pod, draft.all(LimitRange.KIND, pod.metadata.namespace))
+    pod = defaults.apply_priority(pod, transaction.list(PriorityClass.KIND))
+    filled = limit_ranger.apply_limit_range(pod, transaction.list(LimitRange.KIND, pod.metadata.namespace))
     if filled is pod:
         return pod
     filled = default(filled, PODS.rules)
@@ -108,12 +108,12 @@ def _mutate_pod(pod: Pod, draft: Transaction) -> Pod:
     return filled
 
 
-def _check_unique(new: Any, old: Any, draft: Transaction) -> None:
+def _check_unique(new: Any, old: Any, transaction: Transaction) -> None:
     """What must not be the same in two objects. What an update leaves as it was is not looked at again."""
     if isinstance(new, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (new.subnet, new.host_ip)):
-        cluster = draft.one(Key(ClusterNetwork.KIND, "", "default"))
-        cluster_network.check_host_subnet(new, draft.all(HostSubnet.KIND), cluster)
+        cluster = transaction.get(Key(ClusterNetwork.KIND, "", "default"))
+        cluster_network.check_host_subnet(new, transaction.list(HostSubnet.KIND), cluster)
     elif isinstance(new, NetNamespace) and (old is None or old.netid != new.netid):
-        cluster_network.check_net_namespace(new, draft.all(NetNamespace.KIND))
+        cluster_network.check_net_namespace(new, transaction.list(NetNamespace.KIND))
     elif isinstance(new, PriorityClass):
-        defaults.check_single_default(new, draft.all(PriorityClass.KIND))
+        defaults.check_single_default(new, transaction.list(PriorityClass.KIND))

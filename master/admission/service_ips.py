@@ -238,23 +238,23 @@ def _with_health_port(service: Service, numbers: _NodePorts) -> Service:
     return replace(service, spec=replace(service.spec, health_check_node_port=numbers.next()))
 
 
-def allocate_service_ips(new: Any, old: Any, draft: Transaction, wish: ServiceConfig) -> Any:
+def allocate_service_ips(new: Any, old: Any, transaction: Transaction, wish: ServiceConfig) -> Any:
     """The service with what the master hands out; the cursors move with it."""
-    cluster = draft.one(Key(ClusterNetwork.KIND, "", "default"))
+    cluster = transaction.get(Key(ClusterNetwork.KIND, "", "default"))
     if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
         return new
-    others = [one for one in draft.all(Service.KIND) if one.metadata.uid != new.metadata.uid]
+    others = [one for one in transaction.list(Service.KIND) if one.metadata.uid != new.metadata.uid]
     if new.spec.external_ips:
-        hosts = draft.all(HostSubnet.KIND)
+        hosts = transaction.list(HostSubnet.KIND)
         check_external_ips(new, old, others, wish.external, _reserved_networks(cluster, wish, hosts))
-    known = [_stored_cursor(name, draft) for name in ("service-addresses", "node-ports")]
+    known = [_stored_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
     network = IPv4Network(cluster.service_network)
     done, after = allocate(
         new, old, others, network, wish.node_ports, AllocatorCursors(*(cursor.next for cursor in known))
     )
     for cursor, number in zip(known, (after.address, after.node_port), strict=True):
         if cursor.next != number:
-            draft.put(replace(cursor, next=number))
+            transaction.put(replace(cursor, next=number))
     return done
 
 
@@ -271,6 +271,6 @@ def _reserved_networks(
     }
 
 
-def _stored_cursor(name: str, draft: Transaction) -> AllocatorCursor:
-    found: AllocatorCursor | None = draft.one(Key(AllocatorCursor.KIND, "", name))
+def _stored_cursor(name: str, transaction: Transaction) -> AllocatorCursor:
+    found: AllocatorCursor | None = transaction.get(Key(AllocatorCursor.KIND, "", name))
     return found or AllocatorCursor(metadata=ObjectMeta(name=name))

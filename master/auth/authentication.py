@@ -73,12 +73,12 @@ class Authenticator:
         It is worth nothing without the objects that it was given for.
         """
         if name := bootstrap_token_secret_name(token):
-            held = self._store.latest(Key(Secret.KIND, BOOTSTRAP_TOKEN_NAMESPACE, name))
+            held = self._store.get_uncommitted(Key(Secret.KIND, BOOTSTRAP_TOKEN_NAMESPACE, name))
             good = service_account_tokens.accepted_audiences({"aud": [service_account_tokens.ISSUER]}, audiences)
             return user_from_bootstrap_token(token, None if held is None else held.object, self._clock()), good
         claims = self._issuer.read(token, self._clock())
         for kind, namespace, name, uid in service_account_tokens.bound_objects(claims):
-            record = self._store.latest(Key(kind, namespace, name))
+            record = self._store.get_uncommitted(Key(kind, namespace, name))
             if record is None or record.object.metadata.uid != uid:
                 raise Refused(f"the {kind} {name!r} that the token was given for is gone")
         good = service_account_tokens.accepted_audiences(claims, audiences)
@@ -88,7 +88,7 @@ class Authenticator:
 
     async def give(self, ask: Request) -> Response:
         """POST serviceaccounts/NAME/token."""
-        record = self._store.latest(ask.key)
+        record = self._store.get_uncommitted(ask.key)
         if record is None:
             raise errors.not_found(ask.where.kind, ask.where.name)
         account: ServiceAccount = record.object
@@ -97,7 +97,7 @@ class Authenticator:
         bound = None
         if reference is not None:
             namespace = "" if reference.kind == "Node" else ask.where.namespace
-            bound = self._store.latest(Key(reference.kind, namespace, reference.name))
+            bound = self._store.get_uncommitted(Key(reference.kind, namespace, reference.name))
         claims = service_account_tokens.token_claims(
             account, asked, None if bound is None else bound.object, self._clock()
         )

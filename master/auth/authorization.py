@@ -152,11 +152,11 @@ class Authorizer:
 
     def _of_node(self, node: str, plain: Attributes, ask: Request) -> Attributes:
         where, verb = ask.where, plain.verb
-        record = self._store.latest(ask.key) if where.name else None
+        record = self._store.get_uncommitted(ask.key) if where.name else None
         asked_node = ""
         if where.kind.name in NODE_BOUND_KINDS and not where.name:
             asked_node = request.parse_selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
-        creates, own = verb == "create", self._store.latest(Key("Node", "", node))
+        creates, own = verb == "create", self._store.get_uncommitted(Key("Node", "", node))
         return replace(
             plain,
             asked_node=asked_node,
@@ -176,7 +176,7 @@ class Authorizer:
         if (where.kind.group, where.kind.plural) not in READABLE_IF_REFERENCED:
             return False
         name = where.name or request.parse_selection(where, ask.query).fields.asks_exactly("metadata.name")
-        pods: Iterable[Pod] = (record.object for record in self._store.scan_latest(Pod.KIND, where.namespace))
+        pods: Iterable[Pod] = (record.object for record in self._store.list_uncommitted(Pod.KIND, where.namespace))
         named = (one for pod in pods if pod.spec.node_name == node for one in pod_refs(pod))
         if where.kind.type is PersistentVolume:
             return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
@@ -187,7 +187,7 @@ class Authorizer:
         if ask.where.subresource != "token" or ask.document is None:
             return False
         reference = self._asked(ask).spec.bound_object_ref
-        record = reference and self._store.latest(Key(reference.kind, ask.where.namespace, reference.name))
+        record = reference and self._store.get_uncommitted(Key(reference.kind, ask.where.namespace, reference.name))
         if reference is None or not record or not isinstance(record.object, Pod):
             return False
         pod: Pod = record.object
@@ -196,7 +196,7 @@ class Authorizer:
         return same and pod.spec.node_name == node
 
     def _has_storage(self, claim: Reference, volume: str) -> bool:
-        record = self._store.latest(Key(claim.kind.KIND, claim.namespace, claim.name))
+        record = self._store.get_uncommitted(Key(claim.kind.KIND, claim.namespace, claim.name))
         return record is not None and record.object.spec.volume_name == volume
 
 

@@ -198,7 +198,7 @@ class BindingIndex:
         self._held: dict[tuple[str, str], dict[str, dict[str, tuple[Binding, Subject]]]] = {}
         """(User or Group, name) → namespace, empty for the cluster → name of the binding."""
         for kind in (ClusterRoleBinding.KIND, RoleBinding.KIND):
-            for record in store.scan(kind):
+            for record in store.list(kind):
                 self._put(record.object)
             store.watch(kind, self._follow)
 

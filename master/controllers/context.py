@@ -77,11 +77,11 @@ class Lister:
 
     def list(self, kind: str, namespace: str = "") -> list[Any]:
         """Return all objects of a kind, of one namespace or of all."""
-        return [record.object for record in self.context.store.scan_latest(kind, namespace)]
+        return [record.object for record in self.context.store.list_uncommitted(kind, namespace)]
 
     def get(self, kind: str, name: str, namespace: str = "") -> Any:
         """Return an object; None if it does not exist."""
-        record = self.context.store.latest(Key(kind, namespace, name))
+        record = self.context.store.get_uncommitted(Key(kind, namespace, name))
         return None if record is None else record.object
 
     def cursor(self, name: str) -> AllocatorCursor:

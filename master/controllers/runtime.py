@@ -80,14 +80,15 @@ def _may_succeed_now(event: WatchEvent) -> bool:
 class CreateQueue:
     """The creates of one pass of a controller: each object passes admission.
 
-    `draft` collects the writes. `backoffs` are those of owners that did not get all objects, by uid; `rejected_now` are
-    the owners with a rejected create in this pass. `warnings` are rejected objects without an owner, with the reason.
+    `transaction` collects the writes. `backoffs` are those of owners that did not get all objects, by uid.
+    `rejected_now` are the owners with a rejected create in this pass. `warnings` are rejected objects without an owner,
+    with the reason.
     """
 
-    def __init__(self, chain: AdmissionChain, lister: Lister, draft: Transaction) -> None:
+    def __init__(self, chain: AdmissionChain, lister: Lister, transaction: Transaction) -> None:
         self._chain = chain
         self._lister = lister
-        self.draft = draft
+        self.transaction = transaction
         self.backoffs: dict[str, CreateBackoff] = {}
         self.rejected_now: set[str] = set()
         self.warnings: dict[str, str] = {}
@@ -96,7 +97,7 @@ class CreateQueue:
     def create(self, action: Create) -> None:
         """Create an object, unless its owner is backing off after a rejected create."""
         if isinstance(action.item, AllocatorCursor):
-            self.draft.put(action.item)
+            self.transaction.put(action.item)
             return
         owner = events.owner_of(action.item) if action.owner is None else reference(action.owner)
         if owner is not None and self._is_backing_off(owner.uid):
@@ -104,11 +105,11 @@ class CreateQueue:
         item = self._with_name(action.item)
         kind = BY_KIND[item.KIND]
         try:
-            item = self._chain.created(kind, default(item, kind.rules), self.draft)
+            item = self._chain.created(kind, default(item, kind.rules), self.transaction)
         except StatusError as error:
             self._reject(action.by, item, owner, error.status.message)
             return
-        self.draft.put(item)
+        self.transaction.put(item)
         if owner is not None:
             self._succeeded.add(owner.uid)
         if action.by:
@@ -137,7 +138,7 @@ class CreateQueue:
     def _with_name(self, item: Object) -> Object:
         """Return the object with a generated name that is free, if it has only a prefix."""
         meta = item.metadata
-        while not meta.name or self.draft.one(Key(item.KIND, meta.namespace, meta.name)) is not None:
+        while not meta.name or self.transaction.get(Key(item.KIND, meta.namespace, meta.name)) is not None:
             if not meta.generate_name:
                 break
             meta = msgspec.structs.replace(meta, name=decoding.generate_name(meta.generate_name, random_letters()))
@@ -239,7 +240,7 @@ class ControllerRuntime:
                 changes.append(self._to_change(action))
         self._log_warnings(loop, warnings | creates.warnings)
         self._update_backoffs(loop, creates)
-        return [*changes, *creates.draft.puts]
+        return [*changes, *creates.transaction.changes]
 
     async def _write(self, loop: str, changes: list[Put | Remove]) -> None:
         if changes:
@@ -312,6 +313,8 @@ def _revision(item: Object) -> int:
 
 def _describe_changes(changes: list[Put | Remove]) -> str:
     """Return the first few written objects, for the log."""
-    keys = [("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last)) for c in changes]
+    keys = [
+        ("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last_state)) for c in changes
+    ]
     names = [f"{sign}{key.kind}/{key.name}" for sign, key in keys if key.kind != AllocatorCursor.KIND]
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

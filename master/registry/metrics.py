@@ -113,7 +113,7 @@ class MetricsReader:
         return rows
 
     def _stored(self, kind: str, namespace: str = "") -> Iterable[Any]:
-        return (record.object for record in self._store.scan(kind, namespace))
+        return (record.object for record in self._store.list(kind, namespace))
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 

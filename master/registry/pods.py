@@ -200,7 +200,7 @@ class PodActions:
         options = decode_eviction(ask.where.name, ask.document).delete_options or registry_request.DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
-        budgets = (r.object for r in self._store.scan_latest(PodDisruptionBudget.KIND, pod.metadata.namespace))
+        budgets = (r.object for r in self._store.list_uncommitted(PodDisruptionBudget.KIND, pod.metadata.namespace))
         budget = budget_after_eviction(pod, budgets, now)
         left = self._ended(with_eviction_condition(pod, now), options, now)
         if not (request.dry_run(ask.query) or options.dry_run):
@@ -210,11 +210,11 @@ class PodActions:
         return Response(201, errors.encode_status(errors.success(code=201)))
 
     def _ended(self, pod: Pod, options: registry_request.DeleteOptions, now: datetime.datetime) -> Any:
-        node = self._store.latest(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
+        node = self._store.get_uncommitted(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
         return strategy.prepare_delete(PODS, pod, options, now, None if node is None else node.object)
 
     def _old(self, namespace: str, name: str) -> Record:
-        record = self._store.latest(Key(Pod.KIND, namespace, name))
+        record = self._store.get_uncommitted(Key(Pod.KIND, namespace, name))
         if record is None:
             raise errors.not_found(PODS, name)
         return record

@@ -93,15 +93,17 @@ class ProjectRequests:
         wish = decode_project_request(document)
         body = decoding.decode_object(RequestInfo(PROJECTS), requested_project(wish, user.name), "Ignore")
         name = body.item.metadata.name
-        if self._store.latest(Key(PROJECTS.stored, "", name)) is not None:
+        if self._store.get_uncommitted(Key(PROJECTS.stored, "", name)) is not None:
             raise errors.already_exists(PROJECTS, name)
-        draft = Transaction(self._store)
-        item = self._chain.created(PROJECTS, body.item, draft)
+        transaction = Transaction(self._store)
+        item = self._chain.created(PROJECTS, body.item, transaction)
         kind = BY_KIND[rbac.RoleBinding.KIND]
         binding = default(admin_binding(name, user.name), kind.rules)
         binding = strategy.prepare_create(kind, binding, str(uuid.uuid4()), self._clock())
         if not dry:
             # Watchers of projects are told of those they may see: so they may first.
-            _, kept, *_ = await self._store.write(Put(binding), Put(PROJECTS.kept(item), expect=0), *draft.puts)
+            _, kept, *_ = await self._store.write(
+                Put(binding), Put(PROJECTS.kept(item), expect=0), *transaction.changes
+            )
             item = PROJECTS.seen(kept)
         return Response(201, msgspec.json.encode(item))

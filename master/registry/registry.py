@@ -95,7 +95,7 @@ class Registry:
 
     def _scan(self, selection: Selection, revision: int, page: ContinueToken | None) -> list[Record]:
         try:
-            return self._store.scan_at(selection.kind.stored, selection.namespace, revision)
+            return self._store.list_at(selection.kind.stored, selection.namespace, revision)
         except Compacted as error:
             if page is None:
                 raise errors.expired("The resourceVersion for the provided list is too old.") from error
@@ -157,26 +157,26 @@ class Registry:
         for _ in range(GENERATED_NAME_TRIES):
             body = decoding.decode_object(where, document, strictness, random_letters)
             name = body.item.metadata.name
-            if self._store.latest(Key(where.kind.stored, where.namespace, name)) is None:
+            if self._store.get_uncommitted(Key(where.kind.stored, where.namespace, name)) is None:
                 break
             if not body.item.metadata.generate_name or document["metadata"].get("name"):
                 raise errors.already_exists(where.kind, name)
         else:
             raise errors.already_exists(where.kind, name)
-        draft = Transaction(self._store)
+        transaction = Transaction(self._store)
         with errors.with_warnings(body.warnings):
             self._gate.guard(where.kind, body.item, None, ask.user)
-            begun = self._chain.created(where.kind, set_requester(body.item, ask.user, ask.address), draft)
+            begun = self._chain.created(where.kind, set_requester(body.item, ask.user, ask.address), transaction)
             item = managed_fields.with_managed_fields(begun, owners)
         if not dry:
-            kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *draft.puts)
+            kept, *_ = await self._store.write(Put(where.kind.kept(item), expect=0), *transaction.changes)
             item = where.kind.seen(kept)
         return self._answer(201, ask, item, body.warnings)
 
     async def update(self, ask: Request) -> Response:
         """Another object in place of the one there is, or another status; of some kinds a new one."""
         kind = ask.where.kind
-        if kind.made_by_update and not ask.where.subresource and self._store.latest(ask.key) is None:
+        if kind.made_by_update and not ask.where.subresource and self._store.get_uncommitted(ask.key) is None:
             self._gate.check(ask.user, "create", ask)
             body = decoding.decode_object(ask.where, ask.document, request.field_validation(ask.query))
             if body.item.metadata.uid:
@@ -219,7 +219,7 @@ class Registry:
     ) -> Response:
         """`owners` are those after an apply."""
         kind, dry = ask.where.kind, request.dry_run(ask.query)
-        part, draft = ask.where.subresource, Transaction(self._store)
+        part, transaction = ask.where.subresource, Transaction(self._store)
         wish = document if part else kind.settled(document, old.object)
         body = decoding.decode_object(ask.where, wish, request.field_validation(ask.query))
         with errors.with_warnings(body.warnings):
@@ -236,9 +236,9 @@ class Registry:
                     kind, old.object, new, document, self._owner(ask, managed_fields.UPDATE)
                 )
             new = managed_fields.with_managed_fields(
-                new if part else self._chain.changed(kind, new, old.object, draft), owners
+                new if part else self._chain.changed(kind, new, old.object, transaction), owners
             )
-        item = new if dry else await self._put(kind, new, old, draft.puts)
+        item = new if dry else await self._put(kind, new, old, transaction.changes)
         return self._answer(200, ask, item, body.warnings)
 
     async def _put(self, kind: AnyResource, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
@@ -289,7 +289,9 @@ class Registry:
         """All objects that are selected go."""
         selection, options = request.parse_selection(ask.where, ask.query, ask.visible), parse_delete_options(ask)
         kind, dry = ask.where.kind, request.dry_run(ask.query) or bool(options.dry_run)
-        found = (convert_record(kind, record) for record in self._store.scan_latest(kind.stored, ask.where.namespace))
+        found = (
+            convert_record(kind, record) for record in self._store.list_uncommitted(kind.stored, ask.where.namespace)
+        )
         records = [record for record in found if selection.takes(record)]
         items = []
         for record in records:
@@ -324,11 +326,11 @@ class Registry:
 
     def _latest(self, kind: AnyResource, key: Key) -> Record | None:
         """The newest revision in the form of that kind."""
-        record = self._store.latest(key)
+        record = self._store.get_uncommitted(key)
         return None if record is None else convert_record(kind, record)
 
     def _latest_object(self, key: Key) -> Any:
-        record = self._store.latest(key)
+        record = self._store.get_uncommitted(key)
         return None if record is None else record.object
 
     def _answer(self, code: int, ask: Request, item: Object, warnings: tuple[str, ...] = ()) -> Response:

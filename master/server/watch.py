@@ -220,9 +220,9 @@ class WatchHandler:
         """What a watch is sent first. Raises Expired."""
         selection = wanted.selection
         if wanted.existing:
-            records = self._store.scan(selection.kind.stored, selection.namespace)
+            records = self._store.list(selection.kind.stored, selection.namespace)
             return (WatchEvent("ADDED", record, None) for record in records)
-        return iter(self._store.since(selection.kind.stored, wanted.revision) if wanted.revision else ())
+        return iter(self._store.events_since(selection.kind.stored, wanted.revision) if wanted.revision else ())
 
     def words(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
         """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""

@@ -17,7 +17,7 @@ from api.meta.types import Object
 
 
 class Key(NamedTuple):
-    """`kind` as in the object; `namespace` is empty for what has none."""
+    """The identity of an object: kind, namespace (empty for objects without one) and name."""
 
     kind: str
     namespace: str
@@ -25,7 +25,7 @@ class Key(NamedTuple):
 
 
 class Record:
-    """One revision of one object: as JSON, and decoded when somebody asks."""
+    """One revision of one object: its JSON, decoded at the first use of `object`."""
 
     __slots__ = ("_decoded", "_type", "data", "key", "revision")
 
@@ -38,18 +38,21 @@ class Record:
 
     @property
     def object(self) -> Any:
-        """The object, with its resourceVersion set."""
+        """Return the object, with its resourceVersion set."""
         if self._decoded is None:
             self._decoded = msgspec.json.decode(self.data, type=self._type)
         return self._decoded
 
-    def slim(self) -> None:
-        """Keep only the JSON, for a revision that is history."""
+    def drop_decoded(self) -> None:
+        """Release the decoded object, for a revision that is history."""
         self._decoded = None
 
 
 class WatchEvent(NamedTuple):
-    """`type` is ADDED, MODIFIED or DELETED; `record` of a removal is the last state with the removal's revision."""
+    """A change of an object. `type` is ADDED, MODIFIED or DELETED.
+
+    The `record` of a deletion is the last state, with the revision of the deletion.
+    """
 
     type: str
     record: Record
@@ -57,21 +60,21 @@ class WatchEvent(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Create or replace. `expect`: the revision it replaces, 0 if it must not exist yet, None if either will do."""
+    """A create or replace. `expect` is the revision to replace; 0: there must be no object; None: no condition."""
 
     object: Object
     expect: int | None = None
 
 
 class Delete(NamedTuple):
-    """Take away. `last`: the state that watches are shown; `expect`: the revision that must be the newest, or None."""
+    """A deletion. Watches get `last_state`. `expect` is the revision that must be the newest; None: no condition."""
 
-    last: Object
+    last_state: Object
     expect: int | None = None
 
 
 class Conflict(Exception):
-    """A write expected another revision than `found` (None: there is no such object). Nothing was written."""
+    """A write expected another revision than that of `found` (None: there is no such object). Nothing was written."""
 
     def __init__(self, key: Key, found: Record | None) -> None:
         super().__init__(f"{key.kind} {key.namespace}/{key.name}: another revision was expected")
@@ -80,111 +83,115 @@ class Conflict(Exception):
 
 
 class Compacted(Exception):
-    """The revision asked for is no longer in the history, which begins after `oldest`."""
+    """The requested revision is no longer in the history, which begins after `oldest`."""
 
     def __init__(self, asked: int, oldest: int) -> None:
         super().__init__(f"too old resource version: {asked} ({oldest})")
-        self.asked = asked
+        self.requested = asked
         self.oldest = oldest
 
 
 def key_of(item: Object) -> Key:
-    """Where an object is kept."""
+    """Return the key of an object."""
     return Key(type(item).KIND, item.metadata.namespace, item.metadata.name)
 
 
 def with_revision(item: Object, revision: int) -> Object:
-    """The object as it is kept: with kind, apiVersion and its resourceVersion."""
+    """Return the object as it is stored: with kind, apiVersion and this resourceVersion."""
     metadata = msgspec.structs.replace(item.metadata, resource_version=str(revision))
     kind = type(item)
     return msgspec.structs.replace(item, api_version=kind.API_VERSION, kind=kind.KIND, metadata=metadata)
 
 
 Watch = Callable[[WatchEvent], None]
+Records = list[Record]
+WatchEvents = list[WatchEvent]
+Objects = list[Any]
+"""Names of types for classes in which `list` is a method."""
 
 
 class Storage(Protocol):
-    """Belongs to one event loop. Nothing but `write`, `compact`, `run` and `close` waits.
+    """Revisions of all objects. Belongs to one event loop. Only `write`, `compact`, `run` and `close` wait.
 
-    A write is decided against the newest state, also of writes still on their way to disk, and gets its revision at
-    once; so whoever reads with `latest` and writes in the same breath is never too late for a write of this process.
-    Readers and watches see a write only when it is durable.
+    A write is decided against the newest state, which includes writes that are not yet durable, and gets its revision
+    at once. So a caller that reads with `get_uncommitted` and writes without waiting in between never conflicts with
+    another write of this process. Readers and watches see a write when it is durable.
     """
 
     @property
     def revision(self) -> int:
-        """The newest revision that is durable; 0 before the first write. All kinds share the count."""
+        """Return the newest durable revision; 0 before the first write. All kinds share one sequence."""
 
     def get(self, key: Key) -> Record | None:
-        """What is durable."""
+        """Return the durable state of an object; None if there is none."""
 
-    def latest(self, key: Key) -> Record | None:
-        """What will be durable when the writes on their way are; read this to decide a write."""
+    def get_uncommitted(self, key: Key) -> Record | None:
+        """Return the state of an object after all queued writes. Decide writes by this state."""
 
-    def scan(self, kind: str, namespace: str = "") -> list[Record]:
-        """What is durable, sorted by namespace and name; all namespaces if none is named."""
+    def list(self, kind: str, namespace: str = "") -> Records:
+        """Return the durable objects of a kind, of one namespace or of all, sorted by namespace and name."""
 
-    def scan_latest(self, kind: str, namespace: str = "") -> list[Record]:
-        """As `scan`, with the writes on their way; not sorted."""
+    def list_uncommitted(self, kind: str, namespace: str = "") -> Records:
+        """Return the objects of a kind after all queued writes, not sorted."""
 
-    def scan_at(self, kind: str, namespace: str, revision: int) -> list[Record]:
-        """The objects as they were at a revision, sorted. Raises Compacted."""
+    def list_at(self, kind: str, namespace: str, revision: int) -> Records:
+        """Return the objects of a kind as they were at a revision, sorted. Raises Compacted."""
 
-    def since(self, kind: str, revision: int) -> list[WatchEvent]:
-        """The events of a kind after a revision, oldest first. Raises Compacted, also for revisions not given yet."""
+    def events_since(self, kind: str, revision: int) -> WatchEvents:
+        """Return the events of a kind after a revision, oldest first. Raises Compacted, also for a future revision."""
 
-    def watch(self, kind: str, tell: Watch) -> Callable[[], None]:
-        """Call `tell` for every event of a kind from now on, in order; the answer ends it.
+    def watch(self, kind: str, callback: Watch) -> Callable[[], None]:
+        """Call `callback` for every later event of a kind, in order. Return a function that ends the watch.
 
-        Asked for in the same breath as `since`, the two together miss nothing and tell nothing twice.
+        A caller that uses `events_since` and `watch` without waiting in between gets every event once.
         """
 
     async def write(self, *changes: Put | Delete) -> tuple[Any, ...]:
-        """Do all changes or none; returns the objects as kept when they are durable.
+        """Make all changes or none. Return the stored objects when they are durable.
 
-        With no changes it waits until all earlier writes are durable. Raises Conflict, and NotReady when they cannot be
-        kept or the store is closing: nothing was changed then.
+        Without changes, wait until all queued writes are durable. Raises Conflict. Raises NotReady if the backend fails
+        or the storage is closing. In both cases nothing was changed.
         """
 
     async def compact(self, revision: int) -> None:
-        """Forget what was replaced or removed up to and including a revision; older ones are Compacted from then on.
+        """Drop states that were replaced or deleted up to and including a revision. Older revisions are Compacted then.
 
-        A store also forgets by itself. The newest event always stays. Raises NotReady when the disk refuses.
+        A storage also compacts by itself. The newest event always stays. Raises NotReady if the backend fails.
         """
 
     async def run(self) -> None:
-        """Return when closed; raise what ended the writing, if it is a bug."""
+        """Return when the storage is closed. Raise the exception that ended the commits, which is a bug."""
 
     async def close(self) -> None:
-        """Finish the writes on their way."""
+        """Finish the queued writes and close."""
 
 
 class Transaction:
-    """The newest state of the store, and over it what is to be put into it. Nothing may wait while it is used."""
+    """The newest state of the storage, with changes that are not yet written. Do not wait while one is in use."""
 
-    def __init__(self, store: Storage) -> None:
-        self._store = store
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self._puts: defaultdict[str, dict[Key, Put]] = defaultdict(dict)
 
     @property
-    def puts(self) -> tuple[Put, ...]:
-        """What is to be written, one for each object."""
+    def changes(self) -> tuple[Put, ...]:
+        """Return the changes to write, one per object."""
         return tuple(put for puts in self._puts.values() for put in puts.values())
 
-    def one(self, key: Key) -> Any:
-        """An object; None if there is none."""
-        if (ahead := self._puts[key.kind].get(key)) is not None:
-            return ahead.object
-        record = self._store.latest(key)
+    def get(self, key: Key) -> Any:
+        """Return an object; None if there is none."""
+        if (put := self._puts[key.kind].get(key)) is not None:
+            return put.object
+        record = self._storage.get_uncommitted(key)
         return None if record is None else record.object
 
-    def all(self, kind: str, namespace: str = "") -> list[Any]:
-        """Every object of a kind, in one namespace or in all."""
-        ahead = self._puts[kind]
-        kept = [row.object for row in self._store.scan_latest(kind, namespace) if row.key not in ahead]
-        return kept + [put.object for key, put in ahead.items() if namespace in ("", key.namespace)]
+    def list(self, kind: str, namespace: str = "") -> Objects:
+        """Return all objects of a kind, of one namespace or of all."""
+        puts = self._puts[kind]
+        stored = [record.object for record in self._storage.list_uncommitted(kind, namespace) if record.key not in puts]
+        return stored + [put.object for key, put in puts.items() if namespace in ("", key.namespace)]
 
     def put(self, item: Object) -> None:
-        """Write that, too; another put of the same object takes the place of the first."""
+        """Add the object to the changes. It replaces an earlier put of the same object."""
         key = key_of(item)
         self._puts[key.kind][key] = Put(item)

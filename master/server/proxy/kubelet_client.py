@@ -213,7 +213,7 @@ class KubeletClient:
         return any(row.address == address for row in self._node(node).status.addresses)
 
     def _node(self, node: str) -> Node:
-        record = self._store.latest(Key(Node.KIND, "", node))
+        record = self._store.get_uncommitted(Key(Node.KIND, "", node))
         if record is None:
             raise errors.not_found(NODES, node)
         return record.object  # type: ignore[no-any-return]

@@ -60,7 +60,7 @@ class PodStreams:
 
     def _pod(self, passage: ProxyTarget) -> Pod:
         where = passage.where
-        record = self._store.latest(Key(Pod.KIND, where.namespace, where.name))
+        record = self._store.get_uncommitted(Key(Pod.KIND, where.namespace, where.name))
         if record is None:
             raise errors.not_found(PODS, where.name)
         return record.object  # type: ignore[no-any-return]

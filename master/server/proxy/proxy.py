@@ -113,13 +113,13 @@ class ProxyHandler:
             target = address.target_ref
             if target is None or target.namespace != namespace:
                 continue
-            record = self._store.latest(Key(Pod.KIND, namespace, target.name))
+            record = self._store.get_uncommitted(Key(Pod.KIND, namespace, target.name))
             if record is not None and address.ip in {one.ip for one in record.object.status.pod_ips}:
                 return record.object, HostPort(address.ip, number)
         return None
 
     def _object(self, kind: AnyResource, namespace: str, name: str) -> Any:
-        record = self._store.latest(Key(kind.stored, namespace, name))
+        record = self._store.get_uncommitted(Key(kind.stored, namespace, name))
         if record is None:
             raise errors.not_found(kind, name)
         return record.object

@@ -68,12 +68,12 @@ async def test_a_store_on_a_full_disk(disk: Path) -> None:
     writes = [store.write(Put(_item(f"b{number}", 5000)), Put(_item(f"c{number}", 5000))) for number in range(20)]
     answers = await asyncio.gather(*writes, return_exceptions=True)
     assert {type(answer) for answer in answers} == {NotReady}
-    assert [record.key.name for record in store.scan_latest("Namespace")] == sorted(acknowledged)
+    assert [record.key.name for record in store.list_uncommitted("Namespace")] == sorted(acknowledged)
     assert store.revision == revision
     await store.close()
     ballast.unlink()
     store = await SQLiteStorage.open(disk / "store.db", KINDS, keep)
-    assert [record.key.name for record in store.scan("Namespace")] == sorted(acknowledged)
+    assert [record.key.name for record in store.list("Namespace")] == sorted(acknowledged)
     assert store.revision == revision
     await store.close()
 
@@ -95,9 +95,9 @@ async def test_a_store_goes_on_when_there_is_room_again(disk: Path) -> None:
         ballast.unlink()
         (kept,) = await store.write(Put(_item("a0")))
         there["a0"] = int(kept.metadata.resource_version)
-        assert {record.key.name: record.revision for record in store.scan("Namespace")} == there
+        assert {record.key.name: record.revision for record in store.list("Namespace")} == there
     assert refused > 0
-    await store.write(*(Delete(record.object) for record in store.scan("Namespace")))
+    await store.write(*(Delete(record.object) for record in store.list("Namespace")))
     await store.close()
 
 

@@ -71,8 +71,8 @@ async def test_a_write_gets_the_next_revision_and_is_read_back(store: Storage) -
 
 async def test_a_list_is_sorted_and_knows_namespaces(store: Storage) -> None:
     await store.write(*(Put(ns(name)) for name in "cab"))
-    assert names(store.scan("Namespace")) == ["a", "b", "c"]
-    assert names(store.scan("Node")) == []
+    assert names(store.list("Namespace")) == ["a", "b", "c"]
+    assert names(store.list("Node")) == []
 
 
 async def test_compare_and_swap(store: Storage) -> None:
@@ -94,7 +94,7 @@ async def test_compare_and_swap(store: Storage) -> None:
 async def test_all_changes_of_a_write_or_none(store: Storage) -> None:
     with pytest.raises(Conflict):
         await store.write(Put(ns("a")), Put(ns("b"), expect=5))
-    assert store.scan("Namespace") == []
+    assert store.list("Namespace") == []
     assert store.revision == 0
     await store.write(Put(ns("a")), Delete(ns("a")), Put(ns("a", x="2"), expect=0))
     assert store.revision == 3
@@ -107,9 +107,9 @@ async def test_readers_see_a_write_only_when_it_is_on_disk(store: Storage) -> No
     await asyncio.sleep(0)
     assert store.get(key("a")) is None
     assert store.revision == 0
-    latest = store.latest(key("a"))
+    latest = store.get_uncommitted(key("a"))
     assert latest is not None
-    assert names(store.scan_latest("Namespace")) == ["a"]
+    assert names(store.list_uncommitted("Namespace")) == ["a"]
     await store.write()  # Nothing of its own: waits for what is on its way.
     assert store.get(key("a")) is latest
     await writing
@@ -119,7 +119,7 @@ async def test_writers_that_read_the_latest_never_conflict(store: Storage) -> No
     await store.write(Put(ns("a", n="0")))
 
     async def count() -> None:
-        record = store.latest(key("a"))
+        record = store.get_uncommitted(key("a"))
         assert record is not None
         number = int(record.object.metadata.labels["n"]) + 1
         await store.write(Put(ns("a", n=str(number)), expect=record.revision))
@@ -148,29 +148,29 @@ async def test_history_and_the_state_at_a_revision(store: Storage) -> None:
     await store.write(Put(ns("a")), Put(ns("b")))
     await store.write(Put(ns("a", x="1")))
     await store.write(Delete(ns("b")), Put(ns("c")))
-    assert told(store.since("Namespace", 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
-    assert names(store.scan_at("Namespace", "", 2)) == ["a", "b"]
-    assert names(store.scan_at("Namespace", "", 4)) == ["a"]
-    assert store.scan_at("Namespace", "", 2)[0].object.metadata.labels == {}
-    assert store.scan_at("Namespace", "", 3)[0].object.metadata.labels == {"x": "1"}
-    assert store.scan_at("Namespace", "", 0) == []
+    assert told(store.events_since("Namespace", 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
+    assert names(store.list_at("Namespace", "", 2)) == ["a", "b"]
+    assert names(store.list_at("Namespace", "", 4)) == ["a"]
+    assert store.list_at("Namespace", "", 2)[0].object.metadata.labels == {}
+    assert store.list_at("Namespace", "", 3)[0].object.metadata.labels == {"x": "1"}
+    assert store.list_at("Namespace", "", 0) == []
 
 
 async def test_a_revision_that_was_not_given_yet_is_expired_too(store: Storage) -> None:
     with pytest.raises(Compacted):
-        store.since("Namespace", 1)
+        store.events_since("Namespace", 1)
 
 
 async def test_everything_is_there_after_opening_again(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     await store.write(Put(ns("a")), Put(ns("b")))
     await store.write(Put(ns("a", x="1")), Delete(ns("b")))
-    before = [(record.key, record.revision, record.data) for record in store.scan("Namespace")]
-    history = told(store.since("Namespace", 1))
+    before = [(record.key, record.revision, record.data) for record in store.list("Namespace")]
+    history = told(store.events_since("Namespace", 1))
     await store.close()
     store = await opener(tmp_path)
-    assert [(record.key, record.revision, record.data) for record in store.scan("Namespace")] == before
-    assert told(store.since("Namespace", 1)) == history
+    assert [(record.key, record.revision, record.data) for record in store.list("Namespace")] == before
+    assert told(store.events_since("Namespace", 1)) == history
     assert store.revision == 4
     (item,) = await store.write(Put(ns("c")))
     assert item.metadata.resource_version == "5"
@@ -187,7 +187,7 @@ async def test_a_closed_store_takes_nothing(opener: Opener, tmp_path: Path) -> N
         await store.write(Put(ns("b")))
     await store.run()
     store = await opener(tmp_path)
-    assert names(store.scan("Namespace")) == ["a"]
+    assert names(store.list("Namespace")) == ["a"]
     await store.close()
 
 
@@ -198,13 +198,13 @@ async def test_what_is_compacted_is_forgotten_for_good(opener: Opener, tmp_path:
         await store.write(Put(ns("a", n=str(number))))
     await store.compact(6)
     for _ in range(2):
-        assert told(store.since("Namespace", 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
-        assert names(store.scan_at("Namespace", "", 6)) == ["a", "old"]
+        assert told(store.events_since("Namespace", 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
+        assert names(store.list_at("Namespace", "", 6)) == ["a", "old"]
         with pytest.raises(Compacted) as expired:
-            store.since("Namespace", 5)
+            store.events_since("Namespace", 5)
         assert str(expired.value) == "too old resource version: 5 (6)"
         with pytest.raises(Compacted):
-            store.scan_at("Namespace", "", 3)
+            store.list_at("Namespace", "", 3)
         await store.close()
         store = await opener(tmp_path)
     await store.close()
@@ -219,7 +219,7 @@ async def test_the_count_of_revisions_survives_compaction_of_everything(opener: 
     await store.close()
     store = await opener(tmp_path)
     assert store.revision == 2
-    assert names(store.scan("Namespace")) == []
+    assert names(store.list("Namespace")) == []
     (item,) = await store.write(Put(ns("a"), expect=0))
     assert item.metadata.resource_version == "3"
     await store.close()
@@ -315,15 +315,15 @@ class Model:
         for revision in range(len(self.events) + 2):
             if revision < self.compacted or revision > len(self.events):
                 with pytest.raises(Compacted):
-                    store.since("Secret", revision)
+                    store.events_since("Secret", revision)
                 with pytest.raises(Compacted):
-                    store.scan_at("Secret", "", revision)
+                    store.list_at("Secret", "", revision)
                 continue
-            assert told(store.since("Secret", revision)) == self.events[revision:]
+            assert told(store.events_since("Secret", revision)) == self.events[revision:]
             for namespace in ("", "one"):
                 found = [
                     ((record.key.namespace, record.key.name), (record.revision, record.object.metadata.labels["l"]))
-                    for record in store.scan_at("Secret", namespace, revision)
+                    for record in store.list_at("Secret", namespace, revision)
                 ]
                 assert found == [row for row in sorted(self.states[revision].items()) if namespace in ("", row[0][0])]
 

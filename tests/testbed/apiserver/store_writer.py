@@ -27,7 +27,7 @@ async def _write(store: SQLiteStorage, name: str) -> None:
     while True:
         for step in range(GONE + 1):
             item = Namespace(metadata=ObjectMeta(name=name, labels={"step": str(step)}))
-            record = store.latest(Key("Namespace", "", name))
+            record = store.get_uncommitted(Key("Namespace", "", name))
             expect = record.revision if record else 0
             if step < GONE:
                 (item,) = await store.write(Put(item, expect))

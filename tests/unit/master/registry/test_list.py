@@ -55,7 +55,7 @@ async def test_pages_show_one_state(store: SQLiteStorage) -> None:
 
 async def test_a_page_whose_state_is_forgotten_can_be_had_as_it_is_now(store: SQLiteStorage) -> None:
     first, _ = listed(store, limit="2")
-    (gone,) = (record.object for record in store.scan("Namespace") if record.key.name == "c")
+    (gone,) = (record.object for record in store.list("Namespace") if record.key.name == "c")
     await store.write(Delete(gone), Put(namespace("dd")))
     await store.compact(store.revision)
     with pytest.raises(StatusError) as refused:

@@ -49,8 +49,8 @@ async def test_old_history_is_forgotten_on_disk_too(tmp_path: Path) -> None:
         await store.write(Put(ns("a", n=str(number))))
     await store.write()
     with pytest.raises(Compacted):
-        store.since("Namespace", 5)
-    assert len(store.since("Namespace", 23)) == 10
+        store.events_since("Namespace", 5)
+    assert len(store.events_since("Namespace", 23)) == 10
     await store.close()
 
     journal = RevisionLog(tmp_path / "store.db")
@@ -62,10 +62,10 @@ async def test_old_history_is_forgotten_on_disk_too(tmp_path: Path) -> None:
     journal.close()
 
     store = await reopened(tmp_path, keep)
-    assert names(store.scan("Namespace")) == ["a", "old"]
+    assert names(store.list("Namespace")) == ["a", "old"]
     assert store.revision == 33
     with pytest.raises(Compacted) as expired:
-        store.since("Namespace", 5)
+        store.events_since("Namespace", 5)
     assert str(expired.value).startswith("too old resource version: 5 (")
     await store.close()
 
@@ -95,8 +95,8 @@ async def test_a_disk_that_refuses_fails_what_was_on_its_way_and_nothing_else(
         second = asyncio.create_task(store.write(Put(ns("b"))))
         answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(answer) for answer in answers] == [NotReady, NotReady]
-    assert names(store.scan_latest("Namespace")) == ["a"]
-    latest = store.latest(key("a"))
+    assert names(store.list_uncommitted("Namespace")) == ["a"]
+    latest = store.get_uncommitted(key("a"))
     assert latest is not None
     assert latest.object.metadata.labels == {}
     (item,) = await store.write(Put(ns("b"), expect=0))
