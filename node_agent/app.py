@@ -54,7 +54,7 @@ from node_agent.object_cache import ObjectCache, ServiceLister
 from node_agent.pods.admission import Rejection
 from node_agent.pods.admitter import AdmitResult, PodAdmitter
 from node_agent.pods.conditions import foreign_conditions
-from node_agent.pods.manager import Pleg, PodLister
+from node_agent.pods.manager import PodLister
 from node_agent.pods.mirror_pods import MirrorPodController, MirrorStatusRestore, StaticPods
 from node_agent.pods.status import rejected_status
 from node_agent.pods.status_manager import StatusManager
@@ -65,6 +65,7 @@ from node_agent.runtime import container
 from node_agent.runtime import pod_dir as runtime_pod_dir
 from node_agent.runtime.container_gc import ContainerGC, SandboxGC
 from node_agent.runtime.log_links import LogLinker
+from node_agent.runtime.pleg import Pleg, PodCache
 from node_agent.runtime.sandbox import WorkerDependencies
 from node_agent.server.auth import RequestAuth
 from node_agent.server.endpoints import StatusHandlers
@@ -114,7 +115,7 @@ class Agent:
         self.recorder = EventRecorder(client, settings.node_name)
         self._doubles: frozenset[str] = frozenset()
         self._waiting: set[str] = set()
-        self._services = ServiceLister(client, self._wake_everyone)
+        self._services = ServiceLister(client, self._wake_workers)
         sysctls = settings.allowed_unsafe_sysctls
         identity = _node_identity(settings)
         self.node = RegisteredNode(client, identity, Path(settings.state_dir), self.recorder)
@@ -122,16 +123,19 @@ class Agent:
         self.node_status = NodeStatusLoop(settings, docker, network, self.node, self._pressure)
         self.node_status.subnet_changed.add(self._reattach)
         self._door = PodAdmitter(self.node.cached, self.node.read, self._pressure, _host(settings), sysctls)
+        self._cache = PodCache(docker)
         self._tools = self._make_tools(prober)
         selector = f"spec.nodeName={settings.node_name}"
         self.loop = Loop("pods", self._merge, LoopTiming(resync=HOUSEKEEPING_SECONDS))
         self.statuses = StatusManager(client, self._on_master)
         self.sandbox_gc = SandboxGC(docker, network)
         self.host_ports = HostPortManager(self._here, self._all_pods_known)
-        self.relist = Pleg(docker, self._workers)
+        self.pleg = Pleg(docker, self._cache, self._wake_worker)
+        self.pleg.connected.add(self._wake_everyone)
         self.container_gc = ContainerGC(settings, docker, network, self._workers)
         self.image_gc = ImageGC(settings, docker, self.recorder)
         self.log_linker = LogLinker(settings, docker)
+        self.pleg.containers_changed.add(self.log_linker.loop.wake)
         disks = DiskUsageScanner(docker, self._tools.host)
         self.evictor = EvictionManager(
             settings,
@@ -148,7 +152,7 @@ class Agent:
         self.mirroring = MirrorPodController(client, self.mirror, lambda: self.node.current, self._shown)
         self.node.registered.add(self.mirroring.loop.wake)
         self.node.changed.add(self.mirroring.loop.wake)
-        self.known = PodLister(self._workers, self._on_master)
+        self.known = PodLister(self._workers, self._cache, self._on_master)
         look, counts = (
             StatsCollector(hierarchy.pods_cgroup(settings.cgroup_root), CgroupReader()),
             self._tools.probing.counts,
@@ -162,6 +166,7 @@ class Agent:
         room = PodsCapacity(host.cpus, host.memory - kept.memory, settings.pod_pids_limit, settings.cpu_cfs_quota)
         return WorkerDependencies(
             docker=self._docker,
+            cache=self._cache,
             network=self._network,
             host=host,
             node_address=settings.node_ip,
@@ -189,13 +194,13 @@ class Agent:
         yield self.loop.run()
         yield self.sandbox_gc.loop.run()
         yield self._tools.cgroups.loop.run()
-        yield self.relist.loop.run()
+        yield self.pleg.loop.run()
         yield self.static.run()
         yield self.mirror.run()
         yield self._services.mirror.run()
         yield self.mirroring.loop.run()
         yield from (loop.run() for loop in (*self._gc_loops(), *self.evictor.loops))
-        yield self._docker.follow(self._container_changed, self._wake_everyone)
+        yield self.pleg.watch_events()
 
     def stuck(self) -> str:
         """What of the work has come to a halt; empty when nothing has."""
@@ -212,18 +217,15 @@ class Agent:
         if worker is not None:
             worker.wake()
 
-    def _container_changed(self, uid: str) -> None:
-        worker = self._workers.get(uid)
-        if worker is not None:
-            worker.look()
-        self.log_linker.loop.wake()
-
     def _wake_everyone(self) -> None:
         self.node_status.loop.wake()
         self.sandbox_gc.loop.wake()
         self._tools.cgroups.docker_came()
+        self._wake_workers()
+
+    def _wake_workers(self) -> None:
         for worker in self._workers.values():
-            worker.look()
+            worker.wake()
 
     async def _merge(self) -> None:
         """Give every wanted pod a worker; once every source has spoken, let go of those nobody wants.
@@ -371,6 +373,7 @@ class Agent:
 
     def _pod_gone(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
+        self._cache.forget(uid)
         self._tools.probing.counts.forget(uid)
         self.host_ports.loop.wake()
         deleted = {pod.metadata.uid for pod in self.mirror.items.values() if pod.metadata.deletion_timestamp}

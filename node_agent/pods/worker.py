@@ -34,7 +34,6 @@ from node_agent.runtime.actions import ContainerStart, PodActions, compute_pod_a
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 from node_agent.runtime.container_start import prepare_container_config, pull_credentials
 from node_agent.runtime.lifecycle import ContainerLifecycle, PodCallbacks
-from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.sandbox import (
     WorkerDependencies,
     attach_network,
@@ -139,7 +138,6 @@ class PodWorker:
         self.cleared = False
         self.verdict: tuple[str, str] | None = None
         self._eviction_grace = GRACE_SECONDS
-        self.sight = PodCache(tools.docker, pod.metadata.uid)
         self._tools = tools
         self._clock = SteadyClock()
         self._memory = WorkerState(self._clock(), address=pod.status.pod_ip)
@@ -163,11 +161,6 @@ class PodWorker:
         if self._going or self.verdict or is_evicted(self.pod.status):
             self._images.give_up()
         self._loop.wake()
-
-    def look(self) -> None:
-        """Something may have happened to its containers."""
-        self.sight.blur()
-        self.wake()
 
     def update(self, pod: Pod) -> None:
         """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
@@ -251,10 +244,11 @@ class PodWorker:
 
     async def _show(self) -> None:
         self._report(await self._observe())
-        self.sight.blur()  # More is to be done in this pass, and what is done now would not be seen.
+        # The rest of this pass changes containers, and no event about that may arrive in time.
+        self._tools.cache.invalidate(self._uid)
 
     async def _observe(self) -> RuntimePod:
-        seen = await self.sight.look()
+        seen = await self._tools.cache.get(self._uid)
         going = self._going or is_evicted(self.pod.status) or self.verdict is not None
         await self._lifecycle.follow(self.pod, seen, self._memory.address, going, self._clock())
         self._messages = await self._last_words.learn(self.pod, seen)
@@ -292,7 +286,7 @@ class PodWorker:
     async def _act(self, actions: PodActions, seen: RuntimePod) -> None:
         if str(actions):
             log.info("pod", extra={"pod": self._name, "actions": actions})
-            self.sight.blur()
+            self._tools.cache.invalidate(self._uid)
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
         for one in actions.retire:
@@ -373,7 +367,7 @@ class PodWorker:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._name, "error": error})
                 await self._tools.docker.signal(sandbox.id, "SIGKILL")
-                self.sight.blur()
+                self._tools.cache.invalidate(self._uid)
             self._sandbox_failed(f"network: {error}")
             raise
         self._memory.trouble = missing_address(self.pod, address)
@@ -441,7 +435,7 @@ class PodWorker:
             await self._tools.network.detach(identity)
         for one in actions.kill:
             await self._tools.docker.signal(one.id, "SIGKILL")
-            self.sight.blur()
+            self._tools.cache.invalidate(self._uid)
         self._memory.attached = ""
         await self._volumes.take_down()
 
@@ -451,7 +445,7 @@ class PodWorker:
             self._report(await self._observe(), terminating=True)
             return False
         self._report(seen, terminating=True)
-        self.sight.blur()
+        self._tools.cache.invalidate(self._uid)
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in seen.everything:
@@ -473,7 +467,7 @@ class PodWorker:
         self._alarm.clear()
         self._alarm.at(again, now)
         if running:
-            self.sight.blur()
+            self._tools.cache.invalidate(self._uid)
         return running
 
     def _report(self, seen: RuntimePod, terminating: bool = False) -> None:

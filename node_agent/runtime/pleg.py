@@ -1,44 +1,119 @@
-"""Caches each pod's containers; invalidates the cache on Docker events and on a periodic relist (kubelet: PLEG, pod
-cache).
-"""
+"""The cache of each pod's containers, and the events that invalidate it (kubelet: PLEG, pod cache)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from node_agent.docker.client import DockerClient
+from node_agent.metrics import RELIST_DURATION
 from node_agent.runtime.container import RuntimePod, group_containers
+from reconcile.listeners import Listeners
+from reconcile.loop import Loop, LoopTiming
+
+RELIST_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    pod: RuntimePod = field(default_factory=RuntimePod)
+    is_valid: bool = False
 
 
 class PodCache:
-    """Blurred by Docker's events, by whatever we do ourselves, and when a list of all containers tells otherwise."""
+    """The containers of each pod as Docker reported them last, by pod UID.
 
-    def __init__(self, docker: DockerClient, uid: str) -> None:
+    An entry becomes invalid after a Docker event, after our own calls, and when the relist finds a difference.
+    """
+
+    def __init__(self, docker: DockerClient) -> None:
         self._docker = docker
-        self._uid = uid
-        self._clear = False
-        self._seen = RuntimePod()
-
-    def blur(self) -> None:
-        """Something may have happened to the pod's containers."""
-        self._clear = False
+        self._entries: dict[str, _Entry] = {}
 
     @property
-    def seen(self) -> RuntimePod:
-        """Every container of the pod as it was last seen."""
-        return self._seen
+    def uids(self) -> Iterable[str]:
+        """The UIDs of all pods with an entry."""
+        return tuple(self._entries)
 
-    async def look(self) -> RuntimePod:
-        """Every container of the pod, running or not. Raises NotReady, Refused, Gone as Docker does."""
-        if not self._clear:
-            self._clear = True  # What happens while Docker answers blurs it again.
+    async def get(self, uid: str) -> RuntimePod:
+        """Return all containers of a pod, running or not. Read them from Docker if the entry is invalid.
+
+        Raises NotReady, Refused, Gone as Docker does.
+        """
+        entry = self._entries.setdefault(uid, _Entry())
+        if not entry.is_valid:
+            entry.is_valid = True  # Set before the request, so that an event that arrives meanwhile invalidates it.
             try:
-                self._seen = group_containers(await self._docker.pod_containers(self._uid))
+                entry.pod = group_containers(await self._docker.pod_containers(uid))
             except BaseException:
-                self._clear = False
+                entry.is_valid = False
                 raise
-        return self._seen
+        return entry.pod
 
-    def agrees(self, states: Mapping[str, str]) -> bool:
-        """Whether a list of all containers of the pod, state by id, shows what was seen."""
-        return not self._clear or {one.id: one.state for one in self._seen.everything} == states
+    def peek(self, uid: str) -> RuntimePod:
+        """Return the containers as they were read last, even if the entry is invalid."""
+        entry = self._entries.get(uid)
+        return RuntimePod() if entry is None else entry.pod
+
+    def invalidate(self, uid: str) -> None:
+        """Read the pod's containers again on the next `get`."""
+        entry = self._entries.get(uid)
+        if entry is not None:
+            entry.is_valid = False
+
+    def invalidate_all(self) -> None:
+        """Invalidate every entry, because events may have been missed."""
+        for entry in self._entries.values():
+            entry.is_valid = False
+
+    def differs(self, uid: str, states: Mapping[str, str]) -> bool:
+        """Return whether a valid entry disagrees with these states by container ID."""
+        entry = self._entries.get(uid)
+        if entry is None or not entry.is_valid:
+            return False
+        return {container.id: container.state for container in entry.pod.everything} != states
+
+    def forget(self, uid: str) -> None:
+        """Remove the entry of a pod that is terminated."""
+        self._entries.pop(uid, None)
+
+
+class Pleg:
+    """Invalidates cache entries and wakes pod workers when containers change.
+
+    Changes come from Docker's event stream and from a list of all containers every RELIST_SECONDS, which finds what
+    the stream has missed. `wake` wakes the worker of a pod. `containers_changed` notifies after each change.
+    `connected` notifies when the stream begins, also after it broke: anything may have happened meanwhile.
+    """
+
+    def __init__(self, docker: DockerClient, cache: PodCache, wake: Callable[[str], None]) -> None:
+        self.containers_changed = Listeners()
+        self.connected = Listeners()
+        self.loop = Loop("relist", self.relist, LoopTiming(resync=RELIST_SECONDS))
+        self._docker = docker
+        self._cache = cache
+        self._wake = wake
+
+    async def watch_events(self) -> None:
+        """Follow Docker's event stream until cancelled."""
+        await self._docker.follow(self._pod_changed, self._stream_began)
+
+    async def relist(self) -> None:
+        """Compare the cache with a list of all containers. Raises DriverError."""
+        with RELIST_DURATION.time():
+            states: defaultdict[str, dict[str, str]] = defaultdict(dict)
+            for container in await self._docker.all_containers():
+                states[container.uid][container.id] = container.state
+            for uid in self._cache.uids:
+                if self._cache.differs(uid, states[uid]):
+                    self._pod_changed(uid)
+
+    def _pod_changed(self, uid: str) -> None:
+        self._cache.invalidate(uid)
+        self._wake(uid)
+        self.containers_changed.notify()
+
+    def _stream_began(self) -> None:
+        self._cache.invalidate_all()
+        self.connected.notify()

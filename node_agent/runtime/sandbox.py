@@ -20,6 +20,7 @@ from node_agent.object_cache import ObjectCache
 from node_agent.probes.manager import ProbeDependencies
 from node_agent.runtime import pod_dir
 from node_agent.runtime.container import RuntimeContainer
+from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.spec import ContainerConfig, sandbox_config
 from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import Gone
@@ -30,6 +31,7 @@ class WorkerDependencies:
     """The same for every pod. `event` tells (pod, reason, message, container or nothing)."""
 
     docker: DockerClient
+    cache: PodCache
     network: PodNetwork
     host: HostInfo
     node_address: str

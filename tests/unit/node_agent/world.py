@@ -26,6 +26,7 @@ from node_agent.pods.worker import PodWorker
 from node_agent.probes.manager import ProbeDependencies
 from node_agent.probes.prober import Prober
 from node_agent.runtime.container import SANDBOX_ID
+from node_agent.runtime.pleg import Pleg, PodCache
 from node_agent.runtime.sandbox import WorkerDependencies
 from node_agent.volumes.tokens import TokenCache
 from tests.testbed.docker.fake import AgentKilled, FakeDocker
@@ -116,13 +117,16 @@ class World:
         self.references: ObjectCache
         self.tokens: TokenCache
         self._worker: PodWorker | None = None
+        self.cache = PodCache(self.docker)
         self.prober: Prober
 
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
+        self.cache = PodCache(self.docker)
         files = CgroupfsDriver(self.groups)
         tools = WorkerDependencies(
             docker=self.docker,
+            cache=self.cache,
             network=self.network,
             host=self.host,
             node_address="10.245.2.3",
@@ -137,6 +141,12 @@ class World:
             services=lambda _: self.services,
         )
         return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
+
+    def pleg(self, worker: PodWorker) -> Pleg:
+        """Return what invalidates the cache of this agent and wakes its worker."""
+        pleg = Pleg(self.docker, self.cache, lambda _: worker.wake())
+        pleg.connected.add(worker.wake)
+        return pleg
 
     def wake(self) -> None:
         """Something that the pod refers to has changed."""
@@ -158,7 +168,7 @@ class World:
         worker = self._worker = self.worker(wish)
         if leave:
             worker.leave()
-        events = asyncio.create_task(self.docker.follow(lambda _: worker.look(), worker.look))
+        events = asyncio.create_task(self.pleg(worker).watch_events())
         running = asyncio.create_task(worker.run())
         try:
             async with asyncio.timeout(SECONDS):

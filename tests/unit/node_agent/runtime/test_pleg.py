@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.pods.manager import Pleg
 from node_agent.runtime.container import ATTEMPT, POD_UID, RuntimeContainer
 from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.spec import ContainerConfig
@@ -26,27 +25,27 @@ async def container(docker: FakeDocker) -> str:
 
 async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
     docker = FakeDocker("pause")
-    sight = PodCache(docker, UID)
+    cache = PodCache(docker)
     identity = await container(docker)
     before = docker.calls
-    first, second = await sight.look(), await sight.look()
+    first, second = await cache.get(UID), await cache.get(UID)
     assert first is second
     assert docker.calls == before + 1
     docker.end(identity, 3)
-    sight.blur()
-    [box] = (await sight.look()).everything
+    cache.invalidate(UID)
+    [box] = (await cache.get(UID)).everything
     assert box.exit_code == 3
 
 
 async def test_what_docker_did_not_answer_is_asked_again() -> None:
     docker = FakeDocker("pause")
-    sight = PodCache(docker, UID)
+    cache = PodCache(docker)
     await container(docker)
     docker.trouble = NotReady("away")
     with pytest.raises(NotReady):
-        await sight.look()
+        await cache.get(UID)
     docker.trouble = None
-    assert (await sight.look()).everything
+    assert (await cache.get(UID)).everything
 
 
 async def test_what_happens_while_docker_answers_is_not_missed() -> None:
@@ -59,48 +58,48 @@ async def test_what_happens_while_docker_answers_is_not_missed() -> None:
 
     answering, go_on = asyncio.Event(), asyncio.Event()
     docker = Slow("pause")
-    sight = PodCache(docker, UID)
+    cache = PodCache(docker)
     identity = await container(docker)
-    looking = asyncio.create_task(sight.look())
+    looking = asyncio.create_task(cache.get(UID))
     await answering.wait()
     docker.end(identity, 3)
-    sight.blur()
+    cache.invalidate(UID)
     go_on.set()
     [old] = (await looking).everything
-    [new] = (await sight.look()).everything
+    [new] = (await cache.get(UID)).everything
     assert (old.running, new.running) == (True, False)
 
 
 async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
     docker = FakeDocker("pause")
-    sight = PodCache(docker, UID)
+    cache = PodCache(docker)
     identity = await container(docker)
-    assert sight.agrees({}), "nothing was seen yet: the next look sees all there is"
-    await sight.look()
-    assert sight.agrees({identity: "running"})
-    assert not sight.agrees({identity: "exited"})
-    assert not sight.agrees({})
-    sight.blur()
-    assert sight.agrees({})
+    assert not cache.differs(UID, {}), "nothing was read yet: the next get reads all there is"
+    await cache.get(UID)
+    assert not cache.differs(UID, {identity: "running"})
+    assert cache.differs(UID, {identity: "exited"})
+    assert cache.differs(UID, {})
+    cache.invalidate(UID)
+    assert not cache.differs(UID, {})
 
 
 async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) -> None:
     async with world(tmp_path / "host") as here:
         worker = here.worker(pod())
-        relist = Pleg(here.docker, {UID: worker})
+        pleg = here.pleg(worker)
         tasks = [
-            asyncio.create_task(here.docker.follow(lambda _: worker.look(), worker.look)),
+            asyncio.create_task(pleg.watch_events()),
             asyncio.create_task(worker.run()),
         ]
         try:
             await until_true(lambda: here.docker.running("main"))
-            await until_true(lambda: not worker.sight.agrees({}))
+            await until_true(lambda: here.cache.differs(UID, {}))
             one = here.docker.running("main")
             assert one is not None
             here.docker.quiet = True
             here.docker.end(one.id, 1)
             here.docker.quiet = False
-            await relist.compare()
+            await pleg.relist()
             await until_true(lambda: here.restarts() == [1])
             await until_true(lambda: [row.restart_count for row in here.status.container_statuses] == [1])
         finally:
