@@ -110,6 +110,42 @@ def test_no_broad_except_swallows_an_error(package: str) -> None:
     assert not swallowing
 
 
+def test_no_test_module_is_imported() -> None:
+    test_module = re.compile(r"^tests\..*\b(test_\w+|conftest)\b")
+    imported = {
+        relative_name(path): names
+        for path in (*sources("tests"), *sources("bench"))
+        if (names := {name for name in imports(path) if test_module.match(name) and is_module(name)})
+    }
+    assert not imported
+
+
+def test_tests_import_no_benchmark() -> None:
+    assert [
+        relative_name(path) for path in sources("tests") if any(is_below("bench", name) for name in imports(path))
+    ] == []
+
+
+def test_benchmarks_import_only_the_testbed_of_the_tests() -> None:
+    imported = {
+        relative_name(path): names
+        for path in sources("bench")
+        if (
+            names := {name for name in imports(path) if is_below("tests", name) and not is_below("tests.testbed", name)}
+        )
+    }
+    assert not imported
+
+
+def is_module(name: str) -> bool:
+    return (ROOT / (name.replace(".", "/") + ".py")).exists()
+
+
+def is_below(package: str, name: str) -> bool:
+    """Return True if the name is that of the package or of something in it."""
+    return f"{name}.".startswith(f"{package}.")
+
+
 def is_broad(handler: ast.ExceptHandler) -> bool:
     """Return True if the handler catches every exception."""
     return handler.type is None or ast.unparse(handler.type) in {"Exception", "BaseException"}
