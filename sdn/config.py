@@ -9,44 +9,41 @@ from typing import Annotated
 
 import msgspec
 
-from sdn.topology import NODE_PORTS
+DEFAULT_NODE_PORTS = 30000, 32767
+"""The first and the last port of the default node port range."""
 
 
 class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Connects the pods of this node to the cluster's overlay network and keeps projects apart."""
 
     node_name: Annotated[str, msgspec.Meta(description="name under which the node registers")]
-    node_ip: Annotated[str, msgspec.Meta(description="address of this node under the tunnels; on a local link")]
-    kubeconfig: Annotated[str, msgspec.Meta(description="file that leads to the master")] = (
+    node_ip: Annotated[str, msgspec.Meta(description="underlay address of this node, on one of its links")]
+    kubeconfig: Annotated[str, msgspec.Meta(description="kubeconfig with which the API server is reached")] = (
         "/etc/podlane/node.kubeconfig"
     )
-    socket: Annotated[str, msgspec.Meta(description="unix socket that serves ADD, DEL, CHECK and STATUS")] = (
+    socket: Annotated[str, msgspec.Meta(description="unix socket for ADD, DEL, CHECK and STATUS")] = (
         "/run/podlane/sdn.sock"
     )
-    state_dir: Annotated[str, msgspec.Meta(description="where names are kept for a start without the master")] = (
-        "/var/lib/podlane/sdn"
-    )
-    ovs_rundir: Annotated[str, msgspec.Meta(description="where Open vSwitch has its sockets")] = "/var/run/openvswitch"
+    state_dir: Annotated[str, msgspec.Meta(description="directory of saved DNS records")] = "/var/lib/podlane/sdn"
+    ovs_rundir: Annotated[str, msgspec.Meta(description="directory of Open vSwitch's sockets")] = "/var/run/openvswitch"
     datapath_type: Annotated[
         str, msgspec.Meta(pattern="^(auto|system|netdev)$", description="auto, system, netdev")
     ] = "auto"
     cni_conf_dir: Annotated[
-        str, msgspec.Meta(description="where runtimes look for CNI networks, usually /etc/cni/net.d; empty: tell none")
+        str, msgspec.Meta(description="CNI configuration directory, usually /etc/cni/net.d; empty: write none")
     ] = ""
     docker_project: Annotated[
         str,
-        msgspec.Meta(
-            description="project in whose lane containers outside of any pod are, through lbr0; empty: make no lbr0"
-        ),
+        msgspec.Meta(description="project of containers outside of any pod, which use lbr0; empty: no lbr0"),
     ] = ""
-    docker_options_file: Annotated[str, msgspec.Meta(description="where dockerd's options for lbr0 are written")] = (
+    docker_options_file: Annotated[str, msgspec.Meta(description="file for dockerd's options for lbr0")] = (
         "/run/podlane/docker-network"
     )
     proxy_mode: Annotated[
         str,
         msgspec.Meta(
             pattern="^(nftables|userspace)$",
-            description="nftables: services are served in switch and kernel; userspace: by this daemon itself",
+            description="nftables: Open vSwitch and the kernel balance services; userspace: this daemon does",
         ),
     ] = "nftables"
     node_port_range: Annotated[
@@ -57,28 +54,27 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         str,
         msgspec.Meta(
             pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$",
-            description="domain of the cluster's names, which pods ask for at their gateway; empty: tell none",
+            description="domain of the cluster DNS at the gateway of pods; empty: no cluster DNS",
         ),
     ] = "cluster.local"
     resolv_conf: Annotated[
-        str, msgspec.Meta(description="resolv.conf of this host, whose servers are asked for all other names")
+        str, msgspec.Meta(description="resolv.conf with the upstream name servers for all other names")
     ] = "/etc/resolv.conf"
-    health_address: Annotated[str, msgspec.Meta(description="where /healthz, /readyz and /metrics listen")] = (
+    health_address: Annotated[str, msgspec.Meta(description="address for /healthz, /readyz and /metrics")] = (
         "127.0.0.1:10249"
     )
-    resync_seconds: Annotated[float, msgspec.Meta(gt=0, description="longest time between two looks at everything")] = (
-        30.0
-    )
-    log_level: Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="what is logged")] = (
-        "info"
-    )
+    resync_seconds: Annotated[float, msgspec.Meta(gt=0, description="longest time between two full comparisons")] = 30.0
+    log_level: Annotated[
+        str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="lowest level logged")
+    ] = "info"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Which node this is. `datapath_type` is "system" or "netdev".
+    """This node: name, underlay address and settings that the desired network depends on.
 
-    `docker_project` is the project of containers outside of any pod; empty: Docker gets no bridge of ours.
+    `datapath_type` is "system" (the kernel's) or "netdev" (userspace). `docker_project` is the project of containers
+    outside of any pod; if it is empty, Docker gets no bridge of ours.
     `node_ports` are the first and the last port that services may have on every node.
     """
 
@@ -86,13 +82,13 @@ class NodeIdentity:
     address: IPv4Address
     datapath_type: str
     docker_project: str = ""
-    node_ports: tuple[int, int] = NODE_PORTS
+    node_ports: tuple[int, int] = DEFAULT_NODE_PORTS
 
 
-def datapath_type(wish: str) -> str:
-    """With `auto`, the kernel's datapath where the kernel has it, else the one in user space."""
-    if wish != "auto":
-        return wish
+def datapath_type(setting: str) -> str:
+    """Return the datapath type: with `auto`, the kernel's datapath if its module is loaded, else the userspace one."""
+    if setting != "auto":
+        return setting
     return "system" if Path("/sys/module/openvswitch").exists() else "netdev"
 
 

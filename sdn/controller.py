@@ -99,10 +99,7 @@ class NetworkController:
             return Unavailable("waiting for the master's first answer")
         inputs = (snapshot, await self._host.pod_mtu())
         if self._config_inputs is None or self._config_inputs[0] is not snapshot or self._config_inputs != inputs:
-            node = self._identity
-            self._config = network_config(
-                snapshot, node.name, node.address, inputs[1], node.docker_project, node.node_ports
-            )
+            self._config = network_config(snapshot, self._identity, inputs[1])
             self._config_inputs = inputs
             self._state.config = self._config if isinstance(self._config, NetworkConfig) else None
         return self._config

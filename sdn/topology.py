@@ -1,4 +1,8 @@
-"""The desired network of one node, from API objects and from the pods that are attached to br0. Pure."""
+"""The desired network of one node, from API objects and from the pods that are attached to br0. Pure.
+
+`network_config` reads the API objects; `node_network` adds the pods. The flows of the bridge, the links and the
+firewall of the node follow from a `NodeNetwork`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from api.network.conflicts import CURSORS_ANNOTATION, conflicting_subnets, conflicting_vnids, split_valid
 from api.network.types import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.network import check_cluster_network, check_host_subnet, check_net_namespace_fields
+from sdn.config import DEFAULT_NODE_PORTS, NodeIdentity
 
 VXLAN0 = 1
 TUN0 = 2
@@ -20,30 +25,31 @@ LAST_POD_PORT = 0xFEFF
 GLOBAL_VNID = 0
 LAST_VNID = 0xFFFFFF
 
+VXLAN_PORT = 4789
+"""The UDP port that IANA assigns to VXLAN, used where the ClusterNetwork names none."""
+
 MAC_PREFIX = 0x0A58
 
-NODE_PORTS = 30000, 32767
-"""The first and the last, where nothing else is said."""
-
 MULTICAST_ENABLED = "netnamespace.network.openshift.io/multicast-enabled"
-"""Annotation of a NetNamespace; only the word `true` counts."""
+"""Annotation of a NetNamespace; only the value `true` enables multicast."""
 
 
 def mac_of(address: IPv4Address) -> int:
-    """The MAC that belongs to an address of the cluster network: 0a:58 and the four bytes of the address."""
+    """Return the MAC of an address of the cluster network: 0a:58 and the four bytes of the address."""
     return MAC_PREFIX << 32 | int(address)
 
 
 def gateway_of(subnet: IPv4Network) -> IPv4Address:
-    """The first address of a node's subnet: its tun0, and the way out of its pods."""
+    """Return the gateway of a node's subnet: the first address, which tun0 has."""
     return subnet.network_address + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What all nodes share. `vxlan_port` is a UDP port; `mtu` is that of the pods, in bytes.
+    """Facts that all nodes share.
 
-    `node_ports` are the first and the last port that services may have at every node.
+    `vxlan_port` is a UDP port; `mtu` is the MTU of pods, in bytes. `node_ports` are the first and the last port that
+    services may have on every node.
     """
 
     networks: tuple[IPv4Network, ...]
@@ -51,14 +57,14 @@ class Cluster:
     multitenant: bool
     vxlan_port: int
     mtu: int
-    node_ports: tuple[int, int] = NODE_PORTS
+    node_ports: tuple[int, int] = DEFAULT_NODE_PORTS
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """This node: its address under the tunnels and its subnet of the cluster network.
+    """This node: its underlay address and its subnet of the cluster network.
 
-    `docker_subnet` is the part of the subnet that Docker gives to containers outside of any pod.
+    `docker_subnet` is the part of the subnet from which Docker gives addresses to containers outside of any pod.
     """
 
     name: str
@@ -73,32 +79,32 @@ class Node:
 
     @property
     def first_pod(self) -> IPv4Address:
-        """The first address that a pod may get."""
+        """The first address for pods."""
         return self.gateway + 1
 
     @property
     def last_pod(self) -> IPv4Address:
-        """The last address that a pod may get."""
+        """The last address for pods."""
         end = self.subnet.broadcast_address if self.docker_subnet is None else self.docker_subnet.network_address
         return end - 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Peer:
-    """Another node, or a host that is none: the subnet behind a tunnel address."""
+    """Another node, or another host with a HostSubnet: its subnet and the underlay address of its tunnel."""
 
     name: str
     address: IPv4Address
     subnet: IPv4Network
 
     def __hash__(self) -> int:
-        """Thousands of peers are hashed in a pass; their names differ."""
+        """Hash the name only, because a pass hashes thousands of peers, and their names differ."""
         return hash(self.name)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class AttachedPod:
-    """A sandbox that has its port on the bridge. `ofport` is its OpenFlow port number."""
+    """A sandbox with a port on the bridge. `ofport` is its OpenFlow port number."""
 
     sandbox: str
     namespace: str
@@ -108,25 +114,25 @@ class AttachedPod:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pod:
-    """An attached sandbox whose project has a lane."""
+    """An attached sandbox of a project that has a VNID."""
 
     ofport: int
     address: IPv4Address
     vnid: int
 
     def __hash__(self) -> int:
-        """Pods are hashed in every pass; their ports differ."""
+        """Hash the port only, because every pass hashes all pods, and their ports differ."""
         return self.ofport
 
     @property
     def mac(self) -> int:
-        """The MAC that follows from its address."""
+        """The MAC that follows from the address."""
         return mac_of(self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class DockerNetwork:
-    """The containers outside of any pod: Docker gives each an address of `subnet`, all have one VNID."""
+    """Containers outside of any pod: Docker gives each an address of `subnet`, and all have one VNID."""
 
     subnet: IPv4Network
     ofport: int
@@ -135,10 +141,11 @@ class DockerNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """`laneless` are sandboxes of a project without a VNID: they stay on the bridge and get no flow.
+    """The desired network of this node, attached pods included.
 
-    `multicast` are the VNIDs whose pods may send to many. `docker` is None while Docker has no bridge of ours, its
-    project has no VNID, or a pod has an address of its part of the subnet.
+    `pods_without_vnid` belong to projects without a VNID: they stay on the bridge and get no flows. `multicast` are
+    the VNIDs whose pods may send multicast. `docker` is None while Docker has no bridge of ours, its project has no
+    VNID, or a pod has an address of Docker's part of the subnet.
     """
 
     cluster: Cluster
@@ -152,7 +159,7 @@ class NodeNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the API says, as far as the network goes; `doubts` are what is not believed of it, and why, by object."""
+    """The network objects of the API; `ignored` are the reasons for which objects were left out, by object."""
 
     cluster_network: ClusterNetwork | None
     host_subnets: tuple[HostSubnet, ...]
@@ -162,10 +169,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """What the API says, for one node; `lanes` is the VNID of each project, None with the flat network.
+    """The network objects of the API, read for one node.
 
-    `multicast` are the VNIDs all of whose projects have it switched on; `docker_project` is the one in whose lane
-    containers outside of any pod are.
+    `vnids` has the VNID of each project, and is None with the flat network. `multicast` are the VNIDs all of whose
+    projects have multicast enabled. `docker_project` is the project of containers outside of any pod.
     """
 
     cluster: Cluster
@@ -178,42 +185,49 @@ class NetworkConfig:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Why there is no view; `reason` names the object, what was found and what is waited for."""
+    """No network configuration; `reason` names the object, what was found, and what is awaited."""
 
     reason: str
 
 
-def cluster_of(wish: ClusterNetwork, default_mtu: int, node_ports: tuple[int, int] = NODE_PORTS) -> Cluster:
-    """The shared facts of a ClusterNetwork that the master has validated.
+def cluster_of(network: ClusterNetwork, default_mtu: int, node_ports: tuple[int, int] = DEFAULT_NODE_PORTS) -> Cluster:
+    """Return the shared facts of a valid ClusterNetwork.
 
-    `default_mtu` (bytes) is used where the object names none. An empty `clusterNetworks` means that the two top-level
-    fields are the only entry.
+    `default_mtu` (bytes) is used if the object names no MTU. If `clusterNetworks` is empty, the two top-level fields
+    are the only entry.
     """
-    entries = tuple(IPv4Network(entry.cidr) for entry in wish.cluster_networks) or (IPv4Network(wish.network),)
+    entries = tuple(IPv4Network(entry.cidr) for entry in network.cluster_networks) or (IPv4Network(network.network),)
     return Cluster(
         networks=entries,
-        service_network=IPv4Network(wish.service_network),
-        multitenant=wish.plugin_name == PLUGIN_MULTITENANT,
-        vxlan_port=wish.vxlan_port or 4789,
-        mtu=wish.mtu or default_mtu,
+        service_network=IPv4Network(network.service_network),
+        multitenant=network.plugin_name == PLUGIN_MULTITENANT,
+        vxlan_port=network.vxlan_port or VXLAN_PORT,
+        mtu=network.mtu or default_mtu,
         node_ports=node_ports,
     )
 
 
 def local_node(name: str, address: IPv4Address, host_subnets: Iterable[HostSubnet]) -> Node | Unavailable:
-    """This node's own subnet, once the object with its name carries its address."""
-    for wish in host_subnets:
-        if wish.metadata.name != name:
+    """Return this node with its subnet, if there is a HostSubnet with its name and its address."""
+    for host_subnet in host_subnets:
+        if host_subnet.metadata.name != name:
             continue
-        if wish.host_ip != str(address):
-            return Unavailable(f"HostSubnet {name} has hostIP {wish.host_ip}; this node's address is {address}")
-        return Node(name, address, IPv4Network(wish.subnet))
-    return Unavailable(f"no HostSubnet {name} yet; the master makes it when the node has registered")
+        if host_subnet.host_ip != str(address):
+            return Unavailable(f"HostSubnet {name} has hostIP {host_subnet.host_ip}; this node's address is {address}")
+        return Node(name, address, IPv4Network(host_subnet.subnet))
+    return Unavailable(f"no HostSubnet {name} yet; the master creates it when the node has registered")
 
 
 def peers_of(node: Node, host_subnets: Iterable[HostSubnet]) -> frozenset[Peer]:
-    """Everybody else who has a subnet. Who claims this node's address or overlaps its subnet is nobody's peer."""
-    peers = (_peer(wish.metadata.name, wish.host_ip, wish.subnet) for wish in host_subnets if wish.subnet)
+    """Return all other hosts with a subnet.
+
+    A host that claims this node's address, or whose subnet overlaps this node's, is no peer.
+    """
+    peers = (
+        _peer(host_subnet.metadata.name, host_subnet.host_ip, host_subnet.subnet)
+        for host_subnet in host_subnets
+        if host_subnet.subnet
+    )
     return frozenset(peer for peer in peers if _is_valid_peer(peer, node))
 
 
@@ -224,105 +238,119 @@ def _peer(name: str, host_ip: str, subnet: str) -> Peer:
 
 @lru_cache(maxsize=65536)
 def _is_valid_peer(peer: Peer, node: Node) -> bool:
-    others = peer.name != node.name and peer.address != node.address
-    return others and not peer.subnet.overlaps(node.subnet)
+    is_other_host = peer.name != node.name and peer.address != node.address
+    return is_other_host and not peer.subnet.overlaps(node.subnet)
 
 
 def vnids_by_project(cluster: Cluster, net_namespaces: Iterable[NetNamespace]) -> Mapping[str, int] | None:
-    """The VNID of each project; None with the flat network, where every pod is global."""
+    """Return the VNID of each project; None with the flat network, where every pod has VNID 0."""
     if not cluster.multitenant:
         return None
-    return {wish.netname: wish.netid for wish in net_namespaces}
+    return {net_namespace.netname: net_namespace.netid for net_namespace in net_namespaces}
 
 
-def multicast_vnids(lanes: Mapping[str, int] | None, net_namespaces: Iterable[NetNamespace]) -> frozenset[int]:
-    """The VNIDs all of whose projects have the annotation; projects that share a lane hear each other."""
-    if lanes is None:
+def multicast_vnids(vnids: Mapping[str, int] | None, net_namespaces: Iterable[NetNamespace]) -> frozenset[int]:
+    """Return the VNIDs all of whose projects have the annotation.
+
+    Projects that share a VNID receive each other's multicast, so all of them must have enabled it.
+    """
+    if vnids is None:
         return frozenset()
-    on = {wish.netname for wish in net_namespaces if wish.metadata.annotations.get(MULTICAST_ENABLED) == "true"}
-    off = {vnid for name, vnid in lanes.items() if name not in on}
-    return frozenset(lanes[name] for name in on) - off
+    enabled = {
+        net_namespace.netname
+        for net_namespace in net_namespaces
+        if net_namespace.metadata.annotations.get(MULTICAST_ENABLED) == "true"
+    }
+    disabled_vnids = {vnid for name, vnid in vnids.items() if name not in enabled}
+    return frozenset(vnids[name] for name in enabled) - disabled_vnids
 
 
-def network_config(
-    snapshot: Snapshot,
-    name: str,
-    address: IPv4Address,
-    default_mtu: int,
-    docker_project: str = "",
-    node_ports: tuple[int, int] = NODE_PORTS,
-) -> NetworkConfig | Unavailable:
-    """What the API says, put together for this node, or what is missing; with a project for Docker's own containers."""
-    for about in ("clusternetwork default", f"hostsubnet {name}"):
-        if about in snapshot.ignored:
-            return Unavailable(f"{about} is not believed: {snapshot.ignored[about]}")
+def network_config(snapshot: Snapshot, identity: NodeIdentity, default_mtu: int) -> NetworkConfig | Unavailable:
+    """Read the network objects for this node, or return the reason why that is not possible yet.
+
+    `default_mtu` (bytes) is used if the ClusterNetwork names no MTU.
+    """
+    for name in ("ClusterNetwork default", f"HostSubnet {identity.name}"):
+        if name in snapshot.ignored:
+            return Unavailable(f"{name} is invalid: {snapshot.ignored[name]}")
     if snapshot.cluster_network is None:
-        return Unavailable("no ClusterNetwork default yet; the master makes it at its first start")
-    node = local_node(name, address, snapshot.host_subnets)
+        return Unavailable("no ClusterNetwork default yet; the master creates it at its first start")
+    node = local_node(identity.name, identity.address, snapshot.host_subnets)
     if isinstance(node, Unavailable):
         return node
-    if docker_project:
+    if identity.docker_project:
         node = replace(node, docker_subnet=docker_subnet(node.subnet))
-    cluster = cluster_of(snapshot.cluster_network, default_mtu, node_ports)
+    cluster = cluster_of(snapshot.cluster_network, default_mtu, identity.node_ports)
     peers = peers_of(node, snapshot.host_subnets)
-    lanes = vnids_by_project(cluster, snapshot.net_namespaces)
-    multicast = multicast_vnids(lanes, snapshot.net_namespaces)
-    return NetworkConfig(cluster, node, peers, lanes, multicast, docker_project)
+    vnids = vnids_by_project(cluster, snapshot.net_namespaces)
+    multicast = multicast_vnids(vnids, snapshot.net_namespaces)
+    return NetworkConfig(cluster, node, peers, vnids, multicast, identity.docker_project)
 
 
 def docker_subnet(subnet: IPv4Network) -> IPv4Network:
-    """The last quarter of a node's subnet."""
+    """Return the part of a node's subnet that is Docker's: the last quarter."""
     return list(subnet.subnets(prefixlen_diff=2))[-1]
 
 
-def node_network(ground: NetworkConfig, attached: Iterable[AttachedPod]) -> NodeNetwork:
-    """Put what the API says and what is attached here into one view."""
-    node, lanes = ground.node, ground.vnids
-    here = [one for one in attached if one.address in node.subnet and one.address != node.gateway]
-    lane_of = {one: GLOBAL_VNID if lanes is None else lanes.get(one.namespace) for one in here}
+def node_network(config: NetworkConfig, attached: Iterable[AttachedPod]) -> NodeNetwork:
+    """Build the desired network of this node from its configuration and the pods that are attached to br0.
+
+    A pod with an address outside of the node's subnet, or with the gateway's address, is ignored.
+    """
+    node = config.node
+    pods = [pod for pod in attached if pod.address in node.subnet and pod.address != node.gateway]
+    vnid_of = {pod: _vnid_of(config, pod.namespace) for pod in pods}
     return NodeNetwork(
-        cluster=ground.cluster,
+        cluster=config.cluster,
         node=node,
-        peers=ground.peers,
-        pods=frozenset(Pod(one.ofport, one.address, vnid) for one, vnid in lane_of.items() if vnid is not None),
-        pods_without_vnid=tuple(sorted(one for one, vnid in lane_of.items() if vnid is None)),
-        multicast=ground.multicast,
-        docker=_docker_network(ground, here),
+        peers=config.peers,
+        pods=frozenset(Pod(pod.ofport, pod.address, vnid) for pod, vnid in vnid_of.items() if vnid is not None),
+        pods_without_vnid=tuple(sorted(pod for pod, vnid in vnid_of.items() if vnid is None)),
+        multicast=config.multicast,
+        docker=_docker_network(config, pods),
     )
 
 
-def _docker_network(ground: NetworkConfig, here: Iterable[AttachedPod]) -> DockerNetwork | None:
-    subnet, lanes = ground.node.docker_subnet, ground.vnids
-    vnid = GLOBAL_VNID if lanes is None else lanes.get(ground.docker_project)
-    if subnet is None or vnid is None or any(one.address in subnet for one in here):
+def _vnid_of(config: NetworkConfig, project: str) -> int | None:
+    return GLOBAL_VNID if config.vnids is None else config.vnids.get(project)
+
+
+def _docker_network(config: NetworkConfig, pods: Iterable[AttachedPod]) -> DockerNetwork | None:
+    subnet, vnid = config.node.docker_subnet, _vnid_of(config, config.docker_project)
+    if subnet is None or vnid is None or any(pod.address in subnet for pod in pods):
         return None
-    return DockerNetwork(subnet, VOVSBR_MULTITENANT if ground.cluster.multitenant else VOVSBR_SUBNET, vnid)
+    return DockerNetwork(subnet, VOVSBR_MULTITENANT if config.cluster.multitenant else VOVSBR_SUBNET, vnid)
 
 
-def without_invalid_objects(shown: Snapshot) -> Snapshot:
-    """The snapshot without what is not believed; its `doubts` say, by object, why not."""
-    network = shown.cluster_network
+def without_invalid_objects(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without invalid and conflicting objects; `ignored` gives the reasons by object.
+
+    The Podlane master validates HostSubnets and NetNamespaces; other API servers do not, and have an annotation of ours
+    on the ClusterNetwork. An object that is invalid, or that uses the subnet, IP or VNID of an older object, is treated
+    as absent, so its traffic is dropped.
+    """
+    network = snapshot.cluster_network
     if network is None or CURSORS_ANNOTATION not in network.metadata.annotations:
-        return shown
-    networks, wrong = split_valid((network,), check_cluster_network)
-    doubts = _reasons_by_object("clusternetwork", wrong)
-    subnets, wrong = split_valid(shown.host_subnets, check_host_subnet)
-    doubts |= _reasons_by_object("hostsubnet", wrong)
-    strangers = conflicting_subnets(subnets)
-    doubts |= _reasons_by_object(
-        "hostsubnet", {name: f"its subnet or hostIP is that of {one}" for name, one in strangers.items()}
+        return snapshot
+    networks, invalid = split_valid((network,), check_cluster_network)
+    ignored = _reasons_by_object("ClusterNetwork", invalid)
+    subnets, invalid = split_valid(snapshot.host_subnets, check_host_subnet)
+    ignored |= _reasons_by_object("HostSubnet", invalid)
+    subnet_owners = conflicting_subnets(subnets)
+    ignored |= _reasons_by_object(
+        "HostSubnet", {name: f"its subnet or hostIP is that of {owner}" for name, owner in subnet_owners.items()}
     )
-    lanes, wrong = split_valid(shown.net_namespaces, check_net_namespace_fields)
-    doubts |= _reasons_by_object("netnamespace", wrong)
-    intruders = conflicting_vnids(lanes)
-    doubts |= _reasons_by_object(
-        "netnamespace", {name: f"its VNID is that of {one}" for name, one in intruders.items()}
+    net_namespaces, invalid = split_valid(snapshot.net_namespaces, check_net_namespace_fields)
+    ignored |= _reasons_by_object("NetNamespace", invalid)
+    vnid_owners = conflicting_vnids(net_namespaces)
+    ignored |= _reasons_by_object(
+        "NetNamespace", {name: f"its VNID is that of {owner}" for name, owner in vnid_owners.items()}
     )
     return Snapshot(
         networks[0] if networks else None,
-        tuple(one for one in subnets if one.metadata.name not in strangers),
-        tuple(one for one in lanes if one.metadata.name not in intruders),
-        doubts,
+        tuple(subnet for subnet in subnets if subnet.metadata.name not in subnet_owners),
+        tuple(item for item in net_namespaces if item.metadata.name not in vnid_owners),
+        ignored,
     )
 
 

@@ -50,8 +50,8 @@ def settle(world: StockCluster, together: bool) -> None:
     assert reaches(world, *BLUE)
 
 
-def doubts(world: StockCluster, node: str, about: str) -> bool:
-    return f'about="{about}"' in world.log(node)
+def ignores(world: StockCluster, node: str, name: str) -> bool:
+    return f'object="{name}"' in world.log(node)
 
 
 def lane_of(world: StockCluster, project: str) -> int:
@@ -143,7 +143,7 @@ def test_a_vnid_that_two_projects_have_opens_no_door_and_is_mended(world: StockC
     world.kubectl("patch", "netnamespace", "blue", "--type=merge", "-p", json.dumps({"netid": before["red"]}))
     for node in world.nodes:
         wait_until(lambda node=node: "its VNID is that of" in world.log(node), f"{node} sees it")  # type: ignore[misc]
-    closed = "red" if doubts(world, "node-1", "netnamespace red") else "blue"
+    closed = "red" if ignores(world, "node-1", "NetNamespace red") else "blue"
     mine, others = (RED, BLUE) if closed == "red" else (BLUE, RED)
     for node in world.nodes:
         flows = wait_until(partial(without, world, node, closed), f"{node} closes {closed}")
@@ -169,7 +169,7 @@ def test_a_subnet_that_two_nodes_have_is_believed_of_the_older_one(world: StockC
     thief = HostSubnet(metadata=ObjectMeta(name="thief"), host="thief", host_ip="10.245.51.99", subnet=taken)
     world.ask(lambda client: client.create(thief))
     for node in world.nodes:
-        wait_until(partial(doubts, world, node, "hostsubnet thief"), f"{node} sees it")
+        wait_until(partial(ignores, world, node, "HostSubnet thief"), f"{node} sees it")
         assert not any("10.245.51.99" in flow for flow in world.flows(node))
     assert reaches(world, *RED)
     world.kubectl("delete", "hostsubnet", "thief")
@@ -182,8 +182,8 @@ def test_objects_that_make_no_sense_are_as_if_they_were_not_there(world: StockCl
     with pytest.raises(ApiError, match="netid"):
         world.ask(lambda client: client.create(_lane("wide", 1 << 24)))
     world.ask(lambda client: client.create(_lane("nobody", 77, netname="red")))
-    wait_until(lambda: "hostsubnet odd" in world.log("node-1"), "node-1 sees it")
-    wait_until(lambda: "netnamespace nobody" in world.log("node-1"), "node-1 sees it")
+    wait_until(lambda: "HostSubnet odd" in world.log("node-1"), "node-1 sees it")
+    wait_until(lambda: "NetNamespace nobody" in world.log("node-1"), "node-1 sees it")
     assert reaches(world, *RED)
     world.kubectl("delete", "hostsubnet/odd", "netnamespace/nobody")
     world.add_project("after")

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from sdn.config import NodeIdentity
 from sdn.host.firewall import ingress_guard, masquerade_table
 from sdn.host.links import desired_bridge, desired_docker_bridge, desired_gateway, docker_options
 from sdn.pipeline.compiler import compile_flows
@@ -36,9 +37,10 @@ def view_of(document: dict[str, Any]) -> NodeNetwork:
         for row in document.get("attached", [])
     ]
     node = document["node"]
-    ground = network_config(snapshot, node["name"], IPv4Address(node["ip"]), 1450, document.get("dockerProject", ""))
-    assert isinstance(ground, NetworkConfig), ground
-    return node_network(ground, attached)
+    identity = NodeIdentity(node["name"], IPv4Address(node["ip"]), "netdev", document.get("dockerProject", ""))
+    config = network_config(snapshot, identity, 1450)
+    assert isinstance(config, NetworkConfig), config
+    return node_network(config, attached)
 
 
 def _table(number: int) -> str:

@@ -29,6 +29,8 @@ from sdn.topology import (
     network_config,
     without_invalid_objects,
 )
+from sdn.config import NodeIdentity
+from sdn.topology import NetworkConfig, Snapshot, Unavailable, network_config, without_invalid_objects
 
 NETWORK = ClusterNetwork(
     metadata=ObjectMeta(name="default", annotations={CURSORS_ANNOTATION: "{}"}),
@@ -39,6 +41,7 @@ NETWORK = ClusterNetwork(
     cluster_networks=(ClusterNetworkEntry(cidr="10.128.0.0/14", host_subnet_length=9),),
 )
 MINE = IPv4Address("10.245.2.3")
+IDENTITY = NodeIdentity("node-1", MINE, "netdev")
 
 
 def subnet(name: str, network: str, ip: str, age: int = 0) -> HostSubnet:
@@ -54,9 +57,7 @@ def lane(name: str, netid: int, age: int = 0, joined: str = "") -> NetNamespace:
 
 def ground(subnets: Iterable[HostSubnet] = (), lanes: Iterable[NetNamespace] = ()) -> NetworkConfig | Unavailable:
     here = subnet("node-1", "10.128.0.0/23", str(MINE), age=9)
-    return network_config(
-        without_invalid_objects(Snapshot(NETWORK, (here, *subnets), tuple(lanes))), "node-1", MINE, 1450
-    )
+    return network_config(without_invalid_objects(Snapshot(NETWORK, (here, *subnets), tuple(lanes))), IDENTITY, 1450)
 
 
 def lanes_of(*lanes: NetNamespace) -> dict[str, int]:
@@ -108,14 +109,14 @@ def test_what_makes_no_sense_is_no_peer() -> None:
 def test_a_node_whose_own_subnet_is_an_older_ones_does_not_begin() -> None:
     found = ground((subnet("older", "10.128.0.0/22", "10.245.2.4", age=20),))
     assert isinstance(found, Unavailable)
-    assert found.reason == "hostsubnet node-1 is not believed: its subnet or hostIP is that of older"
+    assert found.reason == "HostSubnet node-1 is invalid: its subnet or hostIP is that of older"
 
 
 def test_nor_one_whose_cluster_network_makes_no_sense() -> None:
     bad = replace(NETWORK, service_network="10.128.0.0/16")
-    found = network_config(without_invalid_objects(Snapshot(bad, (), ())), "node-1", MINE, 1450)
+    found = network_config(without_invalid_objects(Snapshot(bad, (), ())), IDENTITY, 1450)
     assert isinstance(found, Unavailable)
-    assert "clusternetwork default is not believed" in found.reason
+    assert "ClusterNetwork default is invalid" in found.reason
 
 
 def test_what_our_own_master_says_is_taken_as_it_is() -> None:
