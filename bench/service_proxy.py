@@ -183,7 +183,13 @@ def _port(number: int) -> ServicePortInfo:
     address = SERVICES.network_address + 1 + number
     key = ServicePortName("bench", f"service-{number}", "", Protocol.UDP)
     return ServicePortInfo(
-        key, 10, address, 80, internal_endpoints=backends, cluster_endpoints=backends, external_endpoints=backends
+        key=key,
+        vnid=10,
+        cluster_ip=address,
+        port=80,
+        internal_endpoints=backends,
+        cluster_endpoints=backends,
+        external_endpoints=backends,
     )
 
 

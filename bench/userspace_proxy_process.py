@@ -23,7 +23,7 @@ async def main(backend: EndpointInfo, front: IPv4Address, count: int) -> None:
     await proxy.open()
     ports = [
         ServicePortInfo(
-            ServicePortName("bench", f"web-{number}", "", Protocol.TCP),
+            key=ServicePortName("bench", f"web-{number}", "", Protocol.TCP),
             vnid=0,
             cluster_ip=front + number,
             port=80,

@@ -157,16 +157,16 @@ class CniServer:
 def _interface_config(body: AttachRequest) -> InterfaceConfig:
     """Raises Gone when the network namespace is, Refused when it is no sandbox's."""
     return InterfaceConfig(
-        body.sandbox,
-        body.namespace,
-        body.name,
-        body.uid,
-        body.netns,
-        netns_id(body.netns),
-        body.ifname,
-        body.runtime,
-        body.ingress_bandwidth,
-        body.egress_bandwidth,
+        sandbox=body.sandbox,
+        namespace=body.namespace,
+        name=body.name,
+        uid=body.uid,
+        netns=body.netns,
+        netns_id=netns_id(body.netns),
+        ifname=body.ifname,
+        runtime=body.runtime,
+        ingress_bandwidth=body.ingress_bandwidth,
+        egress_bandwidth=body.egress_bandwidth,
     )
 
 

@@ -142,10 +142,10 @@ def _connection(data: bytes) -> ConntrackEntry | None:
         return None
     addresses = _attributes(begun[_IP])
     return ConntrackEntry(
-        IPv4Address(addresses[_SOURCE]),
-        int.from_bytes(ports[_SOURCE_PORT], "big"),
-        IPv4Address(addresses[_TARGET]),
-        int.from_bytes(ports[_TARGET_PORT], "big"),
-        IPv4Address(_attributes(answered[_IP])[_SOURCE]),
-        int.from_bytes(backend_ports[_SOURCE_PORT], "big"),
+        client=IPv4Address(addresses[_SOURCE]),
+        client_port=int.from_bytes(ports[_SOURCE_PORT], "big"),
+        frontend=IPv4Address(addresses[_TARGET]),
+        frontend_port=int.from_bytes(ports[_TARGET_PORT], "big"),
+        endpoint=IPv4Address(_attributes(answered[_IP])[_SOURCE]),
+        endpoint_port=int.from_bytes(backend_ports[_SOURCE_PORT], "big"),
     )

@@ -13,7 +13,7 @@ from sdn.model.match import Field, Match, value_text
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Send the packet out of an OpenFlow port. Open vSwitch never sends it back to where it came from."""
+    """An action that sends the packet out of an OpenFlow port, but never back to the port from which it came."""
 
     port: int
 
@@ -23,7 +23,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class OutputInPort:
-    """Send the packet back to where it came from."""
+    """An action that sends the packet back to the port from which it came."""
 
     def __str__(self) -> str:
         return "IN_PORT"
@@ -31,7 +31,7 @@ class OutputInPort:
 
 @dataclass(frozen=True, slots=True)
 class SetField:
-    """Write a whole field."""
+    """An action that writes a whole field."""
 
     field: Field
     value: int
@@ -42,7 +42,7 @@ class SetField:
 
 @dataclass(frozen=True, slots=True)
 class RegLoad:
-    """Write the `bits` bits of a field that begin at bit `low` (0 is the least significant)."""
+    """An action that writes the `bits` bits of a field that begin at bit `low` (0 is the least significant)."""
 
     field: Field
     low: int
@@ -55,7 +55,7 @@ class RegLoad:
 
 @dataclass(frozen=True, slots=True)
 class RegMove:
-    """Copy `bits` bits from bit 0 of one field to bit 0 of another."""
+    """An action that copies `bits` bits from bit 0 of one field to bit 0 of another."""
 
     source: Field
     target: Field
@@ -70,7 +70,7 @@ class RegMove:
 
 @dataclass(frozen=True, slots=True)
 class Goto:
-    """Go on in a later table; always the last action."""
+    """An action that continues in a later table; always the last action."""
 
     table: int
 
@@ -80,10 +80,10 @@ class Goto:
 
 @dataclass(frozen=True, slots=True)
 class Ct:
-    """Look the packet up in a zone of connection tracking, give it the addresses of its connection, go on in a table.
+    """An action that looks the packet up in a conntrack zone, applies the connection's NAT, and continues in a table.
 
-    With `commit` a packet that belongs to none begins a connection, addressed to `dst` and `port` or coming from `src`
-    instead of what it says. Without, such a packet goes on as it is.
+    With `commit`, a packet without a connection begins one, with DNAT to `dst` and `port` or SNAT to `src`. Without
+    `commit`, such a packet continues unchanged.
     """
 
     zone: int
@@ -101,7 +101,7 @@ class Ct:
 
 @dataclass(frozen=True, slots=True)
 class GroupAction:
-    """One bucket of a group decides what becomes of the packet."""
+    """An action that executes one bucket of a group."""
 
     group: int
 
@@ -111,7 +111,7 @@ class GroupAction:
 
 @dataclass(frozen=True, slots=True)
 class Resubmit:
-    """Do what another table says, then go on here; a table that says nothing does no harm."""
+    """An action that executes the matching flow of another table, if there is one, then continues here."""
 
     table: int
 
@@ -121,7 +121,7 @@ class Resubmit:
 
 @dataclass(frozen=True, slots=True)
 class Multipath:
-    """Write one of 0 to `choices` - 1 to a register, always the same for one connection: by its addresses and ports."""
+    """An action that writes a number below `choices` to a register, by a hash of the connection's addresses and ports."""
 
     choices: int
     target: Field
@@ -132,9 +132,9 @@ class Multipath:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """Write a row: IPv4 packets of this source with `key` in a register get `loads` in others.
+    """An action that adds a flow: IPv4 packets of the same source with `key` in a register get `loads` in others.
 
-    It goes away when no packet has met it for `idle_seconds` (at most 65,535).
+    The flow expires when no packet has matched it for `idle_seconds` (at most 65,535).
     """
 
     table: int
@@ -158,9 +158,9 @@ Action = Output | OutputInPort | SetField | RegLoad | RegMove | Goto | Ct | Grou
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """One row of one table. No actions means that the packet is dropped.
+    """A flow of one table. Without actions it drops the packet.
 
-    `cookie` tells whose row it is; two flows with the same table, priority and match are the same row to the switch.
+    `cookie` tells the owner of the flow. The switch holds one flow for each `key`.
     """
 
     table: int
@@ -179,7 +179,7 @@ class Flow:
 
     @property
     def key(self) -> tuple[int, int, Match]:
-        """What makes the switch take two flows for the same row."""
+        """Table, priority and match: a flow with the same key replaces this one."""
         return self.table, self.priority, self.match
 
     def __str__(self) -> str:
@@ -190,7 +190,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What may become of a packet; how often compared with others is in `weight`."""
+    """One alternative of a group; `weight` is its share of the connections."""
 
     weight: int
     actions: tuple[Action, ...]
@@ -201,17 +201,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Buckets of which every connection gets one, by a hash of its addresses and ports.
+    """A group of type `select`: each connection gets one bucket, by a hash of its addresses and ports.
 
-    With a sum of weights of at most 64 times the smallest, Open vSwitch deals out up to 64 values of the hash; with
-    more it hashes every connection by itself (group type `select` in ovs-ofctl(8)).
+    If the sum of weights is at most 64 times the smallest, Open vSwitch distributes up to 64 hash values over the
+    buckets; otherwise it hashes each connection for each bucket (group type `select` in ovs-ofctl(8)).
     """
 
     number: int
     buckets: tuple[Bucket, ...]
 
     def __hash__(self) -> int:
-        """Groups are hashed by the ten thousand; their numbers differ."""
+        """Hash the number only, because tens of thousands of groups are hashed, and their numbers differ."""
         return self.number
 
     def __str__(self) -> str:
@@ -220,7 +220,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class FlowSet:
-    """Rows of tables, and the groups that they lead to."""
+    """Flows, and the groups that they use."""
 
     flows: frozenset[Flow] = frozenset()
     groups: frozenset[Group] = frozenset()

@@ -10,20 +10,20 @@ from types import MappingProxyType
 from sdn.model.service_port import Protocol
 
 StringMap = tuple[tuple[str, str], ...]
-"""A map of words as a sorted, hashable tuple."""
+"""A map column of the Open vSwitch database as a sorted, hashable tuple."""
 
 
 def string_map(mapping: Mapping[str, str]) -> StringMap:
-    """The mapping in its hashable form."""
+    """Return the mapping in its hashable form."""
     return tuple(sorted(mapping.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port and its only interface.
+    """A port of a bridge and its only interface.
 
-    `type` is "" for a device of the kernel; `ofport` is None until the switch has given a number and -1 when it could
-    not take the device in; `error` then has its words. `mac` and `mtu_request` are wishes of internal ports.
+    `type` is "" for a device of the kernel. `ofport` is None until the switch has assigned a number, and -1 if the
+    switch could not add the device; `error` then has its message. `mac` and `mtu_request` configure internal ports.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Port:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """`external_ids` as a map."""
+        """`external_ids` as a mapping."""
         return MappingProxyType(dict(self.external_ids))
 
 
 @dataclass(frozen=True, slots=True)
 class Bridge:
-    """A bridge; `datapath_type` is "system" (the kernel's) or "netdev" (in user space)."""
+    """A bridge; `datapath_type` is "system" (the kernel's) or "netdev" (userspace)."""
 
     name: str
     datapath_type: str = "system"
@@ -55,19 +55,20 @@ class Bridge:
 
     @property
     def ids(self) -> Mapping[str, str]:
-        """`external_ids` as a map."""
+        """`external_ids` as a mapping."""
         return MappingProxyType(dict(self.external_ids))
 
     def port(self, name: str) -> Port | None:
-        """The port of this name."""
+        """Return the port with this name."""
         return next((port for port in self.ports if port.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ConntrackZone:
-    """A zone of a datapath's connection tracking, and for how many seconds it remembers connections in some states.
+    """A conntrack zone of a datapath, and its timeouts in seconds by connection state.
 
-    The names of states are those of CT_Timeout_Policy in ovs-vswitchd.conf.db(5); sorted. Others keep their defaults.
+    The states have the names of the table CT_Timeout_Policy in ovs-vswitchd.conf.db(5), and are sorted. All other
+    states keep their default timeout.
     """
 
     datapath_type: str
@@ -77,19 +78,19 @@ class ConntrackZone:
 
 @dataclass(frozen=True, slots=True)
 class OvsState:
-    """Every bridge of this host's Open vSwitch, and the zones that somebody has given timeouts."""
+    """All bridges of this host's Open vSwitch, and the conntrack zones that have timeouts of their own."""
 
     bridges: tuple[Bridge, ...] = ()
     zones: frozenset[ConntrackZone] = frozenset()
 
     def bridge(self, name: str) -> Bridge | None:
-        """The bridge of this name."""
+        """Return the bridge with this name."""
         return next((bridge for bridge in self.bridges if bridge.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of the node's network namespace; `mtu` is in bytes, `master` the bridge that it is a port of."""
+    """A link of the node's network namespace; `mtu` is in bytes, `master` is the bridge whose port the link is."""
 
     name: str
     mtu: int
@@ -118,12 +119,12 @@ NETDEV = "netdev"
 DOCKER_BRIDGE, BRIDGE_END = "lbr0", "vlinuxbr"
 DOCKER_LINKS = (DOCKER_BRIDGE, BRIDGE_END, DOCKER_PORT)
 ALIAS = "podlane"
-"""Our mark on Docker's bridge and its cable."""
+"""The alias of Docker's bridge and its veth pair, by which we know that they are ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """What the node's network stack holds: tun0's address, routes through it, and kernel settings (sysctl → value)."""
+    """Configuration of tun0 in the node's network stack: address, routes, and sysctls by name."""
 
     device: str
     address: IPv4Interface
@@ -133,11 +134,11 @@ class GatewayConfig:
 
 @dataclass(frozen=True, slots=True)
 class DockerBridgeConfig:
-    """Docker's own bridge lbr0 and its cable vlinuxbr-vovsbr to br0.
+    """Docker's bridge lbr0 and its veth pair vlinuxbr-vovsbr to br0.
 
-    The bridge carries the gateway's address because Docker gives its containers the bridge's address as their gateway;
-    the packets go through br0 all the same, since lbr0 itself hands nothing to the node (`guarded_devices`).
-    `checksums` is False when the datapath needs the sender to fill in checksums itself.
+    The bridge has the gateway's address, because Docker gives its containers the bridge's address as their gateway.
+    Their packets still go through br0, since the ingress guard drops packets from lbr0 to the node
+    (`guarded_devices`). `tx_checksum_offload` is False if the datapath needs checksums that the sender has filled in.
     """
 
     address: IPv4Interface
@@ -145,10 +146,15 @@ class DockerBridgeConfig:
     tx_checksum_offload: bool
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class ConntrackFilter:
-    """Packets that were addressed to `port` of `address` (None: of any node) and went to this backend."""
+    """A filter for conntrack entries of a zone, by their original destination and their endpoint.
 
+    The original destination is `port` of `address`; None stands for any address. The endpoint is the destination after
+    DNAT.
+    """
+
+    zone: int
     protocol: Protocol
     address: IPv4Address | None
     port: int
@@ -156,11 +162,11 @@ class ConntrackFilter:
     endpoint_port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConntrackEntry:
-    """Packets over UDP that a client sends to a front, and the backend that answers them.
+    """A conntrack entry of UDP: a client, the frontend to which it sends, and the endpoint that replies.
 
-    The backend is the front itself where nothing was translated.
+    Without DNAT, the endpoint is the frontend.
     """
 
     client: IPv4Address
@@ -171,12 +177,12 @@ class ConntrackEntry:
     endpoint_port: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VethPair:
-    """A veth pair to make: `device` here, `ifname` inside `netns` with its address and routes.
+    """A veth pair to create: `device` on the node, `ifname` inside `netns` with its address and routes.
 
-    `checksums` is False when the datapath needs the sender to fill in checksums itself. `egress_bandwidth` limits what
-    the pod sends, in bits a second; 0 is no limit.
+    `tx_checksum_offload` is False if the datapath needs checksums that the sender has filled in. `egress_bandwidth`
+    limits what the pod sends, in bits per second; 0 means no limit.
     """
 
     device: str

@@ -17,14 +17,15 @@ ETH_IPV4 = 0x0800
 ETH_ARP = 0x0806
 VLAN_ID_AND_PRESENT = 0x1FFF
 CT_BITS = {"new": 1, "est": 2, "rel": 4, "rpl": 8, "inv": 16, "trk": 32, "snat": 64, "dnat": 128}
-"""What connection tracking says of a packet, by the names of ovs-fields(7)."""
+"""Bits of ct_state, with the names of ovs-fields(7)."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Field:
-    """A field of a packet or of its metadata, by the name that Open vSwitch gives it; `bits` is its width.
+    """A field of a packet or of its metadata, with its name in Open vSwitch; `bits` is its width.
 
-    `rank` orders fields in a match: prerequisites come before what needs them, otherwise as `ovs-ofctl` prints them.
+    `rank` orders the fields of a match. A prerequisite comes before the fields that need it; apart from that, the order
+    is that of `ovs-ofctl`.
     """
 
     rank: int
@@ -32,12 +33,12 @@ class Field:
     bits: int
 
     def __hash__(self) -> int:
-        """Rows are hashed by the ten thousand; ranks differ."""
+        """Hash the rank only, because tens of thousands of flows are hashed, and ranks differ."""
         return self.rank
 
     @property
     def all_ones(self) -> int:
-        """All bits of the field set."""
+        """The value of the field with all bits set."""
         return (1 << self.bits) - 1
 
 
@@ -77,31 +78,31 @@ ARP_THA = Field(32, "arp_tha", 48)
 
 _UDP = 17
 _ICMP = 1
-_TARGET_PORTS = {6: TCP_DST, _UDP: UDP_DST, 132: SCTP_DST}
-_SOURCE_PORTS = {6: TCP_SRC, _UDP: UDP_SRC, 132: SCTP_SRC}
+_DST_PORTS = {6: TCP_DST, _UDP: UDP_DST, 132: SCTP_DST}
+_SRC_PORTS = {6: TCP_SRC, _UDP: UDP_SRC, 132: SCTP_SRC}
 _ETHERNET = frozenset({ETH_SRC, ETH_DST, ARP_SHA, ARP_THA})
 _IPV4 = frozenset({IP_SRC, IP_DST, ARP_SPA, ARP_TPA, TUN_SRC, TUN_DST})
 _HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, ETH_TYPE, VLAN_TCI, CT_STATE, IP_FRAG})
 
 
-_OF_A_PROTOCOL = frozenset(
+_NEEDS_PROTOCOL = frozenset(
     {IP_SRC, IP_DST, ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA, ARP_OP, IP_PROTO, ETH_TYPE}
     | {ICMP_TYPE, TCP_SRC, TCP_DST, UDP_SRC, UDP_DST, SCTP_SRC, SCTP_DST, CT_PROTO, CT_TP_DST}
 )
 
 
 def mac_number(text: str) -> int:
-    """`0a:58:0a:80:00:02` as a number of 48 bits."""
+    """Return a MAC such as `0a:58:0a:80:00:02` as a number of 48 bits."""
     return int(text.replace(":", ""), 16)
 
 
 def mac_text(number: int) -> str:
-    """The number as `0a:58:0a:80:00:02`."""
+    """Return a number of 48 bits as a MAC such as `0a:58:0a:80:00:02`."""
     return number.to_bytes(6, "big").hex(":")
 
 
 def value_text(field: Field, value: int) -> str:
-    """A value of this field as `ovs-ofctl` prints it."""
+    """Return a value of this field as `ovs-ofctl` prints it."""
     if field in _ETHERNET:
         return mac_text(value)
     if field in _IPV4:
@@ -115,7 +116,7 @@ def _state_text(value: int, mask: int) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FieldMatch:
-    """The packets whose field has `value` in the bits of `mask`. Bits outside the mask are zero in the value."""
+    """A match on packets whose field has `value` in the bits of `mask`. Bits outside the mask are zero in the value."""
 
     field: Field
     value: int
@@ -138,24 +139,27 @@ class FieldMatch:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The packets that every one of `fields` matches; no fields match all packets."""
+    """A match on packets that all of `fields` match; without fields, on all packets."""
 
     fields: tuple[FieldMatch, ...] = ()
 
     def __and__(self, other: Match) -> Match:
-        both = tuple(sorted(self.fields + other.fields, key=_rank))
-        for one, next_one in pairwise(both):
-            if one.field.rank == next_one.field.rank:
-                raise ValueError(f"{one.field.name} is matched twice: {one} and {next_one}")
-        return Match(both)
+        fields = tuple(sorted(self.fields + other.fields, key=_rank))
+        for first, second in pairwise(fields):
+            if first.field.rank == second.field.rank:
+                raise ValueError(f"{first.field.name} is matched twice: {first} and {second}")
+        return Match(fields)
 
     def __str__(self) -> str:
         return ",".join(_abbreviated(self.fields))
 
 
-def _rank(one: FieldMatch) -> int:
-    """What orders fields: to compare the fields themselves takes a third of the time that ten thousand services do."""
-    return one.field.rank
+def _rank(match: FieldMatch) -> int:
+    """Return the sort key of a field match.
+
+    To compare the fields themselves would take a third of the time in which ten thousand services are compiled.
+    """
+    return match.field.rank
 
 
 def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
@@ -169,19 +173,22 @@ def _abbreviated(fields: tuple[FieldMatch, ...]) -> Iterable[str]:
 
 
 def field_equals(field: Field, value: int) -> Match:
-    """Packets whose field has this value. Addresses of IP and ARP are refused: use `ip()` and `arp()`."""
-    if field in _OF_A_PROTOCOL:
-        raise ValueError(f"{field.name} needs its protocol: match it through ip(), to_port(), called() or arp()")
+    """Match packets whose field has this value.
+
+    Raises ValueError for a field that needs its protocol, such as an address: use `ip()` or `arp()`.
+    """
+    if field in _NEEDS_PROTOCOL:
+        raise ValueError(f"{field.name} needs its protocol; use ip(), dst_port(), new_connection() or arp()")
     return Match((FieldMatch(field, value, field.all_ones),))
 
 
 def in_port(port: int) -> Match:
-    """Packets that come in from this OpenFlow port."""
+    """Match packets that come in from this OpenFlow port."""
     return field_equals(IN_PORT, port)
 
 
 def untagged() -> Match:
-    """Packets without a VLAN tag."""
+    """Match packets without a VLAN tag."""
     return Match((FieldMatch(VLAN_TCI, 0, VLAN_ID_AND_PRESENT),))
 
 
@@ -193,50 +200,57 @@ def _network(field: Field, network: IPv4Address | IPv4Network | None) -> Iterabl
 
 
 def ip(src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None) -> Match:
-    """IPv4 packets from `src` to `dst`; None is any address."""
+    """Match IPv4 packets from `src` to `dst`; None is any address."""
     return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.all_ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
 
 
 def dst_port(protocol: int, port: int) -> Match:
-    """TCP (6), UDP (17) or SCTP (132) over IPv4 to this port; fragments, which seem to have none, do not match."""
-    port_field = _TARGET_PORTS[protocol]
+    """Match TCP (6), UDP (17) or SCTP (132) over IPv4 to this port.
+
+    Fragments do not match, because Open vSwitch sees no ports in them.
+    """
+    port_field = _DST_PORTS[protocol]
     fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(port_field, port, port_field.all_ones))
     return ip() & Match(fields)
 
 
 def ct_state(state: str) -> Match:
-    """Packets that connection tracking has seen and found to be `new`, `est` (of a known connection) or `rel`."""
+    """Match tracked packets in a connection state: `new`, `est` (established) or `rel` (related)."""
     bits = CT_BITS[state] | CT_BITS["trk"]
     return Match((FieldMatch(CT_STATE, bits, bits),))
 
 
 def new_connection(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
-    """Packets that begin a connection, as tracking says, to such a port of `dst` (None: any)."""
-    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_TARGET_PORTS[protocol], port, mask))
+    """Match tracked packets that begin a connection to a port of `dst` (None: any address)."""
+    fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_DST_PORTS[protocol], port, mask))
     return ip(dst=dst) & ct_state("new") & Match(fields)
 
 
 def new_connection_fragment(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
-    """Fragments that begin a connection to such a port, as far as tracking knows it: the first of each packet.
+    """Match the first fragment of a packet that begins a connection to a port of `dst` (None: any address).
 
-    In a fragment Open vSwitch itself sees no ports.
+    Open vSwitch sees no ports in fragments. Connection tracking knows those of the first one.
     """
     fields = (FieldMatch(CT_PROTO, protocol, CT_PROTO.all_ones), FieldMatch(CT_TP_DST, port, mask))
     return ip(dst=dst) & ct_state("new") & Match((FieldMatch(IP_FRAG, 1, 1), *fields))
 
 
 def from_port(protocol: int, port: int) -> tuple[Match, ...]:
-    """Packets of this protocol from such a port; of UDP also all fragments, in which Open vSwitch sees no ports."""
-    whole = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_SOURCE_PORTS[protocol], port, 0xFFFF))
+    """Match packets of this protocol from a port.
+
+    The second match, for UDP only, takes all fragments, because Open vSwitch sees no ports in them.
+    """
+    unfragmented = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_SRC_PORTS[protocol], port, 0xFFFF))
     if protocol != _UDP:
-        return (ip() & Match(whole),)
-    return ip() & Match(whole), ip() & Match((FieldMatch(IP_FRAG, 1, 1), FieldMatch(IP_PROTO, _UDP, IP_PROTO.all_ones)))
+        return (ip() & Match(unfragmented),)
+    fragments = (FieldMatch(IP_FRAG, 1, 1), FieldMatch(IP_PROTO, _UDP, IP_PROTO.all_ones))
+    return ip() & Match(unfragmented), ip() & Match(fragments)
 
 
-def icmp(kind: int) -> Match:
-    """ICMP messages of this type."""
+def icmp(icmp_type: int) -> Match:
+    """Match ICMP messages of this type."""
     return ip() & Match(
-        (FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones), FieldMatch(ICMP_TYPE, kind, ICMP_TYPE.all_ones))
+        (FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones), FieldMatch(ICMP_TYPE, icmp_type, ICMP_TYPE.all_ones))
     )
 
 
@@ -246,7 +260,7 @@ def arp(
     tpa: IPv4Address | IPv4Network | None = None,
     sha: int | None = None,
 ) -> Match:
-    """ARP for IPv4 with this operation (1 request, 2 reply), sender and target; None is any."""
+    """Match ARP for IPv4 with this operation (1 request, 2 reply), sender and target; None is any."""
     fields = [FieldMatch(ETH_TYPE, ETH_ARP, ETH_TYPE.all_ones), *_network(ARP_SPA, spa), *_network(ARP_TPA, tpa)]
     if op is not None:
         fields.append(FieldMatch(ARP_OP, op, ARP_OP.all_ones))

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 
 class Protocol(IntEnum):
-    """The numbers that IP gives to what services speak."""
+    """The transport protocols of service ports, with their IP protocol numbers."""
 
     TCP = 6
     UDP = 17
@@ -17,7 +17,7 @@ class Protocol(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class EndpointInfo:
-    """An endpoint that takes connections; `is_here` tells whether it is a pod of this node."""
+    """An endpoint that takes connections; `is_local` is True for a pod of this node."""
 
     address: IPv4Address
     port: int
@@ -26,7 +26,7 @@ class EndpointInfo:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServicePortName:
-    """Which port of which service. `port_name` is empty where a service has only one."""
+    """Identifies a port of a service. `port_name` is empty if the service has only one."""
 
     namespace: str
     service: str
@@ -34,20 +34,25 @@ class ServicePortName:
     protocol: Protocol
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePortInfo:
-    """A port that callers may use: at the cluster IP, at external addresses, and at a node port of every node.
+    """A service port: its cluster IP, external addresses and node port, and their endpoints.
 
-    `cluster_ip` is None for a service without one; `outside_ips` are its external and ingress addresses; `node_port`
-    is 0 where there is none. `vnid` is that of the service's project; VNID 0 with the flat network.
+    `cluster_ip` is None for a service without one. `external_ips` are its external and ingress addresses. `node_port`
+    is 0 if there is none. `vnid` is the VNID of the service's project; it is 0 with the flat network.
 
-    Which backends a caller gets depends on where it calls: `inside` at the cluster IP (internalTrafficPolicy is
-    applied), `everywhere` for pods and the node itself at any other address, `outside` for callers from outside
-    (externalTrafficPolicy is applied). Where none are left, `inside` and `everywhere` callers are refused; callers from
-    outside are refused too, unless `keeps_source`: then they get no answer, for another node may have a backend.
+    The endpoints of a connection depend on its destination and client:
 
-    `affinity_seconds` is 0 without session affinity. `keeps_source` is externalTrafficPolicy Local: no masquerade.
-    `leaving_ports` are ports at which nobody takes new calls, and somebody may have calls to bring to their end.
+    - `internal_endpoints`: connections to the cluster IP (internalTrafficPolicy is applied)
+    - `cluster_endpoints`: connections of pods and of the node itself to any other address
+    - `external_endpoints`: connections of external clients (externalTrafficPolicy is applied)
+
+    Connections without endpoints are rejected, except for external clients with `external_policy_local`: their packets
+    are dropped, because another node may have an endpoint. `external_policy_local` is externalTrafficPolicy Local,
+    which also means no masquerade.
+
+    `affinity_timeout_seconds` is 0 without session affinity. `draining_ports` are the ports of endpoints that take no
+    new connections but may still have established ones.
     """
 
     key: ServicePortName
@@ -66,8 +71,7 @@ class ServicePortInfo:
 
 @dataclass(frozen=True, slots=True)
 class ServicePortChange:
-    """What became of some ports: `gone` are values that were served, `come` those that are to be; a port that changed
-    is in both."""
+    """Service ports that were removed and added; a port that changed is in both, with its old and its new value."""
 
     removed: tuple[ServicePortInfo, ...] = ()
     added: tuple[ServicePortInfo, ...] = ()

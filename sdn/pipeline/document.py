@@ -27,7 +27,7 @@ DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), VOVSBR_MULTITENANT, 0)
 VIEW = NodeNetwork(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER)
 
 WEB = ServicePortInfo(
-    ServicePortName("red", "web", "", Protocol.TCP),
+    key=ServicePortName("red", "web", "", Protocol.TCP),
     vnid=10,
     cluster_ip=IPv4Address("172.30.0.10"),
     port=80,
@@ -37,7 +37,7 @@ WEB = ServicePortInfo(
     cluster_endpoints=(EndpointInfo(RED.address, 8080, True), EndpointInfo(IPv4Address("10.128.2.2"), 8080)),
 )
 DATABASE = ServicePortInfo(
-    ServicePortName("default", "database", "", Protocol.TCP),
+    key=ServicePortName("default", "database", "", Protocol.TCP),
     vnid=0,
     cluster_ip=IPv4Address("172.30.0.11"),
     port=5432,

@@ -7,6 +7,7 @@ from ipaddress import IPv4Address
 
 from sdn.model.host import ConntrackEntry, ConntrackFilter
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
+from sdn.pipeline.tables import CT_ZONE_SERVICE
 from sdn.proxy.nftables import Host
 
 
@@ -40,7 +41,15 @@ def _all_endpoints(port: ServicePortInfo) -> Iterable[tuple[IPv4Address, int]]:
 def _filter(
     port: ServicePortInfo, address: IPv4Address | None, number: int, backend: tuple[IPv4Address, int]
 ) -> ConntrackFilter:
-    return ConntrackFilter(port.key.protocol, address, number, *backend)
+    ip, port_number = backend
+    return ConntrackFilter(
+        zone=CT_ZONE_SERVICE,
+        protocol=port.key.protocol,
+        address=address,
+        port=number,
+        endpoint=ip,
+        endpoint_port=port_number,
+    )
 
 
 AddressPort = tuple[IPv4Address, int]

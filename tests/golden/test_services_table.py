@@ -21,15 +21,15 @@ HERE, THERE = (
     EndpointInfo(IPv4Address("10.128.2.2"), 8080),
 )
 WEB = ServicePortInfo(
-    ServicePortName("red", "web", "http", Protocol.TCP),
-    10,
-    IPv4Address("172.30.0.10"),
-    80,
-    30080,
-    (IPv4Address("198.51.100.7"),),
-    (HERE, THERE),
-    (HERE, THERE),
-    (HERE, THERE),
+    key=ServicePortName("red", "web", "http", Protocol.TCP),
+    vnid=10,
+    cluster_ip=IPv4Address("172.30.0.10"),
+    port=80,
+    node_port=30080,
+    external_ips=(IPv4Address("198.51.100.7"),),
+    internal_endpoints=(HERE, THERE),
+    cluster_endpoints=(HERE, THERE),
+    external_endpoints=(HERE, THERE),
 )
 STICKY = replace(
     WEB,
@@ -41,7 +41,13 @@ STICKY = replace(
     affinity_timeout_seconds=10800,
     external_policy_local=True,
 )
-EMPTY = ServicePortInfo(ServicePortName("red", "empty", "", Protocol.TCP), 10, IPv4Address("172.30.0.12"), 80, 30082)
+EMPTY = ServicePortInfo(
+    key=ServicePortName("red", "empty", "", Protocol.TCP),
+    vnid=10,
+    cluster_ip=IPv4Address("172.30.0.12"),
+    port=80,
+    node_port=30082,
+)
 SERVED = (WEB, STICKY, EMPTY)
 
 OUTPUTS = {

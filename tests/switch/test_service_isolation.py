@@ -39,7 +39,16 @@ def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> Servi
     there = tuple(pods or ([] if names is None else [EndpointInfo(OUTSIDE, 9999)]))
     key = ServicePortName(project, "web", "", Protocol.TCP)
     return ServicePortInfo(
-        key, world.vnid(project), IPv4Address("172.30.0.9"), 80, 30080, (INGRESS,), there, there, there, sticky
+        key=key,
+        vnid=world.vnid(project),
+        cluster_ip=IPv4Address("172.30.0.9"),
+        port=80,
+        node_port=30080,
+        external_ips=(INGRESS,),
+        internal_endpoints=there,
+        cluster_endpoints=there,
+        external_endpoints=there,
+        affinity_timeout_seconds=sticky,
     )
 
 

@@ -28,7 +28,7 @@ def service(
         EndpointInfo(world.pods[pod].address, 8080, is_local=world.pods[pod].node == node) for pod in pods.split()
     )
     return ServicePortInfo(
-        ServicePortName("red", name, "", protocol),
+        key=ServicePortName("red", name, "", protocol),
         vnid=10,
         cluster_ip=IPv4Address("172.30.0.0") + number,
         port=80,

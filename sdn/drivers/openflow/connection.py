@@ -110,7 +110,7 @@ class Connection:
         """Have connection tracking forget them."""
         asked = {next(self._xids): call for call in calls}
         for xid, call in asked.items():
-            self._writer.write(codec.forget_request(call, xid))
+            self._writer.write(codec.ct_flush_request(call, xid))
         await self._request(lambda xid: codec.message(Type.BARRIER_REQUEST, xid))
         refused = [
             f"to forget {call}: {self._refusals.pop(xid)}" for xid, call in asked.items() if xid in self._refusals

@@ -17,7 +17,7 @@ from sdn.drivers.openflow.oxm import Unknown, match_bytes, padded, read_match
 from sdn.model.flow import Flow, Group
 from sdn.model.host import ConntrackFilter
 from sdn.model.match import Match
-from sdn.pipeline.tables import CT_ZONE_SERVICE, Table
+from sdn.pipeline.tables import Table
 
 VERSION = 0x05
 HEADER = struct.Struct("!BBHI")
@@ -237,12 +237,12 @@ def reports_foreign_change(body: bytes) -> bool:
     return False
 
 
-def forget_request(call: ConntrackFilter, xid: int) -> bytes:
-    """Ask for connections to be forgotten (NXT_CT_FLUSH): all that were addressed so and went to this backend."""
-    addressed = _tuple(0, 1, call.address, call.port)
-    answers = _tuple(1, 0, call.endpoint, call.endpoint_port)
-    zone = struct.pack("!HHH2x", 2, 8, CT_ZONE_SERVICE)
-    body = struct.pack("!IIB7x", NICIRA, 32, call.protocol) + addressed + answers + zone
+def ct_flush_request(entries: ConntrackFilter, xid: int) -> bytes:
+    """Encode a request to delete conntrack entries (NXT_CT_FLUSH)."""
+    original = _tuple(0, 1, entries.address, entries.port)
+    reply = _tuple(1, 0, entries.endpoint, entries.endpoint_port)
+    zone = struct.pack("!HHH2x", 2, 8, entries.zone)
+    body = struct.pack("!IIB7x", NICIRA, 32, entries.protocol) + original + reply + zone
     return message(Type.EXPERIMENTER, xid, body)
 
 

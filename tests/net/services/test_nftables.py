@@ -44,15 +44,15 @@ EVEN = 27.9
 
 def web(*backends: EndpointInfo, protocol: Protocol = Protocol.TCP, **others: object) -> ServicePortInfo:
     port = ServicePortInfo(
-        ServicePortName("red", "web", "", protocol),
-        10,
-        CLUSTER_IP,
-        80,
-        NODE_PORT,
-        (OUTSIDE_IP,),
-        backends,
-        backends,
-        backends,
+        key=ServicePortName("red", "web", "", protocol),
+        vnid=10,
+        cluster_ip=CLUSTER_IP,
+        port=80,
+        node_port=NODE_PORT,
+        external_ips=(OUTSIDE_IP,),
+        internal_endpoints=backends,
+        cluster_endpoints=backends,
+        external_endpoints=backends,
     )
     return replace(port, **others)  # type: ignore[arg-type]
 

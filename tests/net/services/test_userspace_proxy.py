@@ -59,7 +59,7 @@ def served(
         for one in backends
     )
     return ServicePortInfo(
-        ServicePortName("red", f"web-{next(_names)}", "", protocol),
+        key=ServicePortName("red", f"web-{next(_names)}", "", protocol),
         vnid=10,
         cluster_ip=CLUSTER_IP,
         port=80,

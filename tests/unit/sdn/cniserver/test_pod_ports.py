@@ -26,7 +26,16 @@ from tests.unit.sdn.examples import NODE, SMALL
 
 
 def wish(sandbox: str, runtime: str = NODE_AGENT) -> InterfaceConfig:
-    return InterfaceConfig(sandbox, "red", f"pod-{sandbox}", "uid", "/proc/1/ns/net", "0:1", "eth0", runtime)
+    return InterfaceConfig(
+        sandbox=sandbox,
+        namespace="red",
+        name=f"pod-{sandbox}",
+        uid="uid",
+        netns="/proc/1/ns/net",
+        netns_id="0:1",
+        ifname="eth0",
+        runtime=runtime,
+    )
 
 
 def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:

@@ -12,7 +12,16 @@ from sdn.pipeline.tables import Table
 from sdn.topology import DockerNetwork, NodeNetwork, Pod, docker_subnet
 from tests.unit.sdn.examples import CLUSTER, NODE
 
-WISH = InterfaceConfig("s1", "red", "web", "uid", "/proc/1/ns/net", "0:1", "eth0", "cni")
+WISH = InterfaceConfig(
+    sandbox="s1",
+    namespace="red",
+    name="web",
+    uid="uid",
+    netns="/proc/1/ns/net",
+    netns_id="0:1",
+    ifname="eth0",
+    runtime="cni",
+)
 BRIDGE = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [WISH]).to_attach)
 ADDRESS = NODE.first_pod
 VIEW = NodeNetwork(

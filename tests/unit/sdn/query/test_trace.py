@@ -34,7 +34,7 @@ HERE, THERE = (
     EndpointInfo(IPv4Address("10.128.2.2"), 8080),
 )
 WEB = ServicePortInfo(
-    ServicePortName("red", "web", "", Protocol.TCP),
+    key=ServicePortName("red", "web", "", Protocol.TCP),
     vnid=10,
     cluster_ip=IPv4Address("172.30.0.9"),
     port=80,
