@@ -121,7 +121,7 @@ class Resubmit:
 
 @dataclass(frozen=True, slots=True)
 class Multipath:
-    """An action that writes a number below `choices` to a register, by a hash of the connection's addresses and ports."""
+    """An action that writes a number below `choices` to a register, by a hash of the addresses and ports."""
 
     choices: int
     target: Field
