@@ -25,5 +25,13 @@ SMALL = replace(NODE, subnet=IPv4Network("10.128.0.0/29"))
 def web(*addresses: str, protocol: Protocol = Protocol.TCP) -> ServicePortInfo:
     there = tuple(EndpointInfo(IPv4Address(address), 8080) for address in addresses)
     return ServicePortInfo(
-        ServicePortName("red", "web", "", protocol), 10, IPv4Address("172.30.0.1"), 80, 30080, (), there, there, there
+        key=ServicePortName("red", "web", "", protocol),
+        vnid=10,
+        cluster_ip=IPv4Address("172.30.0.1"),
+        port=80,
+        node_port=30080,
+        external_ips=(),
+        internal_endpoints=there,
+        cluster_endpoints=there,
+        external_endpoints=there,
     )

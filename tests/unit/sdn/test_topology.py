@@ -20,6 +20,7 @@ from api.network.types import (
     HostSubnet,
     NetNamespace,
 )
+from sdn.config import NodeIdentity
 from sdn.topology import (
     MULTICAST_ENABLED,
     NetworkConfig,
@@ -29,8 +30,6 @@ from sdn.topology import (
     network_config,
     without_invalid_objects,
 )
-from sdn.config import NodeIdentity
-from sdn.topology import NetworkConfig, Snapshot, Unavailable, network_config, without_invalid_objects
 
 NETWORK = ClusterNetwork(
     metadata=ObjectMeta(name="default", annotations={CURSORS_ANNOTATION: "{}"}),

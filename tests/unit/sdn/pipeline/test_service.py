@@ -40,7 +40,7 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
         key = ServicePortName("red", f"s{number}", "", draw(st.sampled_from(list(Protocol))))
         outside = draw(st.sets(st.sampled_from((IPv4Address("172.29.0.1"), IPv4Address("172.29.0.2")))))
         found[key] = ServicePortInfo(
-            key,
+            key=key,
             vnid=draw(st.sampled_from((0, 10))),
             cluster_ip=draw(st.none() | st.just(IPv4Address("172.30.0.0") + number)),
             port=100 + number,

@@ -14,7 +14,13 @@ from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, HOST, NODE_ADDRE
 
 def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() -> None:
     one, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
-    dns = ServicePortInfo(ServicePortName("kube-system", "dns", "", Protocol.UDP), 0, CLUSTER_IPS + 10, 53, 30053)
+    dns = ServicePortInfo(
+        key=ServicePortName("kube-system", "dns", "", Protocol.UDP),
+        vnid=0,
+        cluster_ip=CLUSTER_IPS + 10,
+        port=53,
+        node_port=30053,
+    )
     both = replace(
         dns, internal_endpoints=(one, other), cluster_endpoints=(one, other), external_endpoints=(one, other)
     )
@@ -22,7 +28,14 @@ def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() ->
     client = IPv4Address("10.245.2.99")
 
     def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> ConntrackEntry:
-        return ConntrackEntry(client, 4000, front, front_port, backend, port)
+        return ConntrackEntry(
+            client=client,
+            client_port=4000,
+            frontend=front,
+            frontend_port=front_port,
+            endpoint=backend,
+            endpoint_port=port,
+        )
 
     good = [
         led(CLUSTER_IPS + 10, 53, one.address),

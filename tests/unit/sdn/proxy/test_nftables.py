@@ -26,17 +26,17 @@ def ports(draw: st.DrawFn, number: int) -> ServicePortInfo:
     """One whose fronts are those of no other number."""
     protocol = draw(st.sampled_from([Protocol.TCP, Protocol.UDP]))
     return ServicePortInfo(
-        ServicePortName("red", f"service-{number}", "", protocol),
-        10,
-        draw(st.sampled_from([None, CLUSTER_IPS + number])),
-        draw(st.sampled_from([80, 81])),
-        draw(st.sampled_from([0, 30000 + number])),
-        draw(st.sampled_from([(), (OUTSIDE_IPS + number,)])),
-        draw(backends()),
-        draw(backends()),
-        draw(backends()),
-        draw(st.sampled_from([0, 60, 10800])),
-        draw(st.booleans()),
+        key=ServicePortName("red", f"service-{number}", "", protocol),
+        vnid=10,
+        cluster_ip=draw(st.sampled_from([None, CLUSTER_IPS + number])),
+        port=draw(st.sampled_from([80, 81])),
+        node_port=draw(st.sampled_from([0, 30000 + number])),
+        external_ips=draw(st.sampled_from([(), (OUTSIDE_IPS + number,)])),
+        internal_endpoints=draw(backends()),
+        cluster_endpoints=draw(backends()),
+        external_endpoints=draw(backends()),
+        affinity_timeout_seconds=draw(st.sampled_from([0, 60, 10800])),
+        external_policy_local=draw(st.booleans()),
     )
 
 
@@ -100,7 +100,11 @@ def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, Servic
 def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None:
     one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
-        ServicePortName("red", "web", "", Protocol.TCP), 10, CLUSTER_IPS + 1, 80, internal_endpoints=(one, other)
+        key=ServicePortName("red", "web", "", Protocol.TCP),
+        vnid=10,
+        cluster_ip=CLUSTER_IPS + 1,
+        port=80,
+        internal_endpoints=(one, other),
     )
     assert table_update(HOST, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
         "delete element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 }\n"
@@ -112,10 +116,10 @@ def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None
 def test_a_sticky_backend_keeps_its_number_when_others_come_and_go() -> None:
     one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
-        ServicePortName("red", "web", "", Protocol.TCP),
-        10,
-        CLUSTER_IPS + 1,
-        80,
+        key=ServicePortName("red", "web", "", Protocol.TCP),
+        vnid=10,
+        cluster_ip=CLUSTER_IPS + 1,
+        port=80,
         internal_endpoints=(one, other),
         affinity_timeout_seconds=60,
     )

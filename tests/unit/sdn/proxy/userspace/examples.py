@@ -22,7 +22,7 @@ HERE, THERE = (
 
 
 WEB = ServicePortInfo(
-    ServicePortName("red", "web", "", Protocol.TCP),
+    key=ServicePortName("red", "web", "", Protocol.TCP),
     vnid=10,
     cluster_ip=CLUSTER_IP,
     port=80,
