@@ -21,9 +21,8 @@ from api.meta.types import Object
 from api.network.queries import NodeQuery
 from master import errors
 from master.admission import certificate_requests, node_restriction
-from master.auth import attributes as auth_attributes
 from master.auth import impersonation, rbac, service_account_tokens
-from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
+from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User, denial_message
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, node_denial
 from master.auth.rbac import BindingIndex
 from master.registry import request
@@ -208,7 +207,7 @@ def bound_node(item: Object) -> str:
 
 
 def _denial(user: User, attributes: Attributes | PathAttributes, found: Decision) -> str:
-    sentence = auth_attributes.denial_message(user, attributes)
+    sentence = denial_message(user, attributes)
     return f"{sentence}: {found.reason}" if found.reason else sentence
 
 

@@ -81,7 +81,7 @@ def _with(
 
 def sync_approvals(lister: Lister) -> Iterable[Action]:
     """Approve the requests that need no approval by an administrator."""
-    requests = lister.list("CertificateSigningRequest")
+    requests = lister.list(CertificateSigningRequest)
     if not requests:
         return ()
     server, config = lister.context.server_address(), lister.context.network
@@ -91,9 +91,9 @@ def sync_approvals(lister: Lister) -> Iterable[Action]:
         server.address if server else "",
         frozenset((*kubernetes_service.DNS_NAMES, lister.context.hostname().lower())),
     )
-    return approve_requests(requests, lister.list("Node"), reserved, lister.context.authorize, lister.now)
+    return approve_requests(requests, lister.list(Node), reserved, lister.context.authorize, lister.now)
 
 
 def sync_signatures(lister: Lister) -> Iterable[Action]:
     """Sign the approved requests."""
-    return sign_requests(lister.list("CertificateSigningRequest"), lister.context.issue_certificate, lister.now)
+    return sign_requests(lister.list(CertificateSigningRequest), lister.context.issue_certificate, lister.now)

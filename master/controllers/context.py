@@ -8,12 +8,12 @@ from __future__ import annotations
 import datetime
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
-from api.meta.types import ObjectMeta
+from api.meta.types import O, ObjectMeta
 from master.allocators import AllocatorCursor
 from master.auth.certificate_signing import Authorize
 from master.config import NetworkConfig
@@ -75,18 +75,22 @@ class Lister:
         """Return the time of day."""
         return self.context.clock()
 
-    def list(self, kind: str, namespace: str = "") -> list[Any]:
+    def list(self, kind: type[O], namespace: str = "") -> Sequence[O]:
         """Return all objects of a kind, of one namespace or of all."""
+        return self.list_kind(kind.KIND, namespace)
+
+    def list_kind(self, kind: str, namespace: str = "") -> Sequence[Any]:
+        """Return all objects of a kind by its name."""
         return [record.object for record in self.context.store.list_uncommitted(kind, namespace)]
 
-    def get(self, kind: str, name: str, namespace: str = "") -> Any:
+    def get(self, kind: type[O], name: str, namespace: str = "") -> O | None:
         """Return an object; None if it does not exist."""
-        record = self.context.store.get_uncommitted(Key(kind, namespace, name))
+        record = self.context.store.get_uncommitted(Key(kind.KIND, namespace, name))
         return None if record is None else record.object
 
     def cursor(self, name: str) -> AllocatorCursor:
         """Return the stored cursor of an allocator, or a new one."""
-        cursor: AllocatorCursor | None = self.get(AllocatorCursor.KIND, name)
+        cursor: AllocatorCursor | None = self.get(AllocatorCursor, name)
         return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from api.core.config import ConfigMap
+from api.core.node import Namespace, Node
+from api.core.services import Service
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from master.admission import resource_quota
 from master.controllers import bootstrap, cluster_roles
 from master.controllers.actions import Action
@@ -29,6 +33,8 @@ from master.controllers.workloads.jobs import sync_jobs
 from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
 from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
 from master.registry import creation
+from master.resources.configuration import ServiceAccount
+from master.resources.services import ServiceCIDR
 
 ROLLOUT_SECONDS = 5.0
 """Resync for what time alone changes: a pod that has been ready for minReadySeconds."""
@@ -41,17 +47,17 @@ EXPIRY_SECONDS = 60.0
 
 
 def _sync_network(lister: Lister) -> Iterator[Action]:
-    config, nodes, namespaces = lister.context.network, lister.list("Node"), lister.list("Namespace")
-    yield from bootstrap.bootstrap_objects(config, namespaces, lister.get("ClusterNetwork", "default"))
-    yield from host_subnets.reconcile_host_subnets(config, nodes, lister.list("HostSubnet"), lister.cursor("subnets"))
+    config, nodes, namespaces = lister.context.network, lister.list(Node), lister.list(Namespace)
+    yield from bootstrap.bootstrap_objects(config, namespaces, lister.get(ClusterNetwork, "default"))
+    yield from host_subnets.reconcile_host_subnets(config, nodes, lister.list(HostSubnet), lister.cursor("subnets"))
     yield from net_namespaces.reconcile_net_namespaces(
-        config, namespaces, lister.list("NetNamespace"), lister.cursor("vnids")
+        config, namespaces, lister.list(NetNamespace), lister.cursor("vnids")
     )
 
 
 def _with_all(reconcile: Callable[..., Iterable[Action]], *kinds: str) -> Callable[[Lister], Iterable[Action]]:
     """Return a controller function that reads all objects of these kinds, in this order."""
-    return lambda lister: reconcile(*(lister.list(kind) for kind in kinds))
+    return lambda lister: reconcile(*(lister.list_kind(kind) for kind in kinds))
 
 
 KUBERNETES_SERVICE = "master service"
@@ -67,7 +73,7 @@ CONTROLLERS = (
         "service network",
         ("ServiceCIDR",),
         lambda lister: bootstrap.bootstrap_service_cidr(
-            lister.context.network, lister.get("ServiceCIDR", bootstrap.SERVICE_CIDR_NAME)
+            lister.context.network, lister.get(ServiceCIDR, bootstrap.SERVICE_CIDR_NAME)
         ),
     ),
     Controller(
@@ -87,9 +93,9 @@ CONTROLLERS = (
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),
         lambda lister: creation.reconcile_companions(
-            lister.list("Namespace"),
-            lister.list("ServiceAccount"),
-            lister.list("ConfigMap"),
+            lister.list(Namespace),
+            lister.list(ServiceAccount),
+            lister.list(ConfigMap),
             lister.context.ca_certificate,
         ),
     ),
@@ -118,7 +124,7 @@ CONTROLLERS = (
         "ingress addresses",
         ("Service",),
         lambda lister: ingress_ips.reconcile(
-            lister.context.network.services.ingress, lister.list("Service"), lister.cursor("ingress-addresses")
+            lister.context.network.services.ingress, lister.list(Service), lister.cursor("ingress-addresses")
         ),
     ),
     Controller("mirrored-endpoints", MIRRORED_KINDS, _with_all(endpoint_slice_mirroring.reconcile, *MIRRORED_KINDS)),
@@ -129,7 +135,7 @@ CONTROLLERS = (
         ("Namespace", *(name for name in NAMESPACED_KINDS if name not in SHORT_LIVED_KINDS)),
         sync_namespaces,
     ),
-    Controller("taints", ("Node",), lambda lister: taints.reconcile(lister.list("Node"), lister.now)),
+    Controller("taints", ("Node",), lambda lister: taints.reconcile(lister.list(Node), lister.now)),
     Controller("unready", ("Node",), sync_pod_readiness),
     Controller("expiry", (), sync_expiration, EXPIRY_SECONDS),
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from api.core.certificates import APPROVED, DENIED, FAILED, CertificateSigningRequest
 from api.core.config import Secret
 from api.core.events import Event
+from api.core.pod import Pod
 from api.network.queries import NodeQuery
 from api.pki import keys
 from api.pki.pem import BadPem
@@ -78,8 +79,8 @@ def expired_bootstrap_tokens(secrets: Iterable[Secret], wall: datetime.datetime)
 
 def sync_expiration(lister: Lister) -> Iterator[Action]:
     """Delete expired objects and terminated pods beyond the limit. Runs by its resync only."""
-    yield from expired_queries(lister.list("NodeQuery"), lister.now)
-    yield from expired_events(lister.list("Event"), lister.now)
-    yield from expired_csrs(lister.list("CertificateSigningRequest"), lister.now)
-    yield from expired_bootstrap_tokens(lister.list("Secret", authentication.BOOTSTRAP_TOKEN_NAMESPACE), lister.now)
-    yield from pod_gc.terminated_pods(lister.list("Pod"), lister.context.max_terminated_pods)
+    yield from expired_queries(lister.list(NodeQuery), lister.now)
+    yield from expired_events(lister.list(Event), lister.now)
+    yield from expired_csrs(lister.list(CertificateSigningRequest), lister.now)
+    yield from expired_bootstrap_tokens(lister.list(Secret, authentication.BOOTSTRAP_TOKEN_NAMESPACE), lister.now)
+    yield from pod_gc.terminated_pods(lister.list(Pod), lister.context.max_terminated_pods)

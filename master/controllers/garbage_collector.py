@@ -172,7 +172,7 @@ OWNED_KINDS = tuple(kind.name for kind in STORED if kind.name not in SHORT_LIVED
 
 def sync_owners(lister: Lister) -> Iterable[Action]:
     """Delete or release the dependents of deleted owners."""
-    objects = [item for kind in OWNED_KINDS for item in lister.list(kind)]
+    objects = [item for kind in OWNED_KINDS for item in lister.list_kind(kind)]
     return reconcile(
         objects,
         owner_is_resolvable,

@@ -125,7 +125,7 @@ NAMESPACED_KINDS = tuple(kind.name for kind in STORED if kind.namespaced)
 
 def sync_namespaces(lister: Lister) -> Iterable[Action]:
     """Delete the contents of terminating namespaces."""
-    namespaces = lister.list("Namespace")
+    namespaces = lister.list(Namespace)
     if not any(item.metadata.deletion_timestamp for item in namespaces):
         return ()
-    return reconcile(namespaces, [item for kind in NAMESPACED_KINDS for item in lister.list(kind)], lister.now)
+    return reconcile(namespaces, [item for kind in NAMESPACED_KINDS for item in lister.list_kind(kind)], lister.now)

@@ -21,7 +21,7 @@ from api.meta.types import Object, ObjectReference
 from master.controllers.actions import Action, ForceDelete, Update
 from master.controllers.context import Lister
 from master.resources.metadata import with_metadata
-from master.resources.volumes import CLAIM_FINALIZER, VOLUME_FINALIZER, default_class
+from master.resources.volumes import CLAIM_FINALIZER, VOLUME_FINALIZER, StorageClass, default_class
 
 ClaimKey = tuple[str, str]
 
@@ -169,8 +169,8 @@ def sync_claims(lister: Lister) -> Iterable[Action]:
     """Bind volumes; when nothing is left to bind, release deleted ones. A binding made now must be seen before anything
     is removed.
     """
-    volumes, claims = lister.list("PersistentVolume"), lister.list("PersistentVolumeClaim")
-    actions: list[Action] = list(bind_volumes(volumes, claims, default_class(lister.list("StorageClass"))))
+    volumes, claims = lister.list(PersistentVolume), lister.list(PersistentVolumeClaim)
+    actions: list[Action] = list(bind_volumes(volumes, claims, default_class(lister.list(StorageClass))))
     if not actions and any(item.metadata.deletion_timestamp for item in (*volumes, *claims)):
-        actions = list(release_protection(volumes, claims, lister.list("Pod")))
+        actions = list(release_protection(volumes, claims, lister.list(Pod)))
     return actions

@@ -21,5 +21,5 @@ def reconcile(quotas: Iterable[ResourceQuota], list_objects: ListObjects, now: d
 
 def sync_quotas(lister: Lister) -> Iterable[Action]:
     """Recount the usage of all quotas."""
-    quotas = lister.list("ResourceQuota")
-    return reconcile(quotas, lister.list, lister.now) if quotas else ()
+    quotas = lister.list(ResourceQuota)
+    return reconcile(quotas, lister.list_kind, lister.now) if quotas else ()

@@ -16,6 +16,7 @@ from functools import partial
 import msgspec
 
 from api.core.events import Event, reference
+from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectReference
 from api.validation.registry import default
@@ -35,7 +36,7 @@ from master.resources import quantities
 from master.resources.configuration import ServiceAccount
 from master.resources.quotas import LimitRange, ResourceQuota
 from master.resources.scheme import BY_KIND
-from master.storage.interface import Delete as Remove
+from master.storage.interface import Delete as StorageDelete
 from master.storage.interface import Key, Put, Transaction, WatchEvent, key_of
 from reconcile.loop import Loop, LoopTiming
 
@@ -227,8 +228,8 @@ class ControllerRuntime:
     async def _run_actions(self, loop: str, actions: Iterable[Action]) -> None:
         await self._write(loop, self._collect_changes(loop, actions))
 
-    def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | Remove]:
-        changes: list[Put | Remove] = []
+    def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | StorageDelete]:
+        changes: list[Put | StorageDelete] = []
         warnings: dict[str, str] = {}
         creates = CreateQueue(self._chain, self._lister, Transaction(self._store))
         for action in actions:
@@ -242,7 +243,7 @@ class ControllerRuntime:
         self._update_backoffs(loop, creates)
         return [*changes, *creates.transaction.changes]
 
-    async def _write(self, loop: str, changes: list[Put | Remove]) -> None:
+    async def _write(self, loop: str, changes: list[Put | StorageDelete]) -> None:
         if changes:
             await self._store.write(*changes)
             log.info(
@@ -267,21 +268,21 @@ class ControllerRuntime:
         for uid in creates.rejected_now:
             asyncio.get_running_loop().call_later(creates.backoffs[uid].seconds, self._by_name[loop].wake)
 
-    def _to_change(self, action: Update | ForceDelete | Delete) -> Put | Remove:
+    def _to_change(self, action: Update | ForceDelete | Delete) -> Put | StorageDelete:
         if isinstance(action, Update):
             revision = _revision(action.before)
             is_deleted = (
                 strategy.is_deletable(BY_KIND[action.item.KIND], action.item) if action.item.KIND in BY_KIND else False
             )
-            return Remove(action.item, revision) if is_deleted else Put(action.item, revision)
+            return StorageDelete(action.item, revision) if is_deleted else Put(action.item, revision)
         item = action.item
         if isinstance(action, ForceDelete):
-            return Remove(item, expect=_revision(item))
+            return StorageDelete(item, expect=_revision(item))
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
-        node = self._lister.get("Node", node_name) if node_name else None
+        node = self._lister.get(Node, node_name) if node_name else None
         options = request.DeleteOptions(propagation_policy=action.policy)
         remaining = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self._clock(), node)
-        return Remove(item, _revision(item)) if remaining is None else Put(remaining, _revision(item))
+        return StorageDelete(item, _revision(item)) if remaining is None else Put(remaining, _revision(item))
 
     def _reset_backoffs(self, event: WatchEvent) -> None:
         """End back-offs after a change that may let creates succeed, and start passes."""
@@ -311,7 +312,7 @@ def _revision(item: Object) -> int:
     return int(item.metadata.resource_version)
 
 
-def _describe_changes(changes: list[Put | Remove]) -> str:
+def _describe_changes(changes: list[Put | StorageDelete]) -> str:
     """Return the first few written objects, for the log."""
     keys = [
         ("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last_state)) for c in changes

@@ -51,5 +51,5 @@ def sync_token_secrets(lister: Lister) -> Iterable[Action]:
     def sign(account: ServiceAccount, secret: Secret) -> str:
         return lister.context.sign_token(service_account_tokens.secret_token_claims(account, secret, lister.now))
 
-    objects = lister.list("Secret"), lister.list("ServiceAccount")
+    objects = lister.list(Secret), lister.list(ServiceAccount)
     return reconcile(*objects, lister.context.ca_certificate, sign)

@@ -19,7 +19,6 @@ from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
 from master import errors
 from master.registry import request, strategy
-from master.registry import request as registry_request
 from master.registry.request import DeleteOptions, Request, Response
 from master.resources.disruption_budgets import (
     ALWAYS,
@@ -197,7 +196,7 @@ class PodActions:
     async def evict(self, ask: Request) -> Response:
         """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
         now, old = self._clock(), self._old(ask.where.namespace, ask.where.name)
-        options = decode_eviction(ask.where.name, ask.document).delete_options or registry_request.DeleteOptions()
+        options = decode_eviction(ask.where.name, ask.document).delete_options or DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
         budgets = (r.object for r in self._store.list_uncommitted(PodDisruptionBudget.KIND, pod.metadata.namespace))
@@ -209,7 +208,7 @@ class PodActions:
             await self._store.write(end, *spent)
         return Response(201, errors.encode_status(errors.success(code=201)))
 
-    def _ended(self, pod: Pod, options: registry_request.DeleteOptions, now: datetime.datetime) -> Any:
+    def _ended(self, pod: Pod, options: DeleteOptions, now: datetime.datetime) -> Any:
         node = self._store.get_uncommitted(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
         return strategy.prepare_delete(PODS, pod, options, now, None if node is None else node.object)
 

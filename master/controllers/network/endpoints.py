@@ -11,7 +11,6 @@ import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -30,7 +29,7 @@ from api.core.endpoints import (
 from api.core.pod import FINAL_PHASES, Pod
 from api.core.resources import all_containers
 from api.core.services import EXTERNAL_NAME, Service, ServicePort, is_headless
-from api.meta.types import Object, ObjectMeta, ObjectReference
+from api.meta.types import O, Object, ObjectMeta, ObjectReference
 from api.network.addresses import unreachable_reason
 from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
 from master.controllers.context import Lister
@@ -339,7 +338,7 @@ class EndpointQueue:
         if not self._is_initialized:
             self._is_initialized = True
             for kind in ENDPOINT_KINDS:
-                for item in lister.list(kind):
+                for item in lister.list_kind(kind):
                     self._index(item)
         for name in sorted(self._pending):
             is_done = True
@@ -350,13 +349,13 @@ class EndpointQueue:
                 self._pending.discard(name)
 
     def _reconcile_service(self, name: Name, lister: Lister) -> Iterator[Action]:
-        def get_all(kind: str, names: Iterable[str]) -> list[Any]:
+        def get_all(kind: type[O], names: Iterable[str]) -> list[O]:
             objects = (lister.get(kind, object_name, name[0]) for object_name in sorted(names))
             return [item for item in objects if item is not None]
 
-        services, endpoints = get_all("Service", [name[1]]), get_all("Endpoints", [name[1]])
-        pods = get_all("Pod", self._pods.under(*(_index_label(service) for service in services)))
-        slices = get_all("EndpointSlice", self._slices.under((*name, "")))
+        services, endpoints = get_all(Service, [name[1]]), get_all(Endpoints, [name[1]])
+        pods = get_all(Pod, self._pods.under(*(_index_label(service) for service in services)))
+        slices = get_all(EndpointSlice, self._slices.under((*name, "")))
         yield from reconcile(services, pods, endpoints, slices, lister.now)
 
     def _index(self, item: Object, *, is_gone: bool = False) -> None:

@@ -116,6 +116,6 @@ def sync_kubernetes_service(lister: Lister) -> Iterable[Action]:
     server, name = lister.context.server_address(), NAME
     if server is None:
         return ()
-    endpoints = lister.get("Endpoints", name, NAMESPACE)
-    objects = lister.list("Service"), endpoints, lister.list("EndpointSlice")
+    endpoints = lister.get(Endpoints, name, NAMESPACE)
+    objects = lister.list(Service), endpoints, lister.list(EndpointSlice)
     return reconcile(lister.context.network.service_network, server, *objects)

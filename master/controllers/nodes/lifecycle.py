@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from api.core.node import NODE_LEASES, Lease, Node
+from api.core.pod import Pod
 from api.meta.types import Condition
 from master.controllers import events
 from master.controllers.actions import Action, ForceDelete, Update
@@ -125,9 +126,9 @@ class NodeLifecycle:
         """Yield actions for nodes without heartbeats, leases without a node, and pods of missing nodes."""
         now, nodes, pods, leases = (
             lister.context.monotonic(),
-            lister.list("Node"),
-            lister.list("Pod"),
-            lister.list("Lease"),
+            lister.list(Node),
+            lister.list(Pod),
+            lister.list(Lease),
         )
         if was_suspended(self._last_pass, now, self._grace):
             self._heartbeats, self._taint_times = {}, None
@@ -145,6 +146,6 @@ class NodeLifecycle:
 
     def reconcile_taints(self, lister: Lister) -> Iterator[Action]:
         """Yield evictions of pods that do not tolerate the taints of their node."""
-        now, nodes = lister.context.monotonic(), lister.list("Node")
+        now, nodes = lister.context.monotonic(), lister.list(Node)
         self._taint_times = taint_eviction.taint_times(self._taint_times, nodes, self._grace, now)
-        yield from taint_eviction.evictions(nodes, lister.list("Pod"), self._taint_times, now, lister.now)
+        yield from taint_eviction.evictions(nodes, lister.list(Pod), self._taint_times, now, lister.now)

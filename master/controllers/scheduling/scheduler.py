@@ -16,7 +16,7 @@ from master.controllers.context import Lister
 from master.controllers.events import SCHEDULER
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, needs_scheduling, schedule
 from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
-from master.registry import pods as writes
+from master.registry.pods import with_node
 from master.resources.disruption_budgets import PodDisruptionBudget, with_disruption_target
 from master.resources.metadata import format_time
 
@@ -42,7 +42,7 @@ def reconcile(
     cluster, has_preempted, bound = cluster_view(all_nodes, all_pods, all_namespaces, budgets), False, 0
     for result in schedule(all_nodes, all_pods, all_namespaces):
         if isinstance(result, Scheduled):
-            yield Update(writes.with_node(result.pod, result.node, now), result.pod)
+            yield Update(with_node(result.pod, result.node, now), result.pod)
             yield events.scheduled(result.pod, result.node, now)
             bound += 1
             if bound == MAX_PER_PASS:
@@ -86,5 +86,5 @@ def with_unschedulable(result: Unschedulable, now: datetime.datetime) -> Pod:
 
 def sync_scheduler(lister: Lister) -> Iterable[Action]:
     """Schedule the pods that have no node."""
-    nodes, pods, budgets = lister.list("Node"), lister.list("Pod"), lister.list("PodDisruptionBudget")
-    return reconcile(nodes, pods, lister.list("Namespace"), budgets, lister.now)
+    nodes, pods, budgets = lister.list(Node), lister.list(Pod), lister.list(PodDisruptionBudget)
+    return reconcile(nodes, pods, lister.list(Namespace), budgets, lister.now)

@@ -17,8 +17,7 @@ from api.meta.types import ObjectMeta, ObjectReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
 from master.controllers.context import Lister
-from master.resources import cron_jobs as schedules
-from master.resources.cron_jobs import FORBID_CONCURRENT, REPLACE_CONCURRENT, CronJob, CronJobStatus
+from master.resources.cron_jobs import FORBID_CONCURRENT, REPLACE_CONCURRENT, CronJob, CronJobStatus, latest_time
 from master.resources.jobs import COMPLETE, Job, has_condition, is_job_finished
 from master.resources.metadata import controller_of, controller_reference, format_time, parse_time
 
@@ -82,7 +81,7 @@ def _due_time(owner: CronJob, now: datetime.datetime) -> datetime.datetime | Non
     """Return the last scheduled time without a job; None if there is none."""
     spec = owner.spec
     since = parse_time(owner.status.last_schedule_time) or parse_time(owner.metadata.creation_timestamp)
-    latest = None if spec.suspend else schedules.latest_time(spec.schedule, spec.time_zone, now)
+    latest = None if spec.suspend else latest_time(spec.schedule, spec.time_zone, now)
     if latest is None or since is None or latest <= since:
         return None
     limit = spec.starting_deadline_seconds
@@ -137,5 +136,5 @@ def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
 
 def sync_cron_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all CronJobs."""
-    cron_jobs = lister.list("CronJob")
-    return reconcile(cron_jobs, lister.list("Job"), lister.now) if cron_jobs else ()
+    cron_jobs = lister.list(CronJob)
+    return reconcile(cron_jobs, lister.list(Job), lister.now) if cron_jobs else ()

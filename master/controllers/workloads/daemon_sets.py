@@ -35,8 +35,7 @@ from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
 from master.controllers.context import Lister
 from master.controllers.nodes.taints import NO_EXECUTE, NO_SCHEDULE, PRESSURE_TAINTS, effective_taints
-from master.controllers.workloads import history as revisions
-from master.controllers.workloads.history import HASH_LABEL, hash_of
+from master.controllers.workloads.history import HASH_LABEL, hash_of, revision_history
 from master.controllers.workloads.pod_control import (
     MAX_PODS_PER_PASS,
     OwnerIndex,
@@ -89,7 +88,7 @@ def _sync(
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
     used_revisions = {f"{owner.metadata.name}-{pod.metadata.labels.get(HASH_LABEL, '')}" for pod in pods}
-    history = revisions.revision_history(owner, stored_revisions, used_revisions)
+    history = revision_history(owner, stored_revisions, used_revisions)
     state = _DaemonSetState(owner, nodes, pods, "" if history.current is None else hash_of(history.current), now)
     if owner.metadata.deletion_timestamp is None:
         yield from history.actions
@@ -288,8 +287,6 @@ class _DaemonSetState:
 
 def sync_daemon_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all DaemonSets."""
-    if not (daemon_sets := lister.list("DaemonSet")):
+    if not (daemon_sets := lister.list(DaemonSet)):
         return ()
-    return reconcile(
-        daemon_sets, lister.list("Node"), lister.list("Pod"), lister.list("ControllerRevision"), lister.now
-    )
+    return reconcile(daemon_sets, lister.list(Node), lister.list(Pod), lister.list(ControllerRevision), lister.now)

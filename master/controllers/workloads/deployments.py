@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replace_fields
 
 from msgspec.structs import replace
 
@@ -307,7 +307,7 @@ def _create_new_replica_set(
             template=replace(template, metadata=replace(template.metadata, labels=labels)),
         ),
     )
-    yield Create(_annotated(new, replace_fields(rollout, new=new)))
+    yield Create(_annotated(new, dataclasses.replace(rollout, new=new)))
     yield from _with_replicas(deployment, name, 0, size, now)
 
 
@@ -468,5 +468,5 @@ def _new_condition(
 
 def sync_deployments(lister: Lister) -> Iterable[Action]:
     """Reconcile all Deployments."""
-    deployments = lister.list("Deployment")
-    return reconcile(deployments, lister.list("ReplicaSet"), lister.list("Pod"), lister.now) if deployments else ()
+    deployments = lister.list(Deployment)
+    return reconcile(deployments, lister.list(ReplicaSet), lister.list(Pod), lister.now) if deployments else ()

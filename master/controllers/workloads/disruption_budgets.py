@@ -130,7 +130,7 @@ SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scaling is not None)
 
 def sync_disruption_budgets(lister: Lister) -> Iterable[Action]:
     """Update the status of all PodDisruptionBudgets."""
-    if not (budgets := lister.list("PodDisruptionBudget")):
+    if not (budgets := lister.list(PodDisruptionBudget)):
         return ()
-    scalable = [item for kind in SCALABLE_KINDS for item in lister.list(kind)]
-    return reconcile(budgets, lister.list("Pod"), scalable, lister.now)
+    scalable = [item for kind in SCALABLE_KINDS for item in lister.list_kind(kind)]
+    return reconcile(budgets, lister.list(Pod), scalable, lister.now)

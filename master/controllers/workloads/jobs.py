@@ -37,10 +37,9 @@ from master.controllers.workloads.pod_control import (
     pod_from_template,
     ready_since,
 )
-from master.resources import jobs as job_indexes
-from master.resources import jobs as success_policy
 from master.resources.jobs import (
     COMPLETE,
+    COMPLETION_INDEX,
     CRITERIA_MET,
     FAILED,
     FAILED_POLICY,
@@ -50,13 +49,14 @@ from master.resources.jobs import (
     Job,
     JobStatus,
     completion_index,
+    format_indexes,
     has_condition,
     is_job_finished,
+    matched_rule,
 )
-from master.resources.jobs import COMPLETION_INDEX as INDEX
 from master.resources.metadata import controller_of, format_time, parse_time
 
-COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
+COMPLETION_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 CONTROLLER = "job-controller"
 
 
@@ -145,7 +145,7 @@ def _target(job_pods: JobPods, now: datetime.datetime) -> Condition | None:
     if (failure := _failure(job_pods, now)) is not None:
         return _condition(FAILURE_TARGET, *failure, now)
     completions = job.spec.completions
-    rule = success_policy.matched_rule(job.spec.success_policy, job_pods.succeeded_indexes, completions or 0)
+    rule = matched_rule(job.spec.success_policy, job_pods.succeeded_indexes, completions or 0)
     if rule is not None:
         return _condition(CRITERIA_MET, "SuccessPolicy", f"Matched rules at index {rule}", now)
     is_complete = (
@@ -260,7 +260,7 @@ def _index_pod(job_pods: JobPods, index: int) -> Pod:
     """Return the pod of an index; annotation, label, variable and hostname contain the index."""
     job = job_pods.job
     meta = job.spec.template.metadata
-    annotations = {**meta.annotations, INDEX: str(index)}
+    annotations = {**meta.annotations, COMPLETION_INDEX: str(index)}
     if job.spec.backoff_limit_per_index is not None:
         failed_pod = job_pods.latest.get(index)
         failure_counts = (0, 0) if failed_pod is None else job_pods.failures_after(failed_pod)
@@ -272,7 +272,7 @@ def _index_pod(job_pods: JobPods, index: int) -> Pod:
         job.spec.template,
         job,
         generate_name=f"{name}-",
-        labels={**meta.labels, INDEX: str(index)},
+        labels={**meta.labels, COMPLETION_INDEX: str(index)},
         annotations=annotations,
         finalizers=_finalizers(job),
     )
@@ -283,10 +283,12 @@ def _index_pod(job_pods: JobPods, index: int) -> Pod:
 
 
 def _with_index(container: Container) -> Container:
-    if any(variable.name == COMPLETION_INDEX for variable in container.env):
+    if any(variable.name == COMPLETION_INDEX_VARIABLE for variable in container.env):
         return container
-    source = EnvVarSource(field_ref=ObjectFieldSelector(api_version="v1", field_path=f"metadata.labels['{INDEX}']"))
-    return replace(container, env=(*container.env, EnvVar(name=COMPLETION_INDEX, value_from=source)))
+    source = EnvVarSource(
+        field_ref=ObjectFieldSelector(api_version="v1", field_path=f"metadata.labels['{COMPLETION_INDEX}']")
+    )
+    return replace(container, env=(*container.env, EnvVar(name=COMPLETION_INDEX_VARIABLE, value_from=source)))
 
 
 # --- status -----------------------------------------------------------------------------------------------------------
@@ -323,13 +325,11 @@ def _status(
         terminating=len(job_pods.terminating) + deleted_running,
         succeeded=job_pods.succeeded,
         failed=job_pods.reported_failed,
-        completed_indexes=job_indexes.format_indexes(job_pods.succeeded_indexes) if job_pods.is_indexed else "",
-        failed_indexes=job_indexes.format_indexes(job_pods.failed_indexes)
-        if spec.backoff_limit_per_index is not None
-        else None,
+        completed_indexes=format_indexes(job_pods.succeeded_indexes) if job_pods.is_indexed else "",
+        failed_indexes=format_indexes(job_pods.failed_indexes) if spec.backoff_limit_per_index is not None else None,
     )
 
 
 def sync_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all Jobs."""
-    return reconcile(lister.list("Job"), lister.list("Pod"), lister.now, lister.create_errors)
+    return reconcile(lister.list(Job), lister.list(Pod), lister.now, lister.create_errors)

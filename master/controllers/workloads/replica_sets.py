@@ -121,5 +121,5 @@ REPLICA_KINDS = ("ReplicaSet", "ReplicationController")
 
 def sync_replicas(lister: Lister) -> Iterable[Action]:
     """Reconcile all ReplicaSets and ReplicationControllers."""
-    owners = [owner for kind in REPLICA_KINDS for owner in lister.list(kind)]
-    return reconcile(owners, lister.list("Pod"), lister.now, lister.create_errors) if owners else ()
+    owners = [owner for kind in REPLICA_KINDS for owner in lister.list_kind(kind)]
+    return reconcile(owners, lister.list(Pod), lister.now, lister.create_errors) if owners else ()

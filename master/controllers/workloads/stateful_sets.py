@@ -23,8 +23,7 @@ from api.meta.types import Object, ObjectMeta, OwnerReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, Warn
 from master.controllers.context import Lister
-from master.controllers.workloads import history as revisions
-from master.controllers.workloads.history import HASH_LABEL
+from master.controllers.workloads.history import HASH_LABEL, revision_history, template_of
 from master.controllers.workloads.pod_control import (
     MAX_PODS_PER_PASS,
     OwnerIndex,
@@ -90,7 +89,7 @@ def _sync(
     now: datetime.datetime,
 ) -> Iterator[Action]:
     used_revisions = {pod.metadata.labels.get(HASH_LABEL, "") for pod in pods} | {owner.status.current_revision}
-    history = revisions.revision_history(owner, stored_revisions, used_revisions)
+    history = revision_history(owner, stored_revisions, used_revisions)
     update = history.current
     if update is None:
         yield Update(replace(owner, status=replace(owner.status, collision_count=history.collisions)), owner)
@@ -251,7 +250,7 @@ class _StatefulSetState:
 
     @property
     def _old_template(self) -> PodTemplateSpec:
-        return revisions.template_of(self.current) or self.owner.spec.template
+        return template_of(self.current) or self.owner.spec.template
 
     # --- claims -------------------------------------------------------------------------------------------------------
 
@@ -330,7 +329,7 @@ def _owner_reference(owner: Object) -> OwnerReference:
 
 def sync_stateful_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all StatefulSets."""
-    if not (stateful_sets := lister.list("StatefulSet")):
+    if not (stateful_sets := lister.list(StatefulSet)):
         return ()
-    claims, stored_revisions = lister.list("PersistentVolumeClaim"), lister.list("ControllerRevision")
-    return reconcile(stateful_sets, lister.list("Pod"), claims, stored_revisions, lister.now)
+    claims, stored_revisions = lister.list(PersistentVolumeClaim), lister.list(ControllerRevision)
+    return reconcile(stateful_sets, lister.list(Pod), claims, stored_revisions, lister.now)

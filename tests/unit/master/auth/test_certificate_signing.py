@@ -108,7 +108,7 @@ def passed(name: str, address: str) -> list[type]:
     context = SimpleNamespace(
         network=WISH, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
     )
-    lister = SimpleNamespace(list=lambda kind: kept[kind], context=context, now=NOW)
+    lister = SimpleNamespace(list=lambda kind: kept[kind.KIND], context=context, now=NOW)
     (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
     return [type(one) for one in controller.reconcile(cast("Lister", lister))]
 

@@ -33,12 +33,12 @@ class Kept:
         self.looked_for = 0
         self._number = 0
 
-    def list(self, kind: str) -> list[Any]:
+    def list_kind(self, kind: str) -> list[Any]:
         return [item for key, item in self.objects.items() if key.kind == kind]
 
-    def get(self, kind: str, name: str, namespace: str) -> Any:
+    def get(self, kind: type[Object], name: str, namespace: str) -> Any:
         self.looked_for += 1
-        return self.objects.get(Key(kind, namespace, name))
+        return self.objects.get(Key(kind.KIND, namespace, name))
 
     def put(self, item: Object) -> None:
         self._number += 1
@@ -65,7 +65,7 @@ class Kept:
                 break
             for write in written:
                 self.drop(write.item) if isinstance(write, ForceDelete) else self.put(write.item)  # type: ignore[union-attr]
-        services, pods, known, slices = map(self.list, ENDPOINT_KINDS)
+        services, pods, known, slices = map(self.list_kind, ENDPOINT_KINDS)
         assert list(endpoints.reconcile(services, pods, known, slices, WALL)) == [], "a look at everything finds more"
 
 
@@ -87,7 +87,7 @@ def backend(number: int, ready: bool = True, **labels: str) -> Pod:
 def ready_of(kept: Kept, name: str) -> set[str]:
     return {
         row.addresses[0]
-        for item in kept.list("EndpointSlice")
+        for item in kept.list_kind("EndpointSlice")
         if item.metadata.labels[SERVICE_LABEL] == name
         for row in item.endpoints
         if row.conditions.ready
@@ -130,7 +130,7 @@ def test_however_things_change_the_work_is_that_of_a_look_at_everything(seed: in
     chance, kept = random.Random(seed), Kept()
     for _ in range(60):
         name, value = f"s{chance.randrange(4)}", chance.choice("abc")
-        there = [item for kind in ENDPOINT_KINDS for item in kept.list(kind)]
+        there = [item for kind in ENDPOINT_KINDS for item in kept.list_kind(kind)]
         what = chance.randrange(6)
         if what == 0:
             kept.put(service(name, app=value))
@@ -138,7 +138,7 @@ def test_however_things_change_the_work_is_that_of_a_look_at_everything(seed: in
             kept.put(service(name))
         elif what == 2 and there:
             kept.drop(chance.choice(there))
-        elif what == 3 and (slices := kept.list("EndpointSlice")):
+        elif what == 3 and (slices := kept.list_kind("EndpointSlice")):
             item = chance.choice(slices)
             kept.put(replace(item, endpoints=(), metadata=replace(item.metadata, labels={SERVICE_LABEL: name})))
         else:
