@@ -98,10 +98,10 @@ def _check(arguments: argparse.Namespace) -> int:
     code = 0
     for name in arguments.files:
         text = sys.stdin.read() if name == "-" else Path(name).read_text()
-        for document in manifest.read(text):
+        for document in manifest.parse_manifest(text):
             where = f"{name} document {document.number}"
-            if document.problems:
-                print(manifest.refusal(where, document.problems))
+            if document.errors:
+                print(manifest.format_errors(where, document.errors))
                 code = 1
             else:
                 print(f"{where}: accepted")

@@ -62,11 +62,11 @@ async def _submit(arguments: argparse.Namespace, http: aiohttp.ClientSession) ->
     """Every document for itself: what is refused keeps nothing else from being submitted."""
     code = 0
     for file in arguments.files:
-        for document in manifest.read(_text(file)):
+        for document in manifest.parse_manifest(_text(file)):
             where = f"{file} document {document.number}"
-            problems = document.problems or tuple(_unfit(document.obj))
+            problems = document.errors or tuple(_unfit(document.obj))
             if problems or not isinstance(document.obj, Pod):
-                print(manifest.refusal(where, problems))
+                print(manifest.format_errors(where, problems))
                 code = 1
                 continue
             try:

@@ -179,17 +179,17 @@ def status_cause(problem: FieldError) -> StatusCause:
 def _problem_message(problem: FieldError) -> str:
     match problem.reason:
         case schema.MISSING:
-            return f"Required value: {problem.wanted}"
+            return f"Required value: {problem.detail}"
         case schema.FORBIDDEN:
-            return f"Forbidden: {problem.wanted}"
+            return f"Forbidden: {problem.detail}"
         case schema.DUPLICATE:
-            return f"Duplicate value: {problem.found}: {problem.wanted}"
+            return f"Duplicate value: {problem.found}: {problem.detail}"
         case schema.NOT_SUPPORTED:
-            return f"Unsupported value: {problem.found}: {problem.wanted}"
+            return f"Unsupported value: {problem.found}: {problem.detail}"
         case schema.UNKNOWN:
-            return f'unknown field "{problem.path}"{problem.wanted}'
+            return f'unknown field "{problem.path}"{problem.detail}'
         case _:
-            return f"Invalid value: {problem.found}: {problem.wanted}"
+            return f"Invalid value: {problem.found}: {problem.detail}"
 
 
 def invalid(kind: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:

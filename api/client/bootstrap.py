@@ -37,7 +37,7 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
 
     `client` must have an administrator's credentials, because the API server approves requests only of those by itself.
     """
-    if wrong := names.dns_subdomain(node):
+    if wrong := names.dns_subdomain_error(node):
         raise ClientError(f"{node!r} is not a valid name of a node: {wrong}")
     key = await asyncio.to_thread(keys.new_key)
     spec = CertificateSigningRequestSpec(

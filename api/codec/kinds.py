@@ -1,4 +1,4 @@
-"""The kinds of the API and the paths of their collections. Pure."""
+"""The kinds of the API, and the plural names of their collections. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from api.meta.types import Object
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace, PodAddress, SlimPod
 
-_KEPT: dict[type[Object], str] = {
+_PLURALS: dict[type[Object], str] = {
     Namespace: "namespaces",
     Node: "nodes",
     Pod: "pods",
@@ -34,19 +34,30 @@ _KEPT: dict[type[Object], str] = {
     CertificateSigningRequest: "certificatesigningrequests",
 }
 
-KINDS = tuple(_KEPT)
+KINDS = tuple(_PLURALS)
+"""The kinds that a manifest may contain."""
 
 PLURALS: dict[type[Object], str] = {
-    **_KEPT,
+    **_PLURALS,
     PodAddress: "podaddresses",
     SlimPod: "pods",
     OlderEndpointSlice: "endpointslices",
 }
-"""Also of other forms of these."""
+"""The plural names of these kinds, and of the other forms in which they are read."""
 
 NAMESPACED: frozenset[type[Object]] = frozenset(
     {
-        *(Pod, ConfigMap, Secret, Event, Lease, PersistentVolumeClaim, Service, Endpoints, EndpointSlice),
-        *(PodAddress, SlimPod, OlderEndpointSlice),
+        Pod,
+        ConfigMap,
+        Secret,
+        Event,
+        Lease,
+        PersistentVolumeClaim,
+        Service,
+        Endpoints,
+        EndpointSlice,
+        PodAddress,
+        SlimPod,
+        OlderEndpointSlice,
     }
 )

@@ -15,25 +15,28 @@ from api.validation.registry import decode
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a manifest, or why it is none; `number` counts from 1."""
+    """An object of a manifest, or its errors. `number` counts from 1."""
 
     number: int
     obj: Object | None
-    problems: tuple[FieldError, ...]
+    errors: tuple[FieldError, ...]
     warnings: tuple[str, ...] = ()
 
 
-def read(text: str) -> tuple[Document, ...]:
-    """Every document of a manifest; unknown fields are problems here, and what cannot be read stops no other."""
-    found = [item for plain in yaml.parse(text) for item in _items(plain)]
+def parse_manifest(text: str) -> tuple[Document, ...]:
+    """Return every document of a manifest.
+
+    A document with errors does not affect the others. Unknown fields are errors.
+    """
+    plain_documents = [item for document in yaml.parse(text) for item in _list_items(document)]
     return tuple(
-        Document(number, None, item.problems) if item.problems else _read_one(number, item.value)
-        for number, item in enumerate(found, 1)
+        Document(number, None, plain.errors) if plain.errors else _decode_document(number, plain.value)
+        for number, plain in enumerate(plain_documents, 1)
     )
 
 
-def _items(plain: PlainDocument) -> Iterator[PlainDocument]:
-    """The items of a list; those of a PodList need not say that they are Pods."""
+def _list_items(plain: PlainDocument) -> Iterator[PlainDocument]:
+    """Yield the items of a list, or the document itself. Items of a PodList may omit apiVersion and kind."""
     document = plain.value
     kind = document.get("kind") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(kind, str) or not kind.endswith("List"):
@@ -43,33 +46,36 @@ def _items(plain: PlainDocument) -> Iterator[PlainDocument]:
     if not isinstance(items, list):
         yield PlainDocument(None, (FieldError("items", quoted(items), "a list is accepted"),))
         return
-    known = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    item_type: dict[str, object] = {}
+    if kind != "List":
+        item_type = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
     for item in items:
-        yield PlainDocument({**known, **item} if isinstance(item, dict) else item)
+        yield PlainDocument({**item_type, **item} if isinstance(item, dict) else item)
 
 
-def _read_one(number: int, document: object) -> Document:
+def _decode_document(number: int, document: object) -> Document:
     if not isinstance(document, dict):
         return Document(number, None, (FieldError("the document", quoted(document), "an object is accepted"),))
-    version, name = document.get("apiVersion"), document.get("kind")
+    api_version = document.get("apiVersion")
+    kind_name = document.get("kind")
     for kind in KINDS:
-        if (version, name) == (kind.API_VERSION, kind.KIND):
-            obj, problems, warnings = decode(kind, document)
-            return Document(number, None if problems else obj, problems, warnings)
+        if (api_version, kind_name) == (kind.API_VERSION, kind.KIND):
+            obj, errors, warnings = decode(kind, document)
+            return Document(number, None if errors else obj, errors, warnings)
     accepted = ", ".join(f"{kind.API_VERSION} {kind.KIND}" for kind in KINDS)
-    found = f"{quoted(version)} {quoted(name)}"
+    found = f"{quoted(api_version)} {quoted(kind_name)}"
     return Document(number, None, (FieldError("apiVersion and kind", found, f"accepted are {accepted}"),))
 
 
-def refusal(source: str, problems: tuple[FieldError, ...]) -> str:
-    """The problems of one document as a person wants to read them: a headline, then one line each."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    width = max(len(problem.path) for problem in problems)
-    lines = [f"  {problem.path.ljust(width)}  {_sentence(problem)}" for problem in problems]
+def format_errors(source: str, errors: tuple[FieldError, ...]) -> str:
+    """Return the errors of one document as text: a headline, then one line for each error."""
+    count = "1 problem" if len(errors) == 1 else f"{len(errors)} problems"
+    width = max(len(error.path) for error in errors)
+    lines = [f"  {error.path.ljust(width)}  {_message(error)}" for error in errors]
     return "\n".join([f"{source}: not accepted ({count})", *lines])
 
 
-def _sentence(problem: FieldError) -> str:
-    if problem.reason == UNKNOWN:
-        return f"is not a field{problem.wanted}"
-    return str(problem).removeprefix(f"{problem.path}: ")
+def _message(error: FieldError) -> str:
+    if error.reason == UNKNOWN:
+        return f"is not a field{error.detail}"
+    return str(error).removeprefix(f"{error.path}: ")

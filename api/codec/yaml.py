@@ -1,8 +1,8 @@
-"""Decodes YAML or JSON text into plain documents that JSON can hold, or says why it cannot. Pure.
+"""Decodes YAML or JSON text into plain documents that JSON can represent. Pure.
 
-A text from anybody may be anything: too deep for the parser, a few anchors that stand for billions of values, dates,
-sets, numbers beyond 64 bits. What comes out of here holds only what JSON holds, is not deeper than DEEPEST and not
-larger than LARGEST, so that whoever reads it further need not fear it.
+The text is not trusted. It may be too deep for the parser, have anchors that expand to billions of values, or hold
+dates, sets and numbers beyond 64 bits. A decoded document holds only JSON values, has at most MAX_DEPTH levels and at
+most MAX_VALUES values, so that further processing is safe.
 """
 
 from __future__ import annotations
@@ -18,97 +18,102 @@ import yaml
 
 from api.meta.schema import FieldError, quoted
 
-DEEPEST = 64
-LARGEST = 1_000_000
-"""Values in a document; a string counts once more for every 64 characters, an alias as often as it stands."""
+MAX_DEPTH = 64
+MAX_VALUES = 1_000_000
+"""Limit of the values in a document. A string counts once more for every 64 characters, an alias at each use."""
+
+MAX_PATH_LENGTH = 200
+MAX_MESSAGE_LENGTH = 300
 
 
 class _Loader(yaml.SafeLoader):
-    """A time that stands without quotes is a text, as it is in JSON."""
+    """A loader that reads a timestamp without quotes as a string, as JSON has it."""
 
     yaml_implicit_resolvers = {
-        first: [(tag, words) for tag, words in rows if tag != "tag:yaml.org,2002:timestamp"]
-        for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
 
-_MARKER = re.compile(r"^---(?=\s|$)", re.MULTILINE)
-_UNREADABLE = (
+_DOCUMENT_MARKER = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_PARSER_ERRORS = (
     yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError,
 )  # fmt: skip
-"""What the YAML parser raises, besides its own errors, on scalars that are not what their tag says."""
+"""Exceptions of the YAML parser. Besides its own, it raises these on scalars that do not match their tag."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainDocument:
-    """One document: its value, or its problems."""
+    """A document: its value, or its errors."""
 
     value: object
-    problems: tuple[FieldError, ...] = ()
+    errors: tuple[FieldError, ...] = ()
 
 
 def parse(text: str) -> tuple[PlainDocument, ...]:
-    """Every document of a text that is not empty; one that cannot be read does not stop the others."""
+    """Return every document of a text that is not empty. A document with errors does not affect the others."""
     if text.lstrip()[:1] in ("{", "["):
         try:
-            return (_examined(msgspec.json.decode(text)),)
+            return (_checked(msgspec.json.decode(text)),)
         except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            pass  # YAML has flow collections that begin as JSON does.
-    return tuple(document for document in _yaml(text) if document.value is not None or document.problems)
+            pass  # A YAML flow collection begins like JSON.
+    return tuple(document for document in _yaml_documents(text) if document.value is not None or document.errors)
 
 
-def _yaml(text: str) -> Iterator[PlainDocument]:
-    begins = [0, *(found.start() for found in _MARKER.finditer(text)), len(text)]
-    for begin, end in pairwise(begins):
-        # Lines before the document stay as empty ones, so that an error names the line of the file.
-        part = "\n" * text.count("\n", 0, begin) + text[begin:end]
+def _yaml_documents(text: str) -> Iterator[PlainDocument]:
+    boundaries = [0, *(marker.start() for marker in _DOCUMENT_MARKER.finditer(text)), len(text)]
+    for start, end in pairwise(boundaries):
+        # Each earlier line is replaced by an empty one, so that the parser reports the line number of the file.
+        part = "\n" * text.count("\n", 0, start) + text[start:end]
         try:
             value = yaml.load(part, _Loader)
-        except _UNREADABLE as error:
-            words = " ".join(str(error).split()) or type(error).__name__
-            yield PlainDocument(None, (FieldError("the document", "not YAML", words[:300]),))
+        except _PARSER_ERRORS as error:
+            message = " ".join(str(error).split()) or type(error).__name__
+            yield PlainDocument(None, (FieldError("the document", "not YAML", message[:MAX_MESSAGE_LENGTH]),))
         else:
-            yield _examined(value)
+            yield _checked(value)
 
 
-def _examined(value: object) -> PlainDocument:
-    problems = tuple(_foreign(value))
-    return PlainDocument(None if problems else value, problems)
+def _checked(value: object) -> PlainDocument:
+    errors = tuple(_json_errors(value))
+    return PlainDocument(None if errors else value, errors)
 
 
-def _foreign(document: object) -> Iterator[FieldError]:
-    """What no JSON document holds, and what is too deep or too large."""
-    size, waiting = 0, [("", 0, document)]
-    while waiting:
-        path, depth, value = waiting.pop()
-        size += 1 + (len(value) // 64 if isinstance(value, str) else 0)
-        if size > LARGEST:
-            yield FieldError("the document", f"more than {LARGEST} values", "a smaller document is accepted")
+def _json_errors(document: object) -> Iterator[FieldError]:
+    """Yield an error for each value that JSON cannot represent, and if the document is too deep or too large."""
+    values = 0
+    pending = [("", 0, document)]
+    while pending:
+        path, depth, value = pending.pop()
+        values += 1 + (len(value) // 64 if isinstance(value, str) else 0)
+        if values > MAX_VALUES:
+            yield FieldError("the document", f"more than {MAX_VALUES} values", "a smaller document is accepted")
             return
-        if depth > DEEPEST:
-            yield FieldError(_short(path), "too deep", f"{DEEPEST} levels are accepted")
+        if depth > MAX_DEPTH:
+            yield FieldError(_shortened(path), "too deep", f"{MAX_DEPTH} levels are accepted")
             return
         if isinstance(value, dict):
-            good = [key for key in value if isinstance(key, str) and _is_text(key)]
-            for key in value.keys() - set(good):
-                yield FieldError(_short(path), f"a key {_words(key)}", "keys are strings; put it in quotes")
-            waiting += [(f"{path}.{key}" if path else key, depth + 1, value[key]) for key in reversed(good)]
+            keys = [key for key in value if isinstance(key, str) and _is_encodable(key)]
+            for key in value.keys() - set(keys):
+                yield FieldError(_shortened(path), f"a key {_described(key)}", "keys are strings; put it in quotes")
+            pending += [(f"{path}.{key}" if path else key, depth + 1, value[key]) for key in reversed(keys)]
         elif isinstance(value, list):
-            waiting += [(f"{path}[{n}]", depth + 1, value[n]) for n in reversed(range(len(value)))]
+            pending += [(f"{path}[{index}]", depth + 1, value[index]) for index in reversed(range(len(value)))]
         elif not _is_scalar(value):
-            yield FieldError(_short(path), _words(value), "text, numbers up to 64 bits, true and false are accepted")
+            accepted = "text, numbers up to 64 bits, true and false are accepted"
+            yield FieldError(_shortened(path), _described(value), accepted)
 
 
 def _is_scalar(value: object) -> bool:
     if isinstance(value, str):
-        return _is_text(value)
+        return _is_encodable(value)
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**63)
 
 
-def _is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8 (a lone half of a surrogate pair cannot)."""
+def _is_encodable(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8. A lone half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -116,9 +121,11 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _words(value: object) -> str:
-    return f"beyond 64 bits ({value.bit_length()})" if isinstance(value, int) and abs(value) >= 2**63 else quoted(value)
+def _described(value: object) -> str:
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return f"beyond 64 bits ({value.bit_length()})"
+    return quoted(value)
 
 
-def _short(path: str) -> str:
-    return path[:200] or "the document"
+def _shortened(path: str) -> str:
+    return path[:MAX_PATH_LENGTH] or "the document"

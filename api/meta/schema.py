@@ -1,4 +1,4 @@
-"""Check that a JSON document has the shape of a struct; report each mismatch by path as a FieldError. Pure."""
+"""Checks that a JSON document has the shape of a struct; each mismatch is a FieldError with its path. Pure."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ UNKNOWN = "UnknownField"
 
 
 class FieldError(NamedTuple):
-    """One thing that is wrong with a document.
+    """An error in a document (Kubernetes: field.Error).
 
-    `path` is written as in Kubernetes (`spec.containers[1].image`), `found` shows the value, `wanted` says what is
-    accepted, `reason` is a cause of a Kubernetes Status, or UnknownField.
+    `path` is written as in Kubernetes (`spec.containers[1].image`). `found` is the value as text. `detail` says what is
+    accepted. `reason` is a cause of a Kubernetes Status, or UnknownField.
     """
 
     path: str
     found: str
-    wanted: str
+    detail: str
     reason: str = INVALID
 
     def __str__(self) -> str:
         if self.reason == MISSING:
-            return f"{self.path}: is missing; {self.wanted}"
+            return f"{self.path}: is missing; {self.detail}"
         if self.reason == UNKNOWN:
-            return f"{self.path}: is not a field{self.wanted}"
-        return f"{self.path}: is {self.found}; {self.wanted}"
+            return f"{self.path}: is not a field{self.detail}"
+        return f"{self.path}: is {self.found}; {self.detail}"
 
 
 def shape_errors(kind: type[msgspec.Struct], document: object) -> Iterator[FieldError]:
-    """Every place where the document does not have the shape of `kind`, in the order of the document."""
+    """Yield an error for each place where a document does not have the shape of `kind`, in document order."""
     yield from _walk(_info(kind), document, "")
 
 
@@ -70,24 +70,24 @@ def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator
         return
     fields = {field.encode_name: field for field in info.fields}
     for key, item in value.items():
-        place = f"{path}.{key}" if path else str(key) or '""'
+        item_path = f"{path}.{key}" if path else str(key) or '""'
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1)
-            yield FieldError(place, quoted(item), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)
+            yield FieldError(item_path, quoted(item), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)
         elif item is not None:
-            yield from _walk(fields[key].type, item, place)
+            yield from _walk(fields[key].type, item, item_path)
     for key, field in fields.items():
         if field.required and value.get(key) is None:
-            place = f"{path}.{key}" if path else key
-            yield FieldError(place, "null", f"{_name(field.type)} is required", MISSING)
+            item_path = f"{path}.{key}" if path else key
+            yield FieldError(item_path, "null", f"{_name(field.type)} is required", MISSING)
 
 
 def _walk_list(info: inspect.VarTupleType, value: object, path: str) -> Iterator[FieldError]:
     if not isinstance(value, list | tuple):
         yield _mismatch(path, value, "a list is accepted")
         return
-    for number, item in enumerate(value):
-        yield from _walk(info.item_type, item, f"{path}[{number}]")
+    for index, item in enumerate(value):
+        yield from _walk(info.item_type, item, f"{path}[{index}]")
 
 
 def _walk_map(info: inspect.DictType, value: object, path: str) -> Iterator[FieldError]:
@@ -140,12 +140,12 @@ def _name(info: inspect.Type) -> str:
     return names.get(type(info), "an object")
 
 
-def _mismatch(path: str, value: object, wanted: str) -> FieldError:
-    return FieldError(path or "the document", quoted(value), wanted)
+def _mismatch(path: str, value: object, detail: str) -> FieldError:
+    return FieldError(path or "the document", quoted(value), detail)
 
 
 def quoted(value: Any) -> str:
-    """A value as it may stand in a message: JSON, cut at 60 characters."""
+    """Return a value as text for a message: JSON, cut to 60 characters."""
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError):
@@ -154,7 +154,7 @@ def quoted(value: Any) -> str:
 
 
 def without_nulls(value: object) -> object:
-    """The document with every field dropped that is null, which means the same as absent."""
+    """Return a document without fields that are null, because null means the same as absent."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -163,14 +163,14 @@ def without_nulls(value: object) -> object:
 
 
 def unsupported_values(*rows: tuple[str, str, tuple[str, ...]]) -> Iterator[FieldError]:
-    """A problem for each (path, value, accepted) whose value is neither empty nor accepted."""
+    """Yield an error for each (path, value, accepted values) whose value is neither empty nor accepted."""
     for path, value, accepted in rows:
         if value and value not in accepted:
             yield FieldError(path, quoted(value), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
 
 
 def duplicate_values(path: str, values: list[str]) -> Iterator[FieldError]:
-    """A problem for each value that stood before; `path` has a `{}` for its number."""
-    for number, value in enumerate(values):
-        if value and value in values[:number]:
-            yield FieldError(path.format(number), quoted(value), "must be unique", DUPLICATE)
+    """Yield an error for each value that occurs earlier in the list. `{}` in `path` stands for the index."""
+    for index, value in enumerate(values):
+        if value and value in values[:index]:
+            yield FieldError(path.format(index), quoted(value), "must be unique", DUPLICATE)

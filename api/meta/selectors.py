@@ -6,31 +6,36 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from api.meta import names
-from api.meta.names import label_key, label_value
+from api.meta.names import label_key_error, label_value_error
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.types import Value
 
 _TOKEN = re.compile(r"\s*(==|!=|[()=,!<>]|[^\s()=,!<>]+|$)")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _SYMBOLS = frozenset(("==", "!=", "(", ")", "=", ",", "!", "<", ">", ""))
-_OPERATORS = {"=": "in", "==": "in", "!=": "notin", "in": "in", "notin": "notin", ">": "gt", "<": "lt"}
+_TEXT_OPERATORS = {"=": "in", "==": "in", "!=": "notin", "in": "in", "notin": "notin", ">": "gt", "<": "lt"}
+
+OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+"""Operator of a LabelSelectorRequirement → operator of a Requirement."""
 
 
 class BadSelector(ValueError):
-    """`str(error)` is the sentence that clients of the reference know."""
+    """A selector that cannot be parsed. The message is that of Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """`operator` is one of in, notin, exists, absent, gt, lt; the last two compare with the one value as a number."""
+    """A condition on the value of one key.
+
+    `operator` is in, notin, exists, absent, gt or lt. The operators gt and lt compare with one value as an integer.
+    """
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether labels fulfil it; an absent key fulfils `notin`."""
+        """Return whether labels fulfil the requirement. An absent key fulfils `notin`."""
         if self.operator == "exists":
             return self.key in labels
         if self.operator == "absent":
@@ -38,11 +43,11 @@ class Requirement:
         if self.operator == "in":
             return labels.get(self.key) in self.values
         if self.operator in ("gt", "lt"):
-            return self._compares(labels.get(self.key, ""))
+            return self._matches_number(labels.get(self.key, ""))
         return labels.get(self.key) not in self.values
 
-    def _compares(self, text: str) -> bool:
-        if _WHOLE.fullmatch(text) is None:
+    def _matches_number(self, text: str) -> bool:
+        if _INTEGER.fullmatch(text) is None:
             return False
         (limit,) = map(int, self.values)
         return int(text) > limit if self.operator == "gt" else int(text) < limit
@@ -50,31 +55,34 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """All requirements hold; none at all matches everything."""
+    """A conjunction of requirements. Without requirements it matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels (or fields) is selected."""
+        """Return whether an object with these labels (or fields) is selected."""
         return all(requirement.matches(labels) for requirement in self.requirements)
 
-    def asks_exactly(self, key: str) -> str | None:
-        """The single value that `key` must have, if the selector demands one."""
+    def required_value(self, key: str) -> str | None:
+        """Return the only value that a key may have, None if the selector allows several."""
         for requirement in self.requirements:
             if requirement.key == key and requirement.operator == "in" and len(requirement.values) == 1:
                 return next(iter(requirement.values))
         return None
 
 
-def parse_labels(text: str) -> Selector:
-    """Read a label selector. Raises BadSelector."""
+# --- parsing ----------------------------------------------------------------------------------------------------------
+
+
+def parse_label_selector(text: str) -> Selector:
+    """Parse a label selector. Raises BadSelector."""
     tokens = _Tokens(text)
     requirements: list[Requirement] = []
     while tokens.next:
         if tokens.next != "!" and tokens.next in _SYMBOLS:
             raise BadSelector(f"found '{tokens.next}', expected: !, identifier, or 'end of string'")
         try:
-            requirements.append(_requirement(tokens))
+            requirements.append(_parse_requirement(tokens))
         except BadSelector as error:
             raise BadSelector(f"unable to parse requirement: {error}") from error
         if tokens.next not in (",", ""):
@@ -85,80 +93,84 @@ def parse_labels(text: str) -> Selector:
 
 
 class _Tokens:
-    """The words and symbols of a selector, one after the other; `next` is empty at the end."""
+    """The identifiers and symbols of a selector. `next` is the first one that was not taken, empty at the end."""
 
     def __init__(self, text: str) -> None:
-        self._found = _TOKEN.finditer(text)
+        self._matches = _TOKEN.finditer(text)
         self.next = ""
         self.take()
 
     def take(self) -> str:
-        """The next one, which is then behind."""
-        taken, found = self.next, next(self._found, None)
-        self.next = found[1] if found is not None else ""
-        return taken
+        """Return the next token, and advance."""
+        token = self.next
+        match = next(self._matches, None)
+        self.next = match[1] if match is not None else ""
+        return token
 
-    def take_word(self) -> str:
-        """The next one, which must not be a symbol. Raises BadSelector."""
+    def take_identifier(self) -> str:
+        """Return the next token, and advance. Raises BadSelector if it is a symbol."""
         if self.next in _SYMBOLS:
             raise BadSelector(f"found '{self.next}', expected: identifier")
         return self.take()
 
 
-def _requirement(tokens: _Tokens) -> Requirement:
-    absent = tokens.next == "!"
-    if absent:
+def _parse_requirement(tokens: _Tokens) -> Requirement:
+    must_be_absent = tokens.next == "!"
+    if must_be_absent:
         tokens.take()
-    key = tokens.take_word()
-    if label_key(key):
-        raise BadSelector(f'<nil>: Invalid value: "{key}": {label_key(key)}')
-    if absent or tokens.next in ("", ","):
-        return Requirement(key, "absent" if absent else "exists")
-    sign = tokens.take()
-    if sign not in _OPERATORS:
-        raise BadSelector(f"found '{sign}', expected: in, notin, =, ==, !=, gt, lt")
-    values = _values(tokens) if sign in ("in", "notin") else ["" if tokens.next in ("", ",") else tokens.take_word()]
-    for number, value in enumerate(values):
-        place = f'values[{number}][{key}]: Invalid value: "{value}"'
-        if sign in "<>" and _WHOLE.fullmatch(value) is None:
-            raise BadSelector(f"{place}: for 'Gt', 'Lt' operators, the value must be an integer")
-        if label_value(value):
-            raise BadSelector(f"{place}: {label_value(value)}")
-    return Requirement(key, _OPERATORS[sign], frozenset(values))
+    key = tokens.take_identifier()
+    if error := label_key_error(key):
+        raise BadSelector(f'<nil>: Invalid value: "{key}": {error}')
+    if must_be_absent or tokens.next in ("", ","):
+        return Requirement(key, "absent" if must_be_absent else "exists")
+    operator = tokens.take()
+    if operator not in _TEXT_OPERATORS:
+        raise BadSelector(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+    if operator in ("in", "notin"):
+        values = _parse_values(tokens)
+    else:
+        values = ["" if tokens.next in ("", ",") else tokens.take_identifier()]
+    for index, value in enumerate(values):
+        prefix = f'values[{index}][{key}]: Invalid value: "{value}"'
+        if operator in "<>" and _INTEGER.fullmatch(value) is None:
+            raise BadSelector(f"{prefix}: for 'Gt', 'Lt' operators, the value must be an integer")
+        if error := label_value_error(value):
+            raise BadSelector(f"{prefix}: {error}")
+    return Requirement(key, _TEXT_OPERATORS[operator], frozenset(values))
 
 
-def _values(tokens: _Tokens) -> list[str]:
-    """A list in brackets; nothing between two commas is the empty value."""
+def _parse_values(tokens: _Tokens) -> list[str]:
+    """Parse a list in parentheses. An omitted value is the empty value."""
     if tokens.next != "(":
         raise BadSelector(f"found '{tokens.next}' expected: '('")
     tokens.take()
     values = []
     while True:
-        values.append("" if tokens.next in (",", ")") else tokens.take_word())
+        values.append("" if tokens.next in (",", ")") else tokens.take_identifier())
         if tokens.next not in (",", ")"):
             raise BadSelector(f"found '{tokens.next}', expected: ',' or ')'")
         if tokens.take() == ")":
             return values
 
 
-def parse_fields(text: str, known: frozenset[str]) -> Selector:
-    """Read a field selector over the `known` field paths. Raises BadSelector."""
+def parse_field_selector(text: str, supported: frozenset[str]) -> Selector:
+    """Parse a field selector over the `supported` field paths. Raises BadSelector."""
     requirements = []
     for part in filter(None, text.split(",")):
         key, operator, value = re.fullmatch(r"([^=!]*)(==|!=|=)?(.*)", part, re.DOTALL).groups()  # type: ignore[union-attr]
         if operator is None:
             raise BadSelector(f"invalid selector: {text!r}; can't understand {part!r}")
-        if key not in known:
+        if key not in supported:
             raise BadSelector(f"field label not supported: {key}")
         requirements.append(Requirement(key, "notin" if operator == "!=" else "in", frozenset({value})))
     return Selector(tuple(requirements))
 
 
-OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
+# --- LabelSelector ----------------------------------------------------------------------------------------------------
 
 
 class LabelSelectorRequirement(Value, frozen=True):
-    """`operator` is In, NotIn, Exists or DoesNotExist."""
+    """A requirement on one label. `operator` is In, NotIn, Exists or DoesNotExist."""
 
     key: str
     operator: str
@@ -166,48 +178,52 @@ class LabelSelectorRequirement(Value, frozen=True):
 
 
 class LabelSelector(Value, frozen=True):
-    """All of it must hold; an empty one selects everything."""
+    """A selector of objects by their labels. All parts must match; an empty selector matches every object."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-def selector(wish: LabelSelector) -> Selector:
-    """The same, ready to be asked."""
-    labels = [Requirement(key, "in", frozenset({value})) for key, value in sorted(wish.match_labels.items())]
-    rows = [Requirement(row.key, OPERATORS[row.operator], frozenset(row.values)) for row in wish.match_expressions]
-    return Selector((*labels, *rows))
+def compile_selector(selector: LabelSelector) -> Selector:
+    """Return the Selector of a LabelSelector."""
+    labels = [Requirement(key, "in", frozenset({value})) for key, value in sorted(selector.match_labels.items())]
+    expressions = [
+        Requirement(expression.key, OPERATORS[expression.operator], frozenset(expression.values))
+        for expression in selector.match_expressions
+    ]
+    return Selector((*labels, *expressions))
 
 
-def shown_selector(wish: LabelSelector | None) -> str:
-    """For people, as the reference writes it: a=b,c in (d,e),!f"""
-    if wish is None or not (wish.match_labels or wish.match_expressions):
+def format_selector(selector: LabelSelector | None) -> str:
+    """Return a selector as kubectl prints it: `a=b,c in (d,e),!f`."""
+    if selector is None or not (selector.match_labels or selector.match_expressions):
         return "<none>"
-    parts = [f"{key}={value}" for key, value in sorted(wish.match_labels.items())]
-    for row in wish.match_expressions:
-        if row.operator in ("In", "NotIn"):
-            parts.append(f"{row.key} {row.operator.lower()} ({','.join(sorted(row.values))})")
+    parts = [f"{key}={value}" for key, value in sorted(selector.match_labels.items())]
+    for expression in selector.match_expressions:
+        if expression.operator in ("In", "NotIn"):
+            values = ",".join(sorted(expression.values))
+            parts.append(f"{expression.key} {expression.operator.lower()} ({values})")
         else:
-            parts.append(row.key if row.operator == "Exists" else f"!{row.key}")
+            parts.append(expression.key if expression.operator == "Exists" else f"!{expression.key}")
     return ",".join(parts)
 
 
-def check_selector(path: str, wish: LabelSelector) -> Iterator[FieldError]:
-    """Every problem, by path."""
-    for key, value in wish.match_labels.items():
-        if names.label_key(key):
-            yield FieldError(f"{path}.matchLabels", quoted(key), names.label_key(key))
-        if names.label_value(value):
-            yield FieldError(f"{path}.matchLabels[{key}]", quoted(value), names.label_value(value))
-    for number, row in enumerate(wish.match_expressions):
-        place = f"{path}.matchExpressions[{number}]"
-        if names.label_key(row.key):
-            yield FieldError(f"{place}.key", quoted(row.key), names.label_key(row.key))
-        if row.operator not in OPERATORS:
-            yield FieldError(
-                f"{place}.operator", quoted(row.operator), f"{', '.join(OPERATORS)} are accepted", NOT_SUPPORTED
-            )
-        elif row.operator in ("In", "NotIn") and not row.values:
-            yield FieldError(f"{place}.values", "[]", f"{row.operator} needs at least one value", MISSING)
-        elif row.operator in ("Exists", "DoesNotExist") and row.values:
-            yield FieldError(f"{place}.values", quoted(row.values), f"{row.operator} has no values")
+def check_selector(path: str, selector: LabelSelector) -> Iterator[FieldError]:
+    """Yield the errors of a LabelSelector."""
+    for key, value in selector.match_labels.items():
+        if error := label_key_error(key):
+            yield FieldError(f"{path}.matchLabels", quoted(key), error)
+        if error := label_value_error(value):
+            yield FieldError(f"{path}.matchLabels[{key}]", quoted(value), error)
+    for index, expression in enumerate(selector.match_expressions):
+        operator = expression.operator
+        expression_path = f"{path}.matchExpressions[{index}]"
+        if error := label_key_error(expression.key):
+            yield FieldError(f"{expression_path}.key", quoted(expression.key), error)
+        if operator not in OPERATORS:
+            accepted = f"{', '.join(OPERATORS)} are accepted"
+            yield FieldError(f"{expression_path}.operator", quoted(operator), accepted, NOT_SUPPORTED)
+        elif operator in ("In", "NotIn") and not expression.values:
+            yield FieldError(f"{expression_path}.values", "[]", f"{operator} needs at least one value", MISSING)
+        elif operator in ("Exists", "DoesNotExist") and expression.values:
+            yield FieldError(f"{expression_path}.values", quoted(expression.values), f"{operator} has no values")

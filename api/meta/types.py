@@ -7,40 +7,48 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 import msgspec
 
 Json = Any
-"""A piece of JSON that is kept as it came."""
-
+"""JSON that is stored unchanged."""
 
 KEYS, SET = "keys", "set"
+"""Keys of the extra data by which lists and maps are marked."""
 
 
 def merge_keys(*keys: str) -> msgspec.Meta:
-    """Marks a list whose items a patch or an apply joins one by one, told apart by these fields (on the wire).
+    """Return the mark of a list whose items are merged by these fields (names in JSON).
 
-    A strategic merge patch knows an item by the first of them. A list without a mark is replaced as a whole.
+    A strategic merge patch identifies an item by the first field, an apply by all of them. A patch replaces a list
+    without a mark as a whole.
     """
     return msgspec.Meta(extra={KEYS: keys})
 
 
 MERGED_SET = msgspec.Meta(extra={SET: True})
-"""Marks a list of plain values to which a patch or an apply adds its own."""
+"""Mark of a list of plain values that patches and applies merge as a set."""
 
 ATOMIC = msgspec.Meta(extra={KEYS: ()})
-"""Marks a map that an apply owns as a whole."""
+"""Mark of a map that an apply owns as a whole."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of every part of an object."""
+    """Base of objects and of their parts."""
 
 
 class ObjectFieldSelector(Value, frozen=True):
-    """A field of the pod itself; `api.fields` knows which there are."""
+    """A field of the pod itself.
+
+    `field_path` is its path, such as `metadata.labels['KEY']`. `api_version` is the version of its schema.
+    """
 
     field_path: str
     api_version: str = ""
 
 
 class ResourceFieldSelector(Value, frozen=True):
-    """A limit or request of one container, such as `limits.memory`, in units of `divisor`."""
+    """A limit or request of one container.
+
+    `resource` is its name, such as `limits.memory`. `container_name` is the container. `divisor` is the unit in which
+    the value is written.
+    """
 
     resource: str
     container_name: str = ""
@@ -48,13 +56,17 @@ class ResourceFieldSelector(Value, frozen=True):
 
 
 class LocalObjectReference(Value, frozen=True):
-    """An object of the same namespace."""
+    """A reference to an object in the same namespace."""
 
     name: str = ""
 
 
 class ObjectReference(Value, frozen=True):
-    """Another object, as far as it is named."""
+    """A reference to another object, or to a part of it.
+
+    `api_version` and `kind` are those of the object, as are `namespace`, `name`, `uid` and `resource_version`.
+    `field_path` is the part of the object that is meant, such as `spec.containers{web}`.
+    """
 
     api_version: str = ""
     kind: str = ""
@@ -66,6 +78,12 @@ class ObjectReference(Value, frozen=True):
 
 
 class OwnerReference(Value, frozen=True):
+    """A reference to the owner of an object, which is deleted with its last owner.
+
+    `controller` says whether the owner is the controller that manages the object. `block_owner_deletion` delays a
+    foreground deletion of the owner until this object is deleted.
+    """
+
     api_version: str
     kind: str
     name: str
@@ -75,16 +93,17 @@ class OwnerReference(Value, frozen=True):
 
 
 class ObjectMeta(Value, frozen=True):
-    """What every object has: its name, and what the server keeps of it.
+    """The metadata that every object has.
 
-    `name` is unique among the objects of a kind, in its namespace if it has one, and never changes. `generate_name` is
-    the beginning of a name that the server completes, where none is given. `namespace` is the project that the object
-    is in. `uid` tells the object from all others that ever had its name. `resource_version` changes with each change
-    of the object. `generation` counts the changes of what is wished for. `creation_timestamp` is when the object was
-    made. `deletion_timestamp` is when it will be gone, once its deletion was asked for.
-    `deletion_grace_period_seconds` is how long that is after it was asked for. `labels` are names and values by which
-    objects are chosen. `annotations` are names and values that nobody chooses by. `finalizers` name what must be done
-    before the object may go. `managed_fields` tell who set which field. `self_link` is not used any more.
+    `name` is unique among the objects of a kind and namespace, and never changes. `generate_name` is a prefix from
+    which the server generates a name if `name` is empty. `namespace` is the project that contains the object. `uid`
+    identifies the object among all objects that ever had its name. `resource_version` changes with every write of the
+    object. `generation` counts the changes of the desired state. `creation_timestamp` is the time of creation.
+    `deletion_timestamp` is the time at which the object is to be deleted, set when deletion was requested.
+    `deletion_grace_period_seconds` is the time between that request and `deletion_timestamp`. `labels` are keys and
+    values by which objects are selected. `annotations` are keys and values that selectors do not use.
+    `owner_references` are the owners of the object. `finalizers` name the work that must be done before the object is
+    deleted. `managed_fields` record which field manager set which field. `self_link` is no longer used.
     """
 
     name: str = ""
@@ -105,7 +124,12 @@ class ObjectMeta(Value, frozen=True):
 
 
 class Condition(Value, frozen=True):
-    """One row of `status.conditions` of a Node or a Pod; status is True, False or Unknown."""
+    """A condition in the status of a Node, a Pod or another older kind.
+
+    `type` is the condition. `status` is True, False or Unknown. `reason` is a word for programs. `message` is a
+    sentence for people. `last_transition_time` is the time of the last change of `status`. `observed_generation` is the
+    generation of the object for which it holds.
+    """
 
     type: str
     status: str
@@ -118,7 +142,7 @@ class Condition(Value, frozen=True):
 
 
 class StatusCondition(Value, frozen=True, omit_defaults=False):
-    """One row of `status.conditions` of newer kinds (Condition of meta/v1); clients count on all of its fields."""
+    """A condition in the status of newer kinds (meta/v1 Condition). Clients require all fields, so none is omitted."""
 
     type: str
     status: str
@@ -129,7 +153,10 @@ class StatusCondition(Value, frozen=True, omit_defaults=False):
 
 
 class Object(Value, frozen=True):
-    """Base of every object that has a place of its own in the API."""
+    """Base of every object that has a path of its own in the API.
+
+    `api_version` is the group and version of its schema. `kind` is the name of its type.
+    """
 
     API_VERSION: ClassVar[str]
     KIND: ClassVar[str]
@@ -143,12 +170,19 @@ class Object(Value, frozen=True):
 
 
 class StatusCause(Value, frozen=True):
+    """One cause of a failure: `field` is the path of a field that is not valid."""
+
     reason: str = ""
     message: str = ""
     field: str = ""
 
 
 class StatusDetails(Value, frozen=True):
+    """The object that a Status is about, and the causes of a failure.
+
+    `retry_after_seconds` is the time after which a retry may succeed.
+    """
+
     name: str = ""
     group: str = ""
     kind: str = ""
@@ -158,6 +192,12 @@ class StatusDetails(Value, frozen=True):
 
 
 class ListMeta(Value, frozen=True, omit_defaults=True):
+    """The metadata of a list.
+
+    `continue` is the token with which the next page is read. `remaining_item_count` is the number of items after this
+    page.
+    """
+
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
     remaining_item_count: int | None = None
@@ -165,7 +205,11 @@ class ListMeta(Value, frozen=True, omit_defaults=True):
 
 
 class Status(Value, frozen=True):
-    """The answer to a request that has no object for an answer; `status` is Success or Failure."""
+    """The response to a request that returns no object, or that failed.
+
+    `status` is Success or Failure. `message` is a sentence for people. `reason` is a word for programs. `code` is the
+    HTTP status code.
+    """
 
     kind: str = "Status"
     api_version: str = "v1"
@@ -181,7 +225,7 @@ O = TypeVar("O", bound=Object)
 
 
 class List(Value, Generic[O], frozen=True, omit_defaults=False):
-    """`kind` is the item's kind followed by `List`."""
+    """A list of objects. `kind` is the kind of the items, followed by `List`."""
 
     kind: str
     api_version: str

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from api.meta.names import dns_label
+from api.meta.names import dns_label_error
 from api.meta.types import Value
 
 NODE_AGENT, CNI = "node-agent", "cni"
@@ -106,8 +106,8 @@ def check_attach_request(request: AttachRequest) -> Iterator[str]:
         yield f"netns is {request.netns!r}; the absolute path of a network namespace is accepted"
     if not _IFNAME.fullmatch(request.ifname) or request.ifname in {".", "..", "lo"}:
         yield f"ifname is {request.ifname!r}; 1 to 15 letters, digits, _, . and - are accepted"
-    if dns_label(request.namespace):
-        yield f"namespace is {request.namespace!r}; {dns_label(request.namespace)}"
+    if dns_label_error(request.namespace):
+        yield f"namespace is {request.namespace!r}; {dns_label_error(request.namespace)}"
     if not request.name or not request.name.isprintable():
         yield f"name is {request.name!r}; a name is required"
     if request.runtime not in {NODE_AGENT, CNI}:

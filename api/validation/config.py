@@ -107,9 +107,9 @@ def _check_told(item: Event) -> Iterator[FieldError]:
             yield FieldError(path, '""', "a value is required", MISSING)
         elif len(text) > LONGEST_WORD:
             yield FieldError(path, quoted(text), f"can have at most {LONGEST_WORD} characters")
-    if item.reporting_component and names.label_key(item.reporting_component):
+    if item.reporting_component and names.label_key_error(item.reporting_component):
         yield FieldError(
-            "reportingComponent", quoted(item.reporting_component), names.label_key(item.reporting_component)
+            "reportingComponent", quoted(item.reporting_component), names.label_key_error(item.reporting_component)
         )
     if len(item.message) > LONGEST_NOTE:
         yield FieldError("message", quoted(item.message), f"can have at most {LONGEST_NOTE} characters")

@@ -319,5 +319,5 @@ def _source(path: str, source: EnvVarSource) -> Iterator[FieldError]:
 def _object(path: str, name: str) -> Iterator[FieldError]:
     if not name:
         yield FieldError(f"{path}.name", '""', "a name is required", MISSING)
-    elif names.dns_subdomain(name):
-        yield FieldError(f"{path}.name", quoted(name), names.dns_subdomain(name))
+    elif names.dns_subdomain_error(name):
+        yield FieldError(f"{path}.name", quoted(name), names.dns_subdomain_error(name))

@@ -58,8 +58,8 @@ def _check_term(path: str, term: PodAffinityTerm) -> Iterator[FieldError]:
         if wish is not None:
             yield from check_selector(f"{path}.{name}", wish)
     for number, name in enumerate(term.namespaces):
-        if names.dns_label(name):
-            yield FieldError(f"{path}.namespaces[{number}]", quoted(name), names.dns_label(name))
+        if names.dns_label_error(name):
+            yield FieldError(f"{path}.namespaces[{number}]", quoted(name), names.dns_label_error(name))
     yield from _check_keys(f"{path}.matchLabelKeys", term.match_label_keys, term.label_selector)
     yield from _check_keys(f"{path}.mismatchLabelKeys", term.mismatch_label_keys, term.label_selector)
 
@@ -67,16 +67,16 @@ def _check_term(path: str, term: PodAffinityTerm) -> Iterator[FieldError]:
 def _check_key(path: str, key: str) -> Iterator[FieldError]:
     if not key:
         yield FieldError(f"{path}.topologyKey", '""', "can not be empty", MISSING)
-    elif names.label_key(key):
-        yield FieldError(f"{path}.topologyKey", quoted(key), names.label_key(key))
+    elif names.label_key_error(key):
+        yield FieldError(f"{path}.topologyKey", quoted(key), names.label_key_error(key))
 
 
 def _check_keys(path: str, keys: tuple[str, ...], wish: LabelSelector | None) -> Iterator[FieldError]:
     if keys and wish is None:
         yield FieldError(path, quoted(keys), "must not be specified when labelSelector is not set", FORBIDDEN)
     for number, key in enumerate(keys):
-        if names.label_key(key):
-            yield FieldError(f"{path}[{number}]", quoted(key), names.label_key(key))
+        if names.label_key_error(key):
+            yield FieldError(f"{path}[{number}]", quoted(key), names.label_key_error(key))
 
 
 def check_spread(path: str, constraints: tuple[TopologySpreadConstraint, ...]) -> Iterator[FieldError]:
@@ -165,8 +165,8 @@ def check_toleration(path: str, row: Toleration) -> Iterator[FieldError]:
 
 
 def _check_expression(path: str, row: NodeSelectorRequirement) -> Iterator[FieldError]:
-    if names.label_key(row.key):
-        yield FieldError(f"{path}.key", quoted(row.key), names.label_key(row.key))
+    if names.label_key_error(row.key):
+        yield FieldError(f"{path}.key", quoted(row.key), names.label_key_error(row.key))
     if row.operator in {"In", "NotIn"} and not row.values:
         yield FieldError(f"{path}.values", "[]", f"at least one value is required with {row.operator}", MISSING)
     elif row.operator in {"Exists", "DoesNotExist"} and row.values:

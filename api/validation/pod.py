@@ -42,16 +42,16 @@ MOST_NAMESERVERS, MOST_SEARCHES, LONGEST_SEARCH = 3, 32, 2048
 
 def check_pod_network(spec: PodSpec) -> Iterator[FieldError]:
     """Every problem, by path."""
-    if spec.subdomain and names.dns_label(spec.subdomain):
-        yield FieldError("spec.subdomain", quoted(spec.subdomain), names.dns_label(spec.subdomain))
+    if spec.subdomain and names.dns_label_error(spec.subdomain):
+        yield FieldError("spec.subdomain", quoted(spec.subdomain), names.dns_label_error(spec.subdomain))
     if spec.host_pid and spec.share_process_namespace:
         yield FieldError("spec.shareProcessNamespace", "true", "only false is accepted with hostPID", FORBIDDEN)
     for number, alias in enumerate(spec.host_aliases):
         path = f"spec.hostAliases[{number}]"
         yield from _address(f"{path}.ip", alias.ip)
         for place, name in enumerate(alias.hostnames):
-            if names.dns_subdomain(name):
-                yield FieldError(f"{path}.hostnames[{place}]", quoted(name), names.dns_subdomain(name))
+            if names.dns_subdomain_error(name):
+                yield FieldError(f"{path}.hostnames[{place}]", quoted(name), names.dns_subdomain_error(name))
     yield from _dns("spec.dnsConfig", spec)
     yield from _host_ports(spec)
 
@@ -72,8 +72,8 @@ def _dns(path: str, spec: PodSpec) -> Iterator[FieldError]:
         yield FieldError(f"{path}.searches", found, wanted)
     for number, domain in enumerate(config.searches):
         bare = domain.rstrip(".")
-        if bare and names.dns_subdomain(bare.replace("_", "-")):
-            yield FieldError(f"{path}.searches[{number}]", quoted(domain), names.dns_subdomain(bare))
+        if bare and names.dns_subdomain_error(bare.replace("_", "-")):
+            yield FieldError(f"{path}.searches[{number}]", quoted(domain), names.dns_subdomain_error(bare))
     for number, option in enumerate(config.options):
         if not option.name:
             yield FieldError(f"{path}.options[{number}].name", '""', "a name is required", MISSING)
@@ -212,9 +212,9 @@ def check_pod(pod: Pod) -> Iterator[FieldError]:
     yield from _unmet("spec", asdict(spec), UNMET_IN_SPEC)
     yield from check_pod_network(spec)
     for number, secret in enumerate(spec.image_pull_secrets):
-        if names.dns_subdomain(secret.name):
+        if names.dns_subdomain_error(secret.name):
             yield FieldError(
-                f"spec.imagePullSecrets[{number}].name", quoted(secret.name), names.dns_subdomain(secret.name)
+                f"spec.imagePullSecrets[{number}].name", quoted(secret.name), names.dns_subdomain_error(secret.name)
             )
     for path, seconds, least in (
         ("spec.terminationGracePeriodSeconds", spec.termination_grace_period_seconds, 0),
@@ -226,8 +226,8 @@ def check_pod(pod: Pod) -> Iterator[FieldError]:
     yield from _gates(spec)
     yield from check_spread("spec.topologySpreadConstraints", spec.topology_spread_constraints)
     for path, name, syntax in (
-        ("spec.nodeName", spec.node_name, names.dns_subdomain),
-        ("spec.hostname", spec.hostname, names.dns_label),
+        ("spec.nodeName", spec.node_name, names.dns_subdomain_error),
+        ("spec.hostname", spec.hostname, names.dns_label_error),
     ):
         if name and syntax(name):
             yield FieldError(path, quoted(name), syntax(name))
@@ -237,9 +237,9 @@ def check_pod(pod: Pod) -> Iterator[FieldError]:
         yield FieldError("spec.hostUsers", "false", wanted, FORBIDDEN)
     yield from volume_checks.check_volumes(spec.volumes)
     for number, gate in enumerate(spec.readiness_gates):
-        if names.label_key(gate.condition_type):
+        if names.label_key_error(gate.condition_type):
             path = f"spec.readinessGates[{number}].conditionType"
-            yield FieldError(path, quoted(gate.condition_type), names.label_key(gate.condition_type))
+            yield FieldError(path, quoted(gate.condition_type), names.label_key_error(gate.condition_type))
     yield from _containers(spec)
 
 
@@ -254,8 +254,10 @@ def _check_addresses(pod: Pod) -> Iterator[FieldError]:
 
 def _gates(spec: PodSpec) -> Iterator[FieldError]:
     for number, gate in enumerate(spec.scheduling_gates):
-        if names.label_key(gate.name):
-            yield FieldError(f"spec.schedulingGates[{number}].name", quoted(gate.name), names.label_key(gate.name))
+        if names.label_key_error(gate.name):
+            yield FieldError(
+                f"spec.schedulingGates[{number}].name", quoted(gate.name), names.label_key_error(gate.name)
+            )
     yield from _duplicates("spec.schedulingGates[{}].name", [gate.name for gate in spec.scheduling_gates])
     if spec.node_name and spec.scheduling_gates:
         why = "cannot be set until all schedulingGates have been cleared"
@@ -287,8 +289,8 @@ def _places(spec: PodSpec) -> Iterator[tuple[str, Container]]:
 def _container(path: str, container: Container, known_volumes: set[str]) -> Iterator[FieldError]:
     if not container.name:
         yield FieldError(f"{path}.name", '""', "a name is required", MISSING)
-    elif names.dns_label(container.name):
-        yield FieldError(f"{path}.name", quoted(container.name), names.dns_label(container.name))
+    elif names.dns_label_error(container.name):
+        yield FieldError(f"{path}.name", quoted(container.name), names.dns_label_error(container.name))
     if not container.image.strip():
         yield FieldError(
             f"{path}.image", quoted(container.image), 'an image is required, for example "nginx:1.27"', MISSING

@@ -47,7 +47,7 @@ class KindRules(Generic[O]):
     check: Callable[[O], Iterator[FieldError]] = _none
     immutable: Callable[[O, O], Iterator[FieldError]] = _none
     warnings: Callable[[O], Iterator[str]] = _none
-    name: Callable[[str], str] = names.dns_subdomain
+    name: Callable[[str], str] = names.dns_subdomain_error
 
 
 AnyRules = KindRules[Any]
@@ -106,16 +106,16 @@ def _check_metadata(meta: ObjectMeta, syntax: Callable[[str], str]) -> Iterator[
         yield FieldError("metadata.name", quoted(meta.name), syntax(meta.name))
     elif not meta.name and syntax(f"{meta.generate_name}x"):
         yield FieldError("metadata.generateName", quoted(meta.generate_name), syntax(f"{meta.generate_name}x"))
-    if meta.namespace and names.dns_label(meta.namespace):
-        yield FieldError("metadata.namespace", quoted(meta.namespace), names.dns_label(meta.namespace))
+    if meta.namespace and names.dns_label_error(meta.namespace):
+        yield FieldError("metadata.namespace", quoted(meta.namespace), names.dns_label_error(meta.namespace))
     for key, value in meta.labels.items():
-        if names.label_key(key):
-            yield FieldError("metadata.labels", quoted(key), names.label_key(key))
-        if names.label_value(value):
-            yield FieldError("metadata.labels", quoted(value), names.label_value(value))
+        if names.label_key_error(key):
+            yield FieldError("metadata.labels", quoted(key), names.label_key_error(key))
+        if names.label_value_error(value):
+            yield FieldError("metadata.labels", quoted(value), names.label_value_error(value))
     for key in meta.annotations:
-        if names.label_key(key.lower()):
-            yield FieldError("metadata.annotations", quoted(key), names.label_key(key.lower()))
+        if names.label_key_error(key.lower()):
+            yield FieldError("metadata.annotations", quoted(key), names.label_key_error(key.lower()))
 
 
 def _check_pod(pod: Pod) -> Iterator[FieldError]:
@@ -129,7 +129,7 @@ def _immutable_pod(old: Pod, new: Pod) -> Iterator[FieldError]:
 
 
 RULES: Mapping[type[Object], AnyRules] = {
-    Namespace: KindRules(default=defaults.namespace_defaults, name=names.dns_label),
+    Namespace: KindRules(default=defaults.namespace_defaults, name=names.dns_label_error),
     Node: KindRules(check=network.check_node),
     Pod: KindRules(defaults.pod_defaults, _check_pod, _immutable_pod, pods.warnings),
     ConfigMap: KindRules(check=config.check_config_map, immutable=config.immutable_config),
@@ -143,13 +143,13 @@ RULES: Mapping[type[Object], AnyRules] = {
     events.Event: KindRules(check=config.check_event, immutable=config.immutable_event),
     Lease: KindRules(),
     Service: KindRules(
-        services.defaulted, service_checks.check_service, service_checks.immutable, name=names.service_name
+        services.defaulted, service_checks.check_service, service_checks.immutable, name=names.dns_1035_label_error
     ),
     Endpoints: KindRules(endpoints.defaulted_endpoints, validation_services.check_endpoints),
     EndpointSlice: KindRules(
         endpoints.defaulted_slice, validation_services.check_slice, validation_services.immutable_slice
     ),
-    CertificateSigningRequest: KindRules(name=names.path_segment),
+    CertificateSigningRequest: KindRules(name=names.path_segment_error),
 }
 """Of the kinds that more than one daemon reads; the master's own kinds bring theirs."""
 

@@ -122,8 +122,8 @@ def _check_name_only(spec: ServiceSpec) -> Iterator[FieldError]:
     if spec.type == EXTERNAL_NAME:
         if not spec.external_name:
             yield FieldError("spec.externalName", '""', "a name is required for this type", MISSING)
-        elif names.dns_subdomain(spec.external_name.rstrip(".")):
-            why = names.dns_subdomain(spec.external_name.rstrip("."))
+        elif names.dns_subdomain_error(spec.external_name.rstrip(".")):
+            why = names.dns_subdomain_error(spec.external_name.rstrip("."))
             yield FieldError("spec.externalName", quoted(spec.external_name), why)
         if spec.cluster_ip:
             yield FieldError("spec.clusterIP", quoted(spec.cluster_ip), "an ExternalName has none", FORBIDDEN)
@@ -163,14 +163,14 @@ def _check_ports(spec: ServiceSpec) -> Iterator[FieldError]:
         path = f"spec.ports[{number}]"
         if len(spec.ports) > 1 and not port.name:
             yield FieldError(f"{path}.name", '""', "a name is required where there are several ports", MISSING)
-        elif port.name and names.dns_label(port.name):
-            yield FieldError(f"{path}.name", quoted(port.name), names.dns_label(port.name))
+        elif port.name and names.dns_label_error(port.name):
+            yield FieldError(f"{path}.name", quoted(port.name), names.dns_label_error(port.name))
         yield from unsupported_values((f"{path}.protocol", port.protocol, PROTOCOLS))
         yield from _check_number(f"{path}.port", port.port)
         if isinstance(port.target_port, int) and port.target_port:
             yield from _check_number(f"{path}.targetPort", port.target_port)
-        elif isinstance(port.target_port, str) and names.port_name(port.target_port):
-            yield FieldError(f"{path}.targetPort", quoted(port.target_port), names.port_name(port.target_port))
+        elif isinstance(port.target_port, str) and names.port_name_error(port.target_port):
+            yield FieldError(f"{path}.targetPort", quoted(port.target_port), names.port_name_error(port.target_port))
         if port.node_port and spec.type not in (NODE_PORT, LOAD_BALANCER):
             why = "may not be used when `type` is 'ClusterIP'"
             yield FieldError(f"{path}.nodePort", quoted(port.node_port), why, FORBIDDEN)
@@ -212,8 +212,8 @@ def _check_load_balancer(spec: ServiceSpec) -> Iterator[FieldError]:
     for name, value in rows:
         if value is not None and spec.type != LOAD_BALANCER:
             yield FieldError(f"spec.{name}", quoted(value), "may only be used when `type` is 'LoadBalancer'", FORBIDDEN)
-    if spec.load_balancer_class is not None and names.label_key(spec.load_balancer_class):
-        why = names.label_key(spec.load_balancer_class)
+    if spec.load_balancer_class is not None and names.label_key_error(spec.load_balancer_class):
+        why = names.label_key_error(spec.load_balancer_class)
         yield FieldError("spec.loadBalancerClass", quoted(spec.load_balancer_class), why)
     for number, text in enumerate(spec.load_balancer_source_ranges):
         try:
@@ -228,8 +228,8 @@ def _check_told(status: LoadBalancerStatus) -> Iterator[FieldError]:
         path = f"status.loadBalancer.ingress[{number}]"
         if row.ip:
             yield from _check_address(f"{path}.ip", row.ip)
-        if row.hostname and names.dns_subdomain(row.hostname):
-            yield FieldError(f"{path}.hostname", quoted(row.hostname), names.dns_subdomain(row.hostname))
+        if row.hostname and names.dns_subdomain_error(row.hostname):
+            yield FieldError(f"{path}.hostname", quoted(row.hostname), names.dns_subdomain_error(row.hostname))
         yield from unsupported_values((f"{path}.ipMode", row.ip_mode or "", ("VIP", "Proxy")))
         if row.ip_mode and not row.ip:
             yield FieldError(

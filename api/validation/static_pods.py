@@ -85,8 +85,8 @@ def problems(pod: Pod, node: str) -> Iterator[FieldError]:
     """What a manifest, good as it may be for the master, cannot have on a node."""
     if not pod.metadata.name:
         yield FieldError("metadata.name", '""', "a name is required; generateName is not enough", MISSING)
-    elif names.dns_subdomain(full_name(pod, node)):
-        yield FieldError("metadata.name", quoted(full_name(pod, node)), names.dns_subdomain(full_name(pod, node)))
+    elif names.dns_subdomain_error(full_name(pod, node)):
+        yield FieldError("metadata.name", quoted(full_name(pod, node)), names.dns_subdomain_error(full_name(pod, node)))
     if pod.spec.node_name not in {"", node}:
         yield FieldError("spec.nodeName", quoted(pod.spec.node_name), f"this node, {quoted(node)}, or none is accepted")
     yield from references(pod)

@@ -60,8 +60,8 @@ def check_volumes(volumes: tuple[Volume, ...]) -> Iterator[FieldError]:
     yield from duplicate_values("spec.volumes[{}].name", [volume.name for volume in volumes])
     for number, volume in enumerate(volumes):
         path = f"spec.volumes[{number}]"
-        if names.dns_label(volume.name):
-            yield FieldError(f"{path}.name", quoted(volume.name), names.dns_label(volume.name))
+        if names.dns_label_error(volume.name):
+            yield FieldError(f"{path}.name", quoted(volume.name), names.dns_label_error(volume.name))
         yield from _one_of(path, volume, ACCEPTED, "name")
         yield from _of_the_host(path, volume)
         yield from _of_files(path, volume)
@@ -221,8 +221,8 @@ def check_file(path: str, text: str) -> Iterator[FieldError]:
 def _name(path: str, text: str) -> Iterator[FieldError]:
     if not text:
         yield FieldError(path, '""', "a name is required", MISSING)
-    elif names.dns_subdomain(text):
-        yield FieldError(path, quoted(text), names.dns_subdomain(text))
+    elif names.dns_subdomain_error(text):
+        yield FieldError(path, quoted(text), names.dns_subdomain_error(text))
 
 
 def _mode(path: str, mode: int | None) -> Iterator[FieldError]:
@@ -311,8 +311,8 @@ def check_claim(claim: PersistentVolumeClaim) -> Iterator[FieldError]:
         yield FieldError("spec.resources.requests[storage]", "null", "a size is required", MISSING)
     yield from _sizes("spec.resources.requests", spec.resources.requests)
     yield from unsupported_values(("spec.volumeMode", spec.volume_mode or "", VOLUME_MODES))
-    if spec.volume_name and names.dns_subdomain(spec.volume_name):
-        yield FieldError("spec.volumeName", quoted(spec.volume_name), names.dns_subdomain(spec.volume_name))
+    if spec.volume_name and names.dns_subdomain_error(spec.volume_name):
+        yield FieldError("spec.volumeName", quoted(spec.volume_name), names.dns_subdomain_error(spec.volume_name))
     if spec.selector is not None:
         yield from check_selector("spec.selector", spec.selector)
     for field, value in (("dataSource", spec.data_source), ("dataSourceRef", spec.data_source_ref)):

@@ -120,4 +120,4 @@ def _ratio_problem(words: str, name: str, ratio: Quantity, requests: Quantities,
     elif not limit.milli:
         yield f"{words}, but no limit is specified or limit is 0"
     elif limit.milli * 1000 > ratio.milli * request.milli:
-        yield f"{words}, but provided ratio is {limit.over(request):.6f}"
+        yield f"{words}, but provided ratio is {limit.ratio_to(request):.6f}"

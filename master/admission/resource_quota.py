@@ -234,7 +234,7 @@ def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) 
         for item in objects(kind.name, quota.metadata.namespace) if names else ():
             if matches_scopes(quota, item):
                 found = usage(kind, item, now)
-                total |= {name: total[name].plus(found.get(name, Quantity())) for name in names}
+                total |= {name: total[name].add(found.get(name, Quantity())) for name in names}
     return total
 
 

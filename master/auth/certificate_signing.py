@@ -192,7 +192,7 @@ def _not_a_node_csr(asked: Request) -> str:
     """Signers sign more than nodes ask for; whoever approves that has seen it."""
     if asked.others:
         return f"subject says more than common name and organization: {', '.join(asked.others)}"
-    if wrong := names.dns_subdomain(asked.subject.user.removeprefix(NODE_PREFIX)):
+    if wrong := names.dns_subdomain_error(asked.subject.user.removeprefix(NODE_PREFIX)):
         return f"subject common name does not name a node: {wrong}"
     return ""
 

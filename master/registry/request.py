@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
-from api.meta.selectors import BadSelector, Selector, parse_fields, parse_labels
+from api.meta.selectors import BadSelector, Selector, parse_field_selector, parse_label_selector
 from master import errors
 from master.auth.attributes import User
 from master.resources.resource import AnyResource
@@ -152,8 +152,8 @@ class Selection:
 def parse_selection(where: RequestInfo, query: Mapping[str, str], visible: NameFilter | None = None) -> Selection:
     """The selectors of a request. Raises StatusError."""
     try:
-        labels = parse_labels(query.get("labelSelector", ""))
-        fields = parse_fields(query.get("fieldSelector", ""), where.kind.selectors)
+        labels = parse_label_selector(query.get("labelSelector", ""))
+        fields = parse_field_selector(query.get("fieldSelector", ""), where.kind.selectors)
     except BadSelector as error:
         raise errors.bad_request(str(error)) from error
     return Selection(where.kind, where.namespace, labels, fields, visible)

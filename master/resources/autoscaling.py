@@ -185,7 +185,7 @@ def validate_metric(path: str, metric: MetricSpec) -> Iterator[FieldError]:
 
 def _validate_source(path: str, source: ResourceMetricSource | PodsMetricSource) -> Iterator[FieldError]:
     if isinstance(source, ResourceMetricSource):
-        yield from required(f"{path}.name", source.name, names.label_key)
+        yield from required(f"{path}.name", source.name, names.label_key_error)
         accepted: tuple[str, ...] = (UTILIZATION_TARGET, AVERAGE_VALUE_TARGET)
     else:
         yield from required(f"{path}.metric.name", source.metric.name, _path_segment)
@@ -196,7 +196,7 @@ def _validate_source(path: str, source: ResourceMetricSource | PodsMetricSource)
             else (AVERAGE_VALUE_TARGET,)
         )
     if isinstance(source, ContainerResourceMetricSource):
-        yield from required(f"{path}.container", source.container, names.dns_label)
+        yield from required(f"{path}.container", source.container, names.dns_label_error)
     if isinstance(source, ObjectMetricSource):
         yield from validate_reference(f"{path}.describedObject", source.described_object)
     yield from _validate_target(f"{path}.target", source.target, accepted)

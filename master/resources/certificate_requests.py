@@ -75,11 +75,11 @@ def _validate_signer(name: str) -> Iterator[FieldError]:
     elif len(name) > MAX_SIGNER_LENGTH:
         yield FieldError(path, quoted(name), f"must be no more than {MAX_SIGNER_LENGTH} characters")
     else:
-        if wrong := names.dns_subdomain(domain):
+        if wrong := names.dns_subdomain_error(domain):
             yield FieldError(path, quoted(domain), wrong)
         elif "." not in domain:
             yield FieldError(path, quoted(domain), "should be a domain with at least two segments separated by dots")
-        if wrong := names.dns_subdomain(rest):
+        if wrong := names.dns_subdomain_error(rest):
             yield FieldError(path, quoted(rest), wrong)
 
 
@@ -204,6 +204,6 @@ CERTIFICATE_SIGNING_REQUESTS = Resource(
     on_create=lambda item: replace(item, status=CertificateSigningRequestStatus()),
     on_update=_prepare_csr_for_update,
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=KindRules(check=_validate_csr, name=names.path_segment),
+    own_rules=KindRules(check=_validate_csr, name=names.path_segment_error),
     more=(Subresource("status", _replace_status), Subresource("approval", _replace_approval)),
 )

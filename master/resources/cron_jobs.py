@@ -14,7 +14,7 @@ from cronsim import CronSim, CronSimError
 from msgspec.structs import replace
 
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
-from api.meta.selectors import shown_selector
+from api.meta.selectors import format_selector
 from api.meta.types import Object, ObjectMeta, ObjectReference, Value
 from api.validation.registry import KindRules
 from master.resources.jobs import JobSpec, validate_job_spec
@@ -174,7 +174,7 @@ def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
         yield row._replace(path=f"spec.jobTemplate.{row.path}")
     if job.manual_selector or job.selector is not None:
         why = "the server makes the selector of each job; none is accepted here"
-        yield FieldError("spec.jobTemplate.spec.selector", quoted(shown_selector(job.selector)), why)
+        yield FieldError("spec.jobTemplate.spec.selector", quoted(format_selector(job.selector)), why)
 
 
 def _cron_job_cells(item: CronJob, now: datetime.datetime) -> tuple[object, ...]:
@@ -188,7 +188,7 @@ def _cron_job_cells(item: CronJob, now: datetime.datetime) -> tuple[object, ...]
         len(item.status.active),
         age(last, now) if last else "<none>",
         age(item.metadata.creation_timestamp, now),
-        *template_cells(job.template, shown_selector(job.selector)),
+        *template_cells(job.template, format_selector(job.selector)),
     )
 
 

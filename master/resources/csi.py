@@ -149,7 +149,7 @@ def _check_node(item: CSINode) -> Iterator[FieldError]:
         yield from required(f"{path}.name", row.name, driver_name_problem)
         yield from required(f"{path}.nodeID", row.node_id, _node_id)
         for index, key in enumerate(row.topology_keys):
-            yield from required(f"{path}.topologyKeys[{index}]", key, names.label_key)
+            yield from required(f"{path}.topologyKeys[{index}]", key, names.label_key_error)
         yield from duplicate_values(f"{path}.topologyKeys[{{}}]", list(row.topology_keys))
         yield from minimum((f"{path}.allocatable.count", (row.allocatable or VolumeNodeResources()).count, 0))
     yield from duplicate_values("spec.drivers[{}].name", [row.name for row in drivers])
@@ -168,7 +168,7 @@ def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
 
 
 def _check_capacity(item: CSIStorageCapacity) -> Iterator[FieldError]:
-    yield from required("storageClassName", item.storage_class_name, names.dns_subdomain)
+    yield from required("storageClassName", item.storage_class_name, names.dns_subdomain_error)
     yield from check_selector("nodeTopology", item.node_topology or LabelSelector())
     yield from quantity_at_least("capacity", item.capacity)
     yield from quantity_at_least("maximumVolumeSize", item.maximum_volume_size)

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
-from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Object, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.pod_template import (
@@ -146,9 +146,9 @@ def _daemon_set_cells(item: DaemonSet, now: datetime.datetime) -> tuple[object, 
         status.number_ready,
         status.updated_number_scheduled,
         status.number_available,
-        shown_selector(chosen),
+        format_selector(chosen),
         age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+        *template_cells(item.spec.template, format_selector(item.spec.selector)),
     )
 
 

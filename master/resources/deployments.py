@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
-from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import ATOMIC, Condition, Object, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.pod_template import (
@@ -74,7 +74,7 @@ def _replica_set_cells(item: ReplicaSet, now: datetime.datetime) -> tuple[object
         item.status.replicas,
         item.status.ready_replicas,
         age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+        *template_cells(item.spec.template, format_selector(item.spec.selector)),
     )
 
 
@@ -100,7 +100,7 @@ REPLICA_SETS = Resource(
     scaling=Scale(
         replicas=lambda item: item.spec.replicas or 0,
         current=lambda item: item.status.replicas,
-        selector=lambda item: shown_selector(item.spec.selector),
+        selector=lambda item: format_selector(item.spec.selector),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
     own_rules=KindRules(
@@ -241,7 +241,7 @@ def _deployment_cells(item: Deployment, now: datetime.datetime) -> tuple[object,
         status.updated_replicas,
         status.available_replicas,
         age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+        *template_cells(item.spec.template, format_selector(item.spec.selector)),
     )
 
 
@@ -268,7 +268,7 @@ DEPLOYMENTS = Resource(
     scaling=Scale(
         replicas=lambda item: item.spec.replicas or 0,
         current=lambda item: item.status.replicas,
-        selector=lambda item: shown_selector(item.spec.selector),
+        selector=lambda item: format_selector(item.spec.selector),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
     own_rules=KindRules(default=_default_deployment, check=_validate_deployment, immutable=_validate_deployment_update),

@@ -154,7 +154,7 @@ def check_claim(path: str, claim: DeviceClaim) -> Iterator[FieldError]:
         fields = {"matchAttribute": constraint.match_attribute, "distinctAttribute": constraint.distinct_attribute}
         yield from exactly_one(place, fields)
         for field, text in fields.items():
-            if text is not None and ("/" not in text or names.label_key(text)):
+            if text is not None and ("/" not in text or names.label_key_error(text)):
                 yield FieldError(f"{place}.{field}", quoted(text), "must include domain: DOMAIN/NAME is accepted")
         yield from _known(place, constraint.requests, known)
     for number, config in enumerate(claim.config):
@@ -183,19 +183,19 @@ def check_configuration(path: str, opaque: OpaqueDeviceConfiguration | None) -> 
 
 
 def _check_request(path: str, row: DeviceRequest) -> Iterator[FieldError]:
-    yield from required(f"{path}.name", row.name, names.dns_label)
+    yield from required(f"{path}.name", row.name, names.dns_label_error)
     yield from exactly_one(path, {"exactly": row.exactly, "firstAvailable": row.first_available or None})
     if row.exactly is not None:
         yield from _check_wish(f"{path}.exactly", row.exactly)
     yield from max_items(f"{path}.firstAvailable", row.first_available, MAX_CHOICES)
     for number, choice in enumerate(row.first_available):
-        yield from required(f"{path}.firstAvailable[{number}].name", choice.name, names.dns_label)
+        yield from required(f"{path}.firstAvailable[{number}].name", choice.name, names.dns_label_error)
         yield from _check_wish(f"{path}.firstAvailable[{number}]", choice)
     yield from duplicate_values(f"{path}.firstAvailable[{{}}].name", [one.name for one in row.first_available])
 
 
 def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterator[FieldError]:
-    yield from required(f"{path}.deviceClassName", row.device_class_name, names.dns_subdomain)
+    yield from required(f"{path}.deviceClassName", row.device_class_name, names.dns_subdomain_error)
     yield from check_selectors(f"{path}.selectors", row.selectors)
     yield from unsupported_values((f"{path}.allocationMode", row.allocation_mode, MODES))
     if row.allocation_mode == ALL_OF_THEM and row.count:
@@ -221,14 +221,14 @@ def check_selectors(path: str, rows: tuple[DeviceSelector, ...]) -> Iterator[Fie
 
 
 def _check_toleration(path: str, row: DeviceToleration) -> Iterator[FieldError]:
-    if row.key and names.label_key(row.key):
-        yield FieldError(f"{path}.key", quoted(row.key), names.label_key(row.key))
+    if row.key and names.label_key_error(row.key):
+        yield FieldError(f"{path}.key", quoted(row.key), names.label_key_error(row.key))
     if row.operator not in ("", "Equal", "Exists"):
         yield FieldError(f"{path}.operator", quoted(row.operator), "Equal, Exists are accepted", NOT_SUPPORTED)
     if not row.key and row.operator != "Exists":
         yield FieldError(f"{path}.operator", quoted(row.operator), "operator must be Exists when `key` is empty")
     if row.operator == "Exists" and row.value:
         yield FieldError(f"{path}.value", quoted(row.value), "must be empty when `operator` is 'Exists'")
-    elif names.label_value(row.value):
-        yield FieldError(f"{path}.value", quoted(row.value), names.label_value(row.value))
+    elif names.label_value_error(row.value):
+        yield FieldError(f"{path}.value", quoted(row.value), names.label_value_error(row.value))
     yield from unsupported_values((f"{path}.effect", row.effect, EFFECTS))

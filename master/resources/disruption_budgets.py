@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod
 from api.meta.schema import FieldError, quoted, unsupported_values
-from api.meta.selectors import LabelSelector, LabelSelectorRequirement, check_selector, selector
+from api.meta.selectors import LabelSelector, LabelSelectorRequirement, check_selector, compile_selector
 from api.meta.types import Condition, Object, StatusCondition, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.metadata import format_time
@@ -181,7 +181,7 @@ def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
     """Whether a pod is one of those that the budget is about."""
     wish = budget.spec.selector
     same = pod.metadata.namespace == budget.metadata.namespace
-    return same and wish is not None and selector(wish).matches(pod.metadata.labels)
+    return same and wish is not None and compile_selector(wish).matches(pod.metadata.labels)
 
 
 def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.datetime) -> Pod:

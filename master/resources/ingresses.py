@@ -146,13 +146,13 @@ def _validate_ingress(item: Ingress) -> Iterator[FieldError]:
     if spec.default_backend is not None:
         yield from _validate_backend("spec.defaultBackend", spec.default_backend)
     if spec.ingress_class_name is not None:
-        yield from required("spec.ingressClassName", spec.ingress_class_name, names.dns_subdomain)
+        yield from required("spec.ingressClassName", spec.ingress_class_name, names.dns_subdomain_error)
     for number, tls in enumerate(spec.tls):
         for index, host in enumerate(tls.hosts):
             yield from _validate_host(f"spec.tls[{number}].hosts[{index}]", host)
-        if tls.secret_name and names.dns_subdomain(tls.secret_name):
+        if tls.secret_name and names.dns_subdomain_error(tls.secret_name):
             yield FieldError(
-                f"spec.tls[{number}].secretName", quoted(tls.secret_name), names.dns_subdomain(tls.secret_name)
+                f"spec.tls[{number}].secretName", quoted(tls.secret_name), names.dns_subdomain_error(tls.secret_name)
             )
     for number, rule in enumerate(spec.rules):
         if rule.host:
@@ -164,7 +164,7 @@ def _validate_host(path: str, host: str) -> Iterator[FieldError]:
     try:
         ip_address(host)
     except ValueError:
-        wanted = names.dns_subdomain(host.removeprefix("*."))
+        wanted = names.dns_subdomain_error(host.removeprefix("*."))
     else:
         wanted = "must be a DNS name, not an IP address"
     if wanted:
@@ -224,7 +224,7 @@ def _validate_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:
     if port.name and port.number:
         yield FieldError(path, quoted(port.name), "cannot set both port name & port number")
     elif port.name:
-        yield from required(f"{path}.name", port.name, names.port_name)
+        yield from required(f"{path}.name", port.name, names.port_name_error)
     elif not port.number:
         yield FieldError(path, "{}", "port name or number is required", MISSING)
     elif not 1 <= port.number <= 65535:
@@ -266,7 +266,7 @@ def _validate_ingress_create(item: Ingress) -> Iterator[FieldError]:
 
 def _controller_problem(text: str) -> str:
     domain, slash, rest = text.partition("/")
-    if len(text) > MAX_CONTROLLER_LENGTH or not slash or not rest or names.dns_subdomain(domain):
+    if len(text) > MAX_CONTROLLER_LENGTH or not slash or not rest or names.dns_subdomain_error(domain):
         return (
             'a domain and a path, such as "example.org/ingress", are accepted, '
             f"up to {MAX_CONTROLLER_LENGTH} characters"
@@ -292,7 +292,7 @@ def _validate_ingress_class(item: IngressClass) -> Iterator[FieldError]:
             yield FieldError(f"{path}.{field}", '""', f"{field} is required", MISSING)
     yield from unsupported_values((f"{path}.scope", row.scope or "", SCOPES))
     if row.scope == NAMESPACE_SCOPE:
-        yield from required(f"{path}.namespace", row.namespace or "", names.dns_label)
+        yield from required(f"{path}.namespace", row.namespace or "", names.dns_label_error)
     elif row.namespace is not None:
         why = "`parameters.scope` is set to 'Cluster'"
         yield FieldError(f"{path}.namespace", quoted(row.namespace), why, FORBIDDEN)

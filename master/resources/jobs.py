@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from api.core.pod import ContainerStatus, Pod
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
-from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Object, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.metadata import parse_time
@@ -434,7 +434,7 @@ def validate_job_spec(spec: JobSpec) -> Iterator[FieldError]:
 
 
 def _validate_modes(spec: JobSpec) -> Iterator[FieldError]:
-    if spec.managed_by is not None and ("/" not in spec.managed_by or names.label_key(spec.managed_by)):
+    if spec.managed_by is not None and ("/" not in spec.managed_by or names.label_key_error(spec.managed_by)):
         why = 'must be a domain-prefixed path (such as "acme.io/foo")'
         yield FieldError("spec.managedBy", quoted(spec.managed_by), why)
     for name, value, accepted in (
@@ -502,11 +502,11 @@ def _validate_job(item: Job) -> Iterator[FieldError]:
             bad = validate_template(spec.template, wish, ("Always", *JOB_RESTART_POLICIES))
             yield from (row for row in bad if row.path == "spec.template.metadata.labels")
     elif wish is not None and not _is_generated_selector(item, wish):
-        yield FieldError("spec.selector", quoted(shown_selector(wish)), "`selector` not auto-generated")
+        yield FieldError("spec.selector", quoted(format_selector(wish)), "`selector` not auto-generated")
     if spec.completion_mode == INDEXED and spec.completions:
         last = f"{item.metadata.name}-{spec.completions - 1}"
-        if item.metadata.name and names.dns_label(last):
-            why = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label(last)}"
+        if item.metadata.name and names.dns_label_error(last):
+            why = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label_error(last)}"
             yield FieldError("metadata.name", quoted(item.metadata.name), why)
 
 
@@ -584,7 +584,7 @@ def _job_cells(item: Job, now: datetime.datetime) -> tuple[object, ...]:
         _completions_text(item),
         _duration_text(item, now),
         age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, shown_selector(item.spec.selector)),
+        *template_cells(item.spec.template, format_selector(item.spec.selector)),
     )
 
 

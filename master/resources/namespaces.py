@@ -148,7 +148,7 @@ PROJECTS = Resource(
     own_rules=KindRules(
         default=_as_namespace(lambda item: default(item, NAMESPACES.rules)),
         immutable=_validate_project_update,
-        name=names.dns_label,
+        name=names.dns_label_error,
     ),
     conversion=Version(NAMESPACES, _project_from_stored, _project_to_stored),
     personal=True,

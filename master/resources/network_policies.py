@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
-from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Object, Value
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME, age
@@ -127,8 +127,8 @@ def _validate_port(path: str, port: NetworkPolicyPort) -> Iterator[FieldError]:
     if isinstance(port.port, int):
         if not 1 <= port.port <= 65535:
             yield FieldError(f"{path}.port", quoted(port.port), "must be between 1 and 65535, inclusive")
-    elif port.port is not None and names.port_name(port.port):
-        yield FieldError(f"{path}.port", quoted(port.port), names.port_name(port.port))
+    elif port.port is not None and names.port_name_error(port.port):
+        yield FieldError(f"{path}.port", quoted(port.port), names.port_name_error(port.port))
     if port.end_port is None:
         return
     if not isinstance(port.port, int):
@@ -186,7 +186,7 @@ def _is_subnet_of(inner: str, outer: str) -> bool:
 
 
 def _network_policy_cells(item: NetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, shown_selector(item.spec.pod_selector), age(item.metadata.creation_timestamp, now)
+    return item.metadata.name, format_selector(item.spec.pod_selector), age(item.metadata.creation_timestamp, now)
 
 
 NETWORK_POLICIES = Resource(
@@ -247,8 +247,8 @@ def _validate_egress_network_policy(item: EgressNetworkPolicy) -> Iterator[Field
         yield from exactly_one(f"{path}.to", {"cidrSelector": to.cidr_selector, "dnsName": to.dns_name})
         if to.cidr_selector is not None:
             yield from validate_network(f"{path}.to.cidrSelector", to.cidr_selector)
-        if to.dns_name is not None and names.dns_subdomain(to.dns_name):
-            yield FieldError(f"{path}.to.dnsName", quoted(to.dns_name), names.dns_subdomain(to.dns_name))
+        if to.dns_name is not None and names.dns_subdomain_error(to.dns_name):
+            yield FieldError(f"{path}.to.dnsName", quoted(to.dns_name), names.dns_subdomain_error(to.dns_name))
 
 
 def _egress_network_policy_cells(item: EgressNetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:

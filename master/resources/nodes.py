@@ -126,14 +126,14 @@ class RuntimeClass(Object, frozen=True):
 
 
 def _validate_runtime_class(item: RuntimeClass) -> Iterator[FieldError]:
-    yield from required("handler", item.handler, names.dns_label)
+    yield from required("handler", item.handler, names.dns_label_error)
     if item.overhead is not None:
         yield from quantities_at_least_zero("overhead.podFixed", item.overhead.pod_fixed)
     if item.scheduling is None:
         return
     for key, value in item.scheduling.node_selector.items():
-        if names.label_key(key) or names.label_value(value):
-            why = names.label_key(key) or names.label_value(value)
+        if names.label_key_error(key) or names.label_value_error(value):
+            why = names.label_key_error(key) or names.label_value_error(value)
             yield FieldError(f"scheduling.nodeSelector[{key}]", quoted(value), why)
     for number, row in enumerate(item.scheduling.tolerations):
         yield from check_toleration(f"scheduling.tolerations[{number}]", row)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod, PodSpec
 from api.meta.schema import MISSING, FieldError, quoted
-from api.meta.selectors import LabelSelector, selector
+from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
 from api.validation import pod
 from api.validation.defaults import spec_defaults
@@ -77,7 +77,7 @@ def validate_template(
     if policy and policy not in policies:
         accepted = f"{' or '.join(policies)} is accepted"
         yield FieldError("spec.template.spec.restartPolicy", quoted(policy), accepted)
-    if wish is not None and not selector(wish).matches(template.metadata.labels):
+    if wish is not None and not compile_selector(wish).matches(template.metadata.labels):
         found = quoted(template.metadata.labels)
         yield FieldError("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
 

@@ -16,7 +16,7 @@ ContainerPart = Callable[[Container], RawQuantities]
 
 def parse_all(given: RawQuantities) -> dict[str, Quantity]:
     """The amounts that an object names."""
-    return {name: quantity.read(text) for name, text in given.items()}
+    return {name: Quantity.parse(text) for name, text in given.items()}
 
 
 def format_all(amounts: Quantities) -> dict[str, str | int | float]:
@@ -44,7 +44,7 @@ def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
     containers = (*spec.containers, *spec.init_containers)
     found: dict[str, Quantity] = {}
     for name in dict.fromkeys(name for one in containers for name in part(one)):
-        rows = [quantity.read(part(one)[name]) for one in containers if name in part(one)]
+        rows = [Quantity.parse(part(one)[name]) for one in containers if name in part(one)]
         binary = next((row.binary for row in rows if row.milli), False)
         total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
         found[name] = Quantity(total, binary)
@@ -53,4 +53,4 @@ def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
 
 def plus(one: Quantities, other: Quantities) -> dict[str, Quantity]:
     """The sums of all that is in either."""
-    return {name: one.get(name, Quantity()).plus(other.get(name, Quantity())) for name in (*one, *other)}
+    return {name: one.get(name, Quantity()).add(other.get(name, Quantity())) for name in (*one, *other)}

@@ -126,8 +126,8 @@ def _validate_quota(item: ResourceQuota) -> Iterator[FieldError]:
 
 def _validate_hard(path: str, hard: RawQuantities) -> Iterator[FieldError]:
     for name in hard:
-        if names.label_key(name):
-            yield FieldError(f"{path}[{name}]", quoted(name), names.label_key(name))
+        if names.label_key_error(name):
+            yield FieldError(f"{path}[{name}]", quoted(name), names.label_key_error(name))
         elif (
             "/" not in name
             and name not in STANDARD_QUOTA_RESOURCES
@@ -273,7 +273,7 @@ def _validate_limit_range(item: LimitRange) -> Iterator[FieldError]:
     seen: set[str] = set()
     for number, row in enumerate(item.spec.limits):
         path = f"spec.limits[{number}]"
-        if row.type not in LIMIT_TYPES and ("/" not in row.type or names.label_key(row.type)):
+        if row.type not in LIMIT_TYPES and ("/" not in row.type or names.label_key_error(row.type)):
             yield FieldError(f"{path}.type", quoted(row.type), "must be a standard limit type or fully qualified")
         if row.type in seen:
             yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
@@ -302,8 +302,8 @@ def _validate_limit(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
 def _validate_resource_names(path: str, given: RawQuantities, kind: str) -> Iterator[FieldError]:
     for name in given:
         place = f"{path}[{name}]"
-        if names.label_key(name):
-            yield FieldError(place, quoted(name), names.label_key(name))
+        if names.label_key_error(name):
+            yield FieldError(place, quoted(name), names.label_key_error(name))
         elif kind in (POD_LIMIT, CONTAINER_LIMIT) and "/" not in name and not _is_standard_resource(name):
             yield FieldError(place, quoted(name), "must be a standard resource for containers")
 
@@ -340,7 +340,9 @@ def _validate_ratio(path: str, name: str, fields: Mapping[str, Quantities]) -> I
         yield FieldError(path, quoted(str(ratio)), f"ratio {ratio} is less than 1")
     least, most = fields["min"].get(name), fields["max"].get(name)
     if least is not None and most is not None and least.milli and ratio.milli * least.milli > most.milli * ONE.milli:
-        yield FieldError(path, quoted(str(ratio)), f"ratio {ratio} is greater than max/min = {most.over(least):.6f}")
+        yield FieldError(
+            path, quoted(str(ratio)), f"ratio {ratio} is greater than max/min = {most.ratio_to(least):.6f}"
+        )
 
 
 def _limit_range_cells(item: LimitRange, now: datetime.datetime) -> tuple[object, ...]:

@@ -175,9 +175,9 @@ _BINDING_COLUMNS = (
     Column("Groups", "Groups that have it.", wide=True),
     Column("ServiceAccounts", "Service accounts that have it.", wide=True),
 )
-_ROLE_STRATEGY: KindRules[Any] = KindRules(check=_validate_role, name=names.path_segment)
+_ROLE_STRATEGY: KindRules[Any] = KindRules(check=_validate_role, name=names.path_segment_error)
 _BINDING_STRATEGY: KindRules[Any] = KindRules(
-    _default_binding, _validate_binding, _validate_binding_update, name=names.path_segment
+    _default_binding, _validate_binding, _validate_binding_update, name=names.path_segment_error
 )
 
 ROLES = Resource(

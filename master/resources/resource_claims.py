@@ -185,7 +185,7 @@ def _check_class(item: DeviceClass) -> Iterator[FieldError]:
 
 
 def _domain_and_name(text: str) -> str:
-    return names.label_key(text) if "/" in text else "a name of the form DOMAIN/NAME is accepted"
+    return names.label_key_error(text) if "/" in text else "a name of the form DOMAIN/NAME is accepted"
 
 
 def _state(item: ResourceClaim) -> str:

@@ -136,7 +136,9 @@ class ResourceSlice(Object, frozen=True):
 
 def _pool(text: str) -> str:
     parts = text.split("/")
-    return next(filter(None, map(names.dns_subdomain, parts)), "") if len(text) <= 253 else "up to 253 are accepted"
+    return (
+        next(filter(None, map(names.dns_subdomain_error, parts)), "") if len(text) <= 253 else "up to 253 are accepted"
+    )
 
 
 def _attribute(text: str) -> str:
@@ -160,13 +162,13 @@ def _validate_resource_slice(item: ResourceSlice) -> Iterator[FieldError]:
         "perDeviceNodeSelection": spec.per_device_node_selection,
     }
     yield from exactly_one("spec", {name: value or None for name, value in places.items()})
-    if spec.node_name and names.dns_subdomain(spec.node_name):
-        yield FieldError("spec.nodeName", quoted(spec.node_name), names.dns_subdomain(spec.node_name))
+    if spec.node_name and names.dns_subdomain_error(spec.node_name):
+        yield FieldError("spec.nodeName", quoted(spec.node_name), names.dns_subdomain_error(spec.node_name))
     special = any(device.taints or device.consumes_counters for device in spec.devices)
     yield from max_items("spec.devices", spec.devices, MAX_WITH_TAINTS if special else MAX_DEVICES)
     yield from max_items("spec.sharedCounters", spec.shared_counters, MAX_SETS)
     for number, row in enumerate(spec.shared_counters):
-        yield from required(f"spec.sharedCounters[{number}].name", row.name, names.dns_label)
+        yield from required(f"spec.sharedCounters[{number}].name", row.name, names.dns_label_error)
         yield from _check_counters(f"spec.sharedCounters[{number}].counters", row.counters)
     yield from duplicate_values("spec.sharedCounters[{}].name", [row.name for row in spec.shared_counters])
     each = bool(spec.per_device_node_selection)
@@ -180,7 +182,7 @@ def _check_counters(path: str, counters: Mapping[str, Counter]) -> Iterator[Fiel
     if not counters:
         yield FieldError(path, "{}", "at least one counter is required", MISSING)
     for name, counter in counters.items():
-        yield from required(f"{path}[{name}]", name, names.dns_label)
+        yield from required(f"{path}[{name}]", name, names.dns_label_error)
         yield from _required(f"{path}[{name}].value", counter.value)
 
 
@@ -191,7 +193,7 @@ def _required(path: str, value: Amount) -> Iterator[FieldError]:
 
 
 def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterator[FieldError]:
-    yield from required(f"{path}.name", device.name, names.dns_label)
+    yield from required(f"{path}.name", device.name, names.dns_label_error)
     yield from max_items(f"{path}.attributes", [*device.attributes, *device.capacity], MAX_ATTRIBUTES)
     for name, attribute in device.attributes.items():
         yield from required(f"{path}.attributes", name, _attribute)
@@ -205,7 +207,7 @@ def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterat
         yield from required(f"{path}.capacity", name, _attribute)
         yield from _required(f"{path}.capacity[{name}].value", capacity.value)
     for number, row in enumerate(device.consumes_counters):
-        yield from required(f"{path}.consumesCounters[{number}].counterSet", row.counter_set, names.dns_label)
+        yield from required(f"{path}.consumesCounters[{number}].counterSet", row.counter_set, names.dns_label_error)
         yield from _check_counters(f"{path}.consumesCounters[{number}].counters", row.counters)
     places = {"nodeName": device.node_name, "nodeSelector": device.node_selector, "allNodes": device.all_nodes}
     named = {name: value or None for name, value in places.items()}
@@ -222,9 +224,9 @@ def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterat
 
 
 def _check_taint(path: str, taint: DeviceTaint) -> Iterator[FieldError]:
-    yield from required(f"{path}.key", taint.key, names.label_key)
-    if names.label_value(taint.value):
-        yield FieldError(f"{path}.value", quoted(taint.value), names.label_value(taint.value))
+    yield from required(f"{path}.key", taint.key, names.label_key_error)
+    if names.label_value_error(taint.value):
+        yield FieldError(f"{path}.value", quoted(taint.value), names.label_value_error(taint.value))
     if taint.effect not in TAINT_EFFECTS:
         accepted = f"{', '.join(TAINT_EFFECTS)} are accepted"
         yield FieldError(f"{path}.effect", quoted(taint.effect), accepted, NOT_SUPPORTED)

@@ -13,7 +13,7 @@ from api.core.storage import PENDING, PersistentVolumeClaim, defaulted_claim
 from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, without_nulls
-from api.meta.selectors import LabelSelector, check_selector, shown_selector
+from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Json, Object, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.pod_template import (
@@ -169,8 +169,10 @@ def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
     template = replace(spec.template, spec=with_claims(spec.template.spec, claims))
     yield from validate_template(template, None if bad else spec.selector)
     for number, (name, _) in enumerate(claims):
-        if names.dns_label(name):
-            yield FieldError(f"spec.volumeClaimTemplates[{number}].metadata.name", quoted(name), names.dns_label(name))
+        if names.dns_label_error(name):
+            yield FieldError(
+                f"spec.volumeClaimTemplates[{number}].metadata.name", quoted(name), names.dns_label_error(name)
+            )
     yield from _validate_name_length(item)
     start = spec.ordinals.start if spec.ordinals is not None else None
     partition = spec.update_strategy.rolling_update.partition if spec.update_strategy.rolling_update else None
@@ -189,7 +191,7 @@ def _validate_name_length(item: StatefulSet) -> Iterator[FieldError]:
     start = spec.ordinals.start if spec.ordinals is not None else 0
     if start > MAX_ORDINAL or (spec.replicas or 0) > MAX_ORDINAL - start:
         yield FieldError("spec.replicas", quoted(spec.replicas), f"the numbers of pods end at {MAX_ORDINAL}")
-    elif name and (len(name) > MAX_SET_NAME_LENGTH or names.dns_label(name)):
+    elif name and (len(name) > MAX_SET_NAME_LENGTH or names.dns_label_error(name)):
         accepted = f"a DNS label of no more than {MAX_SET_NAME_LENGTH} characters is accepted: hosts are named after it"
         yield FieldError("metadata.name", quoted(name), accepted)
 
@@ -255,7 +257,7 @@ STATEFUL_SETS = Resource(
     scaling=Scale(
         replicas=lambda item: item.spec.replicas or 0,
         current=lambda item: item.status.replicas,
-        selector=lambda item: shown_selector(item.spec.selector),
+        selector=lambda item: format_selector(item.spec.selector),
         scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
     own_rules=KindRules(

@@ -63,13 +63,13 @@ class VolumeAttachment(Object, frozen=True):
 def _validate_volume_attachment(item: VolumeAttachment) -> Iterator[FieldError]:
     spec = item.spec
     yield from required("spec.attacher", spec.attacher, driver_name_problem)
-    yield from required("spec.nodeName", spec.node_name, names.dns_subdomain)
+    yield from required("spec.nodeName", spec.node_name, names.dns_subdomain_error)
     source = asdict(spec.source)
     fields = {"persistentVolumeName": source["persistent_volume_name"]}
     yield from exactly_one("spec.source", fields | {"inlineVolumeSpec": source["inline_volume_spec"]})
     if spec.source.persistent_volume_name is not None:
         name = spec.source.persistent_volume_name
-        yield from required("spec.source.persistentVolumeName", name, names.dns_subdomain)
+        yield from required("spec.source.persistentVolumeName", name, names.dns_subdomain_error)
 
 
 def _volume_attachment_cells(item: VolumeAttachment, now: datetime.datetime) -> tuple[object, ...]:

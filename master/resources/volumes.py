@@ -197,7 +197,7 @@ class VolumeAttributesClass(Object, frozen=True):
 
 def qualified_name_problem(text: str) -> str:
     """The syntax of a provisioner: a qualified name in lower case."""
-    return names.label_key(text.lower())
+    return names.label_key_error(text.lower())
 
 
 def _default_storage_class(item: StorageClass) -> StorageClass:
@@ -226,7 +226,7 @@ def _validate_storage_class(item: StorageClass) -> Iterator[FieldError]:
     for number, term in enumerate(item.allowed_topologies):
         path = f"allowedTopologies[{number}].matchLabelExpressions"
         for index, row in enumerate(term.match_label_expressions):
-            yield from required(f"{path}[{index}].key", row.key, names.label_key)
+            yield from required(f"{path}[{index}].key", row.key, names.label_key_error)
             if not row.values:
                 yield FieldError(f"{path}[{index}].values", "[]", "at least one value is required", MISSING)
             yield from duplicate_values(f"{path}[{index}].values[{{}}]", list(row.values))
@@ -266,7 +266,7 @@ def _validate_attributes_class(item: VolumeAttributesClass) -> Iterator[FieldErr
 
 def driver_name_problem(text: str) -> str:
     """The syntax of the name of a driver: a domain of up to 63 characters."""
-    return names.dns_subdomain(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
+    return names.dns_subdomain_error(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
 
 
 def _validate_attributes_class_update(old: VolumeAttributesClass, new: VolumeAttributesClass) -> Iterator[FieldError]:

@@ -125,7 +125,7 @@ def _decode_yaml(body: bytes) -> Any:
         found = yaml.parse(body.decode())
     except UnicodeDecodeError as error:
         raise errors.bad_request(f"the body is not UTF-8: {error}") from error
-    problems = [problem for document in found for problem in document.problems]
+    problems = [problem for document in found for problem in document.errors]
     if problems:
         raise errors.bad_request(f"the body is not YAML as objects are written in: {problems[0]}")
     if len(found) != 1:

@@ -150,13 +150,13 @@ class LocalApiSource:
             text = (await request.read()).decode()
         except UnicodeDecodeError as error:
             raise RequestError(400, "BadRequest", f"the body is not UTF-8: {error}") from None
-        documents = await asyncio.to_thread(manifest.read, text)
+        documents = await asyncio.to_thread(manifest.parse_manifest, text)
         if len(documents) != 1:
             raise RequestError(400, "BadRequest", f"the body has {len(documents)} documents; one Pod is accepted")
         _, problems = static_pod(documents[0], ManifestOrigin(self._node, "http", "body"), datetime.now(UTC))
         pod = documents[0].obj
         if problems or not isinstance(pod, Pod):
-            raise RequestError(422, "Invalid", manifest.refusal("the Pod", problems), problems)
+            raise RequestError(422, "Invalid", manifest.format_errors("the Pod", problems), problems)
         return pod
 
     def _path(self, namespace: str, name: str) -> Path:

@@ -33,7 +33,7 @@ class RejectedDocument:
     problems: tuple[FieldError, ...]
 
     def __str__(self) -> str:
-        return manifest.refusal(f"document {self.number}", self.problems)
+        return manifest.format_errors(f"document {self.number}", self.problems)
 
 
 REJECTED_REASON, MAX_MESSAGE = "FailedValidation", 1000
@@ -63,7 +63,7 @@ def parse_manifest(text: str, origin: ManifestOrigin, known: Iterable[Pod], now:
     before = {pod.metadata.uid: pod for pod in known}
     found: list[Pod] = []
     refusals: list[RejectedDocument] = []
-    for document in manifest.read(text):
+    for document in manifest.parse_manifest(text):
         pod, problems = static_pod(document, origin, now)
         if pod is None:
             refusals.append(RejectedDocument(document.number, problems))
@@ -77,8 +77,8 @@ def parse_manifest(text: str, origin: ManifestOrigin, known: Iterable[Pod], now:
 
 def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tuple[Pod | None, tuple[FieldError, ...]]:
     """The pod of one document, or every reason why there is none."""
-    if document.problems or document.obj is None:
-        return None, document.problems
+    if document.errors or document.obj is None:
+        return None, document.errors
     if not isinstance(document.obj, Pod):
         return None, (FieldError("kind", quoted(document.obj.KIND), '"Pod" is accepted here'),)
     problems = tuple(static_pods.problems(document.obj, origin.node))

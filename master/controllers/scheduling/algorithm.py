@@ -192,7 +192,7 @@ def _filter(requirements: PodRequirements, node_info: NodeInfo) -> list[str]:
 def _insufficient(name: str, requested: int) -> str:
     if name == "pods":
         return TOO_MANY_PODS
-    return f"Insufficient {name} (the pod requests {quantity.of_milli(requested) if name == 'cpu' else requested})"
+    return f"Insufficient {name} (the pod requests {quantity.format_milli(requested) if name == 'cpu' else requested})"
 
 
 def _unschedulable_message(node_count: int, reasons: Counter[str]) -> str:

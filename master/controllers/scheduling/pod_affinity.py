@@ -24,7 +24,7 @@ from api.core.placement import (
     WeightedPodAffinityTerm,
 )
 from api.core.pod import Pod
-from api.meta.selectors import LabelSelector, Requirement, Selector, selector
+from api.meta.selectors import LabelSelector, Requirement, Selector, compile_selector
 from master.controllers.nodes.taints import NO_EXECUTE, NO_SCHEDULE, effective_taints
 
 AFFINITY = "node(s) didn't match pod affinity rules"
@@ -200,7 +200,7 @@ class PlacedPods:
             return PodGroup(labels, None)
         names = set(term.namespaces)
         if namespace_selector is not None:
-            chosen = selector(namespace_selector)
+            chosen = compile_selector(namespace_selector)
             names |= {name for name, namespace_labels in self._namespaces.items() if chosen.matches(namespace_labels)}
         elif not names:
             names = {pod.metadata.namespace}
@@ -267,7 +267,7 @@ def _selector(
     labels = pod.metadata.labels
     matching = (Requirement(key, "in", frozenset((labels[key],))) for key in match_keys if key in labels)
     mismatching = (Requirement(key, "notin", frozenset((labels[key],))) for key in mismatch_keys if key in labels)
-    return Selector((*selector(label_selector).requirements, *matching, *mismatching))
+    return Selector((*compile_selector(label_selector).requirements, *matching, *mismatching))
 
 
 def _affinity_of(pod: Pod, *, anti: bool) -> PodAffinity | PodAntiAffinity:

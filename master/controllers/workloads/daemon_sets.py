@@ -30,7 +30,7 @@ from api.core.placement import (
     Toleration,
 )
 from api.core.pod import FINAL_PHASES, Pod, PodSpec
-from api.meta.selectors import LabelSelector, selector
+from api.meta.selectors import LabelSelector, compile_selector
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
 from master.controllers.context import Lister
@@ -73,7 +73,7 @@ def reconcile(
     index, all_nodes = OwnerIndex(pods), tuple(nodes)
     for daemon_set in daemon_sets:
         claimed = claim_pods(
-            daemon_set, selector(daemon_set.spec.selector or LabelSelector()), index.candidates(daemon_set)
+            daemon_set, compile_selector(daemon_set.spec.selector or LabelSelector()), index.candidates(daemon_set)
         )
         yield from claimed.ownership_changes
         if not claimed.ownership_changes:

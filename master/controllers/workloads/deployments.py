@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.core.events import NORMAL, reference
 from api.core.pod import FINAL_PHASES, Pod
-from api.meta.selectors import LabelSelector, selector
+from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import ObjectMeta
 from master.controllers import events
 from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
@@ -97,7 +97,7 @@ def reconcile(
 def _owned_replica_sets(
     deployment: Deployment, replica_sets: Iterable[ReplicaSet]
 ) -> tuple[list[ReplicaSet], list[Update]]:
-    label_selector = selector(deployment.spec.selector or LabelSelector())
+    label_selector = compile_selector(deployment.spec.selector or LabelSelector())
     owned, adopted = [], []
     for replica_set in replica_sets:
         reference = controller_of(replica_set.metadata)

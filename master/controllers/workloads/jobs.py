@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from api.core.events import NORMAL, WARNING, reference
 from api.core.pod import Container, EnvVar, EnvVarSource, Pod
-from api.meta.selectors import LabelSelector, selector
+from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import Condition, ObjectFieldSelector
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
@@ -96,7 +96,7 @@ def _is_expired(job: Job, now: datetime.datetime) -> bool:
 
 
 def _sync(job: Job, pods: Iterable[Pod], now: datetime.datetime, is_backing_off: bool) -> Iterator[WriteAction]:
-    claimed = claim_pods(job, selector(job.spec.selector or LabelSelector()), pods, with_finalizer)
+    claimed = claim_pods(job, compile_selector(job.spec.selector or LabelSelector()), pods, with_finalizer)
     if claimed.ownership_changes:
         yield from claimed.ownership_changes
         return

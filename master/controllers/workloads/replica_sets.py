@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from api.core.pod import Pod
-from api.meta.selectors import LabelSelector, Selector, selector
+from api.meta.selectors import LabelSelector, Selector, compile_selector
 from api.meta.types import Condition
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
@@ -35,7 +35,7 @@ Owner = ReplicaSet | ReplicationController
 def selector_of(owner: Owner) -> Selector:
     """Return the selector of an owner."""
     label_selector = owner.spec.selector
-    return selector(
+    return compile_selector(
         label_selector
         if isinstance(label_selector, LabelSelector)
         else LabelSelector(match_labels=label_selector or {})

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from api.core.events import WARNING, reference
 from api.core.pod import FINAL_PHASES, Pod
 from api.core.storage import PersistentVolumeClaim
-from api.meta.selectors import LabelSelector, selector
+from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import Object, ObjectMeta, OwnerReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, Warn
@@ -68,7 +68,7 @@ def reconcile(
             for pod in index.candidates(stateful_set)
             if ordinal_of(stateful_set, pod) is not None or controller_of(pod.metadata)
         ]
-        claimed = claim_pods(stateful_set, selector(stateful_set.spec.selector or LabelSelector()), candidates)
+        claimed = claim_pods(stateful_set, compile_selector(stateful_set.spec.selector or LabelSelector()), candidates)
         yield from claimed.ownership_changes
         if not claimed.ownership_changes:
             yield from _sync(stateful_set, claimed.owned, names, claims_by_name, stored_revisions, now)

@@ -31,8 +31,8 @@ spec:
   containers: {containers}
 {spec}
 """
-    (document,) = manifest.read(text)
-    assert isinstance(document.obj, Pod), document.problems
+    (document,) = manifest.parse_manifest(text)
+    assert isinstance(document.obj, Pod), document.errors
     return default(document.obj)
 
 

@@ -197,8 +197,8 @@ def test_no_document_is_too_strange(document: object) -> None:
 
 @given(st.text(max_size=200))
 def test_no_manifest_is_too_strange(text: str) -> None:
-    for document in manifest.read(text):
-        assert document.obj is not None or document.problems
+    for document in manifest.parse_manifest(text):
+        assert document.obj is not None or document.errors
 
 
 def test_defaults_are_written_out_once() -> None:
@@ -262,8 +262,8 @@ kind: Pod
 metadata: {name: web}
 spec: {tenent: red, containers: [{name: a, ports: [{containerPort: 70000}]}]}
 """
-    [document] = manifest.read(text)
-    assert manifest.refusal("web.yaml", document.problems) == (
+    [document] = manifest.parse_manifest(text)
+    assert manifest.format_errors("web.yaml", document.errors) == (
         "web.yaml: not accepted (3 problems)\n"
         "  spec.tenent                                is not a field\n"
         '  spec.containers[0].image                   is missing; an image is required, for example "nginx:1.27"\n'
@@ -283,7 +283,7 @@ items:
 ---
 {"apiVersion": "network.openshift.io/v1", "kind": "NetNamespace", "metadata": {"name": "a"}, "netname": "a", "netid": 3}
 """
-    documents = manifest.read(text)
+    documents = manifest.parse_manifest(text)
     assert [document.obj is None for document in documents] == [False, True, True, False]
     assert [document.number for document in documents] == [1, 2, 3, 4]
 

@@ -126,7 +126,7 @@ WRONG = [
 def test_wrong_bounds_are_refused(row: dict[str, Any], path: str, why: str) -> None:
     document = {"metadata": {"name": "l", "namespace": "red"}, "spec": {"limits": [row]}}
     _, problems, _ = decode(LimitRange, document, LIMIT_RANGES.rules)
-    assert any(problem.path == f"spec.limits[0].{path}" and why in problem.wanted for problem in problems), problems
+    assert any(problem.path == f"spec.limits[0].{path}" and why in problem.detail for problem in problems), problems
 
 
 def test_defaults_come_once() -> None:
@@ -144,4 +144,4 @@ def test_amounts_beyond_all_measure_are_no_reason_to_fail() -> None:
     assert "cpu max limit to request ratio per Pod is 2, but provided ratio is 1" in found
     above = {"type": "Pod", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "maxLimitRequestRatio": huge}
     _, problems, _ = decode(LimitRange, {"metadata": {"name": "l"}, "spec": {"limits": [above]}}, LIMIT_RANGES.rules)
-    assert "is greater than max/min = 2.000000" in problems[0].wanted
+    assert "is greater than max/min = 2.000000" in problems[0].detail

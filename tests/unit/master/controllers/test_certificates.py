@@ -168,7 +168,7 @@ def refused(pem: bytes) -> str:
     item = request(Subject("dave"), CLIENT, CLIENT_USAGES, pem=pem)
     assert CERTIFICATE_SIGNING_REQUESTS.own_rules is not None
     assert CERTIFICATE_SIGNING_REQUESTS.own_rules.check is not None
-    return "; ".join(row.wanted for row in CERTIFICATE_SIGNING_REQUESTS.own_rules.check(item))
+    return "; ".join(row.detail for row in CERTIFICATE_SIGNING_REQUESTS.own_rules.check(item))
 
 
 def test_weak_keys_are_refused() -> None:
