@@ -39,13 +39,13 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
     """
     if wrong := names.dns_subdomain_error(node):
         raise ClientError(f"{node!r} is not a valid name of a node: {wrong}")
-    key = await asyncio.to_thread(keys.new_key)
+    key = await asyncio.to_thread(keys.generate_key)
     spec = CertificateSigningRequestSpec(
-        request=keys.request(key, Subject(f"{NODE_PREFIX}{node}", (NODES,))),
+        request=keys.create_request(key, Subject(f"{NODE_PREFIX}{node}", (NODES,))),
         signer_name=NODE_CLIENT,
         usages=CLIENT_USAGES,
     )
-    name = f"node-csr-{keys.fingerprint(key)[:43]}"
+    name = f"node-csr-{keys.key_fingerprint(key)[:43]}"
     csr = await client.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
     try:
         async with asyncio.timeout(SIGNING_TIMEOUT_SECONDS):

@@ -9,58 +9,66 @@ from typing import Any
 
 
 class BadPem(Exception):
-    """`str(error)` says what was found in place of a key or a certificate."""
+    """PEM that is not the expected key, request or certificate. The text says what was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom a certificate is to name: `user` (CN) of `groups` (O), and where a server is reached."""
+    """The subject of a certificate.
+
+    `user` is the common name (CN), `groups` are the organizations (O). `dns_names` and `ip_addresses` are the subject
+    alternative names of a server.
+    """
 
     user: str
     groups: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
+    dns_names: tuple[str, ...] = ()
+    ip_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says; `digest` tells one from the other."""
+    """The content of a certificate. `fingerprint` is its SHA-256 in hex."""
 
     subject: Subject
-    begins: datetime.datetime
-    ends: datetime.datetime
-    digest: str
+    not_before: datetime.datetime
+    not_after: datetime.datetime
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What a request for a certificate says, its signature checked.
+class CertificateRequest:
+    """The content of a certificate request.
 
-    `more` are the places that it is to name beside names and addresses (emails, URIs, directories and others), `others`
-    what its subject says beside user and groups.
+    `other_names` are subject alternative names of other types (emails, URIs, directory names). `other_attributes` are
+    attributes of the subject other than CN and O.
     """
 
     subject: Subject
-    more: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
+    other_names: tuple[str, ...] = ()
+    other_attributes: tuple[str, ...] = ()
 
 
 def peer_subject(peer: Mapping[str, Any] | None) -> Subject:
-    """Whom the verified certificate of a peer names, in the form of `ssl.SSLSocket.getpeercert`; of several CNs the
-    first, without one an empty user. Where it is reached is left out.
+    """Return user and groups of a peer's verified certificate, given as `ssl.SSLSocket.getpeercert` returns it.
+
+    `user` is the first common name, empty if there is none.
     """
-    pairs = [pair for names in (peer or {}).get("subject", ()) for pair in names]
-    user = next((value for key, value in pairs if key == "commonName"), "")
-    return Subject(user, tuple(value for key, value in pairs if key == "organizationName"))
+    attributes = [attribute for rdn in (peer or {}).get("subject", ()) for attribute in rdn]
+    user = next((value for key, value in attributes if key == "commonName"), "")
+    return Subject(user, tuple(value for key, value in attributes if key == "organizationName"))
 
 
 def pem_blocks(pem: bytes, label: str) -> bytes:
-    """The blocks of a PEM file whose label ends so (`CERTIFICATE`, `PRIVATE KEY`); files hold both at times."""
-    found: list[bytes] = []
+    """Return the blocks of a PEM file whose label ends with `label` (`CERTIFICATE`, `PRIVATE KEY`).
+
+    A file may hold both a certificate and its key.
+    """
+    lines: list[bytes] = []
     inside = False
     for line in pem.splitlines():
         inside = inside or (line.startswith(b"-----BEGIN ") and line.rstrip().endswith(label.encode() + b"-----"))
         if inside:
-            found.append(line.rstrip())
+            lines.append(line.rstrip())
         inside = inside and not line.startswith(b"-----END ")
-    return b"".join(line + b"\n" for line in found)
+    return b"".join(line + b"\n" for line in lines)

@@ -20,7 +20,7 @@ from master.resources.metadata import format_time
 
 def check_csr_create(item: CertificateSigningRequest, user: User) -> None:
     """Whether somebody may ask for that. Raises StatusError."""
-    signer, subject = item.spec.signer_name, keys.read_request(item.spec.request).subject
+    signer, subject = item.spec.signer_name, keys.parse_request(item.spec.request).subject
     if signer == CLIENT and SYSTEM_MASTERS in subject.groups:
         why = f"use of {CLIENT} signer with {SYSTEM_MASTERS} group is not allowed"
         raise errors.forbidden(KIND, item.metadata.name, why)

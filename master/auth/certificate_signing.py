@@ -28,7 +28,7 @@ from api.core.node import Node
 from api.meta import names
 from api.meta.schema import quoted
 from api.pki import keys
-from api.pki.pem import Request, Subject
+from api.pki.pem import CertificateRequest, Subject
 from master.auth.attributes import Attributes, User
 from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS as KIND
 from master.resources.nodes import ready_status
@@ -70,15 +70,15 @@ def _serving_denials(
     if own is None:
         yield f"there is no Node {node}"
         return
-    if len(subject.names) > 1 or len(subject.addresses) > 1:
+    if len(subject.dns_names) > 1 or len(subject.ip_addresses) > 1:
         yield "it is for more than one name and one address"
-    for name in subject.names:
+    for name in subject.dns_names:
         if name != node:
             yield f"{quoted(name)} is not the name of the node"
         if _is_reserved_name(name, reserved, came_from):
             yield f"{quoted(name)} is a name of the master or of the cluster"
     others = [one for one in nodes if one.metadata.name != node]
-    for text in subject.addresses:
+    for text in subject.ip_addresses:
         yield from _address_denials(text, came_from, own, others, reserved)
 
 
@@ -125,12 +125,12 @@ BUILTIN_SIGNERS = frozenset((CLIENT, NODE_CLIENT, NODE_SERVING))
 NODE_SIGNERS = frozenset((NODE_CLIENT, NODE_SERVING))
 
 
-def signing_denial(item: CertificateSigningRequest, asked: Request) -> str:
+def signing_denial(item: CertificateSigningRequest, asked: CertificateRequest) -> str:
     """Why its signer, one of ours, does not sign it; empty if it does."""
     return next(_signing_denials(item, asked), "")
 
 
-def _signing_denials(item: CertificateSigningRequest, asked: Request) -> Iterator[str]:
+def _signing_denials(item: CertificateSigningRequest, asked: CertificateRequest) -> Iterator[str]:
     subject, usages, signer = asked.subject, frozenset(item.spec.usages), item.spec.signer_name
     if signer == CLIENT:
         for usage in sorted(usages - {CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT}):
@@ -145,8 +145,8 @@ def _signing_denials(item: CertificateSigningRequest, asked: Request) -> Iterato
     wanted = frozenset(SERVER_USAGES if signer == NODE_SERVING else CLIENT_USAGES)
     if usages not in (wanted, wanted - {KEY_ENCIPHERMENT}):
         yield f"usages did not match {sorted(wanted)}"
-    places = (*subject.names, *subject.addresses)
-    unwanted = asked.more if signer == NODE_SERVING else (*places, *asked.more)
+    places = (*subject.dns_names, *subject.ip_addresses)
+    unwanted = asked.other_names if signer == NODE_SERVING else (*places, *asked.other_names)
     if unwanted:
         yield f"subjectAltNames are not allowed: {', '.join(unwanted)}"
     if signer == NODE_SERVING and not places:
@@ -172,7 +172,7 @@ def approve(
     item: CertificateSigningRequest, nodes: Collection[Node], reserved: ReservedNames, may: Authorize
 ) -> Approval:
     """What becomes by itself of a request to a signer of nodes."""
-    asked = keys.read_request(item.spec.request)
+    asked = keys.parse_request(item.spec.request)
     if why := signing_denial(item, asked) or _not_a_node_csr(asked):
         return Approval(False, why)
     user = User(item.spec.username, frozenset(item.spec.groups), item.spec.uid, tuple(item.spec.extra.items()))
@@ -183,21 +183,23 @@ def approve(
 
 def describe_csr(item: CertificateSigningRequest) -> str:
     """Whom and what a certificate is to name, for people."""
-    asked = keys.read_request(item.spec.request)
-    text = ", ".join((asked.subject.user, *asked.subject.names, *asked.subject.addresses, *asked.more))
+    asked = keys.parse_request(item.spec.request)
+    text = ", ".join((asked.subject.user, *asked.subject.dns_names, *asked.subject.ip_addresses, *asked.other_names))
     return text if len(text) <= MAX_DESCRIPTION_LENGTH else f"{text[:MAX_DESCRIPTION_LENGTH]}..."
 
 
-def _not_a_node_csr(asked: Request) -> str:
+def _not_a_node_csr(asked: CertificateRequest) -> str:
     """Signers sign more than nodes ask for; whoever approves that has seen it."""
-    if asked.others:
-        return f"subject says more than common name and organization: {', '.join(asked.others)}"
+    if asked.other_attributes:
+        return f"subject says more than common name and organization: {', '.join(asked.other_attributes)}"
     if wrong := names.dns_subdomain_error(asked.subject.user.removeprefix(NODE_PREFIX)):
         return f"subject common name does not name a node: {wrong}"
     return ""
 
 
-def _approve_serving(asked: Request, user: User, nodes: Collection[Node], reserved: ReservedNames) -> Approval:
+def _approve_serving(
+    asked: CertificateRequest, user: User, nodes: Collection[Node], reserved: ReservedNames
+) -> Approval:
     if not user.node or user.name != asked.subject.user:
         return Approval(False, "it is not asked for by the node itself")
     came_from = next((values[0] for key, values in user.extra if key == ADDRESS_EXTRA and values), "")
@@ -206,7 +208,7 @@ def _approve_serving(asked: Request, user: User, nodes: Collection[Node], reserv
     return Approval(True, "Auto approving kubelet serving certificate: it names the node that asks, and where from.")
 
 
-def _approve_client(asked: Request, user: User, nodes: Collection[Node], may: Authorize) -> Approval:
+def _approve_client(asked: CertificateRequest, user: User, nodes: Collection[Node], may: Authorize) -> Approval:
     if user.name == asked.subject.user and may(user, _csr_attributes("selfnodeclient")):
         return Approval(True, "Auto approving self kubelet client certificate after SubjectAccessReview.")
     if not may(user, _csr_attributes("nodeclient")):

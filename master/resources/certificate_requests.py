@@ -157,7 +157,7 @@ def _validate_certificate(new: bytes, old: bytes) -> Iterator[FieldError]:
     if old:
         yield FieldError(path, "given", "updates may not modify existing certificate content", FORBIDDEN)
     try:
-        keys.read(new)
+        keys.parse_certificate(new)
     except BadPem as error:
         yield FieldError(path, "<certificate data>", str(error))
 

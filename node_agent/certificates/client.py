@@ -64,7 +64,7 @@ async def _is_good(path: Path, now: datetime.datetime) -> bool:
     """Whether the API server would know us by that file."""
     try:
         held = Kubeconfig.load(path)
-        return bool(held.token) or (await crypto.inspect_certificate(held.certificate)).ends > now
+        return bool(held.token) or (await crypto.inspect_certificate(held.certificate)).not_after > now
     except (BadKubeconfig, BadPem) as error:
         log.info("a certificate is needed", extra={"why": str(error)})
         return False
@@ -93,12 +93,12 @@ class ClientCertificate:
             held = await self._read()
             if held is None or not csr.is_renewal_due(held, self._clock()):
                 return
-            if held.ends > self._clock():
+            if held.not_after > self._clock():
                 await self._renew()
             elif self._settings.bootstrap_kubeconfig:
                 await _bootstrap(self._settings)
             else:
-                raise NotReady(f"{self._settings.kubeconfig}: the certificate in it is over since {held.ends}")
+                raise NotReady(f"{self._settings.kubeconfig}: the certificate in it is over since {held.not_after}")
         except BadKubeconfig as error:
             raise NotReady(str(error)) from None
 
@@ -111,7 +111,7 @@ class ClientCertificate:
         text = Kubeconfig.load(place).with_client_certificate(fresh.certificate, fresh.key)
         await asyncio.to_thread(csr.write_file, place, text.encode())
         await asyncio.to_thread(csr.remove_file, pending)
-        until = fresh.says.ends.isoformat()
+        until = fresh.says.not_after.isoformat()
         log.info("client certificate renewed", extra={"file": str(place), "until": until})
 
     async def _read(self) -> Certificate | None:

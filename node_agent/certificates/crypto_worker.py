@@ -40,28 +40,28 @@ def answer(task: Task) -> Answer:
 
 
 def _asking(task: MakeRequest) -> SigningRequest:
-    key = task.held if _is_key(task.held) else keys.new_key()
-    return SigningRequest(key, keys.request(key, task.subject), keys.fingerprint(key, task.goes_with))
+    key = task.held if _is_key(task.held) else keys.generate_key()
+    return SigningRequest(key, keys.create_request(key, task.subject), keys.key_fingerprint(key, task.goes_with))
 
 
 def _is_key(held: bytes) -> bool:
     try:
-        keys.fingerprint(held)
+        keys.key_fingerprint(held)
     except BadPem:
         return False
     return True
 
 
 def _signed(task: SelfSign) -> SelfSigned:
-    key = keys.new_key()
+    key = keys.generate_key()
     certificate = keys.self_signed(key, task.subject, task.now)
-    return SelfSigned(KeyPair(key, certificate, keys.read(certificate)))
+    return SelfSigned(KeyPair(key, certificate, keys.parse_certificate(certificate)))
 
 
 def _told(task: Inspect) -> Inspected:
     if task.key is not None and not keys.matches_certificate(task.key, task.certificate):
         raise BadPem("the certificate is for another key")
-    return Inspected(keys.read(task.certificate))
+    return Inspected(keys.parse_certificate(task.certificate))
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ async def _good(key: bytes, certificate: bytes) -> KeyPair | None:
         fresh = await crypto.load_key_pair(key, certificate)
     except BadPem:
         return None
-    return fresh if fresh.says.ends > datetime.datetime.now(datetime.UTC) else None
+    return fresh if fresh.says.not_after > datetime.datetime.now(datetime.UTC) else None
 
 
 async def _signed(client: Client, name: str, wish: CertificateSpec, request: bytes) -> bytes:
@@ -157,9 +157,9 @@ EARLIEST, LATEST = 0.7, 0.9
 
 def renewal_time(certificate: Certificate) -> datetime.datetime:
     """When a certificate is to be replaced: the same moment, whenever it is asked for."""
-    spread = int(certificate.digest[:8], 16) / 0xFFFFFFFF
-    life = certificate.ends - certificate.begins
-    return certificate.begins + life * (EARLIEST + (LATEST - EARLIEST) * spread)
+    spread = int(certificate.fingerprint[:8], 16) / 0xFFFFFFFF
+    life = certificate.not_after - certificate.not_before
+    return certificate.not_before + life * (EARLIEST + (LATEST - EARLIEST) * spread)
 
 
 def is_renewal_due(certificate: Certificate, now: datetime.datetime) -> bool:

@@ -140,7 +140,7 @@ class ServingCertificate:
 
     def _serves(self, held: KeyPair) -> bool:
         """Whether it is one that was asked for, is still good, and names this node as it is now."""
-        return held.says.subject == self._subject and held.says.ends > self._clock()
+        return held.says.subject == self._subject and held.says.not_after > self._clock()
 
     def _is_due(self) -> bool:
         return self._held is None or csr.is_renewal_due(self._held.says, self._clock())
@@ -149,7 +149,7 @@ class ServingCertificate:
         self._take(fresh.together)
         self._held = fresh
         says = fresh.says
-        log.info("serving certificate in use", extra={"user": says.subject.user, "until": says.ends.isoformat()})
+        log.info("serving certificate in use", extra={"user": says.subject.user, "until": says.not_after.isoformat()})
 
     def _take(self, together: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -42,7 +42,7 @@ def load(socket: str) -> None:
 
 
 def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
-    key, who = keys.new_key(), Subject("localhost", names=("localhost",))
+    key, who = keys.generate_key(), Subject("localhost", dns_names=("localhost",))
     certificate = keys.self_signed(key, who, datetime.datetime.now(datetime.UTC))
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
     nginx = _with({"www/index.html": (PAGE, READABLE)})

@@ -113,4 +113,4 @@ def test_their_kubelet_is_a_node_of_ours_and_runs_pods(cluster: Components) -> N
     cluster.kubectl("certificate", "approve", name)
     current = cluster.root / "kubelet" / "pki" / "kubelet-server-current.pem"
     wait_until(current.exists, "it has a serving certificate")
-    assert keys.read(current.read_bytes()).subject.user == f"system:node:{KUBELET}"
+    assert keys.parse_certificate(current.read_bytes()).subject.user == f"system:node:{KUBELET}"

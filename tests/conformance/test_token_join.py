@@ -44,7 +44,7 @@ def test_its_server_is_believed_once_somebody_has_approved(node: JoiningNode) ->
     assert name in node.agent_log()
     node.kubectl("certificate", "approve", name)
     wait_until(lambda: node.served().subject.user == SUBJECT, "it serves with it", LONG)
-    assert node.served().subject.names == (NODE,)
+    assert node.served().subject.dns_names == (NODE,)
     proxied = ("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/healthz")
     wait_until(lambda: node.kubectl(*proxied) == "ok", "the API server, which verifies it, gets through")
 
@@ -55,7 +55,7 @@ def test_it_stays_a_node_while_its_certificates_run_out(node: JoiningNode) -> No
     wait_until(lambda: over(first), "the first certificate is over", LONG)
     second = node.certificate()
     assert second is not None
-    assert second.digest != first.digest
+    assert second.fingerprint != first.fingerprint
     path = "jsonpath={.spec.renewTime}"
     lease = ("-n", "kube-node-lease", "get", "lease", NODE, "-o", path)
     before = node.kubectl(*lease)
@@ -71,4 +71,4 @@ def test_an_agent_that_starts_with_a_certificate_that_is_over_joins_anew(node: J
         wait_until(lambda: over(last), "its certificate is over", LONG)
     again = node.certificate()
     assert again is not None
-    assert again.digest != last.digest
+    assert again.fingerprint != last.fingerprint

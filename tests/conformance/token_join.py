@@ -73,7 +73,7 @@ class JoiningNode(StockNode):
     def certificate(self) -> Certificate | None:
         """The one in the node's kubeconfig, if there is one."""
         try:
-            return keys.read(Kubeconfig.load(self.root / "node").certificate)
+            return keys.parse_certificate(Kubeconfig.load(self.root / "node").certificate)
         except BadKubeconfig:
             return None
 
@@ -82,7 +82,7 @@ class JoiningNode(StockNode):
         ask = ("openssl", "s_client", "-connect", f"{NODE_IP}:{AGENT_PORT}", "-showcerts")
         command = [*self.place, *ask]
         done = subprocess.run(command, input="", capture_output=True, text=True, check=False, timeout=20)
-        return keys.read(pem_blocks(done.stdout.encode(), "CERTIFICATE"))
+        return keys.parse_certificate(pem_blocks(done.stdout.encode(), "CERTIFICATE"))
 
     def requests(self, signer: str) -> list[tuple[str, list[str]]]:
         """(name, types of conditions) of the requests to a signer, the oldest first."""
@@ -100,4 +100,4 @@ class JoiningNode(StockNode):
 
 def over(one: Certificate) -> bool:
     """Whether nobody takes it any more."""
-    return one.ends < datetime.datetime.now(datetime.UTC)
+    return one.not_after < datetime.datetime.now(datetime.UTC)

@@ -46,7 +46,7 @@ Kubectl = Callable[..., str]
 
 
 def wish(user: str = "dave", signer: str = CLIENT, **spec: Any) -> dict[str, Any]:
-    pem = keys.request(keys.new_key(), Subject(user, ("dev",)))
+    pem = keys.create_request(keys.generate_key(), Subject(user, ("dev",)))
     return {"request": base64.b64encode(pem).decode(), "signerName": signer, "usages": list(CLIENT_USAGES), **spec}
 
 
@@ -73,9 +73,9 @@ async def test_people_ask_and_administrators_decide(server: ApiServer, door: Unt
     said = await asyncio.to_thread(kubectl, "certificate", "approve", name)
     assert said.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
     found = await door.until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
-    certificate = keys.read(base64.b64decode(found["status"]["certificate"]))
+    certificate = keys.parse_certificate(base64.b64decode(found["status"]["certificate"]))
     assert certificate.subject == Subject("dave", ("dev",))
-    assert certificate.ends - certificate.begins == HOUR
+    assert certificate.not_after - certificate.not_before == HOUR
     assert "Approved,Issued" in await asyncio.to_thread(kubectl, "get", "csr", name)
     assert "dave" in await asyncio.to_thread(kubectl, "describe", "csr", name)
     refused = f"{name}-2"
@@ -97,7 +97,7 @@ async def test_what_makes_no_sense_is_refused_field_by_field(door: UntypedClient
         found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=encoded(bad))})
         assert (found["code"], "spec.request" in found["message"]) == (422, True)
     await door.make(PATH, name="rsa", spec=wish(request=encoded(rsa_request(2048))))
-    group = base64.b64encode(keys.request(keys.new_key(), Subject("eve", ("system:masters",)))).decode()
+    group = base64.b64encode(keys.create_request(keys.generate_key(), Subject("eve", ("system:masters",)))).decode()
     found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=group)})
     assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)
 
@@ -125,7 +125,9 @@ async def test_what_was_asked_for_stays_and_each_part_is_written_by_its_own_path
     assert (found["code"], "may not remove a condition" in found["message"]) == (422, True)
     found = await door.ask("PATCH", f"{PATH}/mine/status", {"status": {"certificate": "eA=="}})
     assert (found["code"], "status.certificate" in found["message"]) == (422, True)
-    pem = base64.b64encode(keys.self_signed(keys.new_key(), Subject("x"), datetime.datetime.now(datetime.UTC))).decode()
+    pem = base64.b64encode(
+        keys.self_signed(keys.generate_key(), Subject("x"), datetime.datetime.now(datetime.UTC))
+    ).decode()
     found = await door.ask("PATCH", f"{PATH}/mine/status", {"status": {"certificate": pem}})
     assert (found["status"]["certificate"], found["status"]["conditions"][0]["type"]) == (pem, "Approved")
 

@@ -81,7 +81,7 @@ async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
 ) -> None:
     here = await place(tmp_path, administrator, server, "joins")
     config = await load_kubeconfig(here.settings)
-    assert keys.read(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
+    assert keys.parse_certificate(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
     assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
     assert list((tmp_path / "state" / "pki").iterdir()) == []
     (asked,) = await _asked_of(administrator, NODE_CLIENT)
@@ -184,7 +184,7 @@ async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
         await node_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), "renews")
     )
     before = Kubeconfig.load(tmp_path / "kubeconfig")
-    later = keys.read(before.certificate).ends - datetime.timedelta(days=30)
+    later = keys.parse_certificate(before.certificate).not_after - datetime.timedelta(days=30)
     async with Client(before) as client:
         watching = client.watch(CertificateSigningRequest, "0")
         await anext(watching)
@@ -194,7 +194,7 @@ async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
         await one.passed()
         after = Kubeconfig.load(tmp_path / "kubeconfig")
         assert after.certificate != before.certificate
-        assert keys.read(after.certificate).subject == keys.read(before.certificate).subject
+        assert keys.parse_certificate(after.certificate).subject == keys.parse_certificate(before.certificate).subject
         await client.create(Node(metadata=ObjectMeta(name="renews"), status=NodeStatus()))
         assert client.kubeconfig.certificate == after.certificate
         # What had begun under the old certificate goes on.
@@ -224,7 +224,7 @@ async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
             await waiting
         pem = (tmp_path / "state" / "pki" / "serving.pem").read_bytes()
         own = Subject("system:node:serves", ("system:nodes",), ("serves",), ("10.245.9.9",))
-        assert keys.read(pem).subject == own
+        assert keys.parse_certificate(pem).subject == own
         # Another start uses what there is.
         await ServingCertificate(here.settings, client).load()
         node = await client.get(Node, "serves")
@@ -239,7 +239,7 @@ async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
         for name, places in wishes.items():
             await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *places)))
         # Requests are looked at in the order of their names: when this one is approved, those were passed over.
-        await client.create(serving_request("zoo", Subject(own.user, own.groups, own.names)))
+        await client.create(serving_request("zoo", Subject(own.user, own.groups, own.dns_names)))
         async with asyncio.timeout(30):
             while not (await client.get(CertificateSigningRequest, "zoo")).status.certificate:
                 await asyncio.sleep(0.02)
@@ -258,7 +258,7 @@ def _is_of(item: CertificateSigningRequest, node: str) -> bool:
 async def test_nobody_says_from_where_a_request_comes_but_the_server(
     server: ApiServer, administrator: Client, door: UntypedClient
 ) -> None:
-    pem = base64.b64encode(keys.request(keys.new_key(), Subject("dave"))).decode()
+    pem = base64.b64encode(keys.create_request(keys.generate_key(), Subject("dave"))).decode()
     said = {ADDRESS: ["10.6.6.6"]}
     spec = {"request": pem, "signerName": "example.org/x", "usages": list(CLIENT_USAGES), "extra": said}
     made = await door.make(PATH, name="plain", spec=spec)
@@ -302,11 +302,11 @@ async def test_a_token_gets_no_certificate_of_a_node_that_is_there(
     async with Client(Kubeconfig.load(here.settings.bootstrap_kubeconfig)) as machine, asyncio.timeout(30):
         for name in ("a-thief", "b-thief"):
             user = "system:node:lives" if name == "a-thief" else "system:node:a/b"
-            pem = keys.request(keys.new_key(), Subject(user, ("system:nodes",)))
+            pem = keys.create_request(keys.generate_key(), Subject(user, ("system:nodes",)))
             spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
             await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
         # Requests are looked at in the order of their names: when this one is approved, those were passed over.
-        pem = keys.request(keys.new_key(), Subject("system:node:new", ("system:nodes",)))
+        pem = keys.create_request(keys.generate_key(), Subject("system:node:new", ("system:nodes",)))
         spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
         await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name="c-new"), spec=spec))
         while not (await machine.get(CertificateSigningRequest, "c-new")).status.certificate:
@@ -321,6 +321,6 @@ async def test_a_token_gets_no_certificate_of_a_node_that_is_there(
 
 
 def serving_request(name: str, subject: Subject) -> CertificateSigningRequest:
-    pem = keys.request(keys.new_key(), subject)
+    pem = keys.create_request(keys.generate_key(), subject)
     spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_SERVING, usages=SERVER_USAGES)
     return CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec)

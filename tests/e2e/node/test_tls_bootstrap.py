@@ -66,7 +66,7 @@ def test_a_machine_joins_by_a_token_and_the_master_believes_its_server(node: Joi
     node.agent()
     wait_until(lambda: node.node_condition("Ready") == "True", "the node is Ready")
     wait_until(lambda: list(node.requests().values()) == [["Approved"]] * 2, "both certificates are approved")
-    found = keys.read(Kubeconfig.load(node.root / "node").certificate)
+    found = keys.parse_certificate(Kubeconfig.load(node.root / "node").certificate)
     assert found.subject.user == f"system:node:{NODE}"
     wait_until(lambda: "system:node:node-1" in node.agent_log(), "the serving certificate is in use")
     assert node.kubectl(*HEALTH) == "ok"

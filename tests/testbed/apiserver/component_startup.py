@@ -180,7 +180,7 @@ WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{RESOURCE}/deviceclasses", {"spec": {}}),
     ("/apis/certificates.k8s.io/v1/certificatesigningrequests",
      {"spec": {"signerName": "example.org/x", "usages": ["client auth"],
-               "request": base64.b64encode(keys.request(keys.new_key(), Subject("somebody"))).decode()}}),
+               "request": base64.b64encode(keys.create_request(keys.generate_key(), Subject("somebody"))).decode()}}),
     (f"{RESOURCE}/resourceslices",
      {"spec": {"driver": "x", "nodeName": "other", "pool": {"name": "other", "resourceSliceCount": 1}}}),
 )  # fmt: skip

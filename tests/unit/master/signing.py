@@ -35,7 +35,7 @@ from master.resources.metadata import format_time
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 HOUR, MINUTE = datetime.timedelta(hours=1), datetime.timedelta(minutes=1)
-KEY = keys.new_key()
+KEY = keys.generate_key()
 KEY_OBJECT = ec.generate_private_key(ec.SECP256R1())
 N1 = "system:node:n1"
 NODES = ("system:nodes",)
@@ -52,7 +52,7 @@ def request(
     pem: bytes = b"",
 ) -> CertificateSigningRequest:
     spec = CertificateSigningRequestSpec(
-        request=pem or keys.request(KEY, subject),
+        request=pem or keys.create_request(KEY, subject),
         signer_name=signer,
         usages=usages,
         username=user,

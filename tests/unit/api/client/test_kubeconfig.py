@@ -15,9 +15,9 @@ from api.pki import keys
 from api.pki.pem import Subject
 
 NOW = datetime.datetime.now(datetime.UTC)
-KEY = keys.new_key()
+KEY = keys.generate_key()
 PEM = keys.self_signed(KEY, Subject("system:node:n1", ("system:nodes",)), NOW)
-OTHER = keys.new_key()
+OTHER = keys.generate_key()
 
 
 def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:

@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from api.pki import keys
-from api.pki.pem import BadPem, Request, Subject, pem_blocks
+from api.pki.pem import BadPem, CertificateRequest, Subject, pem_blocks
 from node_agent.certificates import csr
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -15,12 +15,12 @@ SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd
 
 
 def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
-    key = keys.new_key()
-    assert keys.read_request(keys.request(key, SUBJECT)) == Request(SUBJECT, ())
+    key = keys.generate_key()
+    assert keys.parse_request(keys.create_request(key, SUBJECT)) == CertificateRequest(SUBJECT, ())
     signed = keys.self_signed(key, SUBJECT, NOW)
-    assert keys.read(signed).subject == SUBJECT
+    assert keys.parse_certificate(signed).subject == SUBJECT
     assert keys.matches_certificate(key, signed)
-    assert not keys.matches_certificate(keys.new_key(), signed)
+    assert not keys.matches_certificate(keys.generate_key(), signed)
 
 
 @pytest.mark.parametrize(
@@ -28,21 +28,21 @@ def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
 )
 def test_what_is_no_request_is_said_to_be_none(pem: bytes) -> None:
     with pytest.raises(BadPem):
-        keys.read_request(pem)
+        keys.parse_request(pem)
     with pytest.raises(BadPem):
-        keys.read(pem)
+        keys.parse_certificate(pem)
 
 
 def test_a_request_that_was_changed_is_refused() -> None:
-    text = keys.request(keys.new_key(), SUBJECT)
+    text = keys.create_request(keys.generate_key(), SUBJECT)
     found = pem_blocks(text, "CERTIFICATE REQUEST").splitlines()
     broken = b"\n".join([*found[:-2], found[-2][:-8] + b"AAAA" + found[-2][-4:], found[-1]])
     with pytest.raises(BadPem):
-        keys.read_request(broken)
+        keys.parse_request(broken)
 
 
 def test_a_file_with_both_is_taken_apart() -> None:
-    key = keys.new_key()
+    key = keys.generate_key()
     signed = keys.self_signed(key, SUBJECT, NOW)
     for both in (key + signed, signed + key, b"words\n" + signed + b"\n\n" + key):
         assert pem_blocks(both, "PRIVATE KEY") == key
@@ -52,8 +52,8 @@ def test_a_file_with_both_is_taken_apart() -> None:
 def test_a_certificate_is_renewed_late_in_its_life_at_a_moment_of_its_own() -> None:
     moments = set()
     for _ in range(20):
-        one = keys.read(keys.self_signed(keys.new_key(), SUBJECT, NOW))
-        part = (csr.renewal_time(one) - one.begins) / (one.ends - one.begins)
+        one = keys.parse_certificate(keys.self_signed(keys.generate_key(), SUBJECT, NOW))
+        part = (csr.renewal_time(one) - one.not_before) / (one.not_after - one.not_before)
         assert 0.7 <= part <= 0.9
         assert not csr.is_renewal_due(one, csr.renewal_time(one) - datetime.timedelta(seconds=1))
         assert csr.is_renewal_due(one, csr.renewal_time(one))

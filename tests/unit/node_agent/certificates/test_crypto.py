@@ -17,23 +17,23 @@ SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd
 
 async def test_a_request_is_for_the_key_that_is_held() -> None:
     first = await crypto.make_request(b"", SUBJECT, "x")
-    assert keys.read_request(first.request).subject == SUBJECT
+    assert keys.parse_request(first.request).subject == SUBJECT
     again = await crypto.make_request(first.key, SUBJECT, "x")
     assert (again.key, again.fingerprint) == (first.key, first.fingerprint)
-    assert again.fingerprint == keys.fingerprint(first.key, "x")
+    assert again.fingerprint == keys.key_fingerprint(first.key, "x")
     other = await crypto.make_request(first.key, SUBJECT, "y")
     assert other.fingerprint != first.fingerprint
 
 
 async def test_what_is_no_key_is_replaced_by_one() -> None:
     asking = await crypto.make_request(b"words", SUBJECT, "x")
-    assert asking.fingerprint == keys.fingerprint(asking.key, "x")
+    assert asking.fingerprint == keys.key_fingerprint(asking.key, "x")
 
 
 async def test_a_self_signed_certificate_says_what_was_put_into_it() -> None:
     made = await crypto.self_signed_pair(SUBJECT, NOW)
     assert keys.matches_certificate(made.key, made.certificate)
-    assert made.says == keys.read(made.certificate)
+    assert made.says == keys.parse_certificate(made.certificate)
     assert made.says.subject == SUBJECT
     assert await crypto.inspect_certificate(made.certificate) == made.says
     assert await crypto.load_key_pair(made.key, made.certificate) == made
@@ -42,7 +42,7 @@ async def test_a_self_signed_certificate_says_what_was_put_into_it() -> None:
 async def test_a_certificate_goes_with_its_own_key_alone() -> None:
     made = await crypto.self_signed_pair(SUBJECT, NOW)
     with pytest.raises(BadPem, match="another key"):
-        await crypto.load_key_pair(keys.new_key(), made.certificate)
+        await crypto.load_key_pair(keys.generate_key(), made.certificate)
     with pytest.raises(BadPem, match="no private key"):
         await crypto.load_key_pair(b"", made.certificate)
     with pytest.raises(BadPem, match="no certificate"):

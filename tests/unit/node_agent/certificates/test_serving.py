@@ -58,7 +58,7 @@ async def shown(port: int) -> Certificate:
         with socket.create_connection(("127.0.0.1", port)) as raw, context.wrap_socket(raw) as tls:
             return tls.getpeercert(binary_form=True) or b""
 
-    return keys.read(ssl.DER_cert_to_PEM_cert(await asyncio.to_thread(connect)).encode())
+    return keys.parse_certificate(ssl.DER_cert_to_PEM_cert(await asyncio.to_thread(connect)).encode())
 
 
 async def test_without_any_word_the_node_signs_for_itself_and_keeps_what_it_has_signed(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_without_any_word_the_node_signs_for_itself_and_keeps_what_it_has_
     assert found.subject == Subject(f"n1@{int(NOW.timestamp())}", (), ("n1",), ("10.245.2.3",))
     (kept,) = (tmp_path / "pki").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
-    assert keys.read(kept.read_bytes()) == found
+    assert keys.parse_certificate(kept.read_bytes()) == found
 
 
 async def test_a_new_certificate_counts_under_a_running_listener(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ async def test_a_new_certificate_counts_under_a_running_listener(tmp_path: Path)
 
 
 def write(folder: Path, name: str) -> None:
-    key = keys.new_key()
+    key = keys.generate_key()
     (folder / "tls.key").write_bytes(key)
     (folder / "tls.crt").write_bytes(keys.self_signed(key, Subject(name, (), (name,)), NOW))
 
@@ -106,7 +106,7 @@ async def test_given_files_are_served_and_read_again_when_they_have_changed(tmp_
         write(tmp_path, "two")
         await one.passed()
         assert (await shown(port)).subject.user == "two"
-        (tmp_path / "tls.key").write_bytes(keys.new_key())
+        (tmp_path / "tls.key").write_bytes(keys.generate_key())
         with pytest.raises(Refused, match=r"tls\.crt"):
             await one.passed()
         assert (await shown(port)).subject.user == "two"
@@ -127,7 +127,7 @@ async def test_the_first_pass_makes_a_certificate_for_those_who_wait(tmp_path: P
     async with asyncio.timeout(30):
         await waiting
     async with listening(one) as port:
-        assert (await shown(port)).subject.names == ("n1",)
+        assert (await shown(port)).subject.dns_names == ("n1",)
 
 
 async def test_a_kept_certificate_without_its_key_is_made_anew(tmp_path: Path) -> None:
