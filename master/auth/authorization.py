@@ -144,7 +144,7 @@ class Authorizer:
         where = ask.where
         name = where.name
         if not name and "fieldSelector" in ask.query:
-            name = request.parse_selection(where, ask.query).fields.asks_exactly("metadata.name") or ""
+            name = request.parse_selection(where, ask.query).fields.required_value("metadata.name") or ""
         namespace = where.name if where.kind.stored == Namespace.KIND else where.namespace
         plain = Attributes(verb, where.kind.group, where.kind.plural, where.subresource, namespace, name)
         return self._of_node(user.node, plain, ask) if user.node else plain
@@ -154,7 +154,7 @@ class Authorizer:
         record = self._store.get_uncommitted(ask.key) if where.name else None
         asked_node = ""
         if where.kind.name in NODE_BOUND_KINDS and not where.name:
-            asked_node = request.parse_selection(where, ask.query).fields.asks_exactly("spec.nodeName") or ""
+            asked_node = request.parse_selection(where, ask.query).fields.required_value("spec.nodeName") or ""
         creates, own = verb == "create", self._store.get_uncommitted(Key("Node", "", node))
         return replace(
             plain,
@@ -174,7 +174,7 @@ class Authorizer:
             return self._is_bound_there(node, ask)
         if (where.kind.group, where.kind.plural) not in READABLE_IF_REFERENCED:
             return False
-        name = where.name or request.parse_selection(where, ask.query).fields.asks_exactly("metadata.name")
+        name = where.name or request.parse_selection(where, ask.query).fields.required_value("metadata.name")
         pods: Iterable[Pod] = (record.object for record in self._store.list_uncommitted(Pod.KIND, where.namespace))
         named = (one for pod in pods if pod.spec.node_name == node for one in pod_refs(pod))
         if where.kind.type is PersistentVolume:

@@ -57,7 +57,7 @@ def sign_requests(
         is_approved = csr_condition(csr, APPROVED) and not (csr_condition(csr, DENIED) or csr_condition(csr, FAILED))
         if csr.status.certificate or not is_approved or csr.spec.signer_name not in certificate_signing.BUILTIN_SIGNERS:
             continue
-        reason = certificate_signing.signing_denial(csr, keys.read_request(csr.spec.request))
+        reason = certificate_signing.signing_denial(csr, keys.parse_request(csr.spec.request))
         if reason:
             yield Update(_with(csr, FAILED, "SignerValidationFailure", reason, now), csr)
         else:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api.meta.selectors import selector
+from api.meta.selectors import compile_selector
 from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
 from master.auth.rbac import rules_not_covered
 from master.controllers.actions import Create, ForceDelete, Update
@@ -120,7 +120,7 @@ def aggregated_rules(roles: Mapping[str, ClusterRole]) -> dict[str, ClusterRole]
 def _selected_rules(role: ClusterRole, roles: Mapping[str, ClusterRole]) -> tuple[PolicyRule, ...]:
     assert role.aggregation_rule is not None
     rules: dict[PolicyRule, None] = {}
-    for label_selector in map(selector, role.aggregation_rule.cluster_role_selectors):
+    for label_selector in map(compile_selector, role.aggregation_rule.cluster_role_selectors):
         for name in sorted(roles):
             if name != role.metadata.name and label_selector.matches(roles[name].metadata.labels):
                 rules |= dict.fromkeys(roles[name].rules)

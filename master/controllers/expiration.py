@@ -61,7 +61,7 @@ def expired_csrs(requests: Iterable[CertificateSigningRequest], wall: datetime.d
 
 def _is_expired(csr: CertificateSigningRequest, wall: datetime.datetime) -> bool:
     try:
-        return bool(csr.status.certificate) and keys.read(csr.status.certificate).ends <= wall
+        return bool(csr.status.certificate) and keys.parse_certificate(csr.status.certificate).not_after <= wall
     except BadPem:
         return False
 

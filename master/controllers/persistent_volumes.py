@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from api.core.pod import FINAL_PHASES, Pod
 from api.core.storage import AVAILABLE, BOUND, LOST, PENDING, RELEASED, PersistentVolume, PersistentVolumeClaim
 from api.meta import quantity
-from api.meta.selectors import selector
+from api.meta.selectors import compile_selector
 from api.meta.types import Object, ObjectReference
 from master.controllers.actions import Action, ForceDelete, Update
 from master.controllers.context import Lister
@@ -96,7 +96,7 @@ def _matches(volume: PersistentVolume, claim: PersistentVolumeClaim, default_cla
         and set(requested.access_modes) <= set(offered.access_modes)
         and requested.volume_mode == offered.volume_mode
         and _storage_size(requested.resources.requests) <= _storage_size(offered.capacity)
-        and (requested.selector is None or selector(requested.selector).matches(volume.metadata.labels))
+        and (requested.selector is None or compile_selector(requested.selector).matches(volume.metadata.labels))
     )
 
 

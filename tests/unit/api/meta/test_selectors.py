@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.meta.selectors import BadSelector, parse_fields, parse_labels
+from api.meta.selectors import BadSelector, parse_field_selector, parse_label_selector
 
 LABELS = {"app": "web", "tier": "front", "empty": ""}
 
@@ -31,7 +31,7 @@ LABELS = {"app": "web", "tier": "front", "empty": ""}
     ],
 )
 def test_label_selectors(selector: str, matches: bool) -> None:
-    assert parse_labels(selector).matches(LABELS) == matches
+    assert parse_label_selector(selector).matches(LABELS) == matches
 
 
 @pytest.mark.parametrize(
@@ -56,32 +56,32 @@ def test_label_selectors(selector: str, matches: bool) -> None:
 )
 def test_bad_label_selectors_say_so(selector: str, told: str) -> None:
     with pytest.raises(BadSelector) as caught:
-        parse_labels(selector)
+        parse_label_selector(selector)
     assert str(caught.value) == told
 
 
 def test_labels_are_compared_as_numbers() -> None:
-    assert parse_labels("size>8,size<10").matches({"size": "9"})
-    assert not parse_labels("size>8").matches({"size": "8"})
-    assert not parse_labels("size<8").matches({"size": "small"})
+    assert parse_label_selector("size>8,size<10").matches({"size": "9"})
+    assert not parse_label_selector("size>8").matches({"size": "8"})
+    assert not parse_label_selector("size<8").matches({"size": "small"})
 
 
 @given(st.text(alphabet="a1=!(),<> in", max_size=12))
 def test_any_text_is_a_selector_or_a_bad_one(text: str) -> None:
     try:
-        parse_labels(text)
+        parse_label_selector(text)
     except BadSelector:
         pass
 
 
 def test_field_selectors() -> None:
     known = frozenset({"metadata.name", "spec.nodeName"})
-    selector = parse_fields("metadata.name=a,spec.nodeName!=b", known)
+    selector = parse_field_selector("metadata.name=a,spec.nodeName!=b", known)
     assert selector.matches({"metadata.name": "a", "spec.nodeName": "c"})
     assert not selector.matches({"metadata.name": "a", "spec.nodeName": "b"})
-    assert selector.asks_exactly("metadata.name") == "a"
-    assert selector.asks_exactly("spec.nodeName") is None
+    assert selector.required_value("metadata.name") == "a"
+    assert selector.required_value("spec.nodeName") is None
     with pytest.raises(BadSelector, match="field label not supported: foo"):
-        parse_fields("foo=1", known)
+        parse_field_selector("foo=1", known)
     with pytest.raises(BadSelector, match="can't understand"):
-        parse_fields("foo", known)
+        parse_field_selector("foo", known)

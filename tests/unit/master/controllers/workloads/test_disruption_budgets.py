@@ -116,4 +116,4 @@ WRONG = [
 def test_wrong_budgets_are_refused(spec: dict[str, Any], why: str) -> None:
     document = {"metadata": {"name": "b", "namespace": "red"}, "spec": spec}
     _, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
-    assert any(why in problem.wanted for problem in problems), problems
+    assert any(why in problem.detail for problem in problems), problems
