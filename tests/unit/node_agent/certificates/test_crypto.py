@@ -43,9 +43,9 @@ async def test_a_certificate_goes_with_its_own_key_alone() -> None:
     made = await crypto.self_signed_pair(SUBJECT, NOW)
     with pytest.raises(BadPem, match="another key"):
         await crypto.load_key_pair(keys.generate_key(), made.certificate)
-    with pytest.raises(BadPem, match="no private key"):
+    with pytest.raises(BadPem, match="not a private key"):
         await crypto.load_key_pair(b"", made.certificate)
-    with pytest.raises(BadPem, match="no certificate"):
+    with pytest.raises(BadPem, match="not a certificate"):
         await crypto.inspect_certificate(b"words")
 
 
