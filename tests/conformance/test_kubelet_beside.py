@@ -22,7 +22,7 @@ def cluster() -> Iterator[KubeletCluster]:
         yield running
 
 
-def test_projects_are_apart_and_lanes_change(cluster: KubeletCluster) -> None:
+def test_kubelet_pods_are_isolated_by_project_and_follow_vnid_changes(cluster: KubeletCluster) -> None:
     runtimes = cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}").split()
     assert len(set(runtimes)) == 2, "one of them is a kubelet of Kubernetes"
     matrix = cluster.matrix()

@@ -62,7 +62,7 @@ def reasons(cluster: Components, name: str, component: str) -> set[str]:
     return {reason for reason, teller in tellers if teller == component}
 
 
-def test_their_scheduler_places_the_pods_that_ask_for_it(cluster: Components) -> None:
+def test_kube_scheduler_binds_pods_that_name_it(cluster: Components) -> None:
     cluster.scheduler()
     pod(cluster, "placed", f"schedulerName: {SCHEDULER}")
     pod(cluster, "large", f"schedulerName: {SCHEDULER}", cpu="1000")
@@ -74,7 +74,7 @@ def test_their_scheduler_places_the_pods_that_ask_for_it(cluster: Components) ->
     cluster.kubectl("delete", "pod", "placed", "large")
 
 
-def test_their_controllers_see_all_that_they_ask_for(cluster: Components) -> None:
+def test_kube_controller_manager_informers_sync(cluster: Components) -> None:
     cluster.controllers()
     path = r"jsonpath={.metadata.annotations.node\.alpha\.kubernetes\.io/ttl}"
     wait_until(lambda: cluster.kubectl("get", "node", NODE, "-o", path) == "0", "the controller of the nodes' TTL")
@@ -84,7 +84,7 @@ def test_their_controllers_see_all_that_they_ask_for(cluster: Components) -> Non
     assert cluster.refusals("kube-controller-manager") == []
 
 
-def test_their_proxy_leads_to_the_pods_of_a_service(cluster: Components) -> None:
+def test_kube_proxy_connects_to_pods_of_a_service(cluster: Components) -> None:
     cluster.proxy()
     pod(cluster, "web", f"nodeName: {NODE}")
     cluster.kubectl("expose", "pod", "web", "--port=8080", "--target-port=80", "--name=web")
@@ -95,7 +95,7 @@ def test_their_proxy_leads_to_the_pods_of_a_service(cluster: Components) -> None
     cluster.kubectl("delete", "service/web", "pod/web")
 
 
-def test_their_kubelet_is_a_node_of_ours_and_runs_pods(cluster: Components) -> None:
+def test_kubelet_registers_with_the_master_and_runs_pods(cluster: Components) -> None:
     cluster.kubelet()
     wait_until(lambda: cluster.node_condition("Ready", KUBELET) == "True", "the node is Ready")
     pod(cluster, "theirs", f"nodeName: {KUBELET}")

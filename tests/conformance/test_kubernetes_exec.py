@@ -105,7 +105,7 @@ def everyone(node: StockPair, tmp_path: Path) -> list[Kubectl]:
     return [Within(node, program, websockets, tmp_path) for program, websockets in SPEAKERS]
 
 
-def test_programs_run_with_their_input_and_their_ends(everyone: list[Kubectl]) -> None:
+def test_exec_passes_stdin_and_returns_exit_codes(everyone: list[Kubectl]) -> None:
     all_at_once(everyone, _programs)
 
 
@@ -121,7 +121,7 @@ def _programs(kubectl: Kubectl) -> None:
     assert done.stderr == "err\ncommand terminated with exit code 7\n"
 
 
-def test_a_terminal_follows_the_users(everyone: list[Kubectl]) -> None:
+def test_exec_terminal_follows_the_size_of_the_users_terminal(everyone: list[Kubectl]) -> None:
     all_at_once(everyone, _terminal)
 
 
@@ -141,7 +141,7 @@ def _terminal(kubectl: Kubectl) -> None:
         terminal.close()
 
 
-def test_what_is_said_to_a_container_is_answered_by_its_own_program(everyone: list[Kubectl]) -> None:
+def test_attach_connects_to_the_containers_own_program(everyone: list[Kubectl]) -> None:
     for number, kubectl in enumerate(everyone):  # One after another: all that listen hear every answer.
         words = [*kubectl.command, "attach", "-i", "listener"]
         pipe = subprocess.PIPE
@@ -157,7 +157,7 @@ def test_what_is_said_to_a_container_is_answered_by_its_own_program(everyone: li
                 process.kill()
 
 
-def test_a_log_is_followed_to_its_end(node: StockPair, everyone: list[Kubectl]) -> None:
+def test_logs_follow_runs_to_the_end_of_the_container(node: StockPair, everyone: list[Kubectl]) -> None:
     node.kubectl("apply", "-f", "-", stdin=TELLER.replace("NAME", "teller"))
     wait_until(lambda: node.is_ready("teller"), "it runs")
     words = [[*kubectl.command, "logs", "-f", "teller"] for kubectl in everyone[:3]]
@@ -176,7 +176,7 @@ def test_a_log_is_followed_to_its_end(node: StockPair, everyone: list[Kubectl]) 
     node.kubectl("delete", "pod", "teller")
 
 
-def test_files_are_copied_both_ways(everyone: list[Kubectl], tmp_path: Path) -> None:
+def test_kubectl_cp_copies_files_both_ways(everyone: list[Kubectl], tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "data").write_bytes(MEGABYTE * 3)
     (tmp_path / "there" / "note").write_text("small")
@@ -190,7 +190,7 @@ def _copied(kubectl: Kubectl, folder: Path, name: str) -> None:
     assert (folder / name / "note").read_text() == "small"
 
 
-def test_ports_of_a_pod_are_ports_here(node: StockPair, everyone: list[Kubectl]) -> None:
+def test_port_forward_reaches_ports_of_a_pod(node: StockPair, everyone: list[Kubectl]) -> None:
     (identity,) = node.docker("ps", "-q", "--filter", "name=k8s_main_talker_").split()
     pid = node.docker("inspect", "-f", "{{.State.Pid}}", identity).strip()
     with serving(pid):
@@ -230,7 +230,7 @@ def lacking(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
             yield from lacking(value, ours[key], f"{path}/{key}")
 
 
-def test_figures_have_the_names_of_a_kubelets(node: StockPair) -> None:
+def test_node_metrics_have_kubelets_names(node: StockPair) -> None:
     wait_until(lambda: "usageNanoCores" in raw(node, KUBELET, "/stats/summary"), "the kubelet has two samples")
     mine, theirs = (json.loads(raw(node, name, "/stats/summary")) for name in (NODE, KUBELET))
     for summary in (mine, theirs):
@@ -261,7 +261,7 @@ def asked(node: StockPair, address: str, method: str, path: str, token: str = ""
     return int(status), body.replace(KUBELET, NODE)
 
 
-def test_accounts_get_what_the_clusters_rights_give_them(node: StockPair) -> None:
+def test_kubelet_api_authorizes_service_accounts_by_cluster_rbac(node: StockPair) -> None:
     for name in ("reader", "runner", "nobody"):
         node.kubectl("create", "serviceaccount", name)
     node.kubectl("create", "clusterrole", "figures", "--verb=get", "--resource=nodes/stats,nodes/metrics")

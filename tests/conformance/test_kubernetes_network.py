@@ -65,7 +65,7 @@ def laned(world: StockCluster, project: str) -> int:
     return lane_of(world, project)
 
 
-def test_numbers_are_as_with_our_own_master(world: StockCluster) -> None:
+def test_subnets_and_vnids_equal_those_of_our_own_master(world: StockCluster) -> None:
     lanes = world.lanes()
     assert {lanes[name] for name in ("default", "kube-system", "kube-public", "kube-node-lease")} == {0}
     assert sorted(lanes[name] for name in ("red", "blue")) == [10, 11]
@@ -74,7 +74,7 @@ def test_numbers_are_as_with_our_own_master(world: StockCluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
-def test_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: str) -> None:
+def test_kubectl_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: str) -> None:
     ours = BY_KIND[kind]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
@@ -87,7 +87,7 @@ def test_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: st
     assert [(row["name"], row["type"]) for row in columns] == [(row.name, row.type) for row in ours.columns]
 
 
-def test_lanes_change_under_running_pods(world: StockCluster) -> None:
+def test_running_pods_follow_vnid_changes(world: StockCluster) -> None:
     settle(world, together=False)
     for words, together in (
         (("join", "blue", "--to", "red"), True),
@@ -99,14 +99,14 @@ def test_lanes_change_under_running_pods(world: StockCluster) -> None:
         settle(world, together)
 
 
-def test_default_stays_global_whatever_is_asked(world: StockCluster) -> None:
+def test_default_namespace_stays_global(world: StockCluster) -> None:
     world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network=join:red")
     wait_until(lambda: "default stays global" in world.said(NETWORK), "the controllers say so")
     assert lane_of(world, "default") == 0
     world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network-")
 
 
-def test_a_project_that_ends_frees_its_lane_which_rests(world: StockCluster) -> None:
+def test_deleted_project_frees_its_vnid_which_is_not_reused_at_once(world: StockCluster) -> None:
     world.kubectl("create", "namespace", "brief")
     first = laned(world, "brief")
     world.kubectl("delete", "namespace", "brief")
@@ -116,7 +116,7 @@ def test_a_project_that_ends_frees_its_lane_which_rests(world: StockCluster) -> 
     world.kubectl("delete", "namespace", "brief", "--wait=false")
 
 
-def test_a_node_that_comes_and_goes(world: StockCluster) -> None:
+def test_node_gets_a_host_subnet_and_loses_it_when_deleted(world: StockCluster) -> None:
     address = NodeStatus(addresses=(NodeAddress(type="InternalIP", address="10.245.51.77"),))
 
     async def come(client: Client) -> None:
@@ -136,7 +136,7 @@ def test_a_node_that_comes_and_goes(world: StockCluster) -> None:
     wait_until(lambda: not any(first in flow for flow in world.flows("node-1")), "no tunnel")
 
 
-def test_a_vnid_that_two_projects_have_opens_no_door_and_is_mended(world: StockCluster) -> None:
+def test_duplicate_vnid_connects_no_projects_and_is_repaired(world: StockCluster) -> None:
     """The nodes close the younger one until the controllers are back and give it a number of its own."""
     before = world.lanes()
     world.kill(NETWORK)
@@ -163,7 +163,7 @@ def without(world: StockCluster, node: str, project: str) -> list[str]:
     return [] if any(address in flow for address in addresses for flow in flows) else flows
 
 
-def test_a_subnet_that_two_nodes_have_is_believed_of_the_older_one(world: StockCluster) -> None:
+def test_duplicate_subnet_belongs_to_the_older_node(world: StockCluster) -> None:
     """A HostSubnet that somebody makes by hand over the pods of another node draws none of their packets away."""
     taken = world.ask(lambda client: client.get(HostSubnet, "node-2")).subnet
     thief = HostSubnet(metadata=ObjectMeta(name="thief"), host="thief", host_ip="10.245.51.99", subnet=taken)
@@ -175,7 +175,7 @@ def test_a_subnet_that_two_nodes_have_is_believed_of_the_older_one(world: StockC
     world.kubectl("delete", "hostsubnet", "thief")
 
 
-def test_objects_that_make_no_sense_are_as_if_they_were_not_there(world: StockCluster) -> None:
+def test_invalid_network_objects_are_ignored(world: StockCluster) -> None:
     """The API server lets some of it through; neither the nodes nor the controllers fall over it."""
     bad = HostSubnet(metadata=ObjectMeta(name="odd"), host="other", host_ip="10.245.51.98", subnet="10.131.0.7/23")
     world.ask(lambda client: client.create(bad))
@@ -194,7 +194,7 @@ def _lane(name: str, netid: int, netname: str = "") -> NetNamespace:
     return NetNamespace(metadata=ObjectMeta(name=name), netname=netname or name, netid=netid)
 
 
-def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
+def test_two_network_controllers_allocate_every_number_once(world: StockCluster) -> None:
     """The one that waits goes on where the other one was killed; and what was begun is finished once."""
     world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
     wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
@@ -218,7 +218,7 @@ def test_two_at_once_hand_out_every_number_once(world: StockCluster) -> None:
     wait_until(lambda: not world.lanes().keys() & set(names), "no lane is left")
 
 
-def test_who_slept_while_another_took_over_ends_without_a_word_to_the_api_server(world: StockCluster) -> None:
+def test_controller_that_lost_leadership_while_suspended_exits_without_writing(world: StockCluster) -> None:
     world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
     wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
     world.signal(NETWORK, signal.SIGSTOP)
@@ -236,7 +236,7 @@ def test_who_slept_while_another_took_over_ends_without_a_word_to_the_api_server
     world.kubectl("delete", "namespace", "meanwhile", "--wait=false")
 
 
-def test_the_network_works_on_without_controllers_and_without_the_api_server(world: StockCluster) -> None:
+def test_network_keeps_working_without_controllers_and_api_server(world: StockCluster) -> None:
     world.kill(NETWORK)
     world.kill("kube-apiserver")
     assert reaches(world, *RED)
@@ -253,7 +253,7 @@ def test_the_network_works_on_without_controllers_and_without_the_api_server(wor
     world.remove("red-d")
 
 
-def test_a_node_reads_the_network_and_changes_nothing(world: StockCluster) -> None:
+def test_node_may_read_network_objects_and_change_none(world: StockCluster) -> None:
     async def as_node() -> None:
         async with Client(Kubeconfig.load(world.nodes["node-1"].kubeconfig)) as client:
             lane = await client.get(NetNamespace, "red")
@@ -267,7 +267,7 @@ def test_a_node_reads_the_network_and_changes_nothing(world: StockCluster) -> No
     asyncio.run(as_node())
 
 
-def test_the_controllers_have_no_right_that_they_do_not_need(world: StockCluster) -> None:
+def test_network_controllers_have_only_the_rights_they_need(world: StockCluster) -> None:
     async def as_network() -> None:
         async with Client(Kubeconfig.load(world.home / "network")) as client:
             with pytest.raises(Forbidden):
@@ -278,7 +278,7 @@ def test_the_controllers_have_no_right_that_they_do_not_need(world: StockCluster
     asyncio.run(as_network())
 
 
-def test_services_of_such_a_cluster_are_served_and_kept_apart(world: StockCluster) -> None:
+def test_kubernetes_services_are_proxied_and_isolated_by_project(world: StockCluster) -> None:
     """Addresses of pods, which our master shows by themselves, are read from the pods there."""
     register(world, "red-a", "red-c", "blue-a")
     with answering(world, "red-a", "red-c", "blue-a"):
@@ -291,7 +291,7 @@ def test_services_of_such_a_cluster_are_served_and_kept_apart(world: StockCluste
         assert wait_for_answer(world.nodes["node-1"].namespace, service.spec.cluster_ip, 80)[0] == "red-c"
 
 
-def test_questions_to_nodes_are_off_until_they_are_switched_on(world: StockCluster) -> None:
+def test_node_queries_are_disabled_by_default(world: StockCluster) -> None:
     with pytest.raises(NotFound):
         world.ask(lambda client: client.list(NodeQuery))
     assert "red" in podlane_network(world.lab.kubeconfig, "status")
@@ -306,7 +306,7 @@ def test_questions_to_nodes_are_off_until_they_are_switched_on(world: StockClust
     world.kubectl("delete", "-f", str(MANIFESTS / "questions.yaml"))
 
 
-def test_the_cursors_are_noted_where_the_nodes_look(world: StockCluster) -> None:
+def test_allocation_cursors_are_stored_on_the_cluster_network(world: StockCluster) -> None:
     noted = json.loads(world.kubectl("get", "clusternetwork", "default", "-o", "json"))["metadata"]["annotations"]
     assert set(json.loads(noted[CURSORS_ANNOTATION])) == {"subnets", "vnids"}
 
@@ -318,7 +318,7 @@ def refused(world: StockCluster, *flags: str) -> str:
     return world.said("third")
 
 
-def test_services_that_lie_elsewhere_are_noticed_before_anything_is_written(world: StockCluster) -> None:
+def test_wrong_service_network_is_detected_before_anything_is_written(world: StockCluster) -> None:
     before = world.kubectl("get", "clusternetwork", "default", "-o", "yaml")
     said = refused(world, "--service-network=10.96.0.0/12")
     assert (
@@ -327,7 +327,7 @@ def test_services_that_lie_elsewhere_are_noticed_before_anything_is_written(worl
     assert world.kubectl("get", "clusternetwork", "default", "-o", "yaml") == before
 
 
-def test_without_our_kinds_it_says_what_to_do(world: StockCluster) -> None:
+def test_missing_custom_resources_are_reported_with_the_remedy(world: StockCluster) -> None:
     """The last one: it takes the network away."""
     world.kill(NETWORK)
     world.kubectl("delete", "-f", str(MANIFESTS / "network.yaml"))

@@ -79,7 +79,7 @@ def events(node: StockNode, name: str) -> set[str]:
     return {row["reason"] for row in rows["items"] if row["source"].get("component") == "kubelet"}
 
 
-def test_it_registers_keeps_its_lease_and_is_taken_for_ready(node: StockNode) -> None:
+def test_node_agent_registers_renews_its_lease_and_is_ready(node: StockNode) -> None:
     found = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))
     assert {"type": "InternalIP", "address": NODE_IP} in found["status"]["addresses"]
     wait_until(lambda: "taints" not in json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["spec"], "no taint")
@@ -88,7 +88,7 @@ def test_it_registers_keeps_its_lease_and_is_taken_for_ready(node: StockNode) ->
     wait_until(lambda: node.kubectl("-n", "kube-node-lease", "get", "lease", NODE, "-o", path) > first, "renewed")
 
 
-def test_a_pod_runs_with_its_files_and_is_ready_when_its_gate_opens(web: StockNode) -> None:
+def test_pod_runs_with_its_volumes_and_follows_its_readiness_gate(web: StockNode) -> None:
     assert (inside(web, "/all/color"), inside(web, "/all/password")) == ("red", "swordfish")
     status = web.status("web")
     assert status["podIPs"] == [{"ip": status["podIP"]}]
@@ -103,18 +103,18 @@ def test_a_pod_runs_with_its_files_and_is_ready_when_its_gate_opens(web: StockNo
     assert {"Pulled", "Created", "Started"} <= events(web, "web")
 
 
-def test_files_follow_their_objects_under_the_node_authorizer(web: StockNode) -> None:
+def test_volume_files_follow_their_objects_under_the_node_authorizer(web: StockNode) -> None:
     web.kubectl("patch", "configmap", "settings", "--patch", '{"data": {"color": "blue"}}')
     wait_until(lambda: inside(web, "/all/color") == "blue", "the new setting")
 
 
-def test_tokens_are_the_clusters_own_and_bound_to_the_pod(web: StockNode) -> None:
+def test_projected_tokens_are_bound_to_the_pod(web: StockNode) -> None:
     claims = said_by(inside(web, "/all/token"))
     assert claims["aud"] == ["vault"]
     assert claims["kubernetes.io"]["pod"]["name"] == "web"
 
 
-def test_a_deleted_pod_ends_in_peace_and_leaves_nothing(web: StockNode) -> None:
+def test_deleted_pod_ends_gracefully_and_leaves_nothing(web: StockNode) -> None:
     uid = web.kubectl("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
     web.kubectl("delete", "pod", "web")
     assert not web.docker("ps", "-aq", "--filter", f"label=io.kubernetes.pod.uid={uid}")
@@ -122,7 +122,7 @@ def test_a_deleted_pod_ends_in_peace_and_leaves_nothing(web: StockNode) -> None:
     assert "Killing" in events(web, "web")
 
 
-def test_a_static_pod_is_shown_by_a_mirror_that_node_restriction_admits(node: StockNode) -> None:
+def test_static_pod_mirror_is_admitted_by_node_restriction(node: StockNode) -> None:
     name = f"fixed-{NODE}"
     (node.root / "manifests").mkdir(exist_ok=True)
     manifest = node.root / "manifests" / "fixed.yaml"
@@ -135,7 +135,7 @@ def test_a_static_pod_is_shown_by_a_mirror_that_node_restriction_admits(node: St
     wait_until(lambda: not node.kubectl(*phase), "its mirror goes")
 
 
-def test_a_killed_agent_goes_on_where_it_was(web: StockNode) -> None:
+def test_killed_agent_resumes_its_pods(web: StockNode) -> None:
     before = web.docker("ps", "-q", "--filter", "name=k8s_main_web_")
     restarts = web.status("web")["containerStatuses"][0]["restartCount"]
     web.agent()

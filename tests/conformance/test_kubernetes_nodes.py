@@ -54,7 +54,7 @@ def fetched(member: Probe, address: str) -> str:
     return run(*docker, "sh", "-c", ask).strip()
 
 
-def test_nodes_that_register_get_their_subnets(cluster: AgentCluster) -> None:
+def test_registered_nodes_get_host_subnets(cluster: AgentCluster) -> None:
     async def found(client: Client) -> tuple[dict[str, str], dict[str, str]]:
         subnets = (await client.list(HostSubnet)).items
         nodes = (await client.list(Node)).items
@@ -66,7 +66,7 @@ def test_nodes_that_register_get_their_subnets(cluster: AgentCluster) -> None:
     assert len(mine) == 2
 
 
-def test_projects_are_apart_over_two_nodes_and_default_reaches_all(cluster: AgentCluster) -> None:
+def test_projects_are_isolated_across_nodes_and_default_reaches_all(cluster: AgentCluster) -> None:
     matrix = cluster.matrix()
     assert len(matrix.members) == 6
     assert matrix.surprises() == (), matrix.text()
@@ -74,7 +74,7 @@ def test_projects_are_apart_over_two_nodes_and_default_reaches_all(cluster: Agen
     assert len({member.vnid for member in matrix.members}) == 3
 
 
-def test_lanes_change_under_running_pods(cluster: AgentCluster) -> None:
+def test_running_pods_follow_vnid_changes(cluster: AgentCluster) -> None:
     before = cluster.matrix().reached
     for words in (("join", "blue", "--to", "red"), ("isolate", "blue"), ("global", "blue"), ("isolate", "blue")):
         podlane_network(cluster.lab.kubeconfig, *words)
@@ -83,7 +83,7 @@ def test_lanes_change_under_running_pods(cluster: AgentCluster) -> None:
         assert (after == before) == (words[0] == "isolate")
 
 
-def test_pods_that_the_scheduler_places_are_in_their_lane(cluster: AgentCluster) -> None:
+def test_scheduled_pods_have_the_vnid_of_their_project(cluster: AgentCluster) -> None:
     cluster.kubectl("apply", "-f", "-", stdin=WEB)
     ready = ("-n", "red", "get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}")
     wait_until(lambda: cluster.kubectl(*ready) == "4", "the deployment is ready")

@@ -194,5 +194,5 @@ def settled(node: StockPair, place: str) -> bool:
 
 
 @pytest.mark.parametrize("words", SAME)
-def test_users_see_what_a_kubelet_shows(node: StockPair, words: str, tmp_path: Path) -> None:
+def test_exec_logs_and_port_forward_equal_kubelets(node: StockPair, words: str, tmp_path: Path) -> None:
     assert run(node, words, OURS, tmp_path) == run(node, words, THEIRS, tmp_path)

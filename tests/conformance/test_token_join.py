@@ -27,7 +27,7 @@ def node() -> Iterator[JoiningNode]:
         yield one
 
 
-def test_it_joins_by_its_token_and_is_a_node(node: JoiningNode) -> None:
+def test_machine_joins_by_bootstrap_token_and_registers(node: JoiningNode) -> None:
     (first, *_) = node.requests(NODE_CLIENT)
     assert first[1] == ["Approved"]
     found = node.certificate()
@@ -36,7 +36,7 @@ def test_it_joins_by_its_token_and_is_a_node(node: JoiningNode) -> None:
     assert (node.root / "node").stat().st_mode & 0o777 == 0o600
 
 
-def test_its_server_is_believed_once_somebody_has_approved(node: JoiningNode) -> None:
+def test_serving_certificate_is_used_after_manual_approval(node: JoiningNode) -> None:
     wait_until(lambda: bool(node.requests(NODE_SERVING)), "it asks for a serving certificate")
     (name, decided), *_ = node.requests(NODE_SERVING)
     assert decided == []
@@ -49,7 +49,7 @@ def test_its_server_is_believed_once_somebody_has_approved(node: JoiningNode) ->
     wait_until(lambda: node.kubectl(*proxied) == "ok", "the API server, which verifies it, gets through")
 
 
-def test_it_stays_a_node_while_its_certificates_run_out(node: JoiningNode) -> None:
+def test_node_renews_its_certificates_before_they_expire(node: JoiningNode) -> None:
     first = node.certificate()
     assert first is not None
     wait_until(lambda: over(first), "the first certificate is over", LONG)
@@ -64,7 +64,7 @@ def test_it_stays_a_node_while_its_certificates_run_out(node: JoiningNode) -> No
     node.kubectl("create", "configmap", "after")
 
 
-def test_an_agent_that_starts_with_a_certificate_that_is_over_joins_anew(node: JoiningNode) -> None:
+def test_agent_with_an_expired_certificate_joins_again(node: JoiningNode) -> None:
     with node.without_agent():
         last = node.certificate()
         assert last is not None

@@ -83,7 +83,7 @@ OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("scenario", sorted(entry.name for entry in SCENARIOS.iterdir()))
-def test_scenario(scenario: str, output: str) -> None:
+def test_scenario_renders_the_golden_text(scenario: str, output: str) -> None:
     folder = SCENARIOS / scenario
     text = OUTPUTS[output](view_of(yaml.safe_load((folder / "view.yaml").read_text())))
     if os.environ.get("GOLDEN") == "write":

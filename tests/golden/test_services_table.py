@@ -67,7 +67,7 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_text(output: str) -> None:
+def test_services_table_renders_the_golden_text(output: str) -> None:
     path = TEXTS / output
     if os.environ.get("GOLDEN") == "write":
         path.write_text(OUTPUTS[output])

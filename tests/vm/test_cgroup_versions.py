@@ -30,7 +30,7 @@ exec {python} -m pytest -v --color=no -p no:cacheprovider {tests}
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 @pytest.mark.parametrize(("version", "driver"), [(2, "systemd"), (2, "cgroupfs"), (1, "systemd"), (1, "cgroupfs")])
-def test_pods_have_what_they_are_promised(version: int, driver: str) -> None:
+def test_resource_tests_pass_on_each_cgroup_version(version: int, driver: str) -> None:
     """The tests that this machine runs with its own control groups pass there, too, and none is left out."""
     script = SCRIPT.format(
         source=machine.ROOT, patience=PATIENCE, driver=driver, python=sys.executable, tests=" ".join(INSIDE)

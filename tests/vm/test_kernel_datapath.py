@@ -35,7 +35,7 @@ exec {python} -m pytest -v --color=no -p no:cacheprovider -k 'not ({left_out})' 
 
 
 @pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-def test_services_work_in_the_kernel() -> None:
+def test_service_tests_pass_on_the_kernel_datapath() -> None:
     """The tests that this host runs with the switch in user space pass there, too."""
     script = SCRIPT.format(
         kernels=machine.KERNELS,

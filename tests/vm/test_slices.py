@@ -59,7 +59,7 @@ def held(limits: CgroupLimits) -> dict[str, tuple[str, str]]:
     return {row.file: ((MOUNT / row.controller / folder / row.file).read_text().strip(), row.text) for row in rows}
 
 
-def test_a_slice_is_made_with_its_limits_and_goes_without_a_trace(driver: SystemdDriver) -> None:
+def test_slice_is_created_with_its_limits_and_removed_completely(driver: SystemdDriver) -> None:
     for _ in range(2):
         assert driver.make(HERE, LIMITS) == hierarchy.slice_unit(HERE)
     for found, wanted in held(LIMITS).values():
@@ -72,7 +72,7 @@ def test_a_slice_is_made_with_its_limits_and_goes_without_a_trace(driver: System
     assert driver.below(pods_cgroup(ROOT)) == driver.below(HERE) == set()
 
 
-def test_limits_change_and_end_also_by_an_agent_without_memory(driver: SystemdDriver) -> None:
+def test_slice_limits_change_and_end_after_an_agent_restart(driver: SystemdDriver) -> None:
     for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
         SystemdDriver(FILES).make(HERE, wish)
         for file, (found, wanted) in held(wish).items():
@@ -80,7 +80,7 @@ def test_limits_change_and_end_also_by_an_agent_without_memory(driver: SystemdDr
             assert int(found) > 1 << 60 if endless else found == wanted, file
 
 
-def test_a_slice_that_somebody_stopped_is_made_again(driver: SystemdDriver) -> None:
+def test_stopped_slice_is_created_again(driver: SystemdDriver) -> None:
     driver.make(HERE, LIMITS)
     subprocess.run(["systemctl", "stop", hierarchy.slice_unit(HERE)], check=True)
     assert not FILES.has_directory(hierarchy.slice_path(HERE))
@@ -89,7 +89,7 @@ def test_a_slice_that_somebody_stopped_is_made_again(driver: SystemdDriver) -> N
         assert found == wanted
 
 
-def test_a_slice_in_which_something_runs_stays(driver: SystemdDriver) -> None:
+def test_slice_with_a_running_process_is_kept(driver: SystemdDriver) -> None:
     unit = driver.make(HERE, LIMITS)
     command = ["systemd-run", "--scope", "--quiet", f"--slice={unit}", "sleep", "infinity"]
     with subprocess.Popen(command) as inside:
@@ -103,12 +103,12 @@ def test_a_slice_in_which_something_runs_stays(driver: SystemdDriver) -> None:
     assert not FILES.has_directory(hierarchy.slice_path(HERE))
 
 
-def test_what_systemd_refuses_is_told_in_its_words(driver: SystemdDriver) -> None:
+def test_systemd_errors_are_reported_verbatim(driver: SystemdDriver) -> None:
     with pytest.raises(Refused, match=r"systemd: StartTransientUnit .*no name\.slice: Invalid unit name"):
         driver.make(CgroupPath((ROOT.strip("/"), "no name")), LIMITS)
 
 
-def test_what_a_slice_uses_and_may_use_is_read(driver: SystemdDriver) -> None:
+def test_slice_usage_and_limits_are_read(driver: SystemdDriver) -> None:
     driver.make(HERE, LIMITS)
     files = CgroupReader()
     controllers = ("cpu", "cpuacct", "memory", "pids") if files.version == 1 else ("",)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.skipif(shutil.which("vagrant") is None, reason="vagrant is not installed (apt install vagrant)")
 @pytest.mark.parametrize("environment", [{}, {"NODES": "5", "PLUGIN": "ovs-subnet"}])
-def test_vagrant_takes_the_vagrantfile(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_vagrant_validates_the_vagrantfile(tmp_path: Path, environment: dict[str, str]) -> None:
     """With a stand-in for VirtualBox, which only has to be there."""
     shutil.copy(ROOT / "Vagrantfile", tmp_path)
     shutil.copytree(ROOT / "vagrant", tmp_path / "vagrant")

@@ -87,7 +87,7 @@ def found(cluster: Cluster, namespace: str, name: str, wanted: str) -> list[str]
     return sorted(row[-1] for row in rows)
 
 
-def test_a_pod_asks_at_the_gateway_of_its_node(named: Cluster) -> None:
+def test_pod_uses_its_nodes_gateway_as_nameserver(named: Cluster) -> None:
     node = named.node_of("names", "asker")
     subnet = json.loads(named.kubectl("get", "hostsubnet", node, "-o", "json").stdout)["subnet"]
     lines = named.execute("names", "asker", "cat", "/etc/resolv.conf").stdout.splitlines()
@@ -99,7 +99,7 @@ def test_a_pod_asks_at_the_gateway_of_its_node(named: Cluster) -> None:
 @pytest.mark.parametrize(
     "name", ["web.names.svc.cluster.local", "web.names.cluster.local", "docs.names.svc.cluster.local"]
 )
-def test_a_service_is_found_by_its_own_project_and_no_other(named: Cluster, name: str) -> None:
+def test_service_name_resolves_only_in_its_own_project(named: Cluster, name: str) -> None:
     address = json.loads(named.kubectl("-n", "names", "get", "service", "web", "-o", "json").stdout)["spec"][
         "clusterIP"
     ]
@@ -108,14 +108,14 @@ def test_a_service_is_found_by_its_own_project_and_no_other(named: Cluster, name
     assert found(named, "others", "stranger", name) == []
 
 
-def test_a_headless_service_is_its_pods(named: Cluster) -> None:
+def test_headless_service_resolves_to_its_pods(named: Cluster) -> None:
     pods = sorted(named.address("names", name) for name in ("one", "two"))
     wait_until(lambda: found(named, "names", "asker", "set.names.svc.cluster.local") == pods, "both pods are found")
     assert found(named, "names", "asker", "one.set.names.svc.cluster.local") == [named.address("names", "one")]
     assert found(named, "others", "stranger", "set.names.svc.cluster.local") == []
 
 
-def test_a_short_name_is_completed_and_led_to(named: Cluster) -> None:
+def test_short_service_name_resolves_by_the_search_list(named: Cluster) -> None:
     """By the C library's resolver and its search list."""
     fetch = ("wget", "-q", "-O", "-", "http://one.set:8080/etc/resolv.conf")
     assert "nameserver" in named.execute("names", "asker", *fetch).stdout
@@ -123,13 +123,13 @@ def test_a_short_name_is_completed_and_led_to(named: Cluster) -> None:
     assert "bad address" in refused.stderr
 
 
-def test_a_name_that_nobody_can_be_asked_for_fails_soon(named: Cluster) -> None:
+def test_external_name_fails_soon_when_no_upstream_server_is_reachable(named: Cluster) -> None:
     """No server of the machine is reached from a lab; who asks hears of it before he would ask again."""
     refused = named.kubectl("-n", "names", "exec", "asker", "--", "nslookup", "www.example.com", check=False)
     assert "SERVFAIL" in refused.stdout + refused.stderr
 
 
-def test_the_outside_asks_the_master(named: Cluster) -> None:
+def test_master_answers_dns_queries_from_outside(named: Cluster) -> None:
     query = dns.message.make_query("set.names.svc.cluster.local", "A")
     answer = dns.query.udp(query, str(named.lab.site.master), 5)
     pods = sorted(named.address("names", name) for name in ("one", "two"))

@@ -71,7 +71,7 @@ STEPS = """\
 """
 
 
-def test_init_containers_run_in_order_before_the_others(cluster: Cluster, project: str) -> None:
+def test_init_containers_run_in_order_before_regular_containers(cluster: Cluster, project: str) -> None:
     cluster.apply(pod("steps", project, STEPS))
     cluster.wait_running(project, "steps")
     assert cluster.execute(project, "steps", "cat", "/v/said").stdout.split() == ["first", "second", "main"]
@@ -89,7 +89,7 @@ def test_init_containers_run_in_order_before_the_others(cluster: Cluster, projec
     )
 
 
-def test_a_pod_that_has_done_its_work_takes_its_sidecar_along(cluster: Cluster, project: str) -> None:
+def test_sidecar_ends_when_the_pod_has_completed(cluster: Cluster, project: str) -> None:
     spec = """\
   restartPolicy: Never
   initContainers:
@@ -107,7 +107,7 @@ def test_a_pod_that_has_done_its_work_takes_its_sidecar_along(cluster: Cluster, 
     assert "Init:Error" in cluster.kubectl("-n", project, "get", "pod", "fails").stdout
 
 
-def test_kubectl_debug_adds_a_container_that_sees_the_processes_of_another(cluster: Cluster, project: str) -> None:
+def test_kubectl_debug_adds_a_container_that_sees_the_target_processes(cluster: Cluster, project: str) -> None:
     cluster.apply(pod("web", project, "  containers: [{name: main, image: podlane/toolbox, command: [httpd, -f]}]\n"))
     cluster.wait_running(project, "web")
     words = ("-n", project, "debug", "web", "--image=podlane/toolbox", "--target=main", "-c", "shell", "--attach=false")
@@ -121,7 +121,7 @@ def test_kubectl_debug_adds_a_container_that_sees_the_processes_of_another(clust
     assert json.loads(cluster.kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)["status"]["phase"]
 
 
-def test_a_container_is_who_its_security_context_says(cluster: Cluster, project: str) -> None:
+def test_container_runs_as_user_and_groups_of_its_security_context(cluster: Cluster, project: str) -> None:
     spec = """\
   securityContext: {runAsUser: 1000, runAsGroup: 3000, fsGroup: 2000, supplementalGroups: [4000],
                     sysctls: [{name: net.ipv4.ip_unprivileged_port_start, value: "80"}]}
@@ -153,7 +153,7 @@ def test_a_container_is_who_its_security_context_says(cluster: Cluster, project:
     wait_until(lambda: cluster.status(project, "unsafe").get("reason") == "SysctlForbidden", "unsafe is rejected")
 
 
-def test_a_privileged_container_runs_or_says_what_the_machine_lacks(cluster: Cluster, project: str) -> None:
+def test_privileged_container_runs_or_reports_what_the_machine_lacks(cluster: Cluster, project: str) -> None:
     spec = "  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null], SECURED}]\n"
     secured = spec.replace("SECURED", "securityContext: {privileged: true}")
     cluster.apply(pod("mighty", project, secured))
@@ -166,7 +166,7 @@ def test_a_privileged_container_runs_or_says_what_the_machine_lacks(cluster: Clu
     wait_until(told, "mighty runs or says why not")
 
 
-def test_a_pod_on_the_hosts_network_is_the_host(cluster: Cluster, project: str) -> None:
+def test_host_network_pod_has_the_hosts_network(cluster: Cluster, project: str) -> None:
     spec = """\
   nodeName: node-1
   hostNetwork: true
@@ -189,7 +189,7 @@ def test_a_pod_on_the_hosts_network_is_the_host(cluster: Cluster, project: str) 
     assert run(*inside, "curl", "-sS", "--max-time", "10", f"http://{node.address}:8099/passwd")
 
 
-def test_containers_may_share_their_processes_and_have_names_of_their_own(cluster: Cluster, project: str) -> None:
+def test_containers_share_process_namespace_when_requested(cluster: Cluster, project: str) -> None:
     spec = """\
   shareProcessNamespace: true
   hostname: shop
@@ -233,7 +233,7 @@ def answering(pid: int, port: int) -> Iterator[None]:
             server.terminate()
 
 
-def test_a_host_port_leads_to_its_pod_until_the_pod_is_gone(cluster: Cluster, project: str) -> None:
+def test_host_port_reaches_its_pod_until_the_pod_is_gone(cluster: Cluster, project: str) -> None:
     spec = """\
   nodeName: node-1
   containers:
@@ -267,7 +267,7 @@ def test_a_host_port_leads_to_its_pod_until_the_pod_is_gone(cluster: Cluster, pr
     wait_until(lambda: subprocess.run(listed, capture_output=True, check=False).returncode != 0, "the table is gone")
 
 
-def test_an_environment_is_taken_from_objects_and_waits_for_them(cluster: Cluster, project: str) -> None:
+def test_container_waits_for_objects_of_its_environment(cluster: Cluster, project: str) -> None:
     spec = """\
   containers:
   - name: main
@@ -287,7 +287,7 @@ def test_an_environment_is_taken_from_objects_and_waits_for_them(cluster: Cluste
     assert {"color=red", "WORD=sesame", "CORES=2"} <= set(cluster.execute(project, "web", "env").stdout.split())
 
 
-def test_last_words_stand_in_the_status(cluster: Cluster, project: str) -> None:
+def test_termination_message_is_in_the_status(cluster: Cluster, project: str) -> None:
     spec = """\
   restartPolicy: Never
   containers:
@@ -303,7 +303,7 @@ def test_last_words_stand_in_the_status(cluster: Cluster, project: str) -> None:
     assert [one["state"]["terminated"]["message"] for one in rows] == ["farewell\n", "adieu\n"]
 
 
-def test_a_runtime_that_docker_does_not_have_is_waited_for_with_a_reason(cluster: Cluster, project: str) -> None:
+def test_pod_with_unknown_runtime_class_handler_waits_with_a_reason(cluster: Cluster, project: str) -> None:
     main = "  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]\n"
     cluster.apply(
         pod("odd", project, "  runtimeClassName: gvisor\n" + main)
@@ -314,7 +314,7 @@ def test_a_runtime_that_docker_does_not_have_is_waited_for_with_a_reason(cluster
     assert "gvisor" in cluster.status(project, "odd")["message"]
 
 
-def test_a_pod_has_a_control_group_of_its_class_until_it_is_gone(cluster: Cluster, project: str) -> None:
+def test_pod_has_a_cgroup_of_its_qos_class_until_it_is_gone(cluster: Cluster, project: str) -> None:
     small = "resources: {requests: {cpu: 100m}, limits: {cpu: 500m, memory: 64Mi}}"
     spec = (
         f"  nodeName: node-1\n  containers: [{{name: main, image: podlane/toolbox, command: [httpd, -f], {small}}}]\n"

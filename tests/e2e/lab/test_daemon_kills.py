@@ -28,7 +28,7 @@ def ready(cluster: Cluster) -> bool:
 
 
 @pytest.mark.parametrize("daemon", ["sdn", "node-agent", "master"])
-def test_killing_a_daemon_loses_no_packet(cluster: Cluster, daemon: str) -> None:
+def test_no_packet_is_lost_when_a_daemon_is_killed(cluster: Cluster, daemon: str) -> None:
     before = {node: cluster.traces(node) for node in cluster.nodes}
     pods = cluster.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers").stdout.split()
     netns = f"/proc/{cluster.pid('red', 'red-1')}/ns/net"
@@ -46,7 +46,7 @@ def test_killing_a_daemon_loses_no_packet(cluster: Cluster, daemon: str) -> None
     assert [word for word in after if not word.endswith(ages)] == [word for word in pods if not word.endswith(ages)]
 
 
-def test_pods_come_and_go_while_daemons_die(cluster: Cluster) -> None:
+def test_pods_start_and_end_while_daemons_are_killed(cluster: Cluster) -> None:
     before = {node: cluster.traces(node) for node in cluster.nodes}
     # On one node: the switch in user space may lose a tunnelled packet whenever a link comes or goes, daemon or not.
     stream = Ping(f"/proc/{cluster.pid('red', 'red-1')}/ns/net", cluster.address("default", "default-1"))
@@ -69,7 +69,7 @@ def test_pods_come_and_go_while_daemons_die(cluster: Cluster) -> None:
     assert stream.lost() == 0
 
 
-def test_a_sandbox_that_goes_while_the_agent_is_away_leaves_no_port(cluster: Cluster) -> None:
+def test_sandbox_removed_while_the_agent_is_down_leaves_no_port(cluster: Cluster) -> None:
     """Its network namespace is held open here: otherwise the kernel would take the port away by itself."""
     node = cluster.nodes["node-1"]
     before = cluster.traces("node-1")
@@ -90,7 +90,7 @@ def test_a_sandbox_that_goes_while_the_agent_is_away_leaves_no_port(cluster: Clu
     cluster.kubectl("delete", "namespace", "lost", "--timeout=60s")
 
 
-def test_a_restarted_switch_serves_the_same_pods(cluster: Cluster) -> None:
+def test_restarted_switch_connects_the_same_pods(cluster: Cluster) -> None:
     node = cluster.nodes["node-1"]
     before = cluster.traces("node-1")
     cluster.kill(node.ovs / "ovs-vswitchd.pid")
@@ -106,13 +106,13 @@ def test_a_restarted_switch_serves_the_same_pods(cluster: Cluster) -> None:
     assert cluster.traces("node-1") == before
 
 
-def test_a_restarted_docker_gets_its_pods_back(cluster: Cluster) -> None:
+def test_pods_return_after_docker_restarts(cluster: Cluster) -> None:
     cluster.kill(cluster.nodes["node-3"].root / "dockerd.pid")
     wait_until(lambda: ready(cluster), "all nodes are ready")
     wait_until(lambda: cluster.pings(("red", "red-1"), cluster.address("red", "red-3")), "the pod answers")
 
 
-def test_a_node_with_another_subnet_gives_its_pods_new_addresses(cluster: Cluster) -> None:
+def test_pods_get_new_addresses_when_the_nodes_subnet_changes(cluster: Cluster) -> None:
     before = cluster.kubectl("get", "hostsubnet", "node-3", "-o", "jsonpath={.subnet}").stdout
     assert IPv4Address(cluster.address("red", "red-3")) in IPv4Network(before)
     cluster.kubectl("delete", "node", "node-3")

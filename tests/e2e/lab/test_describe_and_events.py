@@ -42,7 +42,7 @@ def events(cluster: Cluster, pod: str) -> list[tuple[str, str]]:
     return [(row.split()[0], row.split()[1]) for row in told.splitlines()[3:] if row.strip()]
 
 
-def test_describe_and_get_events_tell_what_happened(cluster: Cluster) -> None:
+def test_describe_and_get_events_show_the_pods_history(cluster: Cluster) -> None:
     cluster.apply(WEB)
     begun = [("Normal", reason) for reason in ("Scheduled", "Pulled", "Created", "Started")]
     wait_until(lambda: sorted(events(cluster, "web")) == sorted(begun), "what happened to web is told")
@@ -62,7 +62,7 @@ def test_describe_and_get_events_tell_what_happened(cluster: Cluster) -> None:
     )
 
 
-def test_a_gate_that_somebody_opens_makes_a_pod_ready(cluster: Cluster) -> None:
+def test_pod_becomes_ready_when_its_readiness_gate_is_true(cluster: Cluster) -> None:
     cluster.apply(WEB)
 
     def ready() -> dict[str, str]:
@@ -78,14 +78,14 @@ def test_a_gate_that_somebody_opens_makes_a_pod_ready(cluster: Cluster) -> None:
     assert "1/1" in gates.splitlines()[1].split()[-1]
 
 
-def test_what_is_told_goes_with_the_project(cluster: Cluster) -> None:
+def test_events_are_deleted_with_their_project(cluster: Cluster) -> None:
     cluster.apply(WEB)
     wait_until(lambda: "web" in cluster.kubectl("-n", "told", "get", "events").stdout, "something is told")
     cluster.kubectl("delete", "namespace", "told", "--timeout=60s")
     assert "No resources found" in cluster.kubectl("-n", "told", "get", "events").stderr
 
 
-def test_describe_node_and_leases_tell_how_a_node_is(cluster: Cluster) -> None:
+def test_describe_node_and_leases_show_the_nodes_state(cluster: Cluster) -> None:
     told = cluster.kubectl("describe", "node", "node-1").stdout
     for part in (
         "beta.kubernetes.io/os=linux",
@@ -107,7 +107,7 @@ def test_describe_node_and_leases_tell_how_a_node_is(cluster: Cluster) -> None:
     assert {tuple(row.split()[:3]) for row in rows} >= {("kube-node-lease", name, name) for name in cluster.nodes}
 
 
-def test_an_idle_node_renews_its_lease_and_writes_nothing_else(cluster: Cluster) -> None:
+def test_idle_node_renews_its_lease_and_writes_nothing_else(cluster: Cluster) -> None:
     def revisions() -> tuple[str, str]:
         node = cluster.kubectl("get", "node", "node-2", "-o", "jsonpath={.metadata.resourceVersion}").stdout
         lease = cluster.kubectl("-n", "kube-node-lease", "get", "lease", "node-2", "-o", "jsonpath={.spec.renewTime}")

@@ -63,7 +63,7 @@ def everyone(cluster: Cluster, tmp_path: Path) -> list[Kubectl]:
     return [Kubectl(cluster, program, websockets, tmp_path) for program, websockets in SPEAKERS]
 
 
-def test_a_terminal_has_the_size_of_the_users_and_follows_it(everyone: list[Kubectl], pod: str) -> None:
+def test_exec_terminal_follows_the_size_of_the_users_terminal(everyone: list[Kubectl], pod: str) -> None:
     all_at_once(everyone, lambda kubectl: _resized(kubectl, pod))
 
 
@@ -82,7 +82,7 @@ def _resized(kubectl: Kubectl, pod: str) -> None:
         terminal.close()
 
 
-def test_many_connections_to_many_ports(everyone: list[Kubectl], pod: str) -> None:
+def test_port_forward_carries_many_connections_to_many_ports(everyone: list[Kubectl], pod: str) -> None:
     all_at_once(everyone, lambda kubectl: asyncio.run(_forwarded(kubectl, pod)))
 
 
@@ -95,7 +95,7 @@ async def _forwarded(kubectl: Kubectl, pod: str) -> None:
         assert (await said(ports[SUMS], *[MEGABYTE] * 20)).decode() == digest
 
 
-def test_what_goes_in_comes_out(everyone: list[Kubectl], pod: str) -> None:
+def test_exec_copies_stdin_to_stdout_unchanged(everyone: list[Kubectl], pod: str) -> None:
     all_at_once(everyone, lambda kubectl: _carried(kubectl, pod))
 
 
@@ -107,7 +107,7 @@ def _carried(kubectl: Kubectl, pod: str) -> None:
     assert said.decode().split()[0] == hashlib.sha256(data).hexdigest()
 
 
-def test_a_program_ends_with_its_caller(everyone: list[Kubectl], pod: str, cluster: Cluster) -> None:
+def test_exec_program_ends_when_its_client_ends(everyone: list[Kubectl], pod: str, cluster: Cluster) -> None:
     all_at_once(everyone, lambda kubectl: _left(kubectl, pod, cluster, str(5000 + everyone.index(kubectl))))
 
 
@@ -119,7 +119,7 @@ def _left(kubectl: Kubectl, pod: str, cluster: Cluster, mark: str) -> None:
     wait_until(lambda: f"sleep {mark}" not in _programs(cluster), "it is gone")
 
 
-def test_a_program_that_reads_nothing_ends_with_its_caller_too(
+def test_exec_program_that_reads_nothing_ends_when_its_client_ends(
     everyone: list[Kubectl], pod: str, cluster: Cluster
 ) -> None:
     """Whatever waits on the way to it, input fills all of it, and the caller is killed."""
@@ -163,7 +163,7 @@ def python_client(cluster: Cluster) -> Iterator[Any]:
         gc.collect()
 
 
-def test_the_python_client_runs_programs(python_client: Any, pod: str) -> None:
+def test_python_client_runs_programs_in_a_pod(python_client: Any, pod: str) -> None:
     from kubernetes.stream import stream
 
     ask = python_client.connect_get_namespaced_pod_exec
@@ -179,7 +179,7 @@ def test_the_python_client_runs_programs(python_client: Any, pod: str) -> None:
     talk.close()
 
 
-def test_the_python_client_forwards_ports(python_client: Any, pod: str) -> None:
+def test_python_client_forwards_ports_of_a_pod(python_client: Any, pod: str) -> None:
     from kubernetes.stream import portforward
 
     ports = f"{ECHO},{GREETER},{NOBODY}"
@@ -195,7 +195,7 @@ def test_the_python_client_forwards_ports(python_client: Any, pod: str) -> None:
     forward.close()
 
 
-async def test_a_hundred_programs_at_once(cluster: Cluster, pod: str, tmp_path: Path) -> None:
+async def test_exec_runs_a_hundred_programs_at_once(cluster: Cluster, pod: str, tmp_path: Path) -> None:
     kubectl = Kubectl(cluster, *SPEAKERS[-1], tmp_path)
     data = MEGABYTE[: 64 << 10]
 

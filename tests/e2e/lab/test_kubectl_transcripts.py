@@ -64,18 +64,20 @@ def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, sectio
 
 
 @pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
-def test_commands_give_the_outcome_of_the_reference(program: str, server: ApiServer, tmp_path: Path) -> None:
+def test_kubectl_commands_give_the_reference_outcome(program: str, server: ApiServer, tmp_path: Path) -> None:
     wrong = played(program, server.kubeconfig, tmp_path, FOLDER)
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
-def test_commands_with_pods_that_run(program: str, cluster: Cluster, tmp_path: Path) -> None:
+def test_kubectl_commands_on_running_pods_give_the_reference_outcome(
+    program: str, cluster: Cluster, tmp_path: Path
+) -> None:
     wrong = played(program, cluster.lab.kubeconfig, tmp_path, FOLDER / "lab")
     assert not wrong, "\n".join(wrong)
 
 
-def test_commands_that_empty_a_node(cluster: Cluster, tmp_path: Path) -> None:
+def test_kubectl_drain_gives_the_reference_outcome(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.lab.nodes[1].name
     wrong = played(ALL_PROGRAMS[-1], cluster.lab.kubeconfig, tmp_path, FOLDER / "node", node)
     assert not wrong, "\n".join(wrong)
@@ -98,7 +100,7 @@ a ... z
 """
 
 
-def test_a_row_that_is_not_as_it_must_be_is_told(tmp_path: Path) -> None:
+def test_transcript_reports_a_row_with_another_outcome(tmp_path: Path) -> None:
     (section,) = sections(SAMPLE, (1, 31))
     assert [row.words for row in section.rows] == [
         "kubectl one two",

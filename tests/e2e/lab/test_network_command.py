@@ -10,7 +10,7 @@ from tests.testbed.podlane_cli import podlane_network
 from tests.testbed.traffic import Ping
 
 
-def test_every_node_tells_how_its_network_is(cluster: Cluster) -> None:
+def test_podlane_network_status_lists_every_node_as_ready(cluster: Cluster) -> None:
     rows = {
         line.split()[0]: line
         for line in podlane_network(cluster.lab.kubeconfig, "status").splitlines()
@@ -24,7 +24,7 @@ def test_every_node_tells_how_its_network_is(cluster: Cluster) -> None:
         assert "lost" not in row
 
 
-def test_a_trace_asks_the_switches_on_both_nodes(cluster: Cluster) -> None:
+def test_podlane_network_trace_queries_switches_of_both_nodes(cluster: Cluster) -> None:
     def trace(*words: str, code: int = 0) -> list[str]:
         return podlane_network(cluster.lab.kubeconfig, "trace", "red/red-1", *words, code=code).splitlines()
 
@@ -45,7 +45,7 @@ def test_a_trace_asks_the_switches_on_both_nodes(cluster: Cluster) -> None:
     assert not cluster.kubectl("get", "nodequeries", "-o", "name").stdout, "no question is left behind"
 
 
-def test_what_goes_over_a_port_is_written_down(cluster: Cluster, tmp_path: Path) -> None:
+def test_podlane_network_capture_writes_packets_of_a_port(cluster: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "red-1.pcap"
     netns = f"/proc/{cluster.pid('red', 'red-1')}/ns/net"
     stream = Ping(netns, cluster.address("red", "red-2"))
@@ -59,7 +59,7 @@ def test_what_goes_over_a_port_is_written_down(cluster: Cluster, tmp_path: Path)
     assert "1 to 1000 is accepted" in told
 
 
-def test_a_question_to_nobody_is_refused(cluster: Cluster) -> None:
+def test_node_query_without_a_node_name_is_rejected(cluster: Cluster) -> None:
     query = '{"apiVersion": "podlane.io/v1", "kind": "NodeQuery", "metadata": {"name": "q"}, "spec": {"report": true}}'
     refused = cluster.kubectl("create", "-f", "-", stdin=query, check=False)
     assert "spec.nodeName" in refused.stderr

@@ -26,7 +26,7 @@ def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
     cluster.kubectl("delete", "namespace", name, "--timeout=60s")
 
 
-def test_pods_with_several_containers_run_with_an_address_of_their_node(cluster: Cluster, project: str) -> None:
+def test_pods_with_several_containers_run_with_an_address_of_their_nodes_subnet(cluster: Cluster, project: str) -> None:
     two = f"""\
 ---
 apiVersion: v1
@@ -69,7 +69,7 @@ spec:
     assert "Running" in table
 
 
-def test_a_project_is_one_lane_across_nodes_and_nobody_elses(cluster: Cluster, project: str) -> None:
+def test_pods_reach_only_pods_of_their_own_project_across_nodes(cluster: Cluster, project: str) -> None:
     cluster.apply(pod("a", project, "node-1") + pod("b", project, "node-2"))
     cluster.wait_running(project, "a", "b")
     here, there = cluster.address(project, "a"), cluster.address(project, "b")
@@ -84,7 +84,7 @@ def test_a_project_is_one_lane_across_nodes_and_nobody_elses(cluster: Cluster, p
     assert cluster.pings((project, "a"), str(cluster.lab.site.outside))
 
 
-def test_tcp_and_udp_with_the_outside_and_with_the_node_itself(cluster: Cluster, project: str) -> None:
+def test_pod_exchanges_tcp_and_udp_with_the_outside_and_its_node(cluster: Cluster, project: str) -> None:
     cluster.apply(pod("a", project, "node-1"))
     cluster.wait_running(project, "a")
     outside = str(cluster.lab.site.outside)
@@ -118,7 +118,7 @@ def _answered(server: socket.socket) -> str:
     return str(asker)
 
 
-def test_a_borrowed_address_is_worth_nothing(cluster: Cluster, project: str) -> None:
+def test_pod_with_a_spoofed_address_reaches_nothing(cluster: Cluster, project: str) -> None:
     cluster.apply(pod("thief", project, "node-1") + pod("friend", project, "node-2"))
     cluster.wait_running(project, "thief", "friend")
     inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'thief')}/ns/net")
@@ -138,7 +138,7 @@ def test_a_borrowed_address_is_worth_nothing(cluster: Cluster, project: str) -> 
     assert answered(own, friend)
 
 
-def test_a_deleted_pod_is_gone_within_its_grace_and_leaves_nothing(cluster: Cluster, project: str) -> None:
+def test_deleted_pod_is_gone_within_its_grace_period_and_leaves_nothing(cluster: Cluster, project: str) -> None:
     before = {node: cluster.traces(node) for node in cluster.nodes}
     names = [f"p{number}" for number in range(4)]
     cluster.apply("".join(pod(name, project, f"node-{1 + index % 2}") for index, name in enumerate(names)))
@@ -148,7 +148,7 @@ def test_a_deleted_pod_is_gone_within_its_grace_and_leaves_nothing(cluster: Clus
     wait_until(lambda: {node: cluster.traces(node) for node in cluster.nodes} == before, "the nodes are as before")
 
 
-def test_a_deleted_project_takes_its_pods_along(cluster: Cluster) -> None:
+def test_deleting_a_project_deletes_its_pods(cluster: Cluster) -> None:
     before = {node: cluster.traces(node) for node in cluster.nodes}
     cluster.apply(namespace("doomed") + pod("one", "doomed", "node-1") + pod("two", "doomed", "node-2"))
     cluster.wait_running("doomed", "one", "two")
@@ -157,7 +157,7 @@ def test_a_deleted_project_takes_its_pods_along(cluster: Cluster) -> None:
     assert "doomed" not in cluster.kubectl("get", "netnamespaces", "-o", "name").stdout
 
 
-def test_a_status_that_somebody_else_wrote_over_is_put_right(cluster: Cluster, project: str) -> None:
+def test_pod_status_overwritten_by_another_client_is_corrected(cluster: Cluster, project: str) -> None:
     cluster.apply(pod("told", project, "node-2"))
     cluster.wait_running(project, "told")
     address = cluster.address(project, "told")
@@ -170,7 +170,7 @@ def test_a_status_that_somebody_else_wrote_over_is_put_right(cluster: Cluster, p
     assert "example.com/gate" in {row["type"] for row in status["conditions"]}, "what others say stays"
 
 
-def test_restart_policies(cluster: Cluster, project: str) -> None:
+def test_pod_restarts_follow_its_restart_policy(cluster: Cluster, project: str) -> None:
     cluster.apply(
         pod("crashes", project, command="exit 3")
         + pod("succeeds", project, command="exit 0", extra="\n  restartPolicy: Never")
@@ -194,7 +194,7 @@ def test_restart_policies(cluster: Cluster, project: str) -> None:
     assert "CrashLoopBackOff" in cluster.kubectl("-n", project, "get", "pods").stdout
 
 
-def test_an_image_that_is_not_here_is_waited_for_with_a_reason(cluster: Cluster, project: str) -> None:
+def test_pod_with_a_missing_image_waits_with_a_reason(cluster: Cluster, project: str) -> None:
     manifest = pod("absent", project).replace(
         "image: podlane/toolbox", "image: nobody/nothing:1, imagePullPolicy: Never"
     )
@@ -208,7 +208,7 @@ def test_an_image_that_is_not_here_is_waited_for_with_a_reason(cluster: Cluster,
     wait_until(lambda: reason("pulls") in {"ErrImagePull", "ImagePullBackOff"}, "pulls")
 
 
-def test_a_pod_talks_to_the_master_by_its_account(cluster: Cluster, project: str) -> None:
+def test_pod_reaches_the_api_server_with_its_service_account(cluster: Cluster, project: str) -> None:
     account = f"--serviceaccount={project}:default"
     cluster.kubectl("-n", project, "create", "rolebinding", "sees", "--clusterrole=view", account)
     cluster.apply(pod("talker", project, "node-1"))
@@ -231,7 +231,7 @@ def test_a_pod_talks_to_the_master_by_its_account(cluster: Cluster, project: str
     assert json.loads(run(*curl, url))["reason"] == "Forbidden"
 
 
-def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
+def test_empty_dir_is_deleted_with_its_pod(cluster: Cluster, project: str) -> None:
     volume = "\n  volumes: [{name: v, emptyDir: {medium: Memory, sizeLimit: 1Mi}}]"
     text = pod("keeper", project, "node-1", extra=volume).replace(
         '"]}', '"], volumeMounts: [{name: v, mountPath: /v}]}'
@@ -246,7 +246,7 @@ def test_an_emptydir_goes_with_its_pod(cluster: Cluster, project: str) -> None:
     wait_until(lambda: mount not in Path("/proc/mounts").read_text(), "the tmpfs is unmounted")
 
 
-def test_static_pods_come_and_go_with_their_file(cluster: Cluster) -> None:
+def test_static_pods_start_and_end_with_their_file(cluster: Cluster) -> None:
     node = cluster.nodes["node-2"]
     before = cluster.traces("node-2")
     manifest = node.root / "manifests" / "static.yaml"
@@ -265,7 +265,7 @@ def test_static_pods_come_and_go_with_their_file(cluster: Cluster) -> None:
     wait_until(lambda: cluster.traces("node-2") == before, "the static pod is gone")
 
 
-def test_a_wrong_manifest_is_refused_with_all_its_problems(cluster: Cluster, project: str) -> None:
+def test_invalid_manifest_is_rejected_with_all_its_errors(cluster: Cluster, project: str) -> None:
     wrong = f"""\
 apiVersion: v1
 kind: Pod

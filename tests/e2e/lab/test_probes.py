@@ -54,9 +54,7 @@ def restarts(cluster: Cluster, project: str, name: str) -> int:
     return int(rows[0]["restartCount"]) if rows else 0
 
 
-def test_each_kind_of_readiness_probe_is_asked_and_what_it_says_is_seen(
-    cluster: Cluster, project: str, tmp_path: Path
-) -> None:
+def test_readiness_follows_each_kind_of_probe(cluster: Cluster, project: str, tmp_path: Path) -> None:
     sign = tmp_path / "sign"
     sign.touch()
     cluster.apply(
@@ -109,7 +107,7 @@ def test_each_kind_of_readiness_probe_is_asked_and_what_it_says_is_seen(
     wait_until(lambda: words in events(cluster, project), "the failures are told")
 
 
-def test_a_container_that_fails_its_liveness_probe_is_started_again(cluster: Cluster, project: str) -> None:
+def test_container_restarts_when_its_liveness_probe_fails(cluster: Cluster, project: str) -> None:
     cluster.apply(
         pod(
             project,
@@ -132,7 +130,7 @@ def test_a_container_that_fails_its_liveness_probe_is_started_again(cluster: Clu
     wait_until(lambda: words in events(cluster, project), "the reason is told")
 
 
-def test_a_slow_start_behind_a_startup_probe_is_waited_for(cluster: Cluster, project: str) -> None:
+def test_liveness_probe_waits_for_the_startup_probe(cluster: Cluster, project: str) -> None:
     """Its liveness probe would end it at the first failure, if it were asked before the startup probe succeeds."""
     cluster.apply(
         pod(
@@ -157,9 +155,7 @@ def test_a_slow_start_behind_a_startup_probe_is_waited_for(cluster: Cluster, pro
     assert (row["started"], row["ready"], row["restartCount"]) == (True, True, 0)
 
 
-def test_hooks_run_at_the_start_and_before_the_end_also_when_the_agent_is_killed(
-    cluster: Cluster, project: str, tmp_path: Path
-) -> None:
+def test_lifecycle_hooks_run_even_when_the_agent_is_killed(cluster: Cluster, project: str, tmp_path: Path) -> None:
     cluster.apply(
         pod(
             project,

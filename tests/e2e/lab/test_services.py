@@ -53,17 +53,17 @@ def insiders(shop: WebService) -> list[Caller]:
     return [*pods, shop.pod("default", "global"), *map(shop.node, shop.nodes)]
 
 
-def test_everybody_who_may_is_answered_everywhere(shop: WebService) -> None:
+def test_allowed_clients_reach_a_service_at_every_frontend(shop: WebService) -> None:
     assert unanswered(insiders(shop), fronts(shop)) == {}
 
 
-def test_the_outside_is_answered_everywhere_but_at_the_cluster_ip(shop: WebService) -> None:
+def test_external_clients_reach_a_service_except_at_its_cluster_ip(shop: WebService) -> None:
     everywhere = fronts(shop)
     del everywhere["its cluster IP"]
     assert unanswered([shop.outside], everywhere) == {}
 
 
-def test_other_projects_are_answered_nowhere(shop: WebService) -> None:
+def test_other_projects_reach_a_service_at_no_frontend(shop: WebService) -> None:
     """Beside each of them a pod of the project calls, and is."""
     everywhere = fronts(shop)
     own, rivals = ([shop.pod(project, node) for node in shop.nodes] for project in (SHOP, RIVAL))
@@ -78,7 +78,7 @@ def uneven(counts: Counter[str], shop: WebService) -> float:
     return sum((counts[name] - each) ** 2 / each for name in shop.endpoints("web"))
 
 
-def test_endpoints_answer_equally_often(shop: WebService) -> None:
+def test_service_connections_are_spread_evenly_over_endpoints(shop: WebService) -> None:
     """To a pod the switch shares calls out, to nodes and to the outside the firewall of the node that they call."""
     cluster_ip, node_port = (shop.cluster_ip(), PORT), (str(shop.node_address("node-2")), shop.node_port)
     for caller, where in ((shop.pod(SHOP, "node-1"), cluster_ip), (shop.node("node-1"), cluster_ip)):
@@ -91,7 +91,7 @@ def evenly(called: Called, shop: WebService) -> None:
     assert uneven(called.answers, shop) < TOO_UNEVEN, called.answers
 
 
-def test_a_client_that_sticks_stays_with_its_endpoint(shop: WebService) -> None:
+def test_session_affinity_keeps_a_client_at_its_endpoint(shop: WebService) -> None:
     """Several clients do not all have the same."""
     callers = insiders(shop)
     address = shop.cluster_ip("sticky")
@@ -100,14 +100,14 @@ def test_a_client_that_sticks_stays_with_its_endpoint(shop: WebService) -> None:
     assert [len(called.answers) for called in answers] == [1] * len(callers)
 
 
-def test_a_service_without_endpoints_refuses(shop: WebService) -> None:
+def test_service_without_endpoints_rejects_connections(shop: WebService) -> None:
     address = shop.cluster_ip("nobody")
     for caller in (shop.pod(SHOP, "node-1"), shop.node("node-1")):
         [failure] = caller.calls(address).failures
         assert "Errno 111" in failure, failure
 
 
-def test_names_lead_to_services(shop: WebService) -> None:
+def test_service_names_resolve_to_reachable_services(shop: WebService) -> None:
     for name in ("web", f"web.{SHOP}", f"web.{SHOP}.svc", f"web.{SHOP}.svc.cluster.local"):
         page = shop.cluster.execute(SHOP, "node-1", "curl", "-sS", "-m", "5", f"http://{name}")
         assert page.stdout.strip() in shop.endpoints("web"), f"{name}: {page.stderr}"
@@ -127,7 +127,7 @@ def callers_all_the_while(shop: WebService) -> list[tuple[Caller, str, int]]:
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["a pod", "the outside"])
-def test_rolling_a_replication_controller_loses_no_call(shop: WebService, number: int) -> None:
+def test_no_request_is_lost_while_a_replication_controller_rolls(shop: WebService, number: int) -> None:
     caller, address, port = callers_all_the_while(shop)[number]
     before = shop.endpoints("web")
     with caller.calling(address, EACH_SECOND, port) as came:
@@ -147,7 +147,7 @@ def is_replaced(shop: WebService, name: str) -> bool:
     return name not in endpoints and len(endpoints) == REPLICAS
 
 
-def test_killing_the_sdn_daemons_loses_no_call(shop: WebService) -> None:
+def test_no_request_is_lost_when_the_sdn_daemons_are_killed(shop: WebService) -> None:
     (pod, address, port), (outside, node, node_port) = callers_all_the_while(shop)
     with pod.calling(address, EACH_SECOND, port) as of_pod, outside.calling(node, EACH_SECOND, node_port) as of_outside:
         for name in shop.nodes:
@@ -158,7 +158,7 @@ def test_killing_the_sdn_daemons_loses_no_call(shop: WebService) -> None:
         assert called.answers.total() > EACH_SECOND
 
 
-def test_an_endpoint_that_is_killed_gets_no_call_once_its_probe_has_told(shop: WebService) -> None:
+def test_killed_endpoint_gets_no_connection_after_its_probe_failed(shop: WebService) -> None:
     name = min(shop.endpoints("web"))
     shop.cluster.execute(SHOP, name, "rm", "/www/index.html")
     wait_until(lambda: name not in shop.endpoints("web"), "the probe has told")

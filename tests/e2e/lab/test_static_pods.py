@@ -36,7 +36,7 @@ def curl(cluster: Cluster, node: str, *words: str, body: str = "") -> tuple[int,
     return int(code), json.loads(text)
 
 
-def test_a_static_pod_is_shown_and_cannot_be_deleted_with_kubectl(cluster: Cluster) -> None:
+def test_static_pod_is_shown_by_kubectl_and_cannot_be_deleted(cluster: Cluster) -> None:
     before = cluster.traces("node-2")
     file = cluster.nodes["node-2"].root / "manifests" / "shown.yaml"
     file.write_text(pod("shown", "default", grace=1))
@@ -58,7 +58,7 @@ def test_a_static_pod_is_shown_and_cannot_be_deleted_with_kubectl(cluster: Clust
     wait_until(lambda: cluster.traces("node-2") == before, "nothing is left of it")
 
 
-def test_a_submitted_pod_survives_its_agent_and_ends_on_request(cluster: Cluster) -> None:
+def test_submitted_pod_survives_agent_restart_and_ends_on_request(cluster: Cluster) -> None:
     before = cluster.traces("node-1")
     code, answer = curl(cluster, "node-1", "http://n/pods", "--data-binary", "@-", body=pod("mine", "default", grace=0))
     assert (code, answer["kind"]) == (201, "Pod")
@@ -83,7 +83,7 @@ def test_a_submitted_pod_survives_its_agent_and_ends_on_request(cluster: Cluster
     wait_until(lambda: cluster.traces("node-1") == before, "nothing is left of it")
 
 
-def test_pods_of_a_url_come_and_go_with_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_pods_from_a_url_start_and_end_with_its_content(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.nodes["node-3"]
     settings = node.root / "node-agent.yaml"
     plain, before = settings.read_text(), cluster.traces("node-3")
@@ -111,7 +111,7 @@ def test_pods_of_a_url_come_and_go_with_it(cluster: Cluster, tmp_path: Path) -> 
     wait_until(lambda: cluster.traces("node-3") == before, "nothing is left of them")
 
 
-def test_what_a_node_does_not_take_says_why_and_a_deadline_holds(cluster: Cluster) -> None:
+def test_rejected_pod_reports_why_and_active_deadline_is_enforced(cluster: Cluster) -> None:
     picky = pod("picky", "default", "node-1", extra="\n  nodeSelector: {disk: tape}")
     huge = pod("huge", "default", "node-1").replace(
         "image: podlane/toolbox", "image: podlane/toolbox, resources: {requests: {cpu: 4000}}"

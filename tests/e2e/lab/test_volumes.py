@@ -121,7 +121,7 @@ def mounted(cluster: Cluster) -> list[Path]:
     return mounts.mount_points(cluster.nodes["node-1"].root / "node-agent" / "pods")
 
 
-def test_a_pod_sees_its_volumes_and_leaves_nothing(cluster: Cluster, project: str, tmp_path: Path) -> None:
+def test_pod_sees_its_volumes_and_leaves_nothing_on_the_node(cluster: Cluster, project: str, tmp_path: Path) -> None:
     before, mounted_before = cluster.traces("node-1"), mounted(cluster)
     cluster.apply(POD.replace("PROJECT", project).replace("HOST", str(tmp_path)))
     lacks = 'configmap "settings" not found'

@@ -32,7 +32,7 @@ def node() -> Iterator[DisturbedNode]:
         yield node
 
 
-def test_an_agent_killed_at_every_driver_call_starts_nothing_twice(node: DisturbedNode) -> None:
+def test_agent_killed_at_every_driver_call_starts_nothing_twice(node: DisturbedNode) -> None:
     node.agent()
     node.apply(whole(node, "one"))
     wait_until_consistent(node, SECONDS)

@@ -109,7 +109,7 @@ def until_beaten(node: DisturbedNode, times: int) -> None:
         wait_until(lambda before=before: renewed(node) != before, "the lease is renewed")  # type: ignore[misc]
 
 
-def test_a_clock_that_is_set_ends_and_starts_nothing(node: DisturbedNode) -> None:
+def test_clock_change_ends_and_starts_no_container(node: DisturbedNode) -> None:
     node.apply(whole(node, "old"), pod(node, "probed", more=PROBE))
     node.apply(pod(node, "limited", extra="  activeDeadlineSeconds: 3600"))
     wait_until_consistent(node)
@@ -126,7 +126,7 @@ def test_a_clock_that_is_set_ends_and_starts_nothing(node: DisturbedNode) -> Non
     assert restarts(node, "old") == restarts(node, "probed") == restarts(node, "limited") == 0
 
 
-def test_a_clock_that_is_set_shortens_no_grace(node: DisturbedNode) -> None:
+def test_clock_change_does_not_shorten_a_grace_period(node: DisturbedNode) -> None:
     """A container that takes its time to end is not killed because it is suddenly late."""
     command = "trap 'sleep 3; echo ended >> /witness/ended; exit 0' TERM; tail -f /dev/null & wait"
     node.apply(pod(node, "slow", command=command).replace("PeriodSeconds: 0", "PeriodSeconds: 1000"))
@@ -140,14 +140,14 @@ def test_a_clock_that_is_set_shortens_no_grace(node: DisturbedNode) -> None:
     assert (node.witness / "ended").read_text() == "ended\n"
 
 
-def test_a_deadline_comes_although_the_clock_is_set_back(node: DisturbedNode) -> None:
+def test_active_deadline_is_enforced_when_the_clock_is_set_back(node: DisturbedNode) -> None:
     node.apply(pod(node, "short", extra="  activeDeadlineSeconds: 5"))
     wait_until_consistent(node)
     set_clock(node, "-5h")
     wait_until(lambda: node.status("short").get("reason") == "DeadlineExceeded", "its time is over")
 
 
-def test_ten_minutes_without_the_master(node: DisturbedNode) -> None:
+def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: DisturbedNode) -> None:
     """What runs goes on, what ends comes back, static pods come and go; the master hears of it when it is back."""
     node.environment = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"+0 x{HURRY}"}
     begin(node, "--heartbeat-seconds=10", "--runtime-request-timeout-seconds=3600")

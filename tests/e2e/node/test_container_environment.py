@@ -160,14 +160,14 @@ def node() -> Iterator[SingleNode]:
         yield running
 
 
-def test_which_program_runs_with_which_words_and_where(node: SingleNode) -> None:
+def test_container_runs_with_its_command_arguments_and_working_directory(node: SingleNode) -> None:
     wait_until(lambda: node.status("words").get("phase") == "Succeeded", "all have spoken")
     found = {name: node.docker("logs", inspected(node, "words", name)["Id"]).strip() for name in SAID}
     assert found == SAID
     assert not inspected(node, "words", SANDBOX)["State"]["Running"], "the sandbox ends, and the logs stay"
 
 
-def test_only_another_image_makes_a_container_anew(node: SingleNode) -> None:
+def test_container_is_replaced_only_when_its_image_changes(node: SingleNode) -> None:
     wait_running(node, "about", container="side")
     changes = [
         {"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 3600},
@@ -184,7 +184,7 @@ def variables(node: SingleNode, name: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in inspected(node, name)["Config"]["Env"])
 
 
-def test_an_environment_comes_from_objects_fields_and_resources(node: SingleNode) -> None:
+def test_environment_is_taken_from_objects_fields_and_resources(node: SingleNode) -> None:
     found = variables(node, "about")
     assert (
         found.items()
@@ -234,7 +234,7 @@ SERVICES = [
 ]
 
 
-def test_containers_are_told_of_services(node: SingleNode) -> None:
+def test_containers_have_environment_variables_of_services(node: SingleNode) -> None:
     services = "".join(f"---\n{json.dumps({'apiVersion': 'v1', 'kind': 'Service'} | one)}\n" for one in SERVICES)
     node.kubectl("apply", "-f", "-", stdin=services)
     known = {"name": "WEB_UI_PORT", "value": "declared"}
@@ -266,7 +266,7 @@ def test_containers_are_told_of_services(node: SingleNode) -> None:
     assert "WEB_UI_SERVICE_HOST" not in unlinked
 
 
-def test_a_container_waits_for_what_its_environment_lacks(node: SingleNode) -> None:
+def test_container_waits_for_missing_environment_sources(node: SingleNode) -> None:
     assert 'configmap "late" not found' in wait_waiting(node, "no-object", "CreateContainerConfigError")
     assert 'secret "late" not found' in wait_waiting(node, "no-whole", "CreateContainerConfigError")
     why = wait_waiting(node, "no-key", "CreateContainerConfigError")
@@ -275,7 +275,7 @@ def test_a_container_waits_for_what_its_environment_lacks(node: SingleNode) -> N
     assert variables(node, "no-object")["A"] == "b"
 
 
-def test_mounts_are_read_only_where_they_say_so(node: SingleNode) -> None:
+def test_mounts_are_read_only_when_requested(node: SingleNode) -> None:
     wait_running(node, "mounts")
     assert not fails(node, "mounts", "touch", "/write/a")
     for place in ("/read", "/deep"):
@@ -289,14 +289,14 @@ def test_mounts_are_read_only_where_they_say_so(node: SingleNode) -> None:
     ]
 
 
-def test_containers_may_share_their_processes(node: SingleNode) -> None:
+def test_containers_share_process_namespace_when_requested(node: SingleNode) -> None:
     wait_running(node, "mounts")
     sandbox = inspected(node, "mounts", SANDBOX)["Id"]
     assert inspected(node, "mounts")["HostConfig"]["PidMode"] == f"container:{sandbox}"
     assert "catatonit" in said(node, "mounts", "ps")
 
 
-def test_a_container_has_the_terminal_and_the_input_that_it_asks_for(node: SingleNode) -> None:
+def test_container_has_the_terminal_and_stdin_it_requests(node: SingleNode) -> None:
     wait_running(node, "speaking")
     asked = {name: inspected(node, "speaking", name)["Config"] for name in ("main", "deaf", "terminal")}
     found = {name: [one[key] for key in ("OpenStdin", "StdinOnce", "Tty")] for name, one in asked.items()}
@@ -314,7 +314,7 @@ def test_a_container_has_the_terminal_and_the_input_that_it_asks_for(node: Singl
     assert ends == {"deaf": "/dev/null", "terminal": "/dev/pts/0"}
 
 
-def test_a_program_that_is_not_there_is_told_and_tried_again_or_not(node: SingleNode) -> None:
+def test_missing_program_is_reported_and_retried_by_restart_policy(node: SingleNode) -> None:
     broken = container(command=["/nowhere"])
     node.kubectl("apply", "-f", "-", stdin=pod("once", broken, restartPolicy="Never") + pod("again", broken))
     wait_until(lambda: node.status("once").get("phase") == "Failed", "once has failed")
@@ -325,7 +325,7 @@ def test_a_program_that_is_not_there_is_told_and_tried_again_or_not(node: Single
     assert row(node, "again")["lastState"]["terminated"]["reason"] == "ContainerCannotRun"
 
 
-def test_volumes_of_images_go_with_their_container(node: SingleNode) -> None:
+def test_image_volumes_are_removed_with_their_container(node: SingleNode) -> None:
     wait_running(node, "mounts")
     [volume] = [one["Name"] for one in inspected(node, "mounts", "side")["Mounts"] if one["Type"] == "volume"]
     assert volume in node.docker("volume", "ls", "-q")
@@ -341,6 +341,6 @@ def test_volumes_of_images_go_with_their_container(node: SingleNode) -> None:
         ({"image": {"reference": "podlane/toolbox"}}, "image"),
     ],
 )
-def test_volumes_that_nobody_makes_are_refused(node: SingleNode, source: dict[str, Any], path: str) -> None:
+def test_unsupported_volume_types_are_rejected(node: SingleNode, source: dict[str, Any], path: str) -> None:
     with pytest.raises(AssertionError, match=rf"spec.volumes\[0\].{path}"):
         node.kubectl("apply", "-f", "-", stdin=pod("wrong", volumes=[{"name": "v"} | source]))

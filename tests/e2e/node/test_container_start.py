@@ -19,7 +19,7 @@ def ended(row: dict[str, Any]) -> tuple[str, int]:
     return state["reason"], state["exitCode"]
 
 
-def test_what_cannot_begin_says_why(alone: NodePods) -> None:
+def test_container_that_cannot_start_reports_why(alone: NodePods) -> None:
     absent = main().replace('["sh", "-c", "exec tail -f /dev/null"]', "[/nowhere]")
     misplaced = main(more="volumeMounts: [{name: v, mountPath: /proc/misplaced}]")
     alone.apply(
@@ -59,7 +59,7 @@ def test_what_cannot_begin_says_why(alone: NodePods) -> None:
     assert "running" in alone.rows("behind", "initContainerStatuses")["first"]["state"]
 
 
-def test_why_a_container_has_ended(alone: NodePods) -> None:
+def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
     words = {
         "tail": "head -c 4000 /dev/zero | tr '\\0' x > /dev/termination-log; echo END >> /dev/termination-log",
         "own": "echo mine > /tmp/words",
@@ -93,7 +93,7 @@ def test_why_a_container_has_ended(alone: NodePods) -> None:
     assert [ended(found[name]) for name in ("tail", "log")] == [("Completed", 0), ("Error", 3)]
 
 
-def test_a_container_that_somebody_removes_is_told_and_comes_back(alone: NodePods) -> None:
+def test_container_removed_from_docker_is_reported_and_restarted(alone: NodePods) -> None:
     alone.apply(pod("robbed", main()))
     alone.until_ready("robbed")
     identity = alone.row("robbed")["containerID"]
@@ -103,7 +103,7 @@ def test_a_container_that_somebody_removes_is_told_and_comes_back(alone: NodePod
     assert (last["reason"], last["exitCode"], last["containerID"]) == ("ContainerStatusUnknown", 137, identity)
 
 
-def test_a_running_pod_is_told_whole(alone: NodePods) -> None:
+def test_running_pod_reports_its_complete_status(alone: NodePods) -> None:
     first = main("exit 0", "", "first")
     spec = (
         f"securityContext: {{runAsUser: 1000, runAsGroup: 3000, supplementalGroups: [4000]}}\ninitContainers:\n{first}"
@@ -146,7 +146,7 @@ volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /w, readOnly: true
     assert (init["ready"], init["state"]["terminated"]["reason"]) == (True, "Completed")
 
 
-def test_phases_and_conditions_of_pods_on_their_way_and_at_their_end(alone: NodePods) -> None:
+def test_pod_phases_and_conditions_follow_its_lifecycle(alone: NodePods) -> None:
     steps = f"initContainers:\n{main('sleep 1000', name='one')}{main('exit 0', name='two')}"
     alone.apply(
         pod("begins", main(), steps),
@@ -188,9 +188,7 @@ def test_phases_and_conditions_of_pods_on_their_way_and_at_their_end(alone: Node
     assert alone.node.kubectl("get", "pod", "good", "-o", "jsonpath={.spec.nodeName}") == NODE
 
 
-def test_a_hook_holds_up_what_comes_after_and_another_image_is_another_container(
-    alone: NodePods, tmp_path: Path
-) -> None:
+def test_post_start_hook_delays_later_containers_and_image_change_replaces_one(alone: NodePods, tmp_path: Path) -> None:
     hook = "lifecycle: {postStart: {exec: {command: [sh, -c, 'until test -e /out/go; do sleep 0.05; done']}}}\n"
     mount, volume = "volumeMounts: [{name: v, mountPath: /v}]", "volumes: [{name: v, emptyDir: {}}]"
     first = main(more=f"{hook}volumeMounts: [{{name: out, mountPath: /out}}]", name="first")

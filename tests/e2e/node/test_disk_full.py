@@ -70,7 +70,7 @@ def events(node: DisturbedNode, name: str) -> str:
 
 
 @pytest.mark.parametrize("disk", ["agent", "docker"])
-def test_what_runs_goes_on_and_new_pods_come_once_there_is_space(node: SmallNode, disk: str) -> None:
+def test_full_disk_disturbs_no_running_pod_and_new_pods_start_once_there_is_space(node: SmallNode, disk: str) -> None:
     node.apply(whole(node, "old"), pod(node, "plain"))
     wait_until_consistent(node)
     before = running(node)

@@ -47,7 +47,7 @@ def told(node: DisturbedNode) -> str:
     return node.kubectl("get", "node", NODE, "-o", f"jsonpath={words}")
 
 
-def test_a_docker_that_hangs_is_told_and_disturbs_no_pod(node: DisturbedNode) -> None:
+def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> None:
     node.apply(whole(node, "old"), pod(node, "probed", more=PROBE), pod(node, "leaving"))
     wait_until_consistent(node)
     before = running(node)
@@ -75,7 +75,7 @@ def test_a_docker_that_hangs_is_told_and_disturbs_no_pod(node: DisturbedNode) ->
     nothing_left(node)
 
 
-def test_an_agent_that_is_stopped_while_docker_hangs_ends_at_once(node: DisturbedNode) -> None:
+def test_agent_stops_at_once_while_docker_hangs(node: DisturbedNode) -> None:
     node.apply(pod(node, "one"))
     wait_until_consistent(node)
     node.process(DOCKER).suspend()

@@ -83,7 +83,7 @@ def node_events(node: SingleNode) -> set[str]:
     )
 
 
-def test_short_of_memory_who_takes_more_than_asked_goes_first_and_critical_pods_stay(node: SingleNode) -> None:
+def test_memory_pressure_evicts_pods_over_their_request_first_and_spares_critical_pods(node: SingleNode) -> None:
     start(
         node,
         pod("modest", resources="{requests: {memory: 64Mi}}"),
@@ -107,7 +107,7 @@ def test_short_of_memory_who_takes_more_than_asked_goes_first_and_critical_pods_
     assert {"EvictionThresholdMet", "NodeHasInsufficientMemory"} <= node_events(node)
 
 
-def test_a_node_that_runs_short_takes_only_what_it_must(node: SingleNode) -> None:
+def test_node_under_pressure_admits_critical_and_modest_pods_only(node: SingleNode) -> None:
     node.agent("--eviction-soft=memory.available<100%", "--eviction-soft-grace-period=memory.available=1h")
     wait_until(lambda: node.node_condition("MemoryPressure") == "True", "it is short of memory")
     modest = pod("modest", resources="{requests: {memory: 1Mi}}")
@@ -131,7 +131,7 @@ def test_a_node_that_runs_short_takes_only_what_it_must(node: SingleNode) -> Non
     assert {"NodeHasInsufficientMemory", "NodeHasDiskPressure"} <= node_events(node)
 
 
-def test_a_soft_threshold_leaves_a_pod_its_time_to_end(node: SingleNode) -> None:
+def test_soft_eviction_leaves_a_pod_its_grace_period(node: SingleNode) -> None:
     polite = pod("polite", "trap 'sleep 2; exit 7' TERM; tail -f /dev/null & wait")
     start(node, polite.replace("terminationGracePeriodSeconds: 0", "terminationGracePeriodSeconds: 30"))
     node.agent(
@@ -145,7 +145,7 @@ def test_a_soft_threshold_leaves_a_pod_its_time_to_end(node: SingleNode) -> None
     assert row["state"]["terminated"]["exitCode"] == 7
 
 
-def test_short_of_processes_who_has_most_of_them_goes_first(node: SingleNode) -> None:
+def test_pid_pressure_evicts_the_pod_with_most_processes_first(node: SingleNode) -> None:
     fork = f"for i in 1 2 3 4 5 6 7 8; do tail -f /dev/null & done; touch /done; {SLEEP}"
     start(node, pod("few"), pod("many", fork, mount=ONCE_DONE))
     node.agent("--eviction-hard=pid.available<100%")
@@ -169,7 +169,7 @@ def small_disk(node: SingleNode) -> Iterator[SingleNode]:
         run("umount", str(node.state))
 
 
-def test_short_of_disk_or_inodes_who_takes_most_goes_and_the_condition_stays_for_a_while(
+def test_disk_pressure_evicts_the_largest_pod_and_the_condition_persists(
     small_disk: SingleNode,
 ) -> None:
     node, mount = small_disk, "volumeMounts: [{name: v, mountPath: /v}]"
@@ -191,7 +191,7 @@ def test_short_of_disk_or_inodes_who_takes_most_goes_and_the_condition_stays_for
     assert node.node_condition("DiskPressure") == "True", "it stays for an hour"
 
 
-def test_pods_that_take_more_disk_than_they_may_are_evicted(node: SingleNode) -> None:
+def test_pods_over_their_ephemeral_storage_limit_are_evicted(node: SingleNode) -> None:
     volume = "  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"
     fill = "head -c 4000000 /dev/zero >"
     limit = "{limits: {ephemeral-storage: 2Mi}}"
@@ -223,7 +223,7 @@ def test_pods_that_take_more_disk_than_they_may_are_evicted(node: SingleNode) ->
     assert node.is_ready("within")
 
 
-def test_short_of_disk_images_go_first_then_pods(node: SingleNode) -> None:
+def test_disk_pressure_removes_images_before_it_evicts_pods(node: SingleNode) -> None:
     start(node, pod("one"))
     node.import_image("podlane/unused:1")
     node.agent("--eviction-hard=imagefs.available<100%", "--image-minimum-gc-age-seconds=0")
@@ -233,7 +233,7 @@ def test_short_of_disk_images_go_first_then_pods(node: SingleNode) -> None:
     assert node.node_condition("DiskPressure") == "True"
 
 
-def test_images_that_nobody_needs_go_when_the_disk_is_too_full(node: SingleNode) -> None:
+def test_unused_images_are_removed_when_the_disk_is_too_full(node: SingleNode) -> None:
     images = node.docker("images", "-q")
     node.import_image("podlane/unused:1")
     assert node.docker("images", "-q") != images
@@ -244,7 +244,7 @@ def test_images_that_nobody_needs_go_when_the_disk_is_too_full(node: SingleNode)
     wait_until(lambda: "FreeDiskSpaceFailed" in node_events(node), "that it is still too full is told")
 
 
-def test_images_that_nobody_has_used_for_long_go(node: SingleNode) -> None:
+def test_images_unused_for_long_are_removed(node: SingleNode) -> None:
     start(node, pod("user"))
     node.import_image("podlane/unused:1")
     node.agent("--image-maximum-gc-age-seconds=0.001", "--image-minimum-gc-age-seconds=0")
@@ -253,7 +253,7 @@ def test_images_that_nobody_has_used_for_long_go(node: SingleNode) -> None:
     assert node.is_ready("user")
 
 
-def test_of_dead_containers_the_newest_stays(node: SingleNode) -> None:
+def test_newest_dead_container_is_kept(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=pod("crashing", "exit 1", extra=CRITICAL))
 
     def dead() -> list[str]:
@@ -265,7 +265,7 @@ def test_of_dead_containers_the_newest_stays(node: SingleNode) -> None:
     assert dead(), "the newest stays"
 
 
-def test_logs_are_found_by_pod_and_by_container(node: SingleNode) -> None:
+def test_logs_are_linked_by_pod_and_by_container(node: SingleNode) -> None:
     start(node, pod("speaker", f"echo hello; {SLEEP}"))
     identity = node.status("speaker")["containerStatuses"][0]["containerID"].removeprefix("docker://")
     by_container = node.root / "logs" / "containers" / f"speaker_default_main-{identity}.log"
@@ -275,7 +275,7 @@ def test_logs_are_found_by_pod_and_by_container(node: SingleNode) -> None:
     assert by_container.readlink() == Path(node.root, "logs", "pods", f"default_speaker_{uid}", "main", "0.log")
 
 
-def test_what_a_pod_left_that_was_deleted_while_the_agent_was_away_is_cleared(node: SingleNode) -> None:
+def test_remains_of_a_pod_deleted_while_the_agent_was_down_are_removed(node: SingleNode) -> None:
     volume = "  volumes: [{name: v, emptyDir: {medium: Memory}}]"
     start(node, pod("gone", extra=volume, mount="volumeMounts: [{name: v, mountPath: /v}]"))
     wait_until(lambda: all(node.traces().values()), "containers, directories, mounts and logs")

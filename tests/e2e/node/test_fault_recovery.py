@@ -52,7 +52,7 @@ def started(node: DisturbedNode, *pods: str) -> None:
     wait_until_consistent(node)
 
 
-def test_the_checker_tells_whatever_is_otherwise(node: DisturbedNode) -> None:
+def test_consistency_check_reports_every_difference(node: DisturbedNode) -> None:
     started(node, whole(node, "good"))
     uid = node.kubectl("get", "pod", "good", "-o", "jsonpath={.metadata.uid}")
     pods, here, witness = node.state / "pods", node.state / "pods" / uid, node.witness / f"{uid}.main"
@@ -89,7 +89,7 @@ def test_the_checker_tells_whatever_is_otherwise(node: DisturbedNode) -> None:
     node.process(AGENT).resume()
 
 
-def test_a_storm_of_pods_leaves_nothing(node: DisturbedNode) -> None:
+def test_hundreds_of_short_pods_leave_nothing_behind(node: DisturbedNode) -> None:
     """Nor does the agent grow with each: it has so many threads and connections at most, and memory for one storm."""
     order = random.Random(SEED)
     storm(node, order)
@@ -120,7 +120,7 @@ def storm(node: DisturbedNode, order: random.Random) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_docker_comes_back_and_every_container_is_started_once(node: DisturbedNode, how: signal.Signals) -> None:
+def test_every_container_is_started_once_after_docker_restarts(node: DisturbedNode, how: signal.Signals) -> None:
     started(node, *(whole(node, f"lasting-{number}") for number in range(3)))
     before = running(node)
     node.kill(DOCKER, how)
@@ -143,7 +143,7 @@ def live() -> Iterator[DisturbedNode]:
         nothing_left(node)
 
 
-def test_docker_with_live_restore_comes_back_to_the_same_containers(live: DisturbedNode) -> None:
+def test_docker_with_live_restore_keeps_the_same_containers(live: DisturbedNode) -> None:
     started(live, whole(live, "one"), pod(live, "two"))
     before = running(live)
     for how in (signal.SIGTERM, signal.SIGKILL):

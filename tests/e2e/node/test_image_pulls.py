@@ -49,7 +49,7 @@ def using(name: str, image: str, policy: str, spec: str = "") -> str:
     return pod(name, container, spec)
 
 
-def test_where_images_come_from_and_what_is_told_when_they_do_not(alone: NodePods, tmp_path: Path) -> None:
+def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path: Path) -> None:
     with serving(tmp_path) as address:
         private = f"{address}/team/toolbox:1"
         carry_away(alone, private)
@@ -93,7 +93,7 @@ def test_where_images_come_from_and_what_is_told_when_they_do_not(alone: NodePod
     alone.node.kubectl("delete", "secret", "registry")
 
 
-def test_the_policy_follows_from_the_tag(alone: NodePods) -> None:
+def test_image_pull_policy_defaults_from_the_tag(alone: NodePods) -> None:
     texts = {
         "latest": "podlane/toolbox:latest",
         "none": "podlane/toolbox",

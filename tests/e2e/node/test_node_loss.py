@@ -84,7 +84,7 @@ def beside(node: SingleNode, holds: Callable[[], object]) -> Callable[[], object
     return ask
 
 
-def test_pods_of_a_silent_node_are_unready_and_go_as_far_as_they_do_not_bear_it(node: SingleNode) -> None:
+def test_pods_of_an_unreachable_node_become_unready_and_are_evicted_by_tolerations(node: SingleNode) -> None:
     texts = POD.format(name="short", tolerations=SHORT) + POD.format(name="lasting", tolerations="[]")
     node.kubectl("apply", "-f", "-", stdin=texts)
     wait_until(lambda: node.is_ready("short") and node.is_ready("lasting"), "both are ready")
@@ -110,7 +110,7 @@ def test_pods_of_a_silent_node_are_unready_and_go_as_far_as_they_do_not_bear_it(
     assert {"NodeNotReady", "TaintManagerEviction"} <= set(reasons)
 
 
-def test_a_cluster_that_is_silent_as_a_whole_loses_no_pod(node: SingleNode) -> None:
+def test_cluster_without_any_reachable_node_loses_no_pod(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=POD.format(name="kept", tolerations=SHORT))
     wait_until(lambda: node.is_ready("kept"), "it is ready")
     with node.without_agent():
@@ -118,7 +118,7 @@ def test_a_cluster_that_is_silent_as_a_whole_loses_no_pod(node: SingleNode) -> N
     wait_until(lambda: not taints(node) and node.is_ready("kept"), "all is well again")
 
 
-def test_taints_come_and_go_with_cordon_and_by_hand(node: SingleNode) -> None:
+def test_node_taints_follow_cordon_and_kubectl_taint(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=POD.format(name="guest", tolerations="[]"))
     wait_until(lambda: node.is_ready("guest"), "it is ready")
     node.kubectl("cordon", NODE)

@@ -55,7 +55,7 @@ def reasons(node: SingleNode) -> dict[str, str]:
     return {row["metadata"]["name"]: row["status"]["reason"] for row in rows if row["status"].get("phase") == "Failed"}
 
 
-def test_a_container_that_is_killed_is_started_again_at_once(node: SingleNode) -> None:
+def test_killed_container_restarts_at_once(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=pod("killed"))
     wait_until(lambda: node.is_ready("killed"), "it runs")
     [row] = node.status("killed")["containerStatuses"]
@@ -64,7 +64,7 @@ def test_a_container_that_is_killed_is_started_again_at_once(node: SingleNode) -
     node.kubectl("delete", "pod", "killed")
 
 
-def test_what_a_node_does_not_take_says_why_and_stays_refused(node: SingleNode) -> None:
+def test_rejected_pod_reports_why_and_stays_rejected(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=pod("first", *PORT))
     wait_until(lambda: node.is_ready("first"), "it runs")
     wishes = {reason: pod(reason.lower(), *wish) for reason, wish in REFUSED.items()}
@@ -98,7 +98,7 @@ spec:
 """
 
 
-def test_a_pod_whose_annotations_are_named_as_our_labels_harms_nobody(node: SingleNode) -> None:
+def test_pod_with_annotations_named_like_agent_labels_is_harmless(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=HOSTILE)
     wait_until(lambda: node.is_ready("hostile"), "the pod")
     node.agent()

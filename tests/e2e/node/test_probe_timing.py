@@ -62,7 +62,7 @@ def asking(name: str, port: int, path: str, more: str = "") -> str:
     return main(more=f"readinessProbe: {{{probe}, {OFTEN}, timeoutSeconds: 5}}", name=name)
 
 
-def test_how_http_is_asked(alone: NodePods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_probe_sends_kubelets_request(alone: NodePods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as surroundings:
         for variable in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"):
             surroundings.setenv(variable, "http://127.0.0.1:9")
@@ -104,7 +104,7 @@ def test_how_http_is_asked(alone: NodePods, tmp_path: Path, monkeypatch: pytest.
     assert dict(plain.asked["/hook"])["User-Agent"] == "kube-lifecycle/1.36", "a hook falls back to plain HTTP"
 
 
-def test_programs_are_asked_with_an_end(alone: NodePods) -> None:
+def test_exec_probe_is_ended_at_its_timeout(alone: NodePods) -> None:
     chatty = "readinessProbe: {exec: {command: [sh, -c, 'yes | head -c 1000000; exit 1']}, PERIOD}"
     slow = "readinessProbe: {exec: {command: [sleep, '1000']}, PERIOD, timeoutSeconds: 1}"
     containers = main(more=chatty.replace("PERIOD", OFTEN), name="chatty") + main(
@@ -125,7 +125,7 @@ def test_programs_are_asked_with_an_end(alone: NodePods) -> None:
     assert {row["ready"] for row in alone.rows("programs").values()} == {False}
 
 
-def test_after_a_failure_nobody_asks_until_there_is_another_container(alone: NodePods, tmp_path: Path) -> None:
+def test_failed_liveness_probe_pauses_until_the_container_is_replaced(alone: NodePods, tmp_path: Path) -> None:
     life = f"livenessProbe: {{exec: {{command: [sh, -c, 'echo asked >> /out/said; exit 1']}}, {OFTEN}"
     more = f"{life}, terminationGracePeriodSeconds: 3}}\nvolumeMounts: [{{name: out, mountPath: /out}}]"
     deaf = "echo began >> /out/said; trap '' TERM; while :; do sleep 0.1; done"
@@ -141,7 +141,7 @@ def test_after_a_failure_nobody_asks_until_there_is_another_container(alone: Nod
     alone.delete("sick", "--grace-period=1")
 
 
-def test_while_a_pod_goes_its_readiness_is_told_and_nothing_else_is_asked(alone: NodePods, tmp_path: Path) -> None:
+def test_terminating_pod_runs_only_readiness_probes(alone: NodePods, tmp_path: Path) -> None:
     def asks(kind: str, command: str) -> str:
         return f"{kind}Probe: {{exec: {{command: [sh, -c, '{command}']}}, {OFTEN}}}\n"
 

@@ -22,7 +22,7 @@ spec:
 """
 
 
-def test_a_node_keeps_what_is_reserved_and_holds_nobody_back() -> None:
+def test_node_reserves_resources_reads_one_manifest_file_and_sets_no_cpu_quota() -> None:
     with SingleNode() as node:
         file = node.root / "one.yaml"
         file.write_text(MANIFEST)

@@ -160,12 +160,12 @@ spec:
 
 
 @pytest.mark.parametrize(("name", "kind"), CLASSES.items())
-def test_the_class_of_a_pod_follows_from_its_resources(node: Node, name: str, kind: str) -> None:
+def test_qos_class_follows_from_a_pods_resources(node: Node, name: str, kind: str) -> None:
     assert node.pods[name]["status"]["qosClass"] == kind
 
 
 @pytest.mark.parametrize("name", ["guaranteed", "burstable", "besteffort"])
-def test_a_container_is_in_the_group_of_its_pod_and_that_in_the_group_of_its_class(node: Node, name: str) -> None:
+def test_container_cgroup_is_in_its_pods_cgroup_and_qos_cgroup(node: Node, name: str) -> None:
     middle = {"guaranteed": "", "burstable": "burstable", "besteffort": "besteffort"}[name]
     uid, identity = node.pods[name]["metadata"]["uid"], node.told(name)["Id"]
     names = [node.root.strip("/"), "kubepods", *([middle] if middle else []), f"pod{uid}"]
@@ -178,7 +178,7 @@ def test_a_container_is_in_the_group_of_its_pod_and_that_in_the_group_of_its_cla
     assert node.of_container(name) == wanted
 
 
-def test_a_container_has_the_shares_the_quota_and_the_memory_of_its_resources(node: Node) -> None:
+def test_container_cgroup_has_shares_quota_and_memory_of_its_resources(node: Node) -> None:
     main, side = node.told("burstable")["HostConfig"], node.told("burstable", "side")["HostConfig"]
     keys = ("CpuShares", "CpuPeriod", "CpuQuota", "Memory", "MemorySwap")
     assert [main[key] for key in keys] == [102, 100_000, 25_000, 64 * MEGABYTE, 64 * MEGABYTE]
@@ -187,20 +187,20 @@ def test_a_container_has_the_shares_the_quota_and_the_memory_of_its_resources(no
     assert node.kernel(node.of_container("burstable", "side")) == node.wanted(204, 0, 0)
 
 
-def test_a_request_that_is_missing_is_the_limit(node: Node) -> None:
+def test_missing_request_defaults_to_the_limit(node: Node) -> None:
     assert node.told("guaranteed")["HostConfig"]["CpuShares"] == 512
     resources = node.pods["guaranteed"]["spec"]["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"] == {"cpu": "500m", "memory": "64Mi"}
 
 
-def test_no_request_and_a_very_small_one_have_the_least_that_the_kernel_takes(node: Node) -> None:
+def test_small_or_missing_cpu_request_gets_the_kernels_minimum(node: Node) -> None:
     for name in ("besteffort", "tiny"):
         assert node.told(name)["HostConfig"]["CpuShares"] == 2
         assert node.kernel(node.of_container(name)).weight == node.wanted(2, 0, 0).weight
     assert node.kernel(node.of_container("tiny")).quota == 1_000
 
 
-def test_a_pod_is_promised_the_sum_and_limited_where_every_container_is(node: Node) -> None:
+def test_pod_cgroup_has_summed_requests_and_limits_when_every_container_has_one(node: Node) -> None:
     kernel = {name: node.kernel(node.directory(node.group(name))) for name in PODS}
     assert kernel["guaranteed"] == node.wanted(512, 50_000, 64 * MEGABYTE)
     assert kernel["burstable"] == node.wanted(307, 0, 0)
@@ -208,12 +208,12 @@ def test_a_pod_is_promised_the_sum_and_limited_where_every_container_is(node: No
     assert kernel["besteffort"] == node.wanted(2, 0, 0)
 
 
-def test_a_pod_has_what_its_most_demanding_init_step_needs(node: Node) -> None:
+def test_pod_cgroup_covers_its_most_demanding_init_container(node: Node) -> None:
     """400m and 48Mi of the step are more than what the sidecar and the container have together."""
     assert node.kernel(node.directory(node.group("first"))) == node.wanted(409, 40_000, 48 * MEGABYTE)
 
 
-def test_the_kernel_takes_those_first_that_asked_for_least(node: Node) -> None:
+def test_oom_score_is_higher_for_smaller_requests(node: Node) -> None:
     """No score is below what this machine lets the agent set, which may be its own."""
     least, memory = min_oom_score(), psutil.virtual_memory().total
     asked = 1000 - 1000 * 32 * MEGABYTE // memory
@@ -230,11 +230,11 @@ def test_the_kernel_takes_those_first_that_asked_for_least(node: Node) -> None:
         assert int(Path(f"/proc/{found['State']['Pid']}/oom_score_adj").read_text()) == score
 
 
-def test_a_node_critical_pod_is_taken_late(node: Node) -> None:
+def test_node_critical_pod_has_a_low_oom_score(node: Node) -> None:
     assert node.told("critical")["HostConfig"]["OomScoreAdj"] == max(-997, min_oom_score())
 
 
-def test_all_pods_together_have_the_node_and_each_class_its_share(node: Node) -> None:
+def test_kubepods_and_qos_cgroups_have_their_shares(node: Node) -> None:
     top = hierarchy.pods_cgroup(node.root)
     everyone, burstable, best_effort = (node.directory(top.below(*names)) for names in ((), *hierarchy.MIDDLE.values()))
     memory = psutil.virtual_memory().total
@@ -245,7 +245,7 @@ def test_all_pods_together_have_the_node_and_each_class_its_share(node: Node) ->
     wait_until(lambda: node.kernel(burstable) == node.wanted(shares, 0, 0), "burstable pods have their share")
 
 
-def test_a_pod_has_no_more_processes_than_the_node_allows(node: Node) -> None:
+def test_pod_has_at_most_pod_pids_limit_processes(node: Node) -> None:
     directory = node.directory(node.group("besteffort"))
     assert node.value(directory, "pids", "pids.max") == str(PIDS)
     flood = f"for i in $(seq {2 * PIDS}); do sleep 60 & done"
@@ -255,7 +255,7 @@ def test_a_pod_has_no_more_processes_than_the_node_allows(node: Node) -> None:
     assert "Resource temporarily unavailable" in said
 
 
-def test_what_is_left_for_pods_is_the_capacity_without_what_evicts(node: Node) -> None:
+def test_allocatable_is_capacity_without_reserved_and_eviction_threshold(node: Node) -> None:
     status = json.loads(node.single.kubectl("get", "node", NODE, "-o", "json"))["status"]
     capacity, allocatable = status["capacity"], status["allocatable"]
     assert capacity["memory"] == f"{psutil.virtual_memory().total // 1024}Ki"
@@ -264,7 +264,7 @@ def test_what_is_left_for_pods_is_the_capacity_without_what_evicts(node: Node) -
     assert int(allocatable["ephemeral-storage"]) == int(int(capacity["ephemeral-storage"][:-2]) * 1024 * 0.9)
 
 
-def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node) -> None:
+def test_pod_cgroup_is_removed_with_its_pod_and_orphaned_ones_too(node: Node) -> None:
     directory, share = (
         node.directory(node.group("limited")),
         node.directory(hierarchy.pods_cgroup(node.root).below("burstable")),
@@ -283,7 +283,7 @@ def test_a_group_goes_with_its_pod_and_one_that_nobody_knows_goes_too(node: Node
     assert node.exists(node.directory(node.group("burstable")))
 
 
-def test_a_restarted_agent_keeps_the_groups_of_pods_that_run(node: Node) -> None:
+def test_restarted_agent_keeps_cgroups_of_running_pods(node: Node) -> None:
     directory = node.directory(node.group("guaranteed"))
     before = node.kernel(directory), node.told("guaranteed")["State"]["Pid"]
     with node.single.without_agent():

@@ -108,7 +108,7 @@ def loaded() -> Iterator[Loaded]:
         yield Loaded(node)
 
 
-def test_cpu_time_is_what_the_process_has_had(loaded: Loaded) -> None:
+def test_cpu_usage_equals_the_process_cpu_time(loaded: Loaded) -> None:
     before = loaded.of_process("busy")
     seen = loaded.container("busy")["cpu"]["usageCoreNanoSeconds"] / 1e9
     exposed = loaded.value("/metrics/resource", "container_cpu_usage_seconds_total", container="busy")
@@ -120,7 +120,7 @@ def test_cpu_time_is_what_the_process_has_had(loaded: Loaded) -> None:
     assert advised <= after + 0.5
 
 
-def test_a_container_that_takes_all_it_may_takes_its_limit(loaded: Loaded) -> None:
+def test_busy_container_uses_its_cpu_limit(loaded: Loaded) -> None:
     loaded.pod()
 
     def rates() -> tuple[int, int, int]:
@@ -134,7 +134,7 @@ def test_a_container_that_takes_all_it_may_takes_its_limit(loaded: Loaded) -> No
     assert whole >= busy
 
 
-def test_memory_is_what_docker_counts(loaded: Loaded) -> None:
+def test_memory_usage_equals_dockers(loaded: Loaded) -> None:
     told = loaded.of_docker("POD")
     assert told["memory_stats"]["usage"] > 0
     seen = loaded.value("/metrics/cadvisor", "container_memory_usage_bytes", container="POD")
@@ -143,24 +143,24 @@ def test_memory_is_what_docker_counts(loaded: Loaded) -> None:
     assert used == pytest.approx(told["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, abs=0.1)
 
 
-def test_what_is_left_of_memory_is_what_the_limit_leaves(loaded: Loaded) -> None:
+def test_available_memory_is_limit_minus_working_set(loaded: Loaded) -> None:
     limited = loaded.container("busy")["memory"]
     assert limited["availableBytes"] + limited["workingSetBytes"] == 64 << 20
     assert "availableBytes" not in loaded.container("calm")["memory"]
 
 
-def test_what_was_written_is_taken_of_the_disk(loaded: Loaded) -> None:
+def test_disk_usage_counts_written_bytes(loaded: Loaded) -> None:
     wait_until(lambda: "rootfs" in loaded.container("calm"), "the first walk")
     assert 5 << 20 <= loaded.container("calm")["rootfs"]["usedBytes"] < 6 << 20
     assert loaded.container("busy")["rootfs"]["usedBytes"] < 1 << 20
 
 
 @pytest.mark.parametrize("path", ["", "/cadvisor", "/resource", "/probes"])
-def test_prometheus_reads_every_page(loaded: Loaded, path: str) -> None:
+def test_prometheus_parses_every_metrics_page(loaded: Loaded, path: str) -> None:
     assert len(list(text_string_to_metric_families(loaded.get(f"/metrics{path}").decode()))) > 2
 
 
-def test_the_node_counts_what_it_does(loaded: Loaded) -> None:
+def test_agent_metrics_count_operations(loaded: Loaded) -> None:
     assert loaded.value("/metrics", "kubelet_running_pods") == 1
     assert loaded.value("/metrics", "kubelet_running_containers", container_state="running") == 2
     assert loaded.value("/metrics", "kubelet_pod_start_duration_seconds_count") == 1
@@ -172,7 +172,7 @@ def test_the_node_counts_what_it_does(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("program", COMMANDS, ids=[Path(one).name for one in COMMANDS])
-def test_kubectl_top(loaded: Loaded, program: str) -> None:
+def test_kubectl_top_shows_nodes_and_pods(loaded: Loaded, program: str) -> None:
     node = loaded.node
 
     def top(*words: str) -> list[list[str]]:

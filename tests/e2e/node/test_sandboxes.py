@@ -83,7 +83,7 @@ def node() -> Iterator[SingleNode]:
         yield running
 
 
-def test_containers_have_dockershims_names_and_labels(node: SingleNode) -> None:
+def test_containers_have_names_and_labels_of_dockershim(node: SingleNode) -> None:
     uid, main, sandbox = uid_of(node, "web"), inspected(node, "web"), inspected(node, "web", SANDBOX)
     assert (main["Name"], sandbox["Name"]) == (f"/k8s_main_web_default_{uid}_0", f"/k8s_POD_web_default_{uid}_0")
     both = {"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid}
@@ -119,7 +119,7 @@ def test_containers_have_dockershims_names_and_labels(node: SingleNode) -> None:
     assert row(node, "web")["imageID"] == f"docker://{main['Image']}", "no registry knows the image"
 
 
-def test_a_sandbox_is_asked_of_docker_as_dockershim_asks(node: SingleNode) -> None:
+def test_sandbox_is_created_with_dockershims_config(node: SingleNode) -> None:
     sandbox = inspected(node, "web", SANDBOX)
     host, config = sandbox["HostConfig"], sandbox["Config"]
     wanted = {
@@ -159,7 +159,7 @@ def least_oom_score() -> int:
     return -1000
 
 
-def test_a_container_joins_its_sandbox_as_dockershim_has_it(node: SingleNode) -> None:
+def test_container_joins_its_sandbox_as_in_dockershim(node: SingleNode) -> None:
     main, sandbox = inspected(node, "web"), inspected(node, "web", SANDBOX)
     host, config = main["HostConfig"], main["Config"]
     joined = f"container:{sandbox['Id']}"
@@ -188,7 +188,7 @@ def test_a_container_joins_its_sandbox_as_dockershim_has_it(node: SingleNode) ->
     assert "64.0M" in said(node, "web", "df", "-h", "/dev/shm")
 
 
-def test_a_pod_calls_itself_as_it_is_told(node: SingleNode) -> None:
+def test_pod_has_the_hostname_of_its_spec(node: SingleNode) -> None:
     assert said(node, "web", "hostname").strip() == "shop"
     assert said(node, "fqdn", "hostname").strip() == "shop.shops.default.svc.cluster.local"
     assert said(node, LONG, "hostname").strip() == "x" * 61, "cut at 63, without what it must not end with"
@@ -198,7 +198,7 @@ def test_a_pod_calls_itself_as_it_is_told(node: SingleNode) -> None:
     assert "is longer than 64" in why
 
 
-def test_a_pod_of_the_host_is_in_the_hosts_namespaces(node: SingleNode) -> None:
+def test_host_namespace_pod_is_in_the_hosts_namespaces(node: SingleNode) -> None:
     main, sandbox = inspected(node, "host"), inspected(node, "host", SANDBOX)
     host = sandbox["HostConfig"]
     assert [host[f"{kind}Mode"] for kind in ("Network", "Pid", "Ipc", "UTS")] == ["host"] * 4
@@ -208,7 +208,7 @@ def test_a_pod_of_the_host_is_in_the_hosts_namespaces(node: SingleNode) -> None:
         assert theirs == Path(f"/proc/self/ns/{kind}").readlink(), kind
 
 
-def test_the_hosts_file_is_the_kubelets(node: SingleNode) -> None:
+def test_hosts_file_has_kubelets_content(node: SingleNode) -> None:
     head = [
         "# Kubernetes-managed hosts file.",
         "127.0.0.1\tlocalhost",
@@ -229,7 +229,7 @@ def test_the_hosts_file_is_the_kubelets(node: SingleNode) -> None:
     assert said(node, "own-hosts", "cat", "/etc/hosts") == Path("/etc/hostname").read_text()
 
 
-def test_whom_a_pod_asks_for_names(node: SingleNode) -> None:
+def test_resolv_conf_follows_dns_policy(node: SingleNode) -> None:
     cluster = f"nameserver 10.96.0.10\nsearch {OF_POD}\noptions ndots:5\n"
     wanted = {
         "fqdn": cluster,
@@ -242,7 +242,7 @@ def test_whom_a_pod_asks_for_names(node: SingleNode) -> None:
     assert {name: said(node, name, "cat", "/etc/resolv.conf") for name in wanted} == wanted
 
 
-def test_what_no_resolver_reads_is_left_out_and_told(node: SingleNode) -> None:
+def test_resolv_conf_entries_over_the_limits_are_omitted_and_reported(node: SingleNode) -> None:
     servers, _, search = said(node, "too-much", "cat", "/etc/resolv.conf").partition("search ")
     assert servers == "nameserver 10.96.0.10\nnameserver 192.0.2.6\nnameserver 192.0.2.7\n"
     assert len(search.splitlines()[0].split()) == 32
@@ -252,7 +252,7 @@ def test_what_no_resolver_reads_is_left_out_and_told(node: SingleNode) -> None:
     assert "the applied nameserver line is: 10.96.0.10 192.0.2.6 192.0.2.7" in why
 
 
-def test_a_sandbox_that_ends_takes_all_containers_into_the_next(node: SingleNode) -> None:
+def test_containers_restart_in_a_new_sandbox_when_theirs_ends(node: SingleNode) -> None:
     before = {name: inspected(node, "web", name) for name in (SANDBOX, "main", "side")}
     node.docker("kill", before[SANDBOX]["Id"])
     wait_until(
@@ -267,7 +267,7 @@ def test_a_sandbox_that_ends_takes_all_containers_into_the_next(node: SingleNode
     assert before["main"]["Id"] in node.docker("ps", "-aq", "--no-trunc"), "the earlier one stays for its log"
 
 
-def test_of_two_sandboxes_the_newest_stays(node: SingleNode) -> None:
+def test_newest_of_two_sandboxes_is_kept(node: SingleNode) -> None:
     before = inspected(node, "fqdn", SANDBOX)
     labels = before["Config"]["Labels"] | {"annotation.podlane.io/sandbox.attempt": "7"}
     words = [f"--label={key}={value}" for key, value in labels.items()]
@@ -280,7 +280,7 @@ def test_of_two_sandboxes_the_newest_stays(node: SingleNode) -> None:
     wait_until(lambda: before["Id"] not in node.docker("ps", "-aq", "--no-trunc"), "the other one is gone")
 
 
-def test_a_pod_without_a_cluster_dns_asks_as_its_host_and_is_told(node: SingleNode) -> None:
+def test_pod_uses_host_resolver_with_an_event_when_cluster_dns_is_missing(node: SingleNode) -> None:
     node.agent(f"--resolv-conf={node.root}/resolv.conf", "--pause-image=127.0.0.1:9/pause:1")
     node.kubectl("apply", "-f", "-", stdin=pod("late"))
     assert "127.0.0.1:9" in told(node, "late", "FailedCreatePodSandBox"), "the image of the sandbox is fetched"
@@ -292,7 +292,7 @@ def test_a_pod_without_a_cluster_dns_asks_as_its_host_and_is_told(node: SingleNo
     assert 'Falling back to "Default" policy' in told(node, "late", "MissingClusterDNS")
 
 
-def test_a_sandbox_that_cannot_start_is_tried_again_less_and_less_often(node: SingleNode) -> None:
+def test_sandbox_start_is_retried_with_back_off(node: SingleNode) -> None:
     wrong = {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "none"}]}
     began = time.monotonic()
     node.kubectl("apply", "-f", "-", stdin=pod("unstartable", securityContext=wrong))

@@ -141,7 +141,7 @@ def options(node: SingleNode, name: str) -> list[str]:
     return found
 
 
-def test_who_says_nothing_of_seccomp_has_no_profile_as_with_a_kubelet(node: SingleNode) -> None:
+def test_container_without_seccomp_setting_is_unconfined(node: SingleNode) -> None:
     assert options(node, "plain") == ["seccomp=unconfined"]
     assert of_process(node, "plain", "Seccomp") == "0"
     assert options(node, "of-docker") == []
@@ -151,14 +151,14 @@ def test_who_says_nothing_of_seccomp_has_no_profile_as_with_a_kubelet(node: Sing
     assert "Seccomp:\t2" in Path(f"/proc/{pause}/status").read_text(), "the sandbox has Docker's"
 
 
-def test_a_profile_of_the_nodes_own_holds(node: SingleNode) -> None:
+def test_localhost_seccomp_profile_is_enforced(node: SingleNode) -> None:
     assert of_process(node, "own-profile", "Seccomp") == "2"
     assert fails(node, "own-profile", "mkdir", "/tmp/a")
     assert not fails(node, "plain", "mkdir", "/tmp/a")
     assert "seccomp/none.json" in wait_waiting(node, "no-profile", "CreateContainerConfigError")
 
 
-def test_users_and_groups(node: SingleNode) -> None:
+def test_container_has_users_and_groups_of_its_security_context(node: SingleNode) -> None:
     assert said(node, "plain", "id", "-u").strip() == "0"
     assert inspected(node, "plain")["Config"]["User"] == "0"
     assert [said(node, "who", "id", flag).strip() for flag in ("-u", "-g")] == ["1000", "3000"]
@@ -170,13 +170,13 @@ def test_users_and_groups(node: SingleNode) -> None:
     assert inspected(node, "named")["Config"]["User"] == "app"
 
 
-def test_groups_of_the_image_are_merged_or_left_out(node: SingleNode) -> None:
+def test_supplemental_groups_policy_merges_or_omits_image_groups(node: SingleNode) -> None:
     assert set(said(node, "merged", "id", "-G").split()) == {"1000", "50000", "60000"}
     assert set(said(node, "strict", "id", "-G").split()) == {"1000", "60000"}
     assert "needs runAsGroup" in wait_waiting(node, "strict-unknown", "CreateContainerConfigError")
 
 
-def test_root_is_refused_where_it_must_not_be(node: SingleNode) -> None:
+def test_run_as_non_root_rejects_a_root_image(node: SingleNode) -> None:
     wanted = {
         "root": "container has runAsNonRoot and image will run as root",
         "root-by-number": "container's runAsUser breaks non-root policy",
@@ -187,7 +187,7 @@ def test_root_is_refused_where_it_must_not_be(node: SingleNode) -> None:
         assert why in wait_waiting(node, name, "CreateContainerConfigError")
 
 
-def test_capabilities_and_privileges_are_those_that_are_asked_for(node: SingleNode) -> None:
+def test_container_has_requested_capabilities_and_privileges(node: SingleNode) -> None:
     assert int(of_process(node, "small", "CapEff"), 16) == 1 << 10
     assert of_process(node, "small", "NoNewPrivs") == "1"
     assert fails(node, "small", "touch", "/x")
@@ -199,7 +199,7 @@ def test_capabilities_and_privileges_are_those_that_are_asked_for(node: SingleNo
     assert not fails(node, "mounter", "mount", "-t", "tmpfs", "tmpfs", "/tmp")
 
 
-def test_what_of_proc_is_hidden(node: SingleNode) -> None:
+def test_proc_mount_masks_default_paths(node: SingleNode) -> None:
     shown = {name: said(node, name, "cat", "/proc/mounts").splitlines() for name in MASKED}
     points = {name: {line.split()[1] for line in lines} for name, lines in shown.items()}
     hidden = {path for path in MASKED_PATHS if Path(path).exists()}
@@ -212,19 +212,19 @@ def test_what_of_proc_is_hidden(node: SingleNode) -> None:
     assert "/proc/interrupts" not in host["MaskedPaths"], "of the sandbox Docker decides"
 
 
-def test_labels_of_selinux_are_handed_to_docker(node: SingleNode) -> None:
+def test_selinux_options_are_passed_to_docker(node: SingleNode) -> None:
     assert options(node, "labelled") == ["seccomp=unconfined", "label=level:s0:c1"]
     assert inspected(node, "labelled", SANDBOX)["HostConfig"]["SecurityOpt"] == ["no-new-privileges", "label=type:t"]
 
 
-def test_profiles_of_apparmor_that_nobody_would_enforce_are_refused(node: SingleNode) -> None:
+def test_apparmor_profile_is_rejected_when_the_kernel_cannot_enforce_it(node: SingleNode) -> None:
     if Path("/sys/module/apparmor/parameters/enabled").exists():
         assert options(node, "armoured") == ["seccomp=unconfined", "apparmor=podlane"]
     else:
         assert "AppArmor is not enabled" in wait_waiting(node, "armoured", "CreateContainerConfigError")
 
 
-def test_sysctls_are_the_pods_own(node: SingleNode) -> None:
+def test_sysctls_apply_to_the_pod_only(node: SingleNode) -> None:
     path = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
     assert said(node, "tuned", "cat", path).strip() == "80"
     assert Path(path).read_text().strip() != "80"
@@ -238,7 +238,7 @@ def test_sysctls_are_the_pods_own(node: SingleNode) -> None:
     assert said(node, "allowed", "cat", "/proc/sys/net/core/somaxconn").strip() == "777"
 
 
-def test_a_privileged_container_has_what_the_machine_has(node: SingleNode) -> None:
+def test_privileged_container_has_the_machines_devices_and_capabilities(node: SingleNode) -> None:
     own = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
     assert int(of_process(node, "mighty", "CapEff"), 16) & KNOWN == int(own.split()[1], 16) & KNOWN
     assert of_process(node, "mighty", "Seccomp") == "0"
@@ -248,7 +248,7 @@ def test_a_privileged_container_has_what_the_machine_has(node: SingleNode) -> No
         wait_running(node, "privileged")
 
 
-def test_what_a_privileged_container_mounts_reaches_the_host_and_its_pod(node: SingleNode) -> None:
+def test_bidirectional_mount_reaches_the_host_and_the_pod(node: SingleNode) -> None:
     said(node, "mighty", "mkdir", "/v/in")
     said(node, "mighty", "mount", "-t", "tmpfs", "tmpfs", "/v/in")
     place = pod_dir(node, "mighty") / "volumes/kubernetes.io~empty-dir/v/in"
@@ -262,7 +262,7 @@ def test_what_a_privileged_container_mounts_reaches_the_host_and_its_pod(node: S
     wait_until(lambda: not place.exists(), "the mount has gone with the pod")
 
 
-def test_scores_are_as_low_as_the_machine_can(node: SingleNode) -> None:
+def test_oom_score_adj_is_as_low_as_the_machine_allows(node: SingleNode) -> None:
     own = int(Path("/proc/self/oom_score_adj").read_text())
     least = own if restricted_runc.lacks_sys_resource() else -1000
     scores = {
@@ -273,7 +273,7 @@ def test_scores_are_as_low_as_the_machine_can(node: SingleNode) -> None:
     assert inspected(node, "plain")["HostConfig"]["OomScoreAdj"] == 1000
 
 
-def test_a_node_may_give_dockers_profile_to_all(node: SingleNode) -> None:
+def test_seccomp_default_applies_dockers_profile_to_all_containers(node: SingleNode) -> None:
     node.agent("--seccomp-default=true")
     node.kubectl("apply", "-f", "-", stdin=secured("later") + secured("none", profile("Unconfined")))
     wait_running(node, "later", "none")
@@ -290,6 +290,6 @@ def test_a_node_may_give_dockers_profile_to_all(node: SingleNode) -> None:
         (secured("wrong", {"privileged": True, "allowPrivilegeEscalation": False}), "allowPrivilegeEscalation"),
     ],
 )
-def test_what_a_node_must_not_or_cannot_do_is_refused(node: SingleNode, wrong: str, why: str) -> None:
+def test_unsupported_security_contexts_are_rejected(node: SingleNode, wrong: str, why: str) -> None:
     with pytest.raises(AssertionError, match=why):
         node.kubectl("apply", "-f", "-", stdin=wrong)

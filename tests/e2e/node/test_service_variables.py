@@ -35,7 +35,7 @@ def node() -> Iterator[SingleNode]:
         yield one
 
 
-def test_services_are_told_to_containers_that_want_to_know(node: SingleNode) -> None:
+def test_enable_service_links_sets_environment_variables_of_services(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=SERVICE)
     address = json.loads(node.kubectl("get", "service", "web-ui", "-o", "json"))["spec"]["clusterIP"]
     for name, links in (("linked", "true"), ("alone", "false")):

@@ -124,7 +124,7 @@ def podlane(node: SingleNode, *words: str, text: str | None = None) -> subproces
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
-def test_every_file_of_the_directory_counts_but_hidden_ones_folders_and_what_is_wrong(node: SingleNode) -> None:
+def test_manifest_directory_yields_pods_of_all_valid_visible_files(node: SingleNode) -> None:
     folder = node.root / "manifests"
     (folder / "inner").mkdir()
     (folder / "inner" / "deep.yaml").write_text(manifest("deep"))
@@ -143,7 +143,7 @@ def test_every_file_of_the_directory_counts_but_hidden_ones_folders_and_what_is_
     assert set(mirrors(node)) <= {"good-node-1", "second-node-1", "paged-node-1", "listed-node-1"}
 
 
-def test_a_static_pod_is_named_marked_and_shown_as_a_kubelet_does(node: SingleNode) -> None:
+def test_static_pod_has_kubelets_name_annotations_and_mirror_pod(node: SingleNode) -> None:
     (node.root / "manifests" / "web.yaml").write_text(manifest("web"))
     wait_until(lambda: is_ready(node, "web-node-1"), "it runs")
     mirror = mirrors(node)["web-node-1"]
@@ -165,9 +165,7 @@ def test_a_static_pod_is_named_marked_and_shown_as_a_kubelet_does(node: SingleNo
     assert labels["annotation.kubernetes.io/config.source"] == "file"
 
 
-def test_a_restart_of_the_agent_takes_nothing_back_that_was_told_of_a_static_pod(
-    node: SingleNode, flags: tuple[str, ...]
-) -> None:
+def test_agent_restart_keeps_reported_status_of_a_static_pod(node: SingleNode, flags: tuple[str, ...]) -> None:
     probe = ", readinessProbe: {exec: {command: [test, -e, /tmp/ready]}, periodSeconds: 1, failureThreshold: 1000}"
     (node.root / "manifests" / "web.yaml").write_text(manifest("web", f"touch /tmp/ready; {SLEEP}", probe))
     wait_until(lambda: is_ready(node, "web-node-1"), "it is ready")
@@ -182,7 +180,7 @@ def test_a_restart_of_the_agent_takes_nothing_back_that_was_told_of_a_static_pod
     assert runs(node, "web-node-1") == container
 
 
-def test_a_static_pod_that_was_refused_stays_refused(node: SingleNode, flags: tuple[str, ...]) -> None:
+def test_rejected_static_pod_stays_rejected(node: SingleNode, flags: tuple[str, ...]) -> None:
     text = manifest("picky").replace("spec:", "spec:\n  nodeSelector: {disk: ssd}")
     (node.root / "manifests" / "picky.yaml").write_text(text)
     wait_until(lambda: mirrors(node).get("picky-node-1", {}).get("status", {}).get("reason") == "NodeAffinity", "no")
@@ -195,7 +193,7 @@ def test_a_static_pod_that_was_refused_stays_refused(node: SingleNode, flags: tu
     node.kubectl("label", "node", NODE, "disk-")
 
 
-def test_pods_are_submitted_and_ended_with_podlane_pod(node: SingleNode, flags: tuple[str, ...]) -> None:
+def test_podlane_pod_submits_and_deletes_pods(node: SingleNode, flags: tuple[str, ...]) -> None:
     mode = (node.root / "agent.sock").stat().st_mode
     assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
     done = podlane(node, "submit", "-", text=manifest("mine"))
@@ -214,7 +212,7 @@ def test_pods_are_submitted_and_ended_with_podlane_pod(node: SingleNode, flags: 
     assert podlane(node, "delete", "mine").returncode == 1
 
 
-def test_nothing_is_cleaned_up_before_every_source_has_spoken(node: SingleNode, flags: tuple[str, ...]) -> None:
+def test_nothing_is_cleaned_up_before_every_source_has_synced(node: SingleNode, flags: tuple[str, ...]) -> None:
     node.kubectl("apply", "-f", "-", stdin=of_master("left"))
     wait_until(lambda: node.is_ready("left"), "it runs")
     with node.without_agent():
@@ -227,7 +225,7 @@ def test_nothing_is_cleaned_up_before_every_source_has_spoken(node: SingleNode, 
     wait_until(lambda: not runs(node, "left"), "now it is known that nobody wants it")
 
 
-def test_others_make_room_for_a_static_pod(node: SingleNode, flags: tuple[str, ...]) -> None:
+def test_static_pod_preempts_other_pods(node: SingleNode, flags: tuple[str, ...]) -> None:
     node.kubectl("apply", "-f", "-", stdin=of_master("guest"))
     others = ("guest", "paged-node-1", "listed-node-1")
     wait_until(lambda: all(is_ready(node, name) for name in others), "three pods run")
@@ -244,7 +242,7 @@ def of_master(name: str) -> str:
     return manifest(name).replace("spec:", f"spec:\n  nodeName: {NODE}\n  restartPolicy: Never")
 
 
-def test_a_url_is_asked_with_its_headers_for_changes_only(node: SingleNode, site: Site) -> None:
+def test_manifest_url_is_requested_with_its_headers_and_etag(node: SingleNode, site: Site) -> None:
     wait_until(lambda: is_ready(node, "paged-node-1") and is_ready(node, "listed-node-1"), "every pod of the list runs")
     assert mirrors(node)["paged-node-1"]["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
     assert all(asked["X-Rack"] == "7" for asked in site.asked)

@@ -22,7 +22,7 @@ def out(path: Path) -> tuple[str, str]:
     return f"volumes: [{{name: out, hostPath: {{path: {path}}}}}]\n", "volumeMounts: [{name: out, mountPath: /out}]\n"
 
 
-def test_sidecars_end_after_the_others_and_the_last_one_first(alone: NodePods, tmp_path: Path) -> None:
+def test_sidecars_end_after_regular_containers_in_reverse_order(alone: NodePods, tmp_path: Path) -> None:
     volume, mount = out(tmp_path)
     meets = "touch /out/{0}; until test -e /out/{1}; do sleep 0.05; done"
     beside = main(says("one"), f"restartPolicy: Always\n{mount}", "one")
@@ -35,7 +35,7 @@ def test_sidecars_end_after_the_others_and_the_last_one_first(alone: NodePods, t
     assert (tmp_path / "said").read_text().split() == ["app", "app", "two", "one"]
 
 
-def test_a_container_is_asked_with_the_signal_that_it_wishes_after_its_hook(alone: NodePods, tmp_path: Path) -> None:
+def test_container_gets_its_stop_signal_after_its_pre_stop_hook(alone: NodePods, tmp_path: Path) -> None:
     volume, mount = out(tmp_path)
     sleeps = "lifecycle: {stopSignal: SIGUSR1, preStop: {sleep: {seconds: 1}}}\n"
     fails = "lifecycle: {preStop: {exec: {command: [sh, -c, 'echo no; exit 7']}}}\n"
@@ -57,7 +57,7 @@ def test_a_container_is_asked_with_the_signal_that_it_wishes_after_its_hook(alon
     )
 
 
-def test_a_shorter_grace_shortens_the_wait_and_none_at_all_takes_the_object_at_once(alone: NodePods) -> None:
+def test_shorter_grace_period_shortens_termination_and_zero_deletes_the_object_at_once(alone: NodePods) -> None:
     alone.apply(pod("deaf", main(DEAF), grace=6000), pod("forced", main(DEAF), grace=6000))
     alone.until_ready("deaf", "forced")
     alone.delete("deaf", wait=False)
@@ -77,7 +77,7 @@ def changes(alone: NodePods, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_deleted_pod_tells_its_end_before_its_object_goes(alone: NodePods) -> None:
+def test_deleted_pod_reports_its_final_status_before_its_object_is_removed(alone: NodePods) -> None:
     containers = main(says("x", before="exit 0")) + main("exit 3", name="side")
     alone.apply(pod("leaves", containers, "restartPolicy: Never"))
     wait_until(lambda: "terminated" in alone.rows("leaves").get("side", {"state": {}})["state"], "one has ended")
@@ -102,7 +102,7 @@ def test_a_deleted_pod_tells_its_end_before_its_object_goes(alone: NodePods) -> 
     assert {row["status"] for row in last["conditions"] if row["type"] in {"Ready", "ContainersReady"}} == {"False"}
 
 
-def test_work_that_is_done_stays_to_be_seen(alone: NodePods) -> None:
+def test_completed_pod_stays_visible(alone: NodePods) -> None:
     alone.apply(pod("works", main("exit 0") + main("exit 0", name="side"), "restartPolicy: OnFailure"))
     alone.until_phase("Succeeded", "works")
     alone.apply(pod("killed", main(DEAF), "restartPolicy: Never"))

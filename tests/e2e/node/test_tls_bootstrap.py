@@ -62,7 +62,7 @@ def node() -> Iterator[Joining]:
         yield one
 
 
-def test_a_machine_joins_by_a_token_and_the_master_believes_its_server(node: Joining) -> None:
+def test_machine_joins_by_bootstrap_token_and_master_verifies_its_server(node: Joining) -> None:
     node.agent()
     wait_until(lambda: node.node_condition("Ready") == "True", "the node is Ready")
     wait_until(lambda: list(node.requests().values()) == [["Approved"]] * 2, "both certificates are approved")
@@ -72,7 +72,7 @@ def test_a_machine_joins_by_a_token_and_the_master_believes_its_server(node: Joi
     assert node.kubectl(*HEALTH) == "ok"
 
 
-def test_a_request_that_waits_for_somebody_is_found_again_by_an_agent_that_was_killed(node: Joining) -> None:
+def test_killed_agent_finds_its_pending_signing_request_again(node: Joining) -> None:
     node.kubectl(
         "annotate", "clusterrolebinding", FIRST, "rbac.authorization.kubernetes.io/autoupdate=false", "--overwrite"
     )

@@ -77,7 +77,7 @@ def written(volume: Path) -> str:
     return (volume / "..data").readlink().name
 
 
-def test_what_lies_where_and_with_which_modes(alone: NodePods) -> None:
+def test_volume_files_have_kubelets_paths_and_modes(alone: NodePods) -> None:
     alone.apply(OBJECTS, pod("keeper", main(more=MOUNTS), VOLUMES))
     alone.until_ready("keeper")
     home = alone.node.state / "pods" / alone.uid("keeper")
@@ -127,7 +127,7 @@ def test_what_lies_where_and_with_which_modes(alone: NodePods) -> None:
 TYPES = ("Directory", "File", "Socket", "CharDevice", "BlockDevice", "DirectoryOrCreate", "FileOrCreate", "")
 
 
-def test_a_path_of_the_host_is_of_its_type_or_is_waited_for(alone: NodePods, tmp_path: Path) -> None:
+def test_host_path_volume_waits_until_the_path_has_its_type(alone: NodePods, tmp_path: Path) -> None:
     paths = {kind: tmp_path / (kind or "none") for kind in TYPES}
     paths["Directory"].mkdir()
     paths["File"].write_text("there")
@@ -176,7 +176,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 """
 
 
-def test_a_claim_is_waited_for_may_be_only_read_and_stays_while_it_is_in_use(alone: NodePods, tmp_path: Path) -> None:
+def test_claim_volume_waits_for_its_claim_and_protects_it_while_in_use(alone: NodePods, tmp_path: Path) -> None:
     claim = "volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]"
     alone.apply(pod("reader", main(more="volumeMounts: [{name: v, mountPath: /v}]"), claim))
     failed = 'MountVolume.SetUp failed for volume "v" : persistentvolumeclaim "data"'
@@ -208,7 +208,7 @@ def refusal(alone: NodePods, volume: str, mount: str = "mountPath: /v") -> str:
     return "nothing"
 
 
-def test_paths_that_lead_out_of_a_volume_are_refused(alone: NodePods) -> None:
+def test_sub_paths_that_escape_their_volume_are_rejected(alone: NodePods) -> None:
     for path in ("../up", "/abs", "..hidden", "a/../../b"):
         told = refusal(alone, f"configMap: {{name: c, items: [{{key: k, path: '{path}'}}]}}")
         assert "spec.volumes[0].configMap.items[0].path" in told, path

@@ -51,7 +51,7 @@ def pods(host: SingleNode, label: str) -> list[Any]:
     return found
 
 
-def test_a_deployment_from_its_making_to_its_end(host: SingleNode) -> None:
+def test_deployment_is_created_scaled_rolled_and_deleted_by_kubectl(host: SingleNode) -> None:
     host.kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     assert "successfully rolled out" in host.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
     assert host.kubectl("get", "deployment", "web", "--no-headers").split()[:4] == ["web", "2/2", "2", "2"]
@@ -72,7 +72,7 @@ def test_a_deployment_from_its_making_to_its_end(host: SingleNode) -> None:
     assert not json.loads(host.kubectl("get", "rs", "-o", "json"))["items"]
 
 
-def test_a_replication_controller_leaves_its_pods_on_wish(host: SingleNode) -> None:
+def test_replication_controller_orphans_its_pods_when_asked(host: SingleNode) -> None:
     host.kubectl("apply", "-f", "-", stdin=CONTROLLER)
     wait_until(lambda: host.kubectl("get", "rc", "old", "--no-headers").split()[1:4] == ["2", "2", "2"], "two pods")
     before = {pod["metadata"]["uid"] for pod in pods(host, "app=old")}
@@ -107,7 +107,7 @@ spec:
 """
 
 
-def test_a_job_from_its_making_to_its_end(host: SingleNode) -> None:
+def test_job_runs_from_creation_to_completion(host: SingleNode) -> None:
     host.kubectl("apply", "-f", "-", stdin=JOB)
     host.kubectl("wait", "--for=condition=complete", "job/sums", "--timeout=60s")
     assert host.kubectl("get", "job", "sums", "--no-headers").split()[:3] == ["sums", "Complete", "3/3"]
@@ -117,7 +117,7 @@ def test_a_job_from_its_making_to_its_end(host: SingleNode) -> None:
     wait_until(lambda: not pods(host, "job-name=sums"), "its pods go, too")
 
 
-def test_a_job_counts_a_pod_that_somebody_deletes(host: SingleNode) -> None:
+def test_job_counts_a_deleted_pod_as_failed(host: SingleNode) -> None:
     endless = JOB.replace("name: sums", "name: long").replace("completions: 3", "completions: 1")
     host.kubectl("apply", "-f", "-", stdin=endless.replace("'test ", "'tail -f /dev/null; test "))
     wait_until(lambda: [pod["status"].get("phase") for pod in pods(host, "job-name=long")] == ["Running"], "its pod")
@@ -145,7 +145,7 @@ spec:
 """
 
 
-def test_a_daemon_set_is_on_the_node_though_it_is_cordoned(host: SingleNode) -> None:
+def test_daemon_set_runs_on_a_cordoned_node(host: SingleNode) -> None:
     host.kubectl("cordon", "node-1")
     host.kubectl("apply", "-f", "-", stdin=DAEMON_SET)
     host.kubectl("rollout", "status", "ds/log", "--timeout=60s")
@@ -195,7 +195,7 @@ spec:
 """
 
 
-def test_the_pods_of_a_stateful_set_come_back_to_their_names_and_data(host: SingleNode) -> None:
+def test_stateful_set_pods_return_with_their_names_and_data(host: SingleNode) -> None:
     volumes = "".join(VOLUME.replace("NUMBER", number).replace("ROOT", str(host.root)) for number in "01")
     host.kubectl("apply", "-f", "-", stdin=volumes + STATEFUL_SET)
     host.kubectl("rollout", "status", "sts/db", "--timeout=60s")
@@ -225,7 +225,7 @@ spec:
 """
 
 
-def test_a_pod_is_known_to_the_api_by_its_token(host: SingleNode) -> None:
+def test_pod_authenticates_to_the_api_by_its_token(host: SingleNode) -> None:
     host.kubectl("create", "serviceaccount", "robot")
     host.kubectl("apply", "-f", "-", stdin=WITH_TOKEN)
     wait_until(lambda: host.is_ready("known"), "the pod")

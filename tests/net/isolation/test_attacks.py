@@ -86,7 +86,7 @@ def shuffled() -> list[dict[str, int]]:
     return clusters
 
 
-def test_packets_fare_as_the_model_says(cluster: PacketWorld, adversary: Attacker) -> None:
+def test_attack_packets_arrive_exactly_where_the_model_allows(cluster: PacketWorld, adversary: Attacker) -> None:
     overruns = adversary.overruns()
     for number, wishes in enumerate(shuffled()[WITH_SERVICES:]):
         lanes = assign_vnids(cluster, wishes)
@@ -97,7 +97,9 @@ def test_packets_fare_as_the_model_says(cluster: PacketWorld, adversary: Attacke
     assert adversary.overruns() == overruns
 
 
-def test_so_they_do_where_there_are_services(cluster: PacketWorld, offers: Offers, adversary: Attacker) -> None:
+def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
+    cluster: PacketWorld, offers: Offers, adversary: Attacker
+) -> None:
     overruns = adversary.overruns()
     for number, wishes in enumerate(shuffled()[:WITH_SERVICES]):
         if number % MOVE_EVERY == 0:
@@ -136,7 +138,9 @@ def served(cluster: PacketWorld, node: str) -> int:
 
 
 @pytest.mark.parametrize("hole", MUTANTS | SERVICE_MUTANTS)
-def test_a_hole_is_found_by_its_packets(cluster: PacketWorld, offers: Offers, adversary: Attacker, hole: str) -> None:
+def test_attack_packets_detect_every_mutant(
+    cluster: PacketWorld, offers: Offers, adversary: Attacker, hole: str
+) -> None:
     lanes = assign_vnids(cluster, SOME, offers)
     called = offers.all if hole in SERVICE_MUTANTS else ()
     adversary.attack("whole", lanes, called, MANY_CALLS)
@@ -154,7 +158,9 @@ def test_a_hole_is_found_by_its_packets(cluster: PacketWorld, offers: Offers, ad
 
 
 @pytest.mark.parametrize("hole", STALE_FLOW_MUTANTS)
-def test_what_a_change_of_lanes_leaves_behind_is_found(cluster: PacketWorld, adversary: Attacker, hole: str) -> None:
+def test_attack_packets_detect_stale_flows_after_vnid_changes(
+    cluster: PacketWorld, adversary: Attacker, hole: str
+) -> None:
     with holed(cluster, hole):
         wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
         adversary.attack("before", assign_vnids(cluster, SOME))

@@ -31,7 +31,7 @@ def leaves_in_parts(world: PacketWorld, port: int) -> bool:
     return world.leaves(pod.name, last, mark)
 
 
-def test_vxlan_by_hand_does_not_leave_in_fragments_either(world: PacketWorld) -> None:
+def test_fragmented_vxlan_packet_of_a_pod_does_not_leave_the_node(world: PacketWorld) -> None:
     assert leaves_in_parts(world, 4790)
     assert not leaves_in_parts(world, 4789)
 
@@ -42,7 +42,7 @@ def tracks_fragments(world: PacketWorld) -> bool:
     return all(any(f"table={int(Table.ANSWER)}," in row and "nw_frag" in row for row in rows) for rows in held)
 
 
-def test_whole_datagrams_pass_in_fragments_where_a_service_has_their_port(world: PacketWorld) -> None:
+def test_fragmented_datagrams_arrive_when_a_service_uses_their_port(world: PacketWorld) -> None:
     register(world, "red-b")
     create_service(world, "in-parts", "red", {"app": "red-b"})
     wait_until(lambda: tracks_fragments(world), "the service")

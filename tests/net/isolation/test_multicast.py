@@ -33,7 +33,7 @@ def hears(cluster: PacketWorld, source: str) -> set[str]:
     return {name for name in others if arrives(cluster, source, name, ip_dst=GROUP, eth_dst=GROUP_MAC)}
 
 
-def test_many_hear_it_only_where_it_is_switched_on(cluster: PacketWorld) -> None:
+def test_multicast_arrives_only_in_projects_that_enable_it(cluster: PacketWorld) -> None:
     assert hears(cluster, "red-a") == set()
     before = {node: cluster.flows(node) for node in cluster.nodes}
     switch(cluster, "red", on=True)

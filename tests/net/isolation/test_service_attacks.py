@@ -96,7 +96,7 @@ def arrives(cluster: PacketWorld, source: str, packet: Packet, target: str) -> b
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("attacker", ["blue-a", "blue-b"])
-def test_no_front_leads_into_another_lane(
+def test_no_service_frontend_reaches_another_project(
     cluster: PacketWorld, services: dict[str, Service], name: str, attacker: str
 ) -> None:
     """Neither does a node port at the address of a gateway."""
@@ -112,7 +112,7 @@ def test_no_front_leads_into_another_lane(
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("attacker", ["blue-a", "blue-b"])
-def test_a_forged_packet_joins_no_conversation(
+def test_forged_packet_enters_no_service_connection(
     cluster: PacketWorld, services: dict[str, Service], name: str, attacker: str
 ) -> None:
     """While two pods talk through a service, nobody speaks in the place of the one or the other."""
@@ -135,7 +135,7 @@ def test_a_forged_packet_joins_no_conversation(
 
 
 @pytest.mark.parametrize("attacker", ["blue-a", "blue-b"])
-def test_the_service_network_has_no_way_out_and_none_in(
+def test_pod_of_another_project_reaches_no_address_of_the_service_network(
     cluster: PacketWorld, services: dict[str, Service], attacker: str
 ) -> None:
     chosen = random.Random(7)
@@ -166,9 +166,7 @@ def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_endpoints_by_hand_lead_into_no_other_lane(
-    cluster: PacketWorld, services: dict[str, Service], name: str
-) -> None:
+def test_manual_endpoints_reach_no_other_project(cluster: PacketWorld, services: dict[str, Service], name: str) -> None:
     """To a pod of the other project, and to each front of its service; a pod of its own is reached so."""
     target = cluster.pods[TARGETS[name]]
     places = [(target.address, TARGET_PORT), *fronts(cluster, services[name])]

@@ -29,7 +29,9 @@ def settle(cluster: PacketWorld, together: bool) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_lanes_change_under_running_pods(cluster: PacketWorld, request: pytest.FixtureRequest, killed: bool) -> None:
+def test_running_pods_follow_join_isolate_and_make_global(
+    cluster: PacketWorld, request: pytest.FixtureRequest, killed: bool
+) -> None:
     own = Ping(f"/run/netns/{cluster.pod_namespace('red-a')}", str(cluster.pods["red-c"].address))
     request.addfinalizer(own.end)
     before = {node: len(cluster.flows(node)) for node in cluster.nodes}
@@ -54,7 +56,7 @@ def test_lanes_change_under_running_pods(cluster: PacketWorld, request: pytest.F
     assert {node: len(cluster.flows(node)) for node in cluster.nodes} == before
 
 
-def test_both_sides_may_ask(cluster: PacketWorld) -> None:
+def test_joined_projects_are_isolated_again_together(cluster: PacketWorld) -> None:
     podlane_network(cluster.lab.kubeconfig, "join", "red", "--to", "blue")
     settle(cluster, together=True)
     podlane_network(cluster.lab.kubeconfig, "isolate", "red", "blue")
@@ -62,7 +64,7 @@ def test_both_sides_may_ask(cluster: PacketWorld) -> None:
     assert reaches(cluster, "red-a", "red-c")
 
 
-def test_a_wrong_request_changes_nothing(cluster: PacketWorld) -> None:
+def test_invalid_vnid_change_request_changes_nothing(cluster: PacketWorld) -> None:
     before = {node: cluster.flows(node) for node in cluster.nodes}
     known = "blue, default, kube-node-lease, kube-public, kube-system, red"
     assert f"no such project: nobody; there are {known}" in podlane_network(

@@ -15,7 +15,7 @@ SECOND_FRAGMENT = 0x0010
 STRANGER = IPv4Address("10.245.9.9")
 
 
-def test_a_project_reaches_itself_and_nobody_else(world: World) -> None:
+def test_project_reaches_only_itself(world: World) -> None:
     for source in world.pods.values():
         for target in world.pods.values():
             if source == target:
@@ -24,7 +24,7 @@ def test_a_project_reaches_itself_and_nobody_else(world: World) -> None:
             assert reaches(world, source.name, target.name) == wanted, f"{source.name} to {target.name}"
 
 
-def test_a_borrowed_address_opens_no_door(world: World) -> None:
+def test_spoofed_source_address_reaches_no_other_project(world: World) -> None:
     red = world.pods["red-a"]
     for target in ("red-b", "red-c"):
         assert reaches(world, "red-a", target)
@@ -34,13 +34,13 @@ def test_a_borrowed_address_opens_no_door(world: World) -> None:
         assert not arrives(world, "blue-a", target, ip_src=world.pods["admin-a"].address)
 
 
-def test_nor_within_a_project(world: World) -> None:
+def test_spoofed_source_address_is_dropped_within_a_project(world: World) -> None:
     assert reaches(world, "red-b", "red-c")
     assert not arrives(world, "red-b", "red-c", ip_src=world.pods["red-a"].address)
     assert not arrives(world, "red-b", "red-c", eth_src=world.pods["red-a"].mac)
 
 
-def test_a_hand_made_target_mac_changes_nothing(world: World) -> None:
+def test_forged_target_mac_does_not_change_delivery(world: World) -> None:
     for node, source, friend, foe in (("node-1", "red-a", "red-b", "blue-a"), ("node-1", "red-a", "red-c", "blue-b")):
         gateway = 0x0A58 << 32 | int(world.gateway(node))
         assert arrives(world, source, friend, eth_dst=gateway)
@@ -48,7 +48,7 @@ def test_a_hand_made_target_mac_changes_nothing(world: World) -> None:
             assert not arrives(world, source, foe, eth_dst=mac)
 
 
-def test_tagged_frames_are_dropped(world: World) -> None:
+def test_vlan_tagged_frames_are_dropped(world: World) -> None:
     for target in ("red-b", "red-c"):
         assert arrives(world, "red-a", target)
         for vlan in (0, 1, 10):
@@ -64,7 +64,7 @@ def test_fragments_of_another_project_are_dropped(world: World) -> None:
             assert not arrives(world, "red-a", foe, fragment=fragment)
 
 
-def test_broadcast_and_multicast_reach_nobody(world: World) -> None:
+def test_broadcast_and_multicast_reach_no_pod(world: World) -> None:
     for target in ("red-b", "red-c", "blue-a", "blue-b", "admin-a"):
         assert reaches(world, "admin-b", target) or target == "admin-b"
         for address in ("255.255.255.255", "224.0.0.1", "10.128.1.255", "10.131.255.255"):
@@ -81,7 +81,7 @@ def test_ipv6_and_unknown_protocols_are_dropped(world: World) -> None:
             assert not world.sees("red-a", "red-b", frame, mark)
 
 
-def test_no_arp_ever_reaches_a_pod(world: World) -> None:
+def test_arp_requests_never_reach_a_pod(world: World) -> None:
     red = world.pods["red-a"]
     for target in ("red-b", "red-c", "blue-a", "blue-b", "admin-a"):
         assert reaches(world, "admin-b", target) or target == "admin-b"
@@ -93,7 +93,7 @@ def test_no_arp_ever_reaches_a_pod(world: World) -> None:
                 assert not world.sees("red-a", target, frame, mark)
 
 
-def test_a_pod_sends_no_tunnel_packets(world: World) -> None:
+def test_pod_cannot_send_vxlan_packets(world: World) -> None:
     spy, red = world.pods["blue-a"], world.pods["red-c"]
     mark = frames.new_marker()
     inner = frames.ethernet(red.mac, red.mac - 1, frames.IPV4, frames.udp(spy.address, red.address, mark))
@@ -104,7 +104,7 @@ def test_a_pod_sends_no_tunnel_packets(world: World) -> None:
         assert world.leaves("blue-a", frame, mark) == leaves, f"UDP port {port}"
 
 
-def test_tunnel_packets_are_believed_only_from_a_node_for_its_own_subnet(world: World) -> None:
+def test_vxlan_packets_are_accepted_only_from_the_node_that_owns_the_subnet(world: World) -> None:
     red, remote = world.pods["red-a"], world.pods["red-c"]
     peer = world.node_address("node-2")
     for sender, source, vnid, wanted in (
@@ -121,7 +121,7 @@ def test_tunnel_packets_are_believed_only_from_a_node_for_its_own_subnet(world: 
         assert got == wanted, f"from {sender} as {source} with VNID {vnid}"
 
 
-def test_the_service_network_leads_nowhere_yet(world: World) -> None:
+def test_service_network_without_services_reaches_nothing(world: World) -> None:
     spy = world.pods["red-a"]
     for address, leaves in (("198.51.100.7", True), ("172.30.0.1", False), ("10.131.0.9", False)):
         mark = frames.new_marker()
@@ -130,7 +130,7 @@ def test_the_service_network_leads_nowhere_yet(world: World) -> None:
         assert world.leaves("red-a", frame, mark) == leaves, address
 
 
-def test_addresses_lie_in_the_subnet_of_their_node(world: World) -> None:
+def test_pod_addresses_are_in_their_nodes_subnet(world: World) -> None:
     for pod in world.pods.values():
         assert pod.address in IPv4Network((int(world.gateway(pod.node)) - 1, 23))
     assert len({pod.address for pod in world.pods.values()}) == len(world.pods)
