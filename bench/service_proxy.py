@@ -26,6 +26,7 @@ from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.model.flow import FlowSet
 from sdn.model.host import BRIDGE
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
 from sdn.proxy.nftables import TABLE
 from sdn.proxy.nftables_backend import NftablesBackend, ServicesTable
 from sdn.proxy.proxier import OpenFlowBackend, ProxyBackend
@@ -114,7 +115,7 @@ class _Samples:
 async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> tuple[_Samples, tuple[float, ...]]:
     found = _Samples()
     services = ServicesTable(nft := Nftables(), lambda: None)
-    openflow = OpenFlowClient(bridge, lambda: None)
+    openflow = OpenFlowClient(bridge, BRIDGE_LAYOUT, lambda: None)
     await services.open()
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -138,7 +139,7 @@ async def _measured(
     loads, changes = [], []
     for _ in range(3):
         await nft.run(_GONE)
-        await openflow.replace_services(FlowSet())
+        await openflow.sync(Partition.SERVICE, FlowSet())
         served = {port.key: port for port in ports}
         begin = time.perf_counter()
         with gc_paused():

@@ -20,7 +20,7 @@ from lab.down import bring_down, has_traces
 from lab.process import LabError
 from lab.topology import MAX_NODES, PLUGINS, SIZE
 from lab.up import lab_up, show_lab
-from reconcile.atomic_file import write_private
+from reconcile import atomic_file
 
 STATE = Path(".lab")
 
@@ -116,7 +116,7 @@ def _node_add(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     out = Path(arguments.out)
-    write_private(out, text)
+    atomic_file.write(out, text.encode())
     print(f"{out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
     return 0
 
@@ -127,7 +127,7 @@ def _node_token(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         sys.stdout.write(text)
         return 0
-    write_private(Path(arguments.out), text)
+    atomic_file.write(Path(arguments.out), text.encode())
     print(f"{arguments.out}: machines join with --bootstrap-kubeconfig and this file, for {arguments.hours:g} hours")
     return 0
 

@@ -30,7 +30,7 @@ from lab import demo, images, underlay
 from lab.down import has_traces, is_up, remove
 from lab.process import LabError, exclusive, run
 from lab.topology import MARK, MAX_NODES, OVS_SCHEMA, PLUGINS, SITE, SIZE, Lab, LabNode, Site, processes
-from reconcile.atomic_file import write_private
+from reconcile import atomic_file
 from reconcile.terminal import GREEN, RED, colored
 
 START_SECONDS = 60.0
@@ -223,7 +223,8 @@ async def _admit(lab: Lab, say: Progress) -> Kubeconfig:
     administrator = await _master_answers(lab, say)
     async with Client(administrator) as client:
         for node in lab.nodes:
-            write_private(node.kubeconfig, await node_kubeconfig(client, administrator, node.name))
+            kubeconfig = await node_kubeconfig(client, administrator, node.name)
+            atomic_file.write(node.kubeconfig, kubeconfig.encode())
     return administrator
 
 

@@ -27,6 +27,7 @@ from sdn.host.reconciler import HostReconciler
 from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
 from sdn.network_state import NetworkState
+from sdn.pipeline.cookies import BRIDGE_LAYOUT
 from sdn.proxy.proxier import Proxier
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.query.handler import NodeQueryHandler
@@ -45,7 +46,7 @@ async def serve(settings: Settings) -> None:
     async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
         drivers = Drivers(
             ovsdb=Ovsdb(ovs_rundir / "db.sock", network_trigger.set),
-            openflow=OpenFlowClient(ovs_rundir / f"{BRIDGE}.mgmt", on_external_change),
+            openflow=OpenFlowClient(ovs_rundir / f"{BRIDGE}.mgmt", BRIDGE_LAYOUT, on_external_change),
             netlink=netlink,
             nftables=Nftables(),
         )
@@ -68,14 +69,17 @@ async def serve(settings: Settings) -> None:
             snapshot=topology.snapshot,
         )
         cni_config = AtomicFile(f"{settings.cni_conf_dir}/{CONFLIST}" if settings.cni_conf_dir else "")
-        cni_config.show(None)
+        cni_config.remove()
 
         async def reconcile() -> None:
             config = state.installed_config
             try:
                 await controller.reconcile()
             finally:
-                cni_config.show(None if state.not_ready_reason else conflist(settings.socket))
+                if state.not_ready_reason:
+                    cni_config.remove()
+                else:
+                    cni_config.write(conflist(settings.socket))
                 if state.installed_config is not config:
                     proxy_trigger.set()
                     dns_trigger.set()
@@ -114,7 +118,7 @@ async def serve(settings: Settings) -> None:
                 for part in (topology, drivers.openflow, network, queries, services, proxier, cluster_dns, firewall):
                     tasks.create_task(part.run())
         finally:
-            cni_config.show(None)
+            cni_config.remove()
             await health.stop()
             await server.stop()
             await drivers.ovsdb.close()

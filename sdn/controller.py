@@ -17,11 +17,10 @@ from sdn.config import NodeIdentity
 from sdn.drivers import Drivers
 from sdn.host.reconciler import HostReconciler
 from sdn.metrics import Drift, timed
-from sdn.model.flow import Flow
-from sdn.model.host import BRIDGE
+from sdn.model.flow import Flow, FlowSet
 from sdn.network_state import NetworkState
 from sdn.pipeline.compiler import compile_flows
-from sdn.pipeline.cookies import DROP_BIT
+from sdn.pipeline.cookies import DROP_BIT, Partition
 from sdn.pipeline.drops import drop_counters
 from sdn.topology import (
     NetworkConfig,
@@ -131,7 +130,8 @@ class NetworkController:
 
     async def _install_flows(self, network: NodeNetwork) -> None:
         flows = compile_flows(network)
-        change = await self._drivers.openflow.replace(flows)
+        change = await self._drivers.openflow.sync(Partition.NODE, FlowSet(flows))
+        change += await self._drivers.openflow.restore()
         if change and flows == self._flows:
             self._drift.record("flows", f"({change.added} were away, {change.removed} were foreign)")
         elif change:
@@ -146,9 +146,9 @@ class NetworkController:
         openflow = self._drivers.openflow
         counts = await openflow.packet_counts(DROP_BIT)
         flow_counts = {flow: count for flow, count in counts.items() if isinstance(flow, Flow)}
-        bridge = self._drivers.ovsdb.observe().bridge(BRIDGE)
+        table_misses = await openflow.table_misses()
         metrics.DROPPED.clear()
-        for reason, owner, packets in drop_counters(flow_counts, await openflow.table_misses(), bridge):
+        for reason, owner, packets in drop_counters(flow_counts, table_misses, self._attacher.pod_names()):
             metrics.DROPPED.labels(reason, owner).set(packets)
 
 

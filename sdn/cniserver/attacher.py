@@ -22,6 +22,7 @@ from sdn.cniserver.pod_ports import (
     kernel_rate_limit,
     link_alias,
     mismatch,
+    names_of_pods,
     plan_attach,
     pods_without_device,
     ports_by_sandbox,
@@ -118,6 +119,10 @@ class PodAttacher:
     def attached_pods(self) -> tuple[AttachedPod, ...]:
         """Return the pods that have a port on br0. Raises NotReady until the database has answered."""
         return attached_pods(self._bridge())
+
+    def pod_names(self) -> Mapping[IPv4Address, str]:
+        """Return `PROJECT/NAME` of the pods on br0, by address. Raises NotReady until the database has answered."""
+        return names_of_pods(self._bridge())
 
     def pending_reason(self, project: str) -> str:
         """Return why a sandbox of this project is not attached yet, as far as it is known."""

@@ -137,6 +137,12 @@ def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
     return {port.ids[SANDBOX]: port for port in ports if SANDBOX in port.ids}
 
 
+def names_of_pods(bridge: Bridge | None) -> Mapping[IPv4Address, str]:
+    """Return `PROJECT/NAME` of the pods on the bridge, by IP address."""
+    ids = [port.ids for port in ports_by_sandbox(bridge).values()]
+    return {IPv4Address(one[ADDRESS]): f"{one[NAMESPACE]}/{one[POD]}" for one in ids}
+
+
 def sandboxes_of_runtime(bridge: Bridge | None, runtime: str) -> tuple[str, ...]:
     """The sandboxes that have a port on behalf of this runtime."""
     ports = bridge.ports if bridge is not None else ()

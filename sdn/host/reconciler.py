@@ -228,7 +228,7 @@ class DockerBridge:
         return True
 
     async def _remove(self) -> None:
-        self._options.show(None)
+        self._options.remove()
         await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
         await self._drivers.netlink.delete_links((DOCKER_PORT, DOCKER_BRIDGE))
         log.info("bridge removed", extra={"bridge": DOCKER_BRIDGE})
@@ -244,5 +244,7 @@ class DockerBridge:
             addresses = " ".join(map(str, conflicting))
             self.not_ready_reason = f"Docker's bridge waits: pods have addresses of its {subnet}: {addresses}"
             log.warning(self.not_ready_reason)
-        if self._options.show(None if conflicting else docker_options(network.cluster, network.node)):
+            if self._options.remove():
+                log.info("dockerd's options removed", extra={"subnet": subnet})
+        elif self._options.write(docker_options(network.cluster, network.node)):
             log.info("dockerd's options written", extra={"subnet": subnet})

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -216,6 +217,21 @@ class Group:
 
     def __str__(self) -> str:
         return f"group_id={self.number},type=select,{','.join(map(str, self.buckets))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeLayout:
+    """The division of a bridge's flows and groups into partitions, each of which one part of the daemon writes.
+
+    `partition_of` returns the partition of a flow. `unknown_flows` is the partition whose sync deletes flows that the
+    pipeline never writes. `groups` is the partition that has all groups. The switch itself writes the flows of
+    `learned_table` that expire.
+    """
+
+    partition_of: Callable[[Flow], str]
+    unknown_flows: str
+    groups: str
+    learned_table: int
 
 
 @dataclass(frozen=True, slots=True)

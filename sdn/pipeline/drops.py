@@ -2,61 +2,65 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from ipaddress import IPv4Address
 
-from sdn.cniserver.pod_ports import ADDRESS, NAMESPACE, POD, ports_by_sandbox
 from sdn.model.flow import Flow
-from sdn.model.host import Bridge
 from sdn.model.match import IN_PORT
-from sdn.pipeline.cookies import DOCKER_COOKIE, DROP_BIT, POD_COOKIES, SERVICE_COOKIE
+from sdn.pipeline.cookies import CookieCategory, owner_of
 from sdn.pipeline.tables import Table
 from sdn.topology import TUN0, VXLAN0
 
-MISSES: dict[Table, str] = {
+MISS_REASONS: dict[Table, str] = {
     Table.SOURCE: "not believed",
     Table.ARP: "no such owner",
     Table.ROUTE: "no way",
     Table.DELIVER: "no such pod",
 }
-"""Why a packet is dropped that no row of a table matches."""
+"""Reasons for which a table drops packets that match none of its flows."""
 
-REASONS: dict[int, str] = {
+FLOW_REASONS: dict[int, str] = {
     Table.ARP: "no such owner",
     Table.SERVICE: "no such service, or another project's",
     Table.ROUTE: "no way",
     Table.DELIVER: "other project",
     Table.OUTSIDE: "tunnel packet of a pod",
 }
-FROM_PORT = {VXLAN0: "unknown tunnel", TUN0: "not from outside"}
+SOURCE_REASONS = {VXLAN0: "unknown tunnel", TUN0: "not from outside"}
 
 
-def drop_reason(row: Flow) -> str:
-    """Why this row drops packets, in a few words."""
-    if row.table != Table.SOURCE:
-        return REASONS[row.table]
-    ports = [match.value for match in row.match.fields if match.field == IN_PORT]
-    return FROM_PORT.get(ports[0], "spoofed") if ports else "not believed"
+def drop_reason(flow: Flow) -> str:
+    """Return the reason, in a few words, for which this flow drops packets."""
+    if flow.table != Table.SOURCE:
+        return FLOW_REASONS[flow.table]
+    ports = [match.value for match in flow.match.fields if match.field == IN_PORT]
+    return SOURCE_REASONS.get(ports[0], "spoofed") if ports else "not believed"
 
 
 def drop_counters(
-    rows: Mapping[Flow, int], misses: Mapping[int, int], bridge: Bridge | None
+    flow_counts: Mapping[Flow, int], table_misses: Mapping[int, int], pod_names: Mapping[IPv4Address, str]
 ) -> Iterator[tuple[str, str, int]]:
-    """(reason, owner, packets), each pair once; owners are `pod PROJECT/NAME`, `docker`, `services`, `node`."""
-    pods = {port.ids[ADDRESS]: port.ids for port in ports_by_sandbox(bridge).values()}
-    names = {int(IPv4Address(address)): f"pod {marks[NAMESPACE]}/{marks[POD]}" for address, marks in pods.items()}
-    sums: dict[tuple[str, str], int] = {}
-    for row, packets in rows.items():
-        key = (drop_reason(row), _owner_name(row.cookie & ~DROP_BIT, names))
-        sums[key] = sums.get(key, 0) + packets
-    for table, reason in MISSES.items():
-        sums[(reason, "node")] = sums.get((reason, "node"), 0) + misses.get(int(table), 0)
-    yield from ((reason, owner, packets) for (reason, owner), packets in sorted(sums.items()))
+    """Yield (reason, owner, packets), each reason and owner once.
+
+    An owner is `pod PROJECT/NAME`, `docker`, `services` or `node`. `pod_names` has `PROJECT/NAME` of the pods by IP
+    address. `table_misses` has the packets that matched no flow of a table.
+    """
+    packets_of: Counter[tuple[str, str]] = Counter()
+    for flow, packets in flow_counts.items():
+        packets_of[drop_reason(flow), _owner_name(flow.cookie, pod_names)] += packets
+    for table, reason in MISS_REASONS.items():
+        packets_of[reason, "node"] += table_misses.get(int(table), 0)
+    yield from ((reason, owner, packets) for (reason, owner), packets in sorted(packets_of.items()))
 
 
-def _owner_name(cookie: int, pods: Mapping[int, str]) -> str:
-    if cookie == DOCKER_COOKIE:
+def _owner_name(cookie: int, pod_names: Mapping[IPv4Address, str]) -> str:
+    owner = owner_of(cookie)
+    if owner is not None and owner.category is CookieCategory.POD:
+        name = pod_names.get(IPv4Address(owner.key))
+        return f"pod {name}" if name is not None else "a pod that is gone"
+    if owner is not None and owner.category is CookieCategory.DOCKER:
         return "docker"
-    if cookie >> 32 == SERVICE_COOKIE >> 32:
+    if owner is not None and owner.category is CookieCategory.SERVICE:
         return "services"
-    return pods.get(cookie - POD_COOKIES, "a pod that is gone") if cookie >= POD_COOKIES else "node"
+    return "node"

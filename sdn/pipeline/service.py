@@ -41,7 +41,7 @@ from sdn.model.match import (
     new_connection_fragment,
 )
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
-from sdn.pipeline.cookies import DROP_BIT, SERVICE_COOKIE, make_flow, pod_cookie
+from sdn.pipeline.cookies import DROP_BIT, make_flow, pod_cookie, service_cookie
 from sdn.pipeline.isolation import allowed_sources
 from sdn.pipeline.pod_connectivity import deliver_to_gateway
 from sdn.pipeline.tables import (
@@ -224,7 +224,7 @@ class ServiceFlows:
 @lru_cache(maxsize=4096)
 def external_ip_flow(address: IPv4Address) -> Flow:
     """Packets to an address that services have outside of the cluster pass connection tracking, all others ROUTE."""
-    return _row(Table.CALLED, Priority.SUBNET, ip(dst=address), CT_SERVICE, owner=SERVICE_COOKIE)
+    return _row(Table.CALLED, Priority.SUBNET, ip(dst=address), CT_SERVICE, owner=service_cookie())
 
 
 @lru_cache(maxsize=4096)
@@ -232,7 +232,7 @@ def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
     """Packets for pods of this node from a port that backends have may be answers, and pass connection tracking."""
     matches = from_port(protocol, port)
     return frozenset(
-        _row(Table.ANSWER, Priority.HOST, match, CT_SERVICE_REPLY, owner=SERVICE_COOKIE) for match in matches
+        _row(Table.ANSWER, Priority.HOST, match, CT_SERVICE_REPLY, owner=service_cookie()) for match in matches
     )
 
 
@@ -245,7 +245,7 @@ def service_port_flows(port: ServicePortInfo, node: Node, by_proxy: bool, inside
     fragments: on the netdev datapath all but the first tell nothing of ports. `inside` and `everywhere` number the
     groups of callers at the cluster IP and elsewhere; both may be one.
     """
-    protocol, owner = port.key.protocol, SERVICE_COOKIE | inside
+    protocol, owner = port.key.protocol, service_cookie(inside)
     outside = [new_connection(protocol, port.port, dst=address) for address in port.external_ips]
     at_node = (
         [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE_PORT)]

@@ -21,6 +21,7 @@ from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.metrics import Drift
 from sdn.model.service_port import ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.network_state import NetworkState
+from sdn.pipeline.cookies import Partition
 from sdn.pipeline.service import ServiceFlows
 from sdn.proxy.conntrack import conntrack_filters_to_flush
 from sdn.proxy.events import ServiceEvents
@@ -200,13 +201,13 @@ class OpenFlowBackend:
         """Write what is not there, delete what is too much."""
         self._node = _node(vantage)
         self._board = ServiceFlows(self._node, self._by_proxy)
-        return bool(await self._openflow.replace_services(self._board.sync(ports.values())))
+        return bool(await self._openflow.sync(Partition.SERVICE, self._board.sync(ports.values())))
 
     async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:
         """Change the rows and groups of what has gone and come; datagrams leave the backends that have gone."""
         if self._board is None or self._node != _node(vantage):
             raise NotReady("the switch has not been given all services of this node")
-        await self._openflow.edit(*self._board.update(change))
+        await self._openflow.update(Partition.SERVICE, *self._board.update(change))
         ended = conntrack_filters_to_flush(change)
         if ended:
             await self._openflow.flush_conntrack(ended)

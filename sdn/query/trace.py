@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.network.queries import DockerNetwork, TraceRequest, TraceResult, TraceStep
 from sdn.model.match import mac_number, mac_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
-from sdn.pipeline.cookies import DOCKER_COOKIE, DROP_BIT, NODE_COOKIE, SERVICE_COOKIE, peer_cookie, pod_cookie
+from sdn.pipeline.cookies import CookieCategory, owner_of, peer_cookie
 from sdn.pipeline.pod_connectivity import ARP_REPLY, ARP_REQUEST, DOCKER_MAC_PREFIX
 from sdn.pipeline.tables import Table
 from sdn.proxy.service_map import ClientConnection, FrontendLookup
@@ -156,18 +156,19 @@ def _step(number: int, text: str, view: NodeNetwork) -> TraceStep:
     return TraceStep(table=table, flow=found[1] or found[4], owner=_owner(int(found[3] or "0", 16), view))
 
 
-def _owner(marks: int, view: NodeNetwork) -> str:
-    cookie = marks & ~DROP_BIT
-    if cookie == NODE_COOKIE:
-        return f"node {view.node.name}"
-    if cookie == DOCKER_COOKIE:
+def _owner(cookie: int, network: NodeNetwork) -> str:
+    owner = owner_of(cookie)
+    if owner is None:
+        return "unknown"
+    if owner.category is CookieCategory.NODE:
+        return f"node {network.node.name}"
+    if owner.category is CookieCategory.DOCKER:
         return "Docker's bridge"
-    if cookie >> 32 == SERVICE_COOKIE >> 32:
+    if owner.category is CookieCategory.SERVICE:
         return SERVICES
-    for peer in view.peers:
-        if peer_cookie(peer) == cookie:
-            return f"node {peer.name}"
-    return next((f"pod {pod.address}" for pod in view.pods if pod_cookie(pod) == cookie), "nobody that is known")
+    if owner.category is CookieCategory.POD:
+        return f"pod {IPv4Address(owner.key)}"
+    return next((f"node {peer.name}" for peer in network.peers if owner_of(peer_cookie(peer)) == owner), "unknown")
 
 
 def _name(port: int, tunnel: str, view: NodeNetwork) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from sdn.drivers.openflow.messages import Command, GroupCommand, UnknownFlow, UnknownGroup
-from sdn.model.flow import Flow, FlowSet, Group
-from sdn.pipeline.cookies import is_service_flow
+from sdn.drivers.openflow.messages import FlowCommand, GroupCommand, UnknownFlow, UnknownGroup
+from sdn.model.flow import BridgeLayout, Flow, FlowSet, Group
 
-Step = tuple[Command, Flow | UnknownFlow] | tuple[GroupCommand, Group | UnknownGroup]
+Step = tuple[FlowCommand, Flow | UnknownFlow] | tuple[GroupCommand, Group | UnknownGroup]
 
 
 @dataclass(frozen=True, slots=True)
 class DiffCount:
-    """How many rows and groups were written and deleted; `str` is empty when there was nothing to do."""
+    """Numbers of flows and groups that were written and deleted; `str` is empty if there were none."""
 
     added: int = 0
     removed: int = 0
@@ -31,98 +30,129 @@ class DiffCount:
 
 @dataclass(slots=True)
 class FlowDiff:
-    """Rows and groups to be written or deleted; a row that is written takes the place of one like it."""
+    """Flows and groups to write and to delete. A flow that is written replaces the flow with the same key."""
 
     added: Collection[Flow] = ()
     removed: Collection[Flow | UnknownFlow] = ()
-    put: Collection[Group | UnknownGroup] = ()
-    dropped: Collection[Group | UnknownGroup] = ()
+    added_groups: Collection[Group | UnknownGroup] = ()
+    removed_groups: Collection[Group | UnknownGroup] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.put or self.dropped)
+        return bool(self.added or self.removed or self.added_groups or self.removed_groups)
 
-    def size(self) -> DiffCount:
-        """How much is written, and how much is deleted for nothing new."""
-        deleted = sum(1 for _ in self._stale()) + len(self.dropped)
-        return DiffCount(len(self.added) + len(self.put), deleted)
+    def count(self) -> DiffCount:
+        """Count writes and deletions. A flow or group that is replaced counts as written only."""
+        deleted = sum(1 for _ in self._deleted()) + len(self.removed_groups)
+        return DiffCount(len(self.added) + len(self.added_groups), deleted)
 
-    def _stale(self) -> Iterator[Flow | UnknownFlow]:
+    def _deleted(self) -> Iterator[Flow | UnknownFlow]:
         replaced = {flow.key for flow in self.added}
         return (flow for flow in self.removed if isinstance(flow, UnknownFlow) or flow.key not in replaced)
 
     def steps(self) -> Iterator[Step]:
-        """In the order in which no row leads to a group that is not there."""
-        yield from ((GroupCommand.PUT, group) for group in self.put)
-        yield from ((Command.DELETE_STRICT, flow) for flow in self._stale())
-        yield from ((Command.ADD, flow) for flow in self.added)
-        yield from ((GroupCommand.DELETE, group) for group in self.dropped)
+        """Yield the steps in an order in which no flow refers to a group that does not exist."""
+        yield from ((GroupCommand.PUT, group) for group in self.added_groups)
+        yield from ((FlowCommand.DELETE_STRICT, flow) for flow in self._deleted())
+        yield from ((FlowCommand.ADD, flow) for flow in self.added)
+        yield from ((GroupCommand.DELETE, group) for group in self.removed_groups)
 
 
-def diff_of(gone: FlowSet, come: FlowSet) -> FlowDiff:
-    """What has to be done when these go and those come."""
-    kept = {group.number for group in come.groups}
-    dropped = [group for group in gone.groups if group.number not in kept]
-    return FlowDiff(come.flows, gone.flows - come.flows, come.groups, dropped)
+def diff_between(removed: FlowSet, added: FlowSet) -> FlowDiff:
+    """Return the difference of a change: flows and groups of `removed` go, those of `added` come."""
+    kept_groups = {group.number for group in added.groups}
+    removed_groups = [group for group in removed.groups if group.number not in kept_groups]
+    return FlowDiff(added.flows, removed.flows - added.flows, added.groups, removed_groups)
 
 
 @dataclass(slots=True)
 class FlowSetState:
-    """The rows and groups of services."""
+    """Flows and groups of one partition."""
 
-    flows: set[Flow] = field(default_factory=set)
+    flows: set[Flow | UnknownFlow] = field(default_factory=set)
     groups: dict[int, Group | UnknownGroup] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, flow_set: FlowSet) -> FlowSetState:
+        """Return the state in which the partition holds exactly these flows and groups."""
+        return cls(set(flow_set.flows), {group.number: group for group in flow_set.groups})
+
     def copy(self) -> FlowSetState:
-        """Another one with the same content."""
+        """Return a copy that can be changed by itself."""
         return FlowSetState(set(self.flows), dict(self.groups))
 
-    def apply(self, difference: FlowDiff) -> None:
-        """Note that this has been done."""
-        self.flows.difference_update(row for row in difference.removed if isinstance(row, Flow))
-        self.flows.update(difference.added)
-        for group in difference.dropped:
+    def apply(self, diff: FlowDiff) -> None:
+        """Record that the difference has been committed."""
+        self.flows.difference_update(diff.removed)
+        self.flows.update(diff.added)
+        self.apply_groups(diff)
+
+    def apply_groups(self, diff: FlowDiff) -> None:
+        """Record that the groups of the difference have been committed."""
+        for group in diff.removed_groups:
             self.groups.pop(group.number, None)
-        self.groups.update((group.number, group) for group in difference.put)
+        self.groups.update((group.number, group) for group in diff.added_groups)
 
 
 class BridgeState:
-    """What the bridge holds; `base` are all rows but those of services.
+    """Flows and groups of a bridge, by partition.
 
-    `is_right` tells whether the share of services has been made as it is to be since it was read.
+    `in_sync` are the partitions that have been made as desired since the state was read from the switch.
     """
 
-    def __init__(self, rows: Iterable[Flow | UnknownFlow], groups: Iterable[Group | UnknownGroup]) -> None:
-        self.base: set[Flow | UnknownFlow] = set()
-        self.services = FlowSetState(groups={group.number: group for group in groups})
-        self.is_right = False
-        for row in rows:
-            if isinstance(row, Flow) and is_service_flow(row):
-                self.services.flows.add(row)
-            else:
-                self.base.add(row)
+    def __init__(
+        self, layout: BridgeLayout, flows: Iterable[Flow | UnknownFlow], groups: Iterable[Group | UnknownGroup]
+    ) -> None:
+        self.in_sync: set[str] = set()
+        self._layout = layout
+        self._partitions: dict[str, FlowSetState] = {}
+        self._partition(layout.groups).groups.update((group.number, group) for group in groups)
+        for flow in flows:
+            self._partition_of(flow).flows.add(flow)
 
-    def to_base(self, desired: frozenset[Flow]) -> FlowDiff:
-        """What makes everything but services as it is to be."""
-        return FlowDiff(added=desired - self.base, removed=self.base - desired)
+    def flows(self) -> frozenset[Flow | UnknownFlow]:
+        """Return the flows of all partitions."""
+        return frozenset().union(*(partition.flows for partition in self._partitions.values()))
 
-    def to_services(self, desired: FlowSetState) -> FlowDiff:
-        """What makes the share of services as it is to be; groups of others go too.
+    def diff(self, partition: str, desired: FlowSetState) -> FlowDiff:
+        """Return the difference that makes a partition as desired.
 
-        A row that only pretends to be of services, in the place of another, has been overwritten: it is not deleted.
+        The partition that has the groups also deletes unknown groups, and the partition that has the unknown flows
+        deletes those.
         """
-        here = self.services
-        stale = here.flows - desired.flows
-        others = {row.key for row in self.base if isinstance(row, Flow)} if stale else set()
+        present = self._partition(partition)
+        stale = present.flows - desired.flows
+        if partition != self._layout.unknown_flows:
+            stale = self._not_overwritten(stale)
         return FlowDiff(
-            added=desired.flows - here.flows,
-            removed=[flow for flow in stale if flow.key not in others],
-            put=[group for number, group in desired.groups.items() if here.groups.get(number) != group],
-            dropped=[group for number, group in here.groups.items() if number not in desired.groups],
+            added=[flow for flow in desired.flows - present.flows if isinstance(flow, Flow)],
+            removed=stale,
+            added_groups=[group for number, group in desired.groups.items() if present.groups.get(number) != group],
+            removed_groups=[group for number, group in present.groups.items() if number not in desired.groups],
         )
 
-    def apply(self, difference: FlowDiff) -> None:
-        """Note that this has been done."""
-        self.base.difference_update(difference.removed)
-        self.base.update(row for row in difference.added if not is_service_flow(row))
-        ours = [row for row in difference.added if is_service_flow(row)]
-        self.services.apply(FlowDiff(ours, difference.removed, difference.put, difference.dropped))
+    def _not_overwritten(self, stale: set[Flow | UnknownFlow]) -> set[Flow | UnknownFlow]:
+        """Leave out flows whose key has been written in the partition of the unknown flows since.
+
+        Another program may have replaced such a flow by one with the cookie of this partition. To delete it would
+        delete the flow that was restored.
+        """
+        if not stale:
+            return stale
+        others = {flow.key for flow in self._partition(self._layout.unknown_flows).flows if isinstance(flow, Flow)}
+        return {flow for flow in stale if isinstance(flow, UnknownFlow) or flow.key not in others}
+
+    def apply(self, diff: FlowDiff) -> None:
+        """Record that the difference has been committed."""
+        for flow in diff.removed:
+            self._partition_of(flow).flows.discard(flow)
+        for flow in diff.added:
+            self._partition_of(flow).flows.add(flow)
+        self._partition(self._layout.groups).apply_groups(diff)
+
+    def _partition_of(self, flow: Flow | UnknownFlow) -> FlowSetState:
+        if isinstance(flow, UnknownFlow):
+            return self._partition(self._layout.unknown_flows)
+        return self._partition(self._layout.partition_of(flow))
+
+    def _partition(self, name: str) -> FlowSetState:
+        return self._partitions.setdefault(name, FlowSetState())

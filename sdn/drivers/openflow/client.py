@@ -7,130 +7,131 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from reconcile.errors import DriverError, NotReady
-from sdn.drivers.openflow.bridge_state import DiffCount, FlowDiff, FlowSetState, diff_of
+from sdn.drivers.openflow.bridge_state import DiffCount, FlowDiff, FlowSetState, diff_between
 from sdn.drivers.openflow.connection import Connection
 from sdn.drivers.openflow.messages import UnknownFlow
-from sdn.model.flow import Flow, FlowSet
+from sdn.model.flow import BridgeLayout, Flow, FlowSet
 from sdn.model.host import ConntrackFilter
 
 RECONNECT_SECONDS = 0.1
 
 
 class OpenFlowClient:
-    """One bridge's flows.
+    """The flows and groups of one bridge, divided into partitions.
 
-    `run` keeps the connection; `on_change` is called when it comes or goes and when somebody else changes a flow, so
-    that the caller may replace again. What is installed is read back after each of these.
+    `run` keeps the connection. `on_change` is called when the connection comes or goes, and when another program has
+    changed a flow; the caller then syncs again. The flows are read back after each of these events.
     """
 
-    def __init__(self, socket: Path, on_change: Callable[[], None]) -> None:
+    def __init__(self, socket: Path, layout: BridgeLayout, on_change: Callable[[], None]) -> None:
         self.unreachable_reason = "the switch was not asked yet"
         self._socket = socket
+        self._layout = layout
         self._on_change = on_change
         self._connection: Connection | None = None
-        self._services: FlowSetState | None = None
+        self._desired: dict[str, FlowSetState] = {}
         self._lock = asyncio.Lock()
 
     @property
     def connected(self) -> bool:
-        """Whether the switch has answered and not gone since; otherwise `unreachable` says why."""
+        """True while the switch answers; otherwise `unreachable_reason` says why it does not."""
         return self._connection is not None
 
     async def run(self) -> None:
-        """Connect, and connect again whenever the switch goes away, until cancelled."""
+        """Connect, and connect again when the switch goes away, until cancelled."""
         while True:
             try:
                 reader, writer = await asyncio.open_unix_connection(str(self._socket))
-                await self._serve(Connection(reader, writer, self._on_change))
+                await self._serve(Connection(reader, writer, self._layout, self._on_change))
             except OSError as error:
-                self._lose(f"the switch is not there ({error.strerror})")
+                self._set_unreachable(f"the switch is not there ({error.strerror})")
             except DriverError as error:
-                self._lose(str(error))
+                self._set_unreachable(str(error))
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _serve(self, session: Connection) -> None:
-        """Until the connection ends. Raises DriverError, which says why it did."""
-        receiving = asyncio.create_task(session.receive())
+    async def _serve(self, connection: Connection) -> None:
+        """Use a connection until it ends. Raises DriverError with the reason of its end."""
+        receiving = asyncio.create_task(connection.receive())
         try:
-            await session.handshake()
-            self._connection, self.unreachable_reason = session, ""
+            await connection.handshake()
+            self._connection, self.unreachable_reason = connection, ""
             self._on_change()
             await receiving
         finally:
             self._connection = None
             receiving.cancel()
-            session.close("we have closed the connection")
+            connection.close("we have closed the connection")
 
-    def _lose(self, reason: str) -> None:
+    def _set_unreachable(self, reason: str) -> None:
         before, self.unreachable_reason = self.unreachable_reason, reason
         if reason != before:
             self._on_change()
 
-    async def replace(self, desired: frozenset[Flow]) -> DiffCount:
-        """Make the bridge hold exactly these flows beside those of services, in one atomic bundle.
+    async def sync(self, partition: str, desired: FlowSet) -> DiffCount:
+        """Make a partition hold exactly these flows and groups, in one atomic bundle. Only the difference is sent.
 
-        Only the difference is sent. What services are known to need is written again where it was read back otherwise;
-        until `replace_services` has told, their rows and all groups are left as they are. Raises NotReady without a
-        connection, and Refused, naming the flow, when the switch declines one; then the bridge is as it was.
+        Raises NotReady without a connection. Raises Refused, naming the flow, if the switch refuses one; the bridge is
+        then unchanged.
         """
         async with self._lock:
-            session = self._require_connection()
-            change = await _commit(session, (await session.bridge_state()).to_base(desired))
-            held = await session.bridge_state()
-            if self._services is not None and not held.is_right:
-                change += await _commit(session, held.to_services(self._services))
-                held.is_right = True
-            return change
+            return await self._make(partition, FlowSetState.of(desired))
 
-    async def replace_services(self, desired: FlowSet) -> DiffCount:
-        """Make the bridge hold exactly these rows and groups for services. Raises as `replace` does."""
-        async with self._lock:
-            session = self._require_connection()
-            held = await session.bridge_state()
-            share = FlowSetState(set(desired.flows), {group.number: group for group in desired.groups})
-            change = await _commit(session, held.to_services(share))
-            self._services, held.is_right = share, True
-            return change
+    async def restore(self) -> DiffCount:
+        """Restore every partition that was synced before and that another program may have changed since.
 
-    async def edit(self, gone: FlowSet, come: FlowSet) -> DiffCount:
-        """Change rows and groups of services, at the cost of the change; a group in both gets its new buckets.
-
-        Raises as `replace` does. There has to have been a `replace_services`.
+        Raises NotReady and Refused.
         """
-        if self._services is None:
-            raise RuntimeError("the rows of services were never given as a whole")
+        count = DiffCount()
         async with self._lock:
-            session = self._require_connection()
-            held = await session.bridge_state()
-            difference = diff_of(gone, come)
-            if held.is_right:
-                change = await _commit(session, difference)
-                self._services.apply(difference)
-                return change
-            share = self._services.copy()
-            share.apply(difference)
-            change = await _commit(session, held.to_services(share))
-            self._services, held.is_right = share, True
-            return change
+            for partition, desired in self._desired.items():
+                if partition not in (await self._require_connection().bridge_state()).in_sync:
+                    count += await self._make(partition, desired)
+        return count
 
-    async def flush_conntrack(self, calls: Iterable[ConntrackFilter]) -> None:
-        """Have connection tracking forget these connections to services. Raises NotReady and Refused."""
-        await self._require_connection().flush_conntrack(calls)
+    async def update(self, partition: str, removed: FlowSet, added: FlowSet) -> DiffCount:
+        """Change some flows and groups of a partition, at the cost of the change.
+
+        A group in both gets its new buckets. Raises NotReady and Refused. Raises RuntimeError if the partition was
+        never synced.
+        """
+        if partition not in self._desired:
+            raise RuntimeError(f"partition {partition} was never synced")
+        async with self._lock:
+            connection = self._require_connection()
+            diff = diff_between(removed, added)
+            if partition in (await connection.bridge_state()).in_sync:
+                count = await _commit(connection, diff)
+                self._desired[partition].apply(diff)
+                return count
+            desired = self._desired[partition].copy()
+            desired.apply(diff)
+            return await self._make(partition, desired)
+
+    async def _make(self, partition: str, desired: FlowSetState) -> DiffCount:
+        connection = self._require_connection()
+        state = await connection.bridge_state()
+        count = await _commit(connection, state.diff(partition, desired))
+        self._desired[partition] = desired
+        state.in_sync.add(partition)
+        return count
+
+    async def flush_conntrack(self, filters: Iterable[ConntrackFilter]) -> None:
+        """Delete the conntrack entries that these filters select. Raises NotReady and Refused."""
+        await self._require_connection().flush_conntrack(filters)
 
     async def read(self) -> frozenset[Flow | UnknownFlow]:
-        """Every row that the bridge holds now, asked of the switch."""
+        """Read all flows of the bridge from the switch. Raises NotReady."""
         async with self._lock:
-            session = self._require_connection()
-            session.invalidate()
-            held = await session.bridge_state()
-            return frozenset(held.base | held.services.flows)
+            connection = self._require_connection()
+            connection.invalidate()
+            return (await connection.bridge_state()).flows()
 
     async def table_misses(self) -> dict[int, int]:
-        """Packets that no row of a table matched and that were therefore dropped, by table. Raises NotReady."""
+        """Return, by table, the number of packets that matched no flow and were dropped. Raises NotReady."""
         return await self._require_connection().table_misses()
 
     async def packet_counts(self, cookie_bits: int) -> dict[Flow | UnknownFlow, int]:
-        """Packets that each row has matched whose cookie has all these bits. Raises NotReady."""
+        """Return the packet counters of the flows whose cookie has all these bits set. Raises NotReady."""
         return await self._require_connection().packet_counts(cookie_bits)
 
     def _require_connection(self) -> Connection:
@@ -139,7 +140,7 @@ class OpenFlowClient:
         return self._connection
 
 
-async def _commit(session: Connection, difference: FlowDiff) -> DiffCount:
-    if difference:
-        await session.commit(difference)
-    return difference.size()
+async def _commit(connection: Connection, diff: FlowDiff) -> DiffCount:
+    if diff:
+        await connection.commit(diff)
+    return diff.count()

@@ -17,7 +17,6 @@ from sdn.drivers.openflow.oxm import Unknown, match_bytes, padded, read_match
 from sdn.model.flow import Flow, Group
 from sdn.model.host import ConntrackFilter
 from sdn.model.match import Match
-from sdn.pipeline.tables import Table
 
 VERSION = 0x05
 HEADER = struct.Struct("!BBHI")
@@ -42,22 +41,22 @@ class Type(IntEnum):
     BUNDLE_ADD = 34
 
 
-class Command(IntEnum):
-    """What a flow message asks for."""
+class FlowCommand(IntEnum):
+    """Commands of flow messages (ofp_flow_mod_command)."""
 
     ADD = 0
     DELETE_STRICT = 4
 
 
 class GroupCommand(IntEnum):
-    """What a group message asks for; `PUT` is Open vSwitch's and makes a group or changes it."""
+    """Commands of group messages; `PUT` is Open vSwitch's ADD_OR_MOD, which creates a group or changes it."""
 
     DELETE = 2
     PUT = 0x8000
 
 
 class Bundle(IntEnum):
-    """What a bundle control message asks for; the answer is one more."""
+    """Types of bundle control messages; the type of the reply is greater by one."""
 
     OPEN = 0
     COMMIT = 4
@@ -65,7 +64,7 @@ class Bundle(IntEnum):
 
 
 class Multipart(IntEnum):
-    """Bodies of multipart messages."""
+    """Types of multipart messages."""
 
     FLOW = 1
     TABLE = 3
@@ -77,15 +76,14 @@ SELECT = 1
 ATOMIC_AND_ORDERED = 3
 MORE = 1
 MONITOR_CHANGES = 2 | 4 | 8
-OWN_CHANGE = 4
-FOREIGN_EVENTS = frozenset({1, 2, 3})
+FULL_EVENTS = frozenset({1, 2, 3})
 MONITORED_TABLE = 4
-_ROW = struct.Struct("!HBxIIHHHHH2xQQQ")
+_FLOW_STATS = struct.Struct("!HBxIIHHHHH2xQQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownFlow:
-    """A row that the pipeline cannot have written; `match` is kept as bytes so that the row can be deleted."""
+    """A flow that the pipeline never writes; `match` is kept as bytes, so that the flow can be deleted."""
 
     table: int
     priority: int
@@ -94,23 +92,23 @@ class UnknownFlow:
 
 @dataclass(frozen=True, slots=True)
 class UnknownGroup:
-    """A group that the pipeline cannot have written."""
+    """A group that the pipeline never writes."""
 
     number: int
 
 
 def message(kind: Type, xid: int, body: bytes = b"") -> bytes:
-    """One message with its header; `xid` is echoed in the answer."""
+    """Encode a message with its header; the reply has the same `xid`."""
     return HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body
 
 
 def hello() -> bytes:
-    """Offer version 1.4 and no other."""
+    """Encode a hello that offers version 1.4 only."""
     return message(Type.HELLO, 0, struct.pack("!HHI", 1, 8, 1 << VERSION))
 
 
 def offers_our_version(newest: int, hello_body: bytes) -> bool:
-    """Whether a hello has ours: in its bitmap of versions, or, without one, between 1.0 and its newest."""
+    """Return True if a hello offers version 1.4, in its version bitmap or, without one, by its newest version."""
     while hello_body:
         kind, length = struct.unpack_from("!HH", hello_body)
         if kind == 1:
@@ -121,48 +119,48 @@ def offers_our_version(newest: int, hello_body: bytes) -> bool:
     return newest >= VERSION
 
 
-def flow_mod(command: Command, flow: Flow | UnknownFlow, xid: int) -> bytes:
-    """Add a row (replacing one with the same table, priority and match), or delete exactly that row."""
+def flow_mod(command: FlowCommand, flow: Flow | UnknownFlow, xid: int) -> bytes:
+    """Encode a message that adds a flow, replacing the one with the same key, or that deletes exactly this flow."""
     if isinstance(flow, UnknownFlow):
         cookie, match, instructions = 0, flow.match, b""
     else:
         cookie, match = flow.cookie, match_bytes(flow.match)
-        instructions = instruction_bytes(flow.actions) if command is Command.ADD else b""
+        instructions = instruction_bytes(flow.actions) if command is FlowCommand.ADD else b""
     timeouts_and_priority = (0, 0, flow.priority)
     body = struct.pack("!QQBBHHHIIIHH", cookie, 0, flow.table, command, *timeouts_and_priority, ANY, ANY, ANY, 0, 0)
     return message(Type.FLOW_MOD, xid, body + match + instructions)
 
 
 def group_mod(command: GroupCommand, group: Group | UnknownGroup, xid: int) -> bytes:
-    """Make a group, change it, or delete it and every row that leads to it."""
+    """Encode a message that creates or changes a group, or deletes it with every flow that refers to it."""
     is_put = command is GroupCommand.PUT and isinstance(group, Group)
     buckets = b"".join(map(bucket_bytes, group.buckets)) if is_put and isinstance(group, Group) else b""
     return message(Type.GROUP_MOD, xid, struct.pack("!HBxI", command, SELECT, group.number) + buckets)
 
 
 def bundle_control(bundle: int, step: Bundle, xid: int) -> bytes:
-    """Open, commit or discard a bundle that is applied in order and as a whole."""
+    """Encode a message that opens, commits or discards a bundle, which is applied in order and as a whole."""
     return message(Type.BUNDLE_CONTROL, xid, struct.pack("!IHH", bundle, step, ATOMIC_AND_ORDERED))
 
 
 def bundle_add(bundle: int, inner: bytes, xid: int) -> bytes:
-    """Put a message, made with the same `xid`, into an open bundle."""
+    """Encode a message that adds another one, which has the same `xid`, to an open bundle."""
     return message(Type.BUNDLE_ADD, xid, struct.pack("!IHH", bundle, 0, ATOMIC_AND_ORDERED) + inner)
 
 
 def flows_request(xid: int, cookie_bits: int = 0) -> bytes:
-    """Ask for every row of every table that has all these bits in its cookie."""
+    """Encode a request for all flows whose cookie has all these bits set."""
     body = struct.pack("!HHIB3xII4xQQ", Multipart.FLOW, 0, 0, ALL_TABLES, ANY, ANY, cookie_bits, cookie_bits)
     return message(Type.MULTIPART_REQUEST, xid, body + match_bytes(Match()))
 
 
 def groups_request(xid: int) -> bytes:
-    """Ask for every group."""
+    """Encode a request for all groups."""
     return message(Type.MULTIPART_REQUEST, xid, struct.pack("!HH4x", Multipart.GROUP_DESC, 0))
 
 
 def reported_groups(body: bytes) -> Iterator[Group | UnknownGroup]:
-    """The groups in one part of the answer to `groups_request`."""
+    """Decode the groups in one part of the reply to `groups_request`."""
     while body:
         length, kind, number = struct.unpack_from("!HBxI", body)
         try:
@@ -175,63 +173,58 @@ def reported_groups(body: bytes) -> Iterator[Group | UnknownGroup]:
 
 
 def tables_request(xid: int) -> bytes:
-    """Ask how many packets each table has seen."""
+    """Encode a request for the packet counters of all tables."""
     return message(Type.MULTIPART_REQUEST, xid, struct.pack("!HH4x", Multipart.TABLE, 0))
 
 
 def reported_misses(body: bytes) -> Iterator[tuple[int, int]]:
-    """Number of a table and of the packets that no row of it matched, from one part of the answer."""
+    """Decode one part of the reply to `tables_request`: a table, and the packets that matched none of its flows."""
     for table, _, looked_up, matched in struct.iter_unpack("!B3xIQQ", body):
         yield table, looked_up - matched
 
 
 def monitor_request(xid: int) -> bytes:
-    """Ask to be told of every change; our own are told in short."""
+    """Encode a subscription to changes of flows; our own changes are reported in abbreviated form."""
     body = struct.pack("!HHIIIIHBB", Multipart.FLOW_MONITOR, 0, 0, 1, ANY, ANY, MONITOR_CHANGES, ALL_TABLES, 0)
     return message(Type.MULTIPART_REQUEST, xid, body + match_bytes(Match()))
 
 
 def multipart_head(body: bytes) -> tuple[int, bool, bytes]:
-    """A multipart answer's type, whether more parts follow, and the rest of it."""
+    """Decode the head of a multipart reply: its type, whether more parts follow, and the rest."""
     kind, flags = struct.unpack_from("!HH", body)
     return kind, bool(flags & MORE), body[8:]
 
 
-def reported_flows(body: bytes) -> Iterator[Flow | UnknownFlow]:
-    """The rows in one part of the answer to `flows_request`."""
-    return (flow for flow, _ in counted_flows(body))
+def reported_flows(body: bytes, learned_table: int) -> Iterator[tuple[Flow | UnknownFlow, int]]:
+    """Decode the flows in one part of the reply to `flows_request`, with their packet counters.
 
-
-def counted_flows(body: bytes) -> Iterator[tuple[Flow | UnknownFlow, int]]:
-    """The rows in one part of the answer to `flows_request`, each with the packets that it has matched.
-
-    Rows that the switch has learned are left out.
+    Flows of `learned_table` that expire are skipped, because the switch has written them itself.
     """
     begin = 0
     while begin < len(body):
-        length, table, _, _, priority, idle, hard, _, _, cookie, packets, _ = _ROW.unpack_from(body, begin)
-        rest = body[begin + _ROW.size : begin + length]
+        length, table, _, _, priority, idle, hard, _, _, cookie, packets, _ = _FLOW_STATS.unpack_from(body, begin)
+        rest = body[begin + _FLOW_STATS.size : begin + length]
         begin += length
-        if table == Table.AFFINITY and idle:
+        if table == learned_table and idle:
             continue
         match_length = padded(struct.unpack_from("!HH", rest)[1])
         try:
             if idle or hard:
-                raise Unknown("a row that expires")
+                raise Unknown("a flow that expires")
             match = read_match(rest[:match_length])
             yield Flow(table, priority, match, tuple(read_instructions(rest[match_length:])), cookie), packets
         except (ValueError, struct.error):
             yield UnknownFlow(table, priority, rest[:match_length]), packets
 
 
-def reports_foreign_change(body: bytes) -> bool:
-    """Whether one part of a flow monitor's report tells of a change that somebody else made.
+def reports_foreign_change(body: bytes, learned_table: int) -> bool:
+    """Return True if one part of a flow monitor's report has a change by another program.
 
-    Rows that the switch has learned, and lets expire, are none.
+    Changes of `learned_table` are ignored, because the switch itself adds its flows and lets them expire.
     """
     while body:
         length, event = struct.unpack_from("!HH", body)
-        if event in FOREIGN_EVENTS and body[MONITORED_TABLE] != Table.AFFINITY:
+        if event in FULL_EVENTS and body[MONITORED_TABLE] != learned_table:
             return True
         body = body[length:]
     return False
@@ -247,7 +240,7 @@ def ct_flush_request(entries: ConntrackFilter, xid: int) -> bytes:
 
 
 def _tuple(kind: int, end: int, address: IPv4Address | None, port: int) -> bytes:
-    """One direction of a connection; `end` is 0 for its source, 1 for its destination."""
+    """Encode one direction of a connection; `end` is 0 for its source, 1 for its destination."""
     mapped = bytes(10) + b"\xff\xff" + address.packed if address is not None else b""
     parts = struct.pack("!HH16s4x", end, 20, mapped) if mapped else b""
     parts += struct.pack("!HHH2x", end + 2, 8, port)
@@ -255,6 +248,6 @@ def _tuple(kind: int, end: int, address: IPv4Address | None, port: int) -> bytes
 
 
 def error_text(body: bytes) -> str:
-    """An error message's numbers; OpenFlow carries no words (`ofp-errors(7)` has them)."""
+    """Return the type and code of an error message; `ofp-errors(7)` explains them."""
     kind, code = struct.unpack_from("!HH", body)
     return f"OpenFlow error type {kind} code {code}"

@@ -17,9 +17,9 @@ from sdn.drivers.openflow.bridge_state import DiffCount
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.openflow.messages import UnknownFlow
 from sdn.model import match as f
-from sdn.model.flow import Action, Flow, Goto, Output, OutputInPort, RegLoad, RegMove, SetField
+from sdn.model.flow import Action, Flow, FlowSet, Goto, Output, OutputInPort, RegLoad, RegMove, SetField
 from sdn.model.match import Field, FieldMatch, Match
-from sdn.pipeline.cookies import SERVICE_COOKIE
+from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
 from tests.testbed.trace.dummy_switch import DummySwitch
 
 DEADLINE_SECONDS = 10.0
@@ -35,7 +35,10 @@ class Watched:
     def __init__(self, socket: Path) -> None:
         self.changes = 0
         self._event = asyncio.Event()
-        self.driver = OpenFlowClient(socket, self._changed)
+        self.driver = OpenFlowClient(socket, BRIDGE_LAYOUT, self._changed)
+
+    async def replace(self, flows: frozenset[Flow]) -> DiffCount:
+        return await self.driver.sync(Partition.NODE, FlowSet(flows))
 
     def _changed(self) -> None:
         self.changes += 1
@@ -154,7 +157,7 @@ def flows(draw: st.DrawFn) -> Flow:
         draw(st.integers(0, 0xFFFF)),
         match,
         actions,
-        draw(st.integers(0, (1 << 64) - 2)) & ~(SERVICE_COOKIE & 1 << 34),
+        draw(st.integers(0, (1 << 64) - 2)) & ~(1 << 34),
     )
 
 
@@ -256,11 +259,11 @@ IMPOSSIBLE = Flow(30, 7, f.ip(dst=IPv4Address("10.128.0.9")), (SetField(f.IN_POR
 
 async def test_what_is_refused_is_named_and_tried_anew_next_time(switch: DummySwitch) -> None:
     async with connected(switch) as one:
-        await one.driver.replace(ROWS)
+        await one.replace(ROWS)
         for _ in range(2):
             with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.9.*flows are as they were"):
-                await one.driver.replace(ROWS - {row(1)} | {IMPOSSIBLE})
-        assert await one.driver.replace(ROWS | {row(21)}) == DiffCount(1, 0)
+                await one.replace(ROWS - {row(1)} | {IMPOSSIBLE})
+        assert await one.replace(ROWS | {row(21)}) == DiffCount(1, 0)
         assert await one.driver.read() == ROWS | {row(21)}
 
 
@@ -271,11 +274,11 @@ async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
         *("--", "set", "bridge", "br0", "flow_tables:30=@t"),
     )
     async with connected(switch) as one:
-        await one.driver.replace(ROWS)
+        await one.replace(ROWS)
         with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.2[01] .*flows are as they were"):
-            await one.driver.replace(ROWS - {row(1)} | {row(20), row(21)})
+            await one.replace(ROWS - {row(1)} | {row(20), row(21)})
         assert await one.driver.read() == ROWS
-        assert await one.driver.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
+        assert await one.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
 
 
 # Coming, going, and what others do meanwhile
@@ -284,44 +287,44 @@ async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
 async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitch) -> None:
     async with connected(switch) as one:
         before = one.changes
-        await one.driver.replace(ROWS)
-        await one.driver.replace(ROWS - {row(1)})
+        await one.replace(ROWS)
+        await one.replace(ROWS - {row(1)})
         await one.driver.read()
         assert one.changes == before
         ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
         await one.until(lambda: one.changes > before)
-        assert await one.driver.replace(ROWS) == DiffCount(2, 0)
+        assert await one.replace(ROWS) == DiffCount(2, 0)
 
 
 async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
     async with watched(tmp_path / "br0.mgmt") as one:
         await one.until(lambda: "is not there" in one.driver.unreachable_reason)
         with pytest.raises(NotReady, match="is not there"):
-            await one.driver.replace(ROWS)
+            await one.replace(ROWS)
         with pytest.raises(NotReady):
             await one.driver.read()
 
 
 async def test_a_switch_that_comes_back_is_told_of_and_has_nothing(switch: DummySwitch) -> None:
     async with connected(switch) as one:
-        await one.driver.replace(ROWS)
+        await one.replace(ROWS)
         switch.kill_vswitchd()
         await one.until(lambda: not one.driver.connected)
         with pytest.raises(NotReady):
-            await one.driver.replace(ROWS)
+            await one.replace(ROWS)
         switch.start_vswitchd()
         await one.until(lambda: one.driver.connected)
-        assert await one.driver.replace(ROWS) == DiffCount(len(ROWS), 0)
+        assert await one.replace(ROWS) == DiffCount(len(ROWS), 0)
 
 
 async def test_a_bridge_that_was_made_anew_is_found(switch: DummySwitch) -> None:
     async with connected(switch) as one:
-        await one.driver.replace(ROWS)
+        await one.replace(ROWS)
         switch.vsctl("del-br", "br0")
         await one.until(lambda: not one.driver.connected)
         switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
         await one.until(lambda: one.driver.connected)
-        assert (await one.driver.replace(ROWS)).added == len(ROWS)
+        assert (await one.replace(ROWS)).added == len(ROWS)
         assert await one.driver.read() == ROWS
 
 
@@ -330,7 +333,7 @@ async def test_a_bridge_that_speaks_other_versions_is_named(switch: DummySwitch)
     async with watched(switch.rundir / "br0.mgmt") as one:
         await one.until(lambda: "1.4" in one.driver.unreachable_reason)
         with pytest.raises(NotReady, match=r"OpenFlow 1\.4"):
-            await one.driver.replace(ROWS)
+            await one.replace(ROWS)
         switch.vsctl("clear", "bridge", "br0", "protocols")
         await one.until(lambda: one.driver.connected)
 
@@ -385,6 +388,6 @@ def test_nonsense_is_survived(tmp_path_factory: pytest.TempPathFactory, nonsense
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await answered.wait()
             with pytest.raises(NotReady):
-                await one.driver.replace(ROWS)
+                await one.replace(ROWS)
 
     asyncio.run(talk())

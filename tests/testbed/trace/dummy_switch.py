@@ -17,6 +17,7 @@ from sdn.drivers.openflow.bridge_state import DiffCount
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.openflow.messages import UnknownFlow
 from sdn.model.flow import Flow, FlowSet
+from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
 
 T = TypeVar("T")
 
@@ -87,18 +88,18 @@ class DummySwitch:
 
     def replace(self, flows: frozenset[Flow]) -> DiffCount:
         """Load flows through the driver that the daemon uses."""
-        return asyncio.run(self._with_driver(lambda driver: driver.replace(flows)))
+        return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.NODE, FlowSet(flows))))
 
     def replace_services(self, rows: FlowSet) -> DiffCount:
         """The same for services."""
-        return asyncio.run(self._with_driver(lambda driver: driver.replace_services(rows)))
+        return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.SERVICE, rows)))
 
     def read(self) -> frozenset[Flow | UnknownFlow]:
         """Read flows back."""
         return asyncio.run(self._with_driver(lambda driver: driver.read()))
 
     async def _with_driver(self, act: Callable[[OpenFlowClient], Awaitable[T]]) -> T:
-        driver = OpenFlowClient(self.rundir / "br0.mgmt", lambda: None)
+        driver = OpenFlowClient(self.rundir / "br0.mgmt", BRIDGE_LAYOUT, lambda: None)
         running = asyncio.create_task(driver.run())
         try:
             async with asyncio.timeout(DEADLINE_SECONDS):

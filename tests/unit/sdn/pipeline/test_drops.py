@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sdn.cniserver.pod_ports import InterfaceConfig, bridge_with_ports, plan_attach
+from sdn.cniserver.pod_ports import InterfaceConfig, bridge_with_ports, names_of_pods, plan_attach
 from sdn.model.flow import Flow
 from sdn.model.host import Bridge
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.cookies import DROP_BIT
-from sdn.pipeline.drops import MISSES, drop_counters, drop_reason
+from sdn.pipeline.drops import MISS_REASONS, drop_counters, drop_reason
 from sdn.pipeline.tables import Table
 from sdn.topology import DockerNetwork, NodeNetwork, Pod, docker_subnet
 from tests.unit.sdn.examples import CLUSTER, NODE
@@ -24,6 +24,7 @@ WISH = InterfaceConfig(
 )
 BRIDGE = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [WISH]).to_attach)
 ADDRESS = NODE.first_pod
+NAMES = names_of_pods(BRIDGE)
 VIEW = NodeNetwork(
     CLUSTER,
     NODE,
@@ -38,7 +39,7 @@ def counted(**packets: int) -> dict[tuple[str, str], int]:
     rows = {
         row: packets.get(drop_reason(row).replace(" ", "_"), 0) for row in compile_flows(VIEW) if row.cookie & DROP_BIT
     }
-    return {(reason, owner): count for reason, owner, count in drop_counters(rows, {}, BRIDGE) if count}
+    return {(reason, owner): count for reason, owner, count in drop_counters(rows, {}, NAMES) if count}
 
 
 def test_every_row_that_drops_is_marked_and_no_other() -> None:
@@ -53,14 +54,14 @@ def test_what_pods_send_and_get_is_told_by_their_names() -> None:
 
 
 def test_what_no_row_matched_is_added() -> None:
-    found = {(reason, owner): count for reason, owner, count in drop_counters({}, {int(Table.DELIVER): 4}, BRIDGE)}
-    assert found == {(reason, "node"): 4 * (table == Table.DELIVER) for table, reason in MISSES.items()}
+    found = {(reason, owner): count for reason, owner, count in drop_counters({}, {int(Table.DELIVER): 4}, NAMES)}
+    assert found == {(reason, "node"): 4 * (table == Table.DELIVER) for table, reason in MISS_REASONS.items()}
 
 
 def test_rows_of_a_pod_that_has_gone_meanwhile_are_nobodys() -> None:
     rows = {row: 1 for row in compile_flows(VIEW) if reason_of_drop(row) == "other project"}
-    assert list(drop_counters(rows, {}, Bridge("br0")))[-1][1] in {"a pod that is gone", "node"}
-    assert ("other project", "a pod that is gone", 1) in drop_counters(rows, {}, None)
+    assert list(drop_counters(rows, {}, {}))[-1][1] in {"a pod that is gone", "node"}
+    assert ("other project", "a pod that is gone", 1) in drop_counters(rows, {}, {})
 
 
 def reason_of_drop(row: Flow) -> str:

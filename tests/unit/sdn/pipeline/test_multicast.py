@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from sdn.drivers.openflow.messages import Command, flow_mod
+from sdn.drivers.openflow.messages import FlowCommand, flow_mod
 from sdn.model.flow import Goto, SetField
 from sdn.pipeline.multicast import multicast_tunnel_flows
 from sdn.topology import Peer
@@ -27,7 +27,7 @@ def test_every_peer_gets_one_copy_and_no_row_is_too_long(peers: int, tables: lis
     assert [flow.table for flow in rows] == tables
     targets = [action.value for flow in rows for action in flow.actions if isinstance(action, SetField)]
     assert len(targets) == len(set(targets)) == peers
-    assert all(len(flow_mod(Command.ADD, flow, 1)) < 2**16 - 64 for flow in rows)
+    assert all(len(flow_mod(FlowCommand.ADD, flow, 1)) < 2**16 - 64 for flow in rows)
     assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 30]][: len(rows)]
 
 
