@@ -320,7 +320,7 @@ class Agent:
         The other one goes at once, even if the master is away: it may be what the master runs in.
         """
         name = namespaced_name(pod)
-        found = await self._docker.pods()
+        found = await self._docker.list_pods()
         left = {
             uid for uid, row in found.items() if (row.get(container.POD_NAMESPACE), row.get(container.POD_NAME)) == name
         }
@@ -335,7 +335,7 @@ class Agent:
 
     async def _sweep(self, wanted: set[str]) -> None:
         """What a pod left behind that was deleted while this agent was away."""
-        found = await self._docker.pods()
+        found = await self._docker.list_pods()
         on_disk = await asyncio.to_thread(runtime_pod_dir.list_pod_dirs, self._tools.host)
         for uid in on_disk | await self._tools.cgroups.known() | found.keys():
             if uid not in wanted and uid not in self._workers:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 from prometheus_client import Counter, Histogram, disable_created_metrics
 
@@ -13,7 +13,8 @@ from reconcile.errors import DriverError
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
-C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+T = TypeVar("T")
 Work = Callable[[], Awaitable[None]]
 
 POD_START_DURATION = Histogram(
@@ -35,54 +36,26 @@ OPERATION_SECONDS = Histogram(
 )
 REQUESTS = Counter("rest_client_requests_total", "Requests to the master", ["code", "host", "method"])
 
-OPERATION_NAMES = {
-    "version": "version",
-    "cgroup_driver": "status",
-    "root_dir": "status",
-    "pod_containers": "container_status",
-    "inspect": "container_status",
-    "pods": "list_containers",
-    "all_containers": "list_containers",
-    "sandboxes": "list_podsandbox",
-    "stored_images": "list_images",
-    "image_sizes": "list_images",
-    "image_id": "image_status",
-    "pull": "pull_image",
-    "remove_image": "remove_image",
-    "create": "create_container",
-    "start": "start_container",
-    "signal": "stop_container",
-    "remove": "remove_container",
-    "discard": "remove_container",
-    "execute": "exec_sync",
-    "start_exec": "exec",
-    "attach": "attach",
-}
-"""Method → what a kubelet calls such an operation."""
 
+def operation(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """Count and time the calls of a method of the Docker client under kubelet's name for the operation."""
 
-def instrumented(docker: C) -> C:
-    """The class, with these of its methods counted and timed."""
-    for method, operation in OPERATION_NAMES.items():
-        if method in vars(docker):
-            setattr(docker, method, _instrumented(vars(docker)[method], operation))
-    return docker
+    def decorate(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        @functools.wraps(method)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            began = time.monotonic()
+            OPERATIONS.labels(name).inc()
+            try:
+                return await method(*args, **kwargs)
+            except DriverError:
+                OPERATION_ERRORS.labels(name).inc()
+                raise
+            finally:
+                OPERATION_SECONDS.labels(name).observe(time.monotonic() - began)
 
+        return call
 
-def _instrumented(method: Callable[..., Awaitable[Any]], operation: str) -> Callable[..., Awaitable[Any]]:
-    @functools.wraps(method)
-    async def call(*args: Any, **kwargs: Any) -> Any:
-        began = time.monotonic()
-        OPERATIONS.labels(operation).inc()
-        try:
-            return await method(*args, **kwargs)
-        except DriverError:
-            OPERATION_ERRORS.labels(operation).inc()
-            raise
-        finally:
-            OPERATION_SECONDS.labels(operation).observe(time.monotonic() - began)
-
-    return call
+    return decorate
 
 
 class SyncTimer:

@@ -1,1 +1,1 @@
-"""The Docker Engine API (the CRI side)."""
+"""The Docker Engine API: what the container runtime interface (CRI) is to a kubelet."""

@@ -16,13 +16,13 @@ import aiohttp
 
 from node_agent.docker import process
 from node_agent.docker.http import (
-    LAST_LOOK,
-    START_SECONDS,
+    MAX_POLL_SECONDS,
+    RESPONSE_TIMEOUT_SECONDS,
     docker_request,
+    docker_session,
     docker_timeout,
     error_message,
     response_error,
-    session,
     wait_exit_code,
 )
 from node_agent.docker.wire_format import STDOUT, SYSTEM_ERROR, DockerFrameParser
@@ -30,207 +30,274 @@ from reconcile.errors import DriverError, Gone, NotReady, Refused
 from streams.stream import Stream
 from streams.upgrade import upgraded_connection
 
-MAX_OUTPUT = 10 << 10
-NOT_STARTED = 126
-PING_SECONDS = 1.0
+log = logging.getLogger(__name__)
+
+MAX_OUTPUT_BYTES = 10 << 10
+"""Output of a program that `run_exec` returns; the rest is dropped."""
+
+EXIT_CODE_CANNOT_EXECUTE = 126
+"""Exit code of a program that could not be started, as in a shell."""
+
+EXIT_CODE_CHECK_SECONDS = 1.0
+"""Time limit for the request whether a program ended, after its own time limit."""
+
+HANGUP_SECONDS = 5.0
+"""Time that a program has to end after SIGHUP, when its client has gone, before it gets SIGKILL."""
+
+ATTACH_END_SECONDS = 2.0
+"""Time after which an attachment to a container that no longer runs is closed, if Docker does not close it."""
+
+RETRY_SECONDS = 5.0
+"""Time between two attempts to kill an orphaned exec while Docker does not respond."""
+
+UPGRADE_HEADERS = {"Connection": "Upgrade", "Upgrade": "tcp"}
+
+DETACH_KEYS = ",".join(f"ctrl-^,{letter}" for letter in "unlikely")
+"""Key sequence that detaches a client from Docker. Docker delays the first key of the sequence until the second. Its
+default starts with ctrl-p, which people type.
+"""
+
+_background_tasks: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """How a program ended: its exit code, None when it had not ended in time, and the first 10 KiB of what it said."""
+    """The exit code of a program, None if it had not ended in time, and the first 10 KiB of its output."""
 
-    code: int | None
+    exit_code: int | None
     output: str = ""
-
-
-async def run_exec(socket: str, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:
-    """Run a program. One that does not end in time is left alone: Docker has no way to end it.
-
-    Its time begins when Docker says that it starts it. Raises Gone without the container, Refused when it does not run,
-    NotReady when Docker is away or hangs: then it is not the program that was too slow.
-    """
-    now, output = asyncio.get_running_loop().time, bytearray()
-    identity, starts = "", False
-    try:
-        async with asyncio.timeout(START_SECONDS) as limit, session(socket) as docker:
-            wish = {"AttachStdout": True, "AttachStderr": True, "Cmd": list(command)}
-            identity = (await docker_request(docker, "POST", f"/containers/{container}/exec", wish))["Id"]
-            async with docker.post(f"/exec/{identity}/start", json={"Detach": False, "Tty": False}) as answer:
-                limit.reschedule(now() + seconds)
-                starts = True
-                refused = await _listen(answer, output)
-            if refused:
-                return ExecResult(NOT_STARTED, refused)
-            return ExecResult(await wait_exit_code(docker, identity), _text(output))
-    except TimeoutError:
-        if not starts:
-            raise NotReady(f"Docker does not answer: the program has not begun within {START_SECONDS:g}s") from None
-        return ExecResult(await _last_look(socket, identity), _text(output))
-    except (aiohttp.ClientError, OSError) as error:
-        raise NotReady(f"Docker does not answer: {error}") from None
-
-
-async def _last_look(socket: str, identity: str) -> int | None:
-    """The exit code of a program that has ended all the same, while Docker hung; None if it still runs.
-
-    Raises NotReady when Docker does not answer.
-    """
-    async with docker_timeout(PING_SECONDS), session(socket) as docker:
-        seen = await docker_request(docker, "GET", f"/exec/{identity}/json")
-    return None if seen["Running"] or seen["ExitCode"] is None else int(seen["ExitCode"])
-
-
-async def _listen(answer: aiohttp.ClientResponse, output: bytearray) -> str:
-    """Listen to a program until it ends; why it could not be started, or nothing."""
-    if answer.status >= 400:
-        words = await error_message(answer)
-        if answer.status in {404, 409}:
-            raise (Gone if answer.status == 404 else Refused)(f"Docker: {words}")
-        return words
-    frames = DockerFrameParser()
-    async for data in answer.content.iter_any():
-        for piece in frames.cut(data):
-            output += piece.data[: MAX_OUTPUT - len(output)]
-    return ""
-
-
-def _text(output: bytearray) -> str:
-    return output.decode(errors="replace")
-
-
-log = logging.getLogger(__name__)
-
-
-class ExecJournal:
-    """Outlives an agent that is killed: the next one finds in `left` what was never crossed off.
-
-    A program is written down before it begins, so that there is none that nobody knows of; files need no order to be
-    whole, and what others run in the containers is not among them.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        """Make the directory if it is not there. Raises OSError."""
-        self._directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.left = tuple(sorted(entry.name for entry in directory.iterdir()))
-
-    def write_down(self, identity: str) -> None:
-        """It is about to begin. On a full disk it begins all the same: people look for the reason in this way."""
-        try:
-            (self._directory / identity).touch(mode=0o600)
-        except OSError as error:
-            log.warning(
-                "a program would outlive an agent that is killed", extra={"exec": identity, "error": error.strerror}
-            )
-
-    def since(self, identity: str) -> float:
-        """When it was written down, in seconds since 1970; 0 when it was not."""
-        try:
-            return (self._directory / identity).stat().st_mtime
-        except OSError:
-            return 0.0
-
-    def cross_off(self, identity: str) -> None:
-        """It has ended."""
-        try:
-            (self._directory / identity).unlink(missing_ok=True)
-        except OSError as error:
-            log.warning("a program that has ended stays noted", extra={"exec": identity, "error": error.strerror})
-
-
-UPGRADE = {"Connection": "Upgrade", "Upgrade": "tcp"}
-HANGUP_SECONDS = 5.0
-"""So long a program may take to end when who ran it has gone."""
-
-SILENT_SECONDS = 2.0
-AGAIN_SECONDS = 5.0
-DETACH_KEYS = ",".join(f"ctrl-^,{letter}" for letter in "unlikely")
-"""Docker holds back the first key of this sequence until the second: its own, ctrl-p, is one that people type."""
-
-_BACKGROUND: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalSize:
-    """Of a terminal, in characters."""
+    """Size of a terminal in characters."""
 
     width: int
     height: int
 
 
 class StreamSession(Protocol):
-    """What runs at the other end. Use it as an async context manager: leaving the block lets go of it (`leave`)."""
+    """A running program, or an attached container. An async context manager: leaving the block calls `detach`."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
     def output(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Give what it says, as it comes: STDOUT or STDERR, and bytes; with a terminal everything is STDOUT.
+        """Yield the output as it arrives: STDOUT or STDERR, and bytes. With a terminal all output is STDOUT.
 
-        To be asked for once. Who reads slowly holds it up. Raises NotReady when Docker goes away.
+        To be called once. A slow reader slows the program down. Raises NotReady if Docker goes away.
         """
         ...
 
     async def write_stdin(self, data: bytes) -> None:
-        """Send input and return when there is room for more. Raises ConnectionError when nobody reads it any more."""
+        """Send input and return when there is room for more. Raises ConnectionError if the program has gone."""
         ...
 
     async def end_stdin(self) -> None:
-        """Say that no input follows. A program with a terminal is not told: it knows no such end.
+        """Signal the end of input. Does nothing with a terminal, which has no such signal.
 
-        Docker then detaches from a container, unless it was made to have its input ended by the first who ends it.
+        Docker then detaches from a container, unless the container was created with StdinOnce.
         """
         ...
 
     async def resize(self, size: TerminalSize) -> None:
-        """Give its terminal a size; no error where there is none, or no longer."""
+        """Set the size of the terminal. It is no error if there is no terminal, or no program any more."""
         ...
 
     async def exit_code(self) -> int:
-        """How it ended; to be asked when its output has ended. Of an attached container 0: it has not ended for us.
+        """Return the exit code; to be called after the end of the output. Returns 0 for an attached container.
 
-        Raises Gone when the container was removed, NotReady when Docker does not tell.
+        Raises Gone if the container was removed, NotReady if Docker does not respond.
         """
         ...
 
-    async def leave(self) -> None:
-        """Let go, whether it has ended or not; a second time does nothing.
+    async def detach(self) -> None:
+        """Close the session. A second call does nothing.
 
-        A program that has not ended gets SIGHUP, with its process group, and after 5 seconds SIGKILL; this returns
-        when it has gone, and goes on without who is cancelled here. A container is only detached from.
+        A program that still runs gets SIGHUP, with its process group, and SIGKILL after 5 seconds. This returns when
+        the program has ended, and continues in the background if the caller is cancelled. A container keeps running.
         """
         ...
+
+
+class ExecJournal:
+    """Records running execs on disk, so that the next agent process can kill those that a killed agent left behind.
+
+    There is one empty file for each exec, named by its ID. An exec is recorded before it starts, so that none is
+    missing. Execs that other clients of Docker start in the containers are not recorded.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Create the directory if it is missing, and read the unfinished execs. Raises OSError."""
+        self._directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.unfinished = tuple(sorted(entry.name for entry in directory.iterdir()))
+        """IDs of the execs that were recorded and not removed by earlier agent processes."""
+
+    def add(self, exec_id: str) -> None:
+        """Record an exec before it starts. On a full disk it starts all the same, because people use exec to debug."""
+        try:
+            (self._directory / exec_id).touch(mode=0o600)
+        except OSError as error:
+            log.warning(
+                "exec could not be recorded; it would outlive an agent that is killed",
+                extra={"exec": exec_id, "error": error.strerror},
+            )
+
+    def added_at(self, exec_id: str) -> float:
+        """Return the time when an exec was recorded, in seconds since 1970. Returns 0 if it was not."""
+        try:
+            return (self._directory / exec_id).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def remove(self, exec_id: str) -> None:
+        """Remove an exec that has ended."""
+        try:
+            (self._directory / exec_id).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning(
+                "exec that has ended could not be removed from the journal",
+                extra={"exec": exec_id, "error": error.strerror},
+            )
+
+
+async def run_exec(socket: str, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:
+    """Run a program in a container, and wait for its end for at most `seconds` after its start.
+
+    A program that does not end in time keeps running, because Docker has no way to end it. Raises Gone if there is no
+    such container, Refused if it does not run, and NotReady if Docker does not respond: then the program was not slow.
+    """
+    now = asyncio.get_running_loop().time
+    output = bytearray()
+    exec_id = ""
+    is_starting = False
+    try:
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS) as limit, docker_session(socket) as docker:
+            config = {"AttachStdout": True, "AttachStderr": True, "Cmd": list(command)}
+            exec_id = (await docker_request(docker, "POST", f"/containers/{container}/exec", config))["Id"]
+            async with docker.post(f"/exec/{exec_id}/start", json={"Detach": False, "Tty": False}) as response:
+                limit.reschedule(now() + seconds)
+                is_starting = True
+                start_error = await _read_output(response, output)
+            if start_error:
+                return ExecResult(EXIT_CODE_CANNOT_EXECUTE, start_error)
+            return ExecResult(await wait_exit_code(docker, exec_id), _decode(output))
+    except TimeoutError:
+        if not is_starting:
+            raise NotReady(
+                f"Docker does not answer: the program has not begun within {RESPONSE_TIMEOUT_SECONDS:g}s"
+            ) from None
+        return ExecResult(await _exit_code_after_timeout(socket, exec_id), _decode(output))
+    except (aiohttp.ClientError, OSError) as error:
+        raise NotReady(f"Docker does not answer: {error}") from None
+
+
+async def start_exec(
+    socket: str,
+    container: str,
+    command: tuple[str, ...],
+    *,
+    stdin: bool,
+    tty: bool,
+    journal: ExecJournal,
+    size: TerminalSize | None = None,
+) -> StreamSession:
+    """Start a program in a running container. `size` is the size of its terminal.
+
+    A program that cannot be run writes the reason to STDOUT and ends with 126 or 127. The exec is in the journal until
+    the program has ended. Raises Gone if there is no such container, Refused if it does not run, NotReady if Docker
+    does not respond.
+    """
+    docker = docker_session(socket)
+    exec_id = ""
+    # Docker 23.0 and newer set the size before the program starts; for older versions `resize` below sets it.
+    start: dict[str, Any] = {"Tty": tty} | ({"ConsoleSize": [size.height, size.width]} if tty and size else {})
+    config = {
+        **start,
+        "AttachStdin": stdin,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Cmd": list(command),
+        "DetachKeys": DETACH_KEYS,
+    }
+    try:
+        async with docker_timeout():
+            created = await docker_request(docker, "POST", f"/containers/{container}/exec", config)
+            exec_id = created["Id"]
+            journal.add(exec_id)
+            stream = await _upgrade(docker, f"/exec/{exec_id}/start", start)
+        kind = _StreamKind(tty=tty, reads_stdin=stdin, can_end_stdin=stdin and not tty)
+        session = _ExecSession(docker, exec_id, stream, kind, journal)
+        if tty and size is not None:
+            await session.resize(size)
+    except BaseException:
+        _run_in_background(_abandon(docker, exec_id, journal))
+        raise
+    return session
+
+
+async def attach(socket: str, container: str, *, stdin: bool, stdout: bool, stderr: bool) -> StreamSession:
+    """Attach to a running container: to its output from now on, and to its input if it was created with one.
+
+    Raises Gone if there is no such container, Refused if it does not run, NotReady if Docker does not respond.
+    """
+    docker = docker_session(socket)
+    try:
+        async with docker_timeout():
+            state = await _inspect_running(docker, container)
+            path = f"/containers/{state['Id']}"
+            config = state["Config"]
+            streams = {"stdin": stdin and config["OpenStdin"], "stdout": stdout, "stderr": stderr}
+            query = "&".join(f"{name}=1" for name, is_attached in streams.items() if is_attached)
+            stream = await _upgrade(docker, f"{path}/attach?stream=1&detachKeys={DETACH_KEYS}&{query}")
+            try:
+                await _inspect_running(docker, container)
+            except (Gone, Refused):
+                # Either the end of the stream is on its way, or Docker waits for the container's next start.
+                asyncio.get_running_loop().call_later(ATTACH_END_SECONDS, stream.abort)
+    except BaseException:
+        await docker.close()
+        raise
+    kind = _StreamKind(tty=config["Tty"], reads_stdin=streams["stdin"], can_end_stdin=streams["stdin"])
+    return _AttachSession(docker, path, stream, kind)
+
+
+async def kill_orphaned_execs(socket: str, journal: ExecJournal) -> None:
+    """Kill the execs that earlier agent processes left behind, as soon as Docker responds."""
+    async with docker_session(socket) as docker:
+        await asyncio.gather(*(_kill_orphan(docker, exec_id, journal) for exec_id in journal.unfinished))
 
 
 @dataclass(frozen=True, slots=True)
 class _StreamKind:
-    """Whether it has a terminal, whether it `hears` what is written, and whether it can be told that nothing follows.
+    """Properties of a session: a terminal, whether stdin is read, and whether the end of stdin can be signalled.
 
-    A terminal cannot be closed one way: Docker would close it both ways, with the program still running.
+    A terminal has only one connection, which Docker would close in both directions while the program runs.
     """
 
     tty: bool
-    hears: bool
-    ends: bool
+    reads_stdin: bool
+    can_end_stdin: bool
 
 
 class _AttachSession:
-    """A container that goes on when it is left."""
+    """A StreamSession attached to a container, which keeps running after `detach`."""
 
     def __init__(self, docker: aiohttp.ClientSession, path: str, stream: Stream, kind: _StreamKind) -> None:
-        """`path` is what Docker calls it."""
+        """`path` is the path of the container or of the exec in Docker's API."""
         self._docker = docker
         self._path = path
         self._stream = stream
         self._kind = kind
-        self._left: asyncio.Task[None] | None = None
+        self._detaching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.leave()
+        await self.detach()
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
         frames = DockerFrameParser()
@@ -238,20 +305,20 @@ class _AttachSession:
             if self._kind.tty:
                 yield STDOUT, data
                 continue
-            for stream, pieces in groupby(frames.cut(data), key=attrgetter("stream")):
-                said = b"".join(piece.data for piece in pieces)
+            for stream, parts in groupby(frames.feed(data), key=attrgetter("stream")):
+                text = b"".join(part.data for part in parts)
                 if stream == SYSTEM_ERROR:
-                    raise NotReady(f"Docker: {said.decode(errors='replace').strip()}")
-                yield stream, said
-        if not frames.whole:
+                    raise NotReady(f"Docker: {text.decode(errors='replace').strip()}")
+                yield stream, text
+        if not frames.at_frame_boundary:
             raise NotReady("Docker went away in the middle of what the program said")
 
     async def write_stdin(self, data: bytes) -> None:
-        if self._kind.hears:
+        if self._kind.reads_stdin:
             await self._stream.write(data)
 
     async def end_stdin(self) -> None:
-        if self._kind.ends:
+        if self._kind.can_end_stdin:
             await self._stream.end()
 
     async def resize(self, size: TerminalSize) -> None:
@@ -265,18 +332,18 @@ class _AttachSession:
                 await docker_request(self._docker, "GET", f"{self._path}/json")
         return 0
 
-    async def leave(self) -> None:
-        if self._left is None:
+    async def detach(self) -> None:
+        if self._detaching is None:
             self._stream.abort()
-            self._left = _in_background(self._leave())
-        await asyncio.shield(self._left)
+            self._detaching = _run_in_background(self._close())
+        await asyncio.shield(self._detaching)
 
-    async def _leave(self) -> None:
+    async def _close(self) -> None:
         async with self._docker:
-            await self._end()
+            await self._terminate()
 
-    async def _end(self) -> None:
-        """Nothing is to be done to a container."""
+    async def _terminate(self) -> None:
+        """Do nothing, because a container keeps running."""
 
     async def _read(self) -> bytes:
         try:
@@ -286,169 +353,135 @@ class _AttachSession:
 
 
 class _ExecSession(_AttachSession):
-    """One that was started for us and must not outlive who wanted it."""
+    """A StreamSession of a program that was started for a client and must not outlive the client."""
 
     def __init__(
-        self, docker: aiohttp.ClientSession, identity: str, stream: Stream, kind: _StreamKind, started: ExecJournal
+        self, docker: aiohttp.ClientSession, exec_id: str, stream: Stream, kind: _StreamKind, journal: ExecJournal
     ) -> None:
-        super().__init__(docker, f"/exec/{identity}", stream, kind)
-        self._identity = identity
-        self._started = started
-        self._ended = False
+        super().__init__(docker, f"/exec/{exec_id}", stream, kind)
+        self._exec_id = exec_id
+        self._journal = journal
+        self._exited = False
 
     async def exit_code(self) -> int:
         try:
-            code = await wait_exit_code(self._docker, self._identity)
+            exit_code = await wait_exit_code(self._docker, self._exec_id)
         except (aiohttp.ClientError, OSError) as error:
             raise NotReady(f"Docker does not answer: {error}") from None
-        self._ended = True
-        return code
+        self._exited = True
+        return exit_code
 
-    async def _end(self) -> None:
-        if self._ended:
-            self._started.cross_off(self._identity)
+    async def _terminate(self) -> None:
+        if self._exited:
+            self._journal.remove(self._exec_id)
         else:
             with contextlib.suppress(NotReady):
-                await _kill_exec(self._docker, self._identity, self._started)
+                await _kill_exec(self._docker, self._exec_id, self._journal)
 
 
-async def start_exec(
-    socket: str,
-    container: str,
-    command: tuple[str, ...],
-    *,
-    stdin: bool,
-    tty: bool,
-    started: ExecJournal,
-    size: TerminalSize | None = None,
-) -> StreamSession:
-    """Start a program in a running container. One that cannot be run says why on STDOUT and ends with 126 or 127.
+async def _read_output(response: aiohttp.ClientResponse, output: bytearray) -> str:
+    """Append the output of a program until it ends. Returns the reason if it could not be started, else nothing."""
+    if response.status >= 400:
+        message = await error_message(response)
+        if response.status == 404:
+            raise Gone(f"Docker: {message}")
+        if response.status == 409:
+            raise Refused(f"Docker: {message}")
+        return message
+    frames = DockerFrameParser()
+    async for data in response.content.iter_any():
+        for part in frames.feed(data):
+            output += part.data[: MAX_OUTPUT_BYTES - len(output)]
+    return ""
 
-    In `started` it stands until it has ended. `size` is that of its terminal. Raises Gone without the container,
-    Refused when it does not run, NotReady when Docker is away or hangs.
+
+def _decode(output: bytearray) -> str:
+    return output.decode(errors="replace")
+
+
+async def _exit_code_after_timeout(socket: str, exec_id: str) -> int | None:
+    """Return the exit code of a program that ended in time although Docker hung; None if the program still runs.
+
+    Raises NotReady if Docker does not respond.
     """
-    docker, identity = session(socket), ""
-    # Docker from 23.0 on knows the size before the program asks for it; one before gets it when the program runs.
-    start: dict[str, Any] = {"Tty": tty} | ({"ConsoleSize": [size.height, size.width]} if tty and size else {})
-    wish = {**start, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Cmd": list(command)}
-    try:
-        async with docker_timeout():
-            made = await docker_request(
-                docker, "POST", f"/containers/{container}/exec", wish | {"DetachKeys": DETACH_KEYS}
-            )
-            identity = made["Id"]
-            started.write_down(identity)
-            stream = await _upgrade(docker, f"/exec/{identity}/start", start)
-        kind = _StreamKind(tty=tty, hears=stdin, ends=stdin and not tty)
-        program = _ExecSession(docker, identity, stream, kind, started)
-        if tty and size is not None:
-            await program.resize(size)
-    except BaseException:
-        _in_background(_abandon(docker, identity, started))
-        raise
-    return program
+    async with docker_timeout(EXIT_CODE_CHECK_SECONDS), docker_session(socket) as docker:
+        state = await docker_request(docker, "GET", f"/exec/{exec_id}/json")
+    return None if state["Running"] or state["ExitCode"] is None else int(state["ExitCode"])
 
 
-async def attach(socket: str, container: str, *, stdin: bool, stdout: bool, stderr: bool) -> StreamSession:
-    """Listen to a running container from now on, and talk to it if it was made for that. It knows of its terminal.
-
-    Raises Gone, Refused when it does not run, NotReady when Docker is away or hangs.
-    """
-    docker = session(socket)
-    try:
-        async with docker_timeout():
-            seen = await _running(docker, container)
-            path, config = f"/containers/{seen['Id']}", seen["Config"]
-            wish = {"stdin": stdin and config["OpenStdin"], "stdout": stdout, "stderr": stderr}
-            asked = "&".join(f"{name}=1" for name, wanted in wish.items() if wanted)
-            stream = await _upgrade(docker, f"{path}/attach?stream=1&detachKeys={DETACH_KEYS}&{asked}")
-            try:
-                await _running(docker, container)
-            except (Gone, Refused):
-                # Either its end is on its way, or Docker waits for somebody to start it again.
-                asyncio.get_running_loop().call_later(SILENT_SECONDS, stream.abort)
-    except BaseException:
-        await docker.close()
-        raise
-    return _AttachSession(docker, path, stream, _StreamKind(tty=config["Tty"], hears=wish["stdin"], ends=wish["stdin"]))
-
-
-async def _running(docker: aiohttp.ClientSession, container: str) -> Any:
-    seen = await docker_request(docker, "GET", f"/containers/{container}/json")
-    if not seen["State"]["Running"]:
-        raise Refused(f"container {container[:12]} is not running: it is {seen['State']['Status']}")
-    return seen
+async def _inspect_running(docker: aiohttp.ClientSession, container: str) -> Any:
+    """Return Docker's description of a container. Raises Refused if the container does not run."""
+    state = await docker_request(docker, "GET", f"/containers/{container}/json")
+    if not state["State"]["Running"]:
+        raise Refused(f"container {container[:12]} is not running: it is {state['State']['Status']}")
+    return state
 
 
 async def _upgrade(docker: aiohttp.ClientSession, path: str, body: object = None) -> Stream:
-    answer = await docker.post(path, json=body, headers=UPGRADE)
-    if answer.status == 101:
-        return upgraded_connection(answer, half_close=True)
-    async with answer:
-        raise await response_error(answer)
+    response = await docker.post(path, json=body, headers=UPGRADE_HEADERS)
+    if response.status == 101:
+        return upgraded_connection(response, half_close=True)
+    async with response:
+        raise await response_error(response)
 
 
-def _in_background(act: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Do it whatever becomes of who wanted it."""
-    task = asyncio.create_task(act)
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
+def _run_in_background(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task that runs to its end even if the caller is cancelled."""
+    task = asyncio.create_task(work)
+    _background_tasks.add(task)
+    task.add_done_callback(_background_tasks.discard)
     return task
 
 
-async def kill_orphaned_execs(socket: str, started: ExecJournal) -> None:
-    """End what an agent before this one has started and left behind, as soon as Docker answers."""
-    async with session(socket) as docker:
-        await asyncio.gather(*(_end_left(docker, identity, started) for identity in started.left))
-
-
-async def _end_left(docker: aiohttp.ClientSession, identity: str, started: ExecJournal) -> None:
+async def _kill_orphan(docker: aiohttp.ClientSession, exec_id: str, journal: ExecJournal) -> None:
     while True:
         try:
-            await _kill_exec(docker, identity, started)
+            await _kill_exec(docker, exec_id, journal)
         except NotReady:
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
         else:
             return
 
 
-async def _abandon(docker: aiohttp.ClientSession, identity: str, started: ExecJournal) -> None:
-    """Let go of a program of which nobody knows whether Docker still starts it."""
+async def _abandon(docker: aiohttp.ClientSession, exec_id: str, journal: ExecJournal) -> None:
+    """Close the connection to Docker and kill an exec that may or may not have been started."""
     async with docker:
-        if identity:
+        if exec_id:
             with contextlib.suppress(NotReady):
-                await _kill_exec(docker, identity, started)
+                await _kill_exec(docker, exec_id, journal)
 
 
-async def _kill_exec(docker: aiohttp.ClientSession, identity: str, started: ExecJournal) -> None:
-    """End a program that may run, or may still be about to, and cross it off.
+async def _kill_exec(docker: aiohttp.ClientSession, exec_id: str, journal: ExecJournal) -> None:
+    """Kill a program that runs, or that may still be starting, and remove it from the journal.
 
-    Raises NotReady when Docker does not answer: without it nobody knows which it is.
+    Raises NotReady if Docker does not respond, because the state of the program is then unknown.
     """
     with contextlib.suppress(Gone, Refused):
-        seen = await _inspect_exec(docker, identity)
-        if seen["Running"] or _runs_untracked(seen, started.since(identity)):
-            await process.hang_up(seen["Pid"], seen["ContainerID"], HANGUP_SECONDS)
-    started.cross_off(identity)
+        state = await _inspect_started(docker, exec_id)
+        if state["Running"] or _runs_untracked(state, journal.added_at(exec_id)):
+            await process.hang_up(state["Pid"], state["ContainerID"], HANGUP_SECONDS)
+    journal.remove(exec_id)
 
 
-def _runs_untracked(seen: Any, since: float) -> bool:
-    """Whether Docker says of a program that it was not run, and it runs: that is so when nobody took what it said.
+def _runs_untracked(state: Any, added_at: float) -> bool:
+    """Return whether a program runs although Docker reports that it could not be started.
 
-    One that began at another time has got its number.
+    Docker does so when the connection for its output was closed early. A process that began at another time has the
+    same process ID by chance.
     """
     return bool(
-        seen["ExitCode"] == NOT_STARTED and 0 <= process.process_start_time(seen["Pid"]) - since + 1 < START_SECONDS
+        state["ExitCode"] == EXIT_CODE_CANNOT_EXECUTE
+        and 0 <= process.process_start_time(state["Pid"]) - added_at + 1 < RESPONSE_TIMEOUT_SECONDS
     )
 
 
-async def _inspect_exec(docker: aiohttp.ClientSession, identity: str) -> Any:
-    """What Docker knows of a program that has begun, has ended, or did not begin for so long that it never will."""
+async def _inspect_started(docker: aiohttp.ClientSession, exec_id: str) -> Any:
+    """Return Docker's description of an exec that has started, has ended, or did not start in time and never will."""
     loop = asyncio.get_running_loop()
-    last = loop.time() + START_SECONDS
+    deadline = loop.time() + RESPONSE_TIMEOUT_SECONDS
     while True:
         async with docker_timeout():
-            seen = await docker_request(docker, "GET", f"/exec/{identity}/json")
-        if seen["Pid"] or seen["ExitCode"] is not None or loop.time() > last:
-            return seen
-        await asyncio.sleep(LAST_LOOK)
+            state = await docker_request(docker, "GET", f"/exec/{exec_id}/json")
+        if state["Pid"] or state["ExitCode"] is not None or loop.time() > deadline:
+            return state
+        await asyncio.sleep(MAX_POLL_SECONDS)

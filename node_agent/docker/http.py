@@ -12,15 +12,21 @@ import aiohttp
 from node_agent.docker.process import process_exists
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
-START_SECONDS = 10.0
-"""So long Docker may take to begin; that it hangs says nothing about what it was asked for."""
+RESPONSE_TIMEOUT_SECONDS = 10.0
+"""Time limit for the start of a response. A Docker that hangs tells nothing about the requested operation."""
 
-FIRST_LOOK, LAST_LOOK = 0.01, 0.25
-UNTOLD_SECONDS = 10.0
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.01, 0.25
+"""First and longest interval between two requests for a state; the interval doubles each time."""
+
+EXIT_CODE_TIMEOUT_SECONDS = 10.0
+"""Time that Docker has to report the exit code of a process that no longer exists."""
+
+TRANSIENT_ERRORS = ("connection refused", "no such host", "timeout", "unreachable")
+"""Texts in Docker's error messages that name a temporary cause outside the request."""
 
 
-def session(socket: str) -> aiohttp.ClientSession:
-    """A connection to the Docker behind a unix socket. What it waits for has no end but that of its caller."""
+def docker_session(socket: str) -> aiohttp.ClientSession:
+    """Return an HTTP client for the Docker behind a unix socket. It has no time limits; its callers set their own."""
     return aiohttp.ClientSession(
         "http://docker",
         connector=aiohttp.UnixConnector(socket),
@@ -30,8 +36,8 @@ def session(socket: str) -> aiohttp.ClientSession:
 
 
 @contextlib.asynccontextmanager
-async def docker_timeout(seconds: float = START_SECONDS) -> AsyncIterator[asyncio.Timeout]:
-    """What Docker must answer in time. In the block its silence, and that it is not there, become NotReady."""
+async def docker_timeout(seconds: float = RESPONSE_TIMEOUT_SECONDS) -> AsyncIterator[asyncio.Timeout]:
+    """Limit the time of the block. A timeout or a failed connection in the block is raised as NotReady."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield limit
@@ -42,45 +48,50 @@ async def docker_timeout(seconds: float = START_SECONDS) -> AsyncIterator[asynci
 
 
 async def docker_request(docker: aiohttp.ClientSession, method: str, path: str, body: object = None) -> Any:
-    """Docker's answer, None when it is empty. Raises Gone, Refused, NotReady with Docker's own words."""
-    async with docker.request(method, path, json=body) as answer:
-        if answer.status >= 400:
-            raise await response_error(answer)
-        return await answer.json() if answer.content_type == "application/json" else None
+    """Send a request. Returns the JSON document of the response, or None if it is empty.
 
-
-async def response_error(answer: aiohttp.ClientResponse) -> DriverError:
-    """Why Docker does not do it."""
-    words = f"Docker: {await error_message(answer)}"
-    if answer.status == 404:
-        return Gone(words)
-    passing = answer.status >= 500 and answer.status != 501
-    return (NotReady if passing else Refused)(words)
-
-
-async def error_message(answer: aiohttp.ClientResponse) -> str:
-    """What an answer says that is no success."""
-    try:
-        return str((await answer.json(content_type=None))["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {answer.status}"
-
-
-async def wait_exit_code(docker: aiohttp.ClientSession, identity: str) -> int:
-    """How a program that was run in a container has ended, as soon as Docker knows.
-
-    Its output ends a moment before that, and long before when the program has closed it. Raises NotReady when the
-    program is gone and Docker does not see it.
+    Raises Gone, Refused or NotReady with Docker's own message.
     """
-    pause, loop = FIRST_LOOK, asyncio.get_running_loop()
-    alive = loop.time()
+    async with docker.request(method, path, json=body) as response:
+        if response.status >= 400:
+            raise await response_error(response)
+        return await response.json() if response.content_type == "application/json" else None
+
+
+async def response_error(response: aiohttp.ClientResponse) -> DriverError:
+    """Return the error that a response with an error status stands for: Gone, NotReady (transient) or Refused."""
+    message = f"Docker: {await error_message(response)}"
+    if response.status == 404:
+        return Gone(message)
+    if response.status >= 500 and response.status != 501:
+        return NotReady(message)
+    return Refused(message)
+
+
+async def error_message(response: aiohttp.ClientResponse) -> str:
+    """Return Docker's message in a response with an error status, or the status if there is none."""
+    try:
+        return str((await response.json(content_type=None))["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {response.status}"
+
+
+async def wait_exit_code(docker: aiohttp.ClientSession, exec_id: str) -> int:
+    """Wait until Docker reports the exit code of an exec, and return it.
+
+    Docker reports it a moment after the end of the output, or much later if the program has closed its output. Raises
+    NotReady if the process no longer exists and Docker does not notice that.
+    """
+    loop = asyncio.get_running_loop()
+    poll_seconds = MIN_POLL_SECONDS
+    last_alive = loop.time()
     while True:
-        seen = await docker_request(docker, "GET", f"/exec/{identity}/json")
-        if not seen["Running"] and seen["ExitCode"] is not None:
-            return int(seen["ExitCode"])
-        if process_exists(seen["Pid"]):
-            alive = loop.time()
-        elif loop.time() - alive > UNTOLD_SECONDS:
-            raise NotReady(f"Docker does not tell how the program of the exec {identity[:12]} has ended")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, LAST_LOOK)
+        state = await docker_request(docker, "GET", f"/exec/{exec_id}/json")
+        if not state["Running"] and state["ExitCode"] is not None:
+            return int(state["ExitCode"])
+        if process_exists(state["Pid"]):
+            last_alive = loop.time()
+        elif loop.time() - last_alive > EXIT_CODE_TIMEOUT_SECONDS:
+            raise NotReady(f"Docker does not tell how the program of the exec {exec_id[:12]} has ended")
+        await asyncio.sleep(poll_seconds)
+        poll_seconds = min(2 * poll_seconds, MAX_POLL_SECONDS)

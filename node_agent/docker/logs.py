@@ -10,127 +10,135 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import aiohttp
 
 from api.core.log_options import NANOSECONDS, STDERR, STDOUT, PodLogOptions, nanoseconds
-from node_agent.docker.http import docker_request, docker_timeout, response_error, session
+from node_agent.docker.http import docker_request, docker_session, docker_timeout, response_error
 from node_agent.docker.wire_format import LogEntryReader, LogStreamError
 from reconcile.errors import Gone, NotReady
 
-AGAIN_SECONDS = 0.2
-"""Between two attempts to follow a log that Docker ends at once although its container runs."""
+RETRY_SECONDS = 0.2
+"""Time between two attempts to follow a log that Docker ends at once although the container runs."""
 
 
 @contextlib.asynccontextmanager
-async def stream_logs(socket: str, container: str, wish: PodLogOptions) -> AsyncIterator[AsyncIterator[bytes]]:
-    """The log of a container, running or not; `previous` is for who chooses the container.
+async def stream_logs(socket: str, container: str, options: PodLogOptions) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Read the log of a container, running or not. The caller has chosen the container, so `previous` has no effect.
 
-    Entering the block raises Gone without the container, Refused when its log driver cannot be read, NotReady when
-    Docker is away or hangs: so there is an error before there is an answer. The pieces come as they are written when
-    it is followed, until the container ends; who reads slowly holds up only itself. They raise NotReady when Docker
-    goes away. Leaving the block lets go of it.
+    Entering the block raises Gone if there is no such container, Refused if its log driver cannot be read, and NotReady
+    if Docker does not respond. So errors are known before a response to the client starts. The block gets an iterator
+    over chunks of the log; with `follow` it continues until the container ends. A slow reader delays only itself. The
+    iterator raises NotReady if Docker goes away. Leaving the block closes the request to Docker.
     """
-    async with session(socket) as docker:
+    async with docker_session(socket) as docker:
         async with docker_timeout():
-            seen = await docker_request(docker, "GET", f"/containers/{container}/json")
-        timed = wish.timestamps or wish.follow
-        entries = LogEntryReader(tty=seen["Config"]["Tty"], timed=timed, wanted=wish.timestamps)
-        source = _LogSource(docker, f"/containers/{seen['Id']}", _parameters(wish, time.time_ns(), timed=timed))
+            state = await docker_request(docker, "GET", f"/containers/{container}/json")
+        has_timestamps = options.timestamps or options.follow
+        entries = LogEntryReader(
+            tty=state["Config"]["Tty"], has_timestamps=has_timestamps, show_timestamps=options.timestamps
+        )
+        query = _query(options, time.time_ns(), timestamps=has_timestamps)
+        source = _LogSource(docker, f"/containers/{state['Id']}", query)
         await source.open()
-        async with contextlib.aclosing(_until_gone(_read(source, entries, wish))) as pieces:
-            yield pieces
+        async with contextlib.aclosing(_until_removed(_read_entries(source, entries, options))) as chunks:
+            yield chunks
 
 
 class _LogSource:
-    """What Docker sends, and sends again from a time on."""
+    """A log that Docker sends, and sends again from a given time on."""
 
     def __init__(self, docker: aiohttp.ClientSession, container: str, query: dict[str, str]) -> None:
+        """`container` is the path of the container in Docker's API."""
         self._docker = docker
         self._container = container
         self._query = query
-        self._answer: aiohttp.ClientResponse
+        self._response: aiohttp.ClientResponse
 
-    async def open(self, last: bytes = b"", *, ended: bool = False) -> None:
-        """Ask for it, or for what came with this time and after it; it is not followed when the container has ended."""
-        if last:
-            self._query = {**self._query, "since": _seconds(nanoseconds(last.decode())), "tail": "all"}
-        if ended:
+    async def open(self, since: bytes = b"", *, exited: bool = False) -> None:
+        """Request the log, or with `since` its entries from that time on. Follow it unless the container has exited."""
+        if since:
+            self._query = {**self._query, "since": _format_seconds(nanoseconds(since.decode())), "tail": "all"}
+        if exited:
             self._query.pop("follow", None)
         async with docker_timeout():
-            self._answer = await self._docker.get(f"{self._container}/logs", params=self._query)
-            if self._answer.status >= 400:
-                async with self._answer:
-                    raise await response_error(self._answer)
+            self._response = await self._docker.get(f"{self._container}/logs", params=self._query)
+            if self._response.status >= 400:
+                async with self._response:
+                    raise await response_error(self._response)
 
-    async def runs(self) -> bool:
-        """Whether more may be written. Raises Gone, NotReady."""
+    async def is_running(self) -> bool:
+        """Return whether the container runs, so that it may write more. Raises Gone or NotReady."""
         async with docker_timeout():
             state = (await docker_request(self._docker, "GET", f"{self._container}/json"))["State"]
         return bool(state["Running"])
 
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Raises NotReady when Docker goes away."""
-        async with self._answer:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes of the response as they arrive. Raises NotReady if Docker goes away."""
+        async with self._response:
             try:
-                async for data in self._answer.content.iter_any():
+                async for data in self._response.content.iter_any():
                     yield data
             except (aiohttp.ClientError, OSError) as error:
                 raise NotReady(f"Docker went away in the middle of the log: {error}") from None
 
 
-def _parameters(wish: PodLogOptions, now: int, *, timed: bool) -> dict[str, str]:
-    asked = {
-        "stdout": wish.stream != STDERR,
-        "stderr": wish.stream != STDOUT,
-        "follow": wish.follow,
-        "timestamps": timed,
+def _query(options: PodLogOptions, now: int, *, timestamps: bool) -> dict[str, str]:
+    flags = {
+        "stdout": options.stream != STDERR,
+        "stderr": options.stream != STDOUT,
+        "follow": options.follow,
+        "timestamps": timestamps,
     }
-    query = {name: "1" for name, wanted in asked.items() if wanted}
-    if wish.tail_lines is not None:
-        query["tail"] = str(wish.tail_lines)
-    since = wish.since(now)
+    query = {name: "1" for name, is_set in flags.items() if is_set}
+    if options.tail_lines is not None:
+        query["tail"] = str(options.tail_lines)
+    since = options.since(now)
     if since is not None and since > 0:
-        query["since"] = _seconds(since)
+        query["since"] = _format_seconds(since)
     return query
 
 
-def _seconds(since: int) -> str:
+def _format_seconds(since: int) -> str:
     return f"{since // NANOSECONDS}.{since % NANOSECONDS:09}"
 
 
-async def _read(source: _LogSource, entries: LogEntryReader, wish: PodLogOptions) -> AsyncGenerator[bytes, None]:
-    """Of a log that is followed, also what comes after Docker gave up, or ended before the container did.
+async def _read_entries(
+    source: _LogSource, entries: LogEntryReader, options: PodLogOptions
+) -> AsyncGenerator[bytes, None]:
+    """Yield the log up to its byte limit. A followed log is requested again if Docker ends it before the container.
 
-    When the container has ended, what is there is read once more: Docker does not always tell a last line that has no
-    end.
+    After the container has exited, the rest of the log is read once more, because Docker sometimes omits a last line
+    without a line feed.
     """
-    left, begun, ended = wish.limit_bytes, b"", not wish.follow
+    remaining = options.limit_bytes
+    start_time = b""
+    exited = not options.follow
     while True:
         try:
-            async with contextlib.aclosing(source.pieces()) as pieces:
-                async for data in pieces:
-                    piece = entries.read(data)
-                    if left is not None and left <= len(piece):
-                        yield piece[:left]
+            async with contextlib.aclosing(source.chunks()) as chunks:
+                async for data in chunks:
+                    text = entries.read(data)
+                    if remaining is not None and remaining <= len(text):
+                        yield text[:remaining]
                         return
-                    left = None if left is None else left - len(piece)
-                    if piece:
-                        yield piece
-            if ended:
-                if rest := entries.finish()[:left]:
+                    remaining = None if remaining is None else remaining - len(text)
+                    if text:
+                        yield text
+            if exited:
+                if rest := entries.finish()[:remaining]:
                     yield rest
                 return
-            ended = not await source.runs()
-            if not ended and entries.last == begun:
-                await asyncio.sleep(AGAIN_SECONDS)
-        except LogStreamError as trouble:
-            if not wish.follow or entries.last == begun:
-                raise NotReady(f"Docker: {trouble}") from None
-        begun = entries.last
+            exited = not await source.is_running()
+            if not exited and entries.last_time == start_time:
+                await asyncio.sleep(RETRY_SECONDS)
+        except LogStreamError as error:
+            if not options.follow or entries.last_time == start_time:
+                raise NotReady(f"Docker: {error}") from None
+        start_time = entries.last_time
         entries.resume()
-        await source.open(entries.last, ended=ended)
+        await source.open(entries.last_time, exited=exited)
 
 
-async def _until_gone(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """A container that is removed has said all it can."""
-    async with contextlib.aclosing(pieces):
+async def _until_removed(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Yield chunks, and end without an error when the container is removed."""
+    async with contextlib.aclosing(chunks):
         with contextlib.suppress(Gone):
-            async for piece in pieces:
-                yield piece
+            async for chunk in chunks:
+                yield chunk

@@ -11,22 +11,27 @@ from pathlib import Path
 
 
 def process_user(pid: int) -> tuple[int, int, tuple[int, ...]] | None:
-    """The uid, the gid and the groups of a process; None when there is no such process (proc_pid_status(5))."""
+    """Return uid, gid and groups of a process (proc_pid_status(5)). Returns None if there is no such process."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return None
-    told = dict(line.split(":", 1) for line in lines)
-    return int(told["Uid"].split()[0]), int(told["Gid"].split()[0]), tuple(map(int, told["Groups"].split()))
+    fields = dict(line.split(":", 1) for line in lines)
+    uid = int(fields["Uid"].split()[0])
+    gid = int(fields["Gid"].split()[0])
+    return uid, gid, tuple(map(int, fields["Groups"].split()))
 
 
 def process_exists(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Return whether there is a process with this ID."""
     return pid > 0 and Path(f"/proc/{pid}").exists()
 
 
 def process_start_time(pid: int) -> float:
-    """When a process began, in seconds since 1970; 0 when there is no such process (field 22 of proc_pid_stat(5))."""
+    """Return the start time of a process in seconds since 1970 (field 22 of proc_pid_stat(5)).
+
+    Returns 0 if there is no such process.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -35,51 +40,55 @@ def process_start_time(pid: int) -> float:
 
 
 async def hang_up(pid: int, cgroup: str, seconds: float) -> None:
-    """SIGHUP to a process and to its group if it leads one, and SIGKILL when it has not ended after so many seconds.
+    """Send SIGHUP to a process, and SIGKILL if it still runs after this many seconds.
 
-    Its control group must have `cgroup` in its name, else the number already is that of another and nothing is done.
-    Returns when it has ended, or so many seconds after SIGKILL.
+    If the process leads a process group, the signals go to the group. Does nothing if the name of the process's cgroup
+    does not contain `cgroup`, because then the process ID belongs to another process. Returns when the process has
+    ended, or this many seconds after SIGKILL.
     """
     try:
-        held = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
         for number in (signal.SIGHUP, signal.SIGKILL):
-            if not _signal(held, pid, cgroup, number):
+            if not _signal(pidfd, pid, cgroup, number):
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await _end_of(held)
+                    await _wait_for_exit(pidfd)
                 return
     finally:
-        os.close(held)
+        os.close(pidfd)
 
 
-def _signal(held: int, pid: int, cgroup: str, number: signal.Signals) -> bool:
-    """Whether it was there. The number is its own as long as it is held and has not ended."""
+def _signal(pidfd: int, pid: int, cgroup: str, number: signal.Signals) -> bool:
+    """Send a signal. Returns whether the process existed in the cgroup.
+
+    The process ID is not reused while the pidfd is open and the process has not ended.
+    """
     try:
-        inside = cgroup in Path(f"/proc/{pid}/cgroup").read_text()
-        signal.pidfd_send_signal(held, 0)
-        if inside and os.getpgid(pid) == pid:
+        in_cgroup = cgroup in Path(f"/proc/{pid}/cgroup").read_text()
+        signal.pidfd_send_signal(pidfd, 0)
+        if in_cgroup and os.getpgid(pid) == pid:
             os.killpg(pid, number)
-        elif inside:
-            signal.pidfd_send_signal(held, number)
+        elif in_cgroup:
+            signal.pidfd_send_signal(pidfd, number)
     except (ProcessLookupError, FileNotFoundError):
         return False
-    return inside
+    return in_cgroup
 
 
-async def _end_of(held: int) -> None:
+async def _wait_for_exit(pidfd: int) -> None:
     loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(held, _tell, ended)
+    exited: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(pidfd, _set_done, exited)
     try:
-        await ended
+        await exited
     finally:
-        loop.remove_reader(held)
+        loop.remove_reader(pidfd)
 
 
-def _tell(ended: asyncio.Future[None]) -> None:
-    if not ended.done():
-        ended.set_result(None)
+def _set_done(exited: asyncio.Future[None]) -> None:
+    if not exited.done():
+        exited.set_result(None)

@@ -10,74 +10,82 @@ import time
 
 import aiohttp
 
+from node_agent.docker.http import TRANSIENT_ERRORS
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullLimits
 from reconcile.errors import Gone, NotReady, Refused
 from reconcile.token_bucket import RateLimit, TokenBucket
 
-LONGEST_LINE = 1 << 20
-_AWAY = ("connection refused", "no such host", "timeout", "unreachable", "EOF", "connection reset")
-_CLOSED = re.compile(r"unexpected HTTP status: 50[234]")
+MAX_LINE_BYTES = 1 << 20
+"""Longest accepted line of Docker's progress report."""
+
+_TRANSIENT_PULL_ERRORS = (*TRANSIENT_ERRORS, "EOF", "connection reset")
+_REGISTRY_UNAVAILABLE = re.compile(r"unexpected HTTP status: 50[234]")
 
 
 class RegistryUnavailable(NotReady):
-    """The registry answers that it cannot answer now."""
+    """The registry answers with a status that says it is temporarily unavailable."""
 
 
 class ImagePuller:
-    """All pulls of one Docker, within limits: who comes too early waits for its turn."""
+    """The image pulls of one Docker, with a limit of parallel pulls and a limit of their rate."""
 
     def __init__(self, socket: str, limits: PullLimits) -> None:
         self._socket = socket
         self._limits = limits
-        self._places = asyncio.Semaphore(limits.at_once)
+        self._slots = asyncio.Semaphore(limits.max_parallel)
         self._rate_limit = RateLimit(limits.per_second, limits.burst)
         self._bucket: TokenBucket | None = None
 
-    async def fetch(self, repository: str, tag: str, credential: Credential | None) -> float:
-        """The seconds that it took once it had its turn.
+    async def pull(self, repository: str, tag: str, credential: Credential | None) -> float:
+        """Pull an image as soon as the limits allow it. Returns the seconds that the pull took, without that wait.
 
-        Raises Refused or NotReady with the registry's words, NotReady when there is no progress for too long.
+        Raises Refused or NotReady with the registry's message, and NotReady if there is no progress for too long.
         """
         self._bucket, wait = self._rate_limit.reserve(self._bucket, time.monotonic())
         await asyncio.sleep(wait)
-        async with self._places:
+        async with self._slots:
             began = time.monotonic()
-            await _pull(self._socket, repository, tag, credential, self._limits.patience)
+            await _pull(self._socket, repository, tag, credential, self._limits.progress_seconds)
             return time.monotonic() - began
 
 
-async def _pull(socket: str, repository: str, tag: str, credential: Credential | None, patience: float) -> None:
-    """Docker tells its progress in lines of JSON; an error that comes after the first stands there, under a 200."""
+async def _pull(socket: str, repository: str, tag: str, credential: Credential | None, progress_seconds: float) -> None:
+    """Pull an image. Docker reports progress as lines of JSON; errors after the first line are in them, under 200."""
     name = f"{repository}@{tag}" if ":" in tag else f"{repository}:{tag}"
-    headers = {} if credential is None else {"X-Registry-Auth": _auth(credential)}
-    limits = aiohttp.ClientTimeout(total=None, sock_read=patience)
+    headers = {} if credential is None else {"X-Registry-Auth": _auth_header(credential)}
     session = aiohttp.ClientSession(
-        "http://docker", connector=aiohttp.UnixConnector(socket), timeout=limits, read_bufsize=LONGEST_LINE
+        "http://docker",
+        connector=aiohttp.UnixConnector(socket),
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=progress_seconds),
+        read_bufsize=MAX_LINE_BYTES,
     )
     try:
         async with (
             session,
-            session.post("/images/create", params={"fromImage": repository, "tag": tag}, headers=headers) as answer,
+            session.post("/images/create", params={"fromImage": repository, "tag": tag}, headers=headers) as response,
         ):
-            if answer.status >= 400:
-                words = str((await answer.json(content_type=None)).get("message", answer.status))
-                raise _error(words, Gone if answer.status == 404 else Refused)
-            async for line in answer.content:
-                told = json.loads(line)
-                if "error" in told:
-                    raise _error(str(told["error"]), Refused)
+            if response.status >= 400:
+                message = str((await response.json(content_type=None)).get("message", response.status))
+                raise _pull_error(message, Gone if response.status == 404 else Refused)
+            async for line in response.content:
+                progress = json.loads(line)
+                if "error" in progress:
+                    raise _pull_error(str(progress["error"]), Refused)
     except TimeoutError:
-        raise NotReady(f"Cancel pulling image {name!r}: no progress for {patience:g}s") from None
+        raise NotReady(f"Cancel pulling image {name!r}: no progress for {progress_seconds:g}s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise NotReady(f"Docker does not answer: {error}") from None
 
 
-def _auth(credential: Credential) -> str:
+def _auth_header(credential: Credential) -> str:
     return base64.urlsafe_b64encode(json.dumps(credential._asdict()).encode()).decode()
 
 
-def _error(words: str, otherwise: type[Gone] | type[Refused]) -> NotReady | Gone | Refused:
-    if _CLOSED.search(words):
-        return RegistryUnavailable(f"Docker: {words}")
-    return (NotReady if any(sign in words for sign in _AWAY) else otherwise)(f"Docker: {words}")
+def _pull_error(message: str, permanent: type[Gone] | type[Refused]) -> NotReady | Gone | Refused:
+    """Return the error for Docker's message: transient errors by their text, otherwise a `permanent` one."""
+    if _REGISTRY_UNAVAILABLE.search(message):
+        return RegistryUnavailable(f"Docker: {message}")
+    if any(text in message for text in _TRANSIENT_PULL_ERRORS):
+        return NotReady(f"Docker: {message}")
+    return permanent(f"Docker: {message}")

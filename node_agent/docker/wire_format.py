@@ -7,208 +7,238 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 STDOUT, STDERR, SYSTEM_ERROR = 1, 2, 3
-"""Streams; TROUBLE is what Docker itself has to say, when it cannot go on."""
+"""Stream numbers. SYSTEM_ERROR carries an error message of Docker itself, when it cannot continue."""
 
 HEADER_BYTES = 8
 
+TTY_ENTRY_BYTES = 16 << 10
+"""Longest log entry of a container with a terminal; longer lines are several entries."""
+
+ERROR_PREFIX = b"Error grabbing logs: "
+
+MAX_TIME_BYTES = 64
+"""Longest timestamp in front of a log entry, with the space after it."""
+
+MAX_ENTRY_BYTES = 64 << 10
+"""Log entry length above which its parts are passed on before its end. Entries of Docker's own drivers are shorter."""
+
+RECENT_ENTRIES = 1024
+"""Entries that are remembered to recognise repeated ones. Docker has repeated 43 entries, one read of the file."""
+
+
+class LogStreamError(Exception):
+    """Docker ended the log with an error. The message is Docker's."""
+
 
 class FramePart(NamedTuple):
-    """Bytes of one frame; whether it `begins` with the first and `ends` with the last of them."""
+    """Bytes of one frame, and whether they include its first and its last byte."""
 
     stream: int
     data: bytes
-    begins: bool
-    ends: bool
+    is_first: bool
+    is_last: bool
+
+
+class EntrySplitter(Protocol):
+    """Splits a byte stream into parts of log entries."""
+
+    def feed(self, data: bytes) -> Iterator[FramePart]:
+        """Yield the parts in these bytes, in order. No part is empty."""
+        ...
 
 
 class DockerFrameParser:
-    """Takes frames apart, in any cuts, and keeps no bytes but those of a header.
+    """Splits a stream into frames, whatever the sizes of its chunks. It stores at most an incomplete header.
 
-    A frame is a header of eight bytes, the first being the stream and the last four the length, and the payload.
+    A frame is a header of eight bytes and a payload. The first byte of the header is the stream, the last four are the
+    length of the payload.
     """
 
     def __init__(self) -> None:
         self._header = b""
         self._stream = 0
-        self._left = 0
-        self._fresh = False
+        self._remaining = 0
+        self._at_start = False
 
     @property
-    def whole(self) -> bool:
+    def at_frame_boundary(self) -> bool:
         """Whether the last frame was complete."""
-        return not self._left and not self._header
+        return not self._remaining and not self._header
 
-    def cut(self, data: bytes) -> Iterator[FramePart]:
-        """The pieces of frames that these bytes are."""
-        at, end = 0, len(data)
-        while at < end:
-            if not self._left:
-                taken = data[at : at + HEADER_BYTES - len(self._header)]
-                self._header += taken
-                at += len(taken)
+    def feed(self, data: bytes) -> Iterator[FramePart]:
+        """Yield the parts of frames in these bytes."""
+        position = 0
+        while position < len(data):
+            if not self._remaining:
+                header_part = data[position : position + HEADER_BYTES - len(self._header)]
+                self._header += header_part
+                position += len(header_part)
                 if len(self._header) < HEADER_BYTES:
                     return
-                self._stream, self._left = self._header[0], int.from_bytes(self._header[4:])
-                self._header, self._fresh = b"", True
-            payload = data[at : at + self._left]
-            at += len(payload)
-            self._left -= len(payload)
+                self._stream = self._header[0]
+                self._remaining = int.from_bytes(self._header[4:])
+                self._header = b""
+                self._at_start = True
+            payload = data[position : position + self._remaining]
+            position += len(payload)
+            self._remaining -= len(payload)
             if payload:
-                yield FramePart(self._stream, payload, self._fresh, not self._left)
-                self._fresh = False
-
-
-ENTRY_BYTES = 16 << 10
-ERROR_PREFIX = b"Error grabbing logs: "
-LONGEST_TIME = 64
-LONGEST_ENTRY = 64 << 10
-"""Docker's own are shorter; those of other log drivers are passed on in parts."""
-
-RECENT = 1024
-"""Docker has been seen to send 43 entries again, those of one read of the file."""
-
-
-class LogStreamError(Exception):
-    """Docker gave up, in its own words."""
-
-
-class EntrySplitter(Protocol):
-    """Gives the pieces of entries that bytes are."""
-
-    def cut(self, data: bytes) -> Iterator[FramePart]:
-        """In their order, none of them empty."""
-        ...
+                yield FramePart(self._stream, payload, self._at_start, not self._remaining)
+                self._at_start = False
 
 
 class TtyEntries:
-    """Of a container with a terminal, with their times: there are no frames, an entry ends with its line or is full."""
+    """Splits the log of a container with a terminal, with timestamps, into entries.
+
+    Such a log has no frames. An entry ends with its line or after TTY_ENTRY_BYTES.
+    """
 
     def __init__(self) -> None:
-        self._head = b""
-        self._begun = False
-        self._left = 0
+        self._partial_time = b""
+        self._in_entry = False
+        self._remaining = 0
 
-    def cut(self, data: bytes) -> Iterator[FramePart]:
-        """A time that is cut is kept until the rest of it comes."""
-        data, self._head = self._head + data, b""
-        at = 0
-        while at < len(data):
-            begins = not self._begun
-            text = at
-            if begins:
-                text = data.find(b" ", at, at + LONGEST_TIME) + 1
-                if not text and len(data) - at < LONGEST_TIME:
-                    self._head = data[at:]
+    def feed(self, data: bytes) -> Iterator[FramePart]:
+        """Yield the parts of entries in these bytes. An incomplete timestamp is stored until its rest arrives."""
+        data = self._partial_time + data
+        self._partial_time = b""
+        position = 0
+        while position < len(data):
+            is_first = not self._in_entry
+            text_start = position
+            if is_first:
+                text_start = data.find(b" ", position, position + MAX_TIME_BYTES) + 1
+                if not text_start and len(data) - position < MAX_TIME_BYTES:
+                    self._partial_time = data[position:]
                     return
-                self._left = ENTRY_BYTES
-            complains = begins and data.startswith(ERROR_PREFIX, at)
-            stop = min(len(data), text + self._left)
-            line = data.find(b"\n", text, stop) + 1
-            stop = line or stop
-            self._left -= stop - text
-            self._begun = not line and self._left > 0
-            yield FramePart(SYSTEM_ERROR if complains else STDOUT, data[at:stop], begins, not self._begun)
-            at = stop
+                self._remaining = TTY_ENTRY_BYTES
+            is_error = is_first and data.startswith(ERROR_PREFIX, position)
+            end = min(len(data), text_start + self._remaining)
+            line_end = data.find(b"\n", text_start, end) + 1
+            end = line_end or end
+            self._remaining -= end - text_start
+            self._in_entry = not line_end and self._remaining > 0
+            stream = SYSTEM_ERROR if is_error else STDOUT
+            yield FramePart(stream, data[position:end], is_first, not self._in_entry)
+            position = end
 
 
 class RawEntries:
-    """Of a container with a terminal, without their times: what comes is what was written."""
+    """Passes the log of a container with a terminal, without timestamps, through as it is."""
 
-    def cut(self, data: bytes) -> Iterator[FramePart]:
-        """As it comes."""
-        yield FramePart(STDOUT, data, begins=False, ends=False)
+    def feed(self, data: bytes) -> Iterator[FramePart]:
+        """Yield these bytes as one part of standard output."""
+        yield FramePart(STDOUT, data, is_first=False, is_last=False)
 
 
 class LogEntryReader:
-    """Entries that Docker sends, with their times if `timed`, as they are to be read.
+    """Converts the log entries that Docker sends into the text of the log, without entries that Docker repeats.
 
-    `wanted` are times before lines. `last` is the time of the last entry.
+    `has_timestamps`: Docker sends a timestamp with each entry. `show_timestamps`: the text has them in front of lines.
     """
 
-    def __init__(self, *, tty: bool, timed: bool, wanted: bool) -> None:
+    def __init__(self, *, tty: bool, has_timestamps: bool, show_timestamps: bool) -> None:
+        self.last_time = b""
+        """The timestamp of the last entry."""
         self._tty = tty
-        self._timed = timed
-        self._wanted = wanted
-        self._cutter = self._new_cutter()
+        self._has_timestamps = has_timestamps
+        self._show_timestamps = show_timestamps
+        self._splitter = self._new_splitter()
         self._entry = b""
-        self._passing = self._dropping = False
-        self._open: set[int] = set()
+        self._in_long_entry = False
+        """Whether parts of an entry longer than MAX_ENTRY_BYTES are being passed on."""
+        self._skipping = False
+        """Whether the current entry is a repeated one."""
+        self._open_lines: set[int] = set()
+        """Streams whose last entry did not end its line."""
         self._recent = _RecentEntries()
-        self._parts: list[bytes] = []
-        self._again: deque[bytes] = deque()
-        self.last = b""
+        self._unfinished_parts: list[bytes] = []
+        """The last entries without a line feed; all of them have the same timestamp."""
+        self._expected_repeats: deque[bytes] = deque()
 
     def resume(self) -> None:
-        """From here on Docker begins anew, with the entries from the time of the last on."""
-        self._cutter = self._new_cutter()
-        self._entry, self._passing = b"", False
-        self._again = deque(self._parts)
+        """Prepare for a new response of Docker, which starts with the entries from the time of the last entry on."""
+        self._splitter = self._new_splitter()
+        self._entry = b""
+        self._in_long_entry = False
+        self._expected_repeats = deque(self._unfinished_parts)
 
     def read(self, data: bytes) -> bytes:
-        """What of these bytes is to be read. Raises Trouble."""
-        return b"".join(map(self._text, self._cutter.cut(data)))
+        """Return the text in these bytes. Raises LogStreamError."""
+        return b"".join(map(self._text, self._splitter.feed(data)))
 
     def finish(self) -> bytes:
-        """What is left to be read at the end of the log: a last line of a terminal that has no end."""
-        entry, self._entry = self._entry, b""
-        return self._line(STDOUT, entry) if entry and not self._is_again(entry) else b""
+        """Return the remaining text at the end of the log: a last line of a terminal without a line feed."""
+        entry = self._entry
+        self._entry = b""
+        return self._line(STDOUT, entry) if entry and not self._is_repeated_part(entry) else b""
 
-    def _new_cutter(self) -> EntrySplitter:
+    def _new_splitter(self) -> EntrySplitter:
         if not self._tty:
             return DockerFrameParser()
-        return TtyEntries() if self._timed else RawEntries()
+        return TtyEntries() if self._has_timestamps else RawEntries()
 
-    def _text(self, piece: FramePart) -> bytes:
-        if piece.stream == SYSTEM_ERROR:
-            raise LogStreamError(piece.data.decode(errors="replace").strip())
-        if not self._timed:
-            return piece.data
-        if self._passing:
-            self._passing = not piece.ends
-            return b"" if self._dropping else self._noted(piece.stream, piece.data)
-        self._entry += piece.data
-        if not piece.ends and len(self._entry) < LONGEST_ENTRY:
+    def _text(self, part: FramePart) -> bytes:
+        if part.stream == SYSTEM_ERROR:
+            raise LogStreamError(part.data.decode(errors="replace").strip())
+        if not self._has_timestamps:
+            return part.data
+        if self._in_long_entry:
+            self._in_long_entry = not part.is_last
+            if self._skipping:
+                return b""
+            self._track_line_end(part.stream, part.data)
+            return part.data
+        self._entry += part.data
+        if not part.is_last and len(self._entry) < MAX_ENTRY_BYTES:
             return b""
-        entry, self._entry, self._passing = self._entry, b"", not piece.ends
-        self._dropping = self._recent.knows(entry) if entry.endswith(b"\n") else self._is_again(entry)
-        return b"" if self._dropping else self._line(piece.stream, entry)
+        entry = self._entry
+        self._entry = b""
+        self._in_long_entry = not part.is_last
+        self._skipping = self._recent.is_repeated(entry) if entry.endswith(b"\n") else self._is_repeated_part(entry)
+        return b"" if self._skipping else self._line(part.stream, entry)
 
-    def _is_again(self, part: bytes) -> bool:
-        """Parts of one line have one time, so that two that are alike may both be meant, unless Docker began anew."""
-        if self._again and self._again[0] == part:
-            self._again.popleft()
+    def _is_repeated_part(self, part: bytes) -> bool:
+        """Return whether Docker repeats this part of a line after `resume`, and remember the part otherwise.
+
+        Parts of one line have the same timestamp, so two equal parts may both be genuine.
+        """
+        if self._expected_repeats and self._expected_repeats[0] == part:
+            self._expected_repeats.popleft()
             return True
         time, _, _ = part.partition(b" ")
-        if self._parts and not self._parts[0].startswith(time + b" "):
-            self._parts.clear()
-        self._parts.append(part)
+        if self._unfinished_parts and not self._unfinished_parts[0].startswith(time + b" "):
+            self._unfinished_parts.clear()
+        self._unfinished_parts.append(part)
         return False
 
     def _line(self, stream: int, entry: bytes) -> bytes:
-        self.last, _, text = entry.partition(b" ")
-        begins = stream not in self._open
-        self._noted(stream, text)
-        return entry if self._wanted and begins else text
+        self.last_time, _, text = entry.partition(b" ")
+        starts_line = stream not in self._open_lines
+        self._track_line_end(stream, text)
+        return entry if self._show_timestamps and starts_line else text
 
-    def _noted(self, stream: int, text: bytes) -> bytes:
-        (self._open.discard if text.endswith(b"\n") else self._open.add)(stream)
-        return text
+    def _track_line_end(self, stream: int, text: bytes) -> None:
+        if text.endswith(b"\n"):
+            self._open_lines.discard(stream)
+        else:
+            self._open_lines.add(stream)
 
 
 class _RecentEntries:
-    """The entries that came last, with their times."""
+    """Hashes of the last entries, which include their timestamps."""
 
     def __init__(self) -> None:
         self._order: deque[int] = deque()
-        self._known: set[int] = set()
+        self._hashes: set[int] = set()
 
-    def knows(self, entry: bytes) -> bool:
-        """Whether it is one of them; from now on it is."""
-        mark = hash(entry)
-        if mark in self._known:
+    def is_repeated(self, entry: bytes) -> bool:
+        """Return whether this entry was read recently, and remember the entry."""
+        entry_hash = hash(entry)
+        if entry_hash in self._hashes:
             return True
-        self._known.add(mark)
-        self._order.append(mark)
-        if len(self._order) > RECENT:
-            self._known.discard(self._order.popleft())
+        self._hashes.add(entry_hash)
+        self._order.append(entry_hash)
+        if len(self._order) > RECENT_ENTRIES:
+            self._hashes.discard(self._order.popleft())
         return False

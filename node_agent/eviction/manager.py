@@ -173,7 +173,7 @@ class EvictionManager:
         return [await self._usage(worker.pod) for worker in self._pods().values() if matters(worker.pod)]
 
     async def _usage(self, pod: Pod) -> ranking.PodUsage:
-        found = await self._docker.pod_containers(pod.metadata.uid)
+        found = await self._docker.list_pod_containers(pod.metadata.uid)
         taken = await self._disks.look(pod, found)
         on_disk = {one.name for one in pod.spec.volumes if one.empty_dir is not None and not is_in_memory(one)}
         volumes = {name: row for name, row in taken.volumes.items() if name in on_disk}

@@ -174,7 +174,7 @@ class ImageGC:
             await self._remove(image)
 
     async def _unused_images(self) -> tuple[StoredImage, ...]:
-        images, now = await self._docker.stored_images(), _now()
+        images, now = await self._docker.list_images(), _now()
         uses = await asyncio.to_thread(read_image_uses, self._record)
         uses = update_uses(uses, images, await self._docker.images_in_use(), now)
         await asyncio.to_thread(write_image_uses, self._record, uses)

@@ -19,10 +19,10 @@ class PullLimits:
     A pull of which nothing was heard for `patience` seconds is given up.
     """
 
-    at_once: int = 1
+    max_parallel: int = 1
     per_second: float = 5.0
     burst: int = 10
-    patience: float = 60.0
+    progress_seconds: float = 60.0
 
 
 DEFAULT_LIMITS = PullLimits()

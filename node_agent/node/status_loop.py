@@ -58,7 +58,7 @@ class RuntimeHealthCheck:
         return finished.result()
 
     async def _read(self) -> tuple[str, tuple[ContainerImage, ...]]:
-        return await self._docker.version(), await self._docker.image_sizes()
+        return await self._docker.version(), await self._docker.list_named_images()
 
 
 class NodeStatusLoop:

@@ -288,7 +288,7 @@ class PodWorker:
             log.info("pod", extra={"pod": self._name, "actions": actions})
             self._tools.cache.invalidate(self._uid)
         for one in actions.kill:
-            await self._tools.docker.signal(one.id, "SIGKILL")
+            await self._tools.docker.kill(one.id, "SIGKILL")
         for one in actions.retire:
             self._memory.retired |= {one.id} - self._lifecycle.progress.condemned.keys()
             now = self._clock()
@@ -356,7 +356,7 @@ class PodWorker:
         self._memory.address = self._memory.attached = ""
 
     async def _remove(self, one: RuntimeContainer) -> None:
-        await (self._tools.docker.discard if one.unborn else self._tools.docker.remove)(one.id)
+        await (self._tools.docker.remove_unstarted if one.unborn else self._tools.docker.remove)(one.id)
 
     async def _attach(self, sandbox: RuntimeContainer) -> None:
         if self._memory.attached == sandbox.id:
@@ -366,7 +366,7 @@ class PodWorker:
         except DriverError as error:
             if isinstance(error, Gone):
                 log.warning("sandbox is cut off", extra={"pod": self._name, "error": error})
-                await self._tools.docker.signal(sandbox.id, "SIGKILL")
+                await self._tools.docker.kill(sandbox.id, "SIGKILL")
                 self._tools.cache.invalidate(self._uid)
             self._sandbox_failed(f"network: {error}")
             raise
@@ -434,7 +434,7 @@ class PodWorker:
         for identity in seen.sandbox_ids:
             await self._tools.network.detach(identity)
         for one in actions.kill:
-            await self._tools.docker.signal(one.id, "SIGKILL")
+            await self._tools.docker.kill(one.id, "SIGKILL")
             self._tools.cache.invalidate(self._uid)
         self._memory.attached = ""
         await self._volumes.take_down()

@@ -98,13 +98,15 @@ class Prober:
 
     async def _execute(self, command: tuple[str, ...], target: ProbeTarget, seconds: float) -> ProbeAnswer:
         try:
-            done = await self._docker.execute(target.container, command, seconds)
+            done = await self._docker.exec(target.container, command, seconds)
         except DriverError as error:
             return ProbeAnswer(None, str(error))
-        if done.code is None:
+        if done.exit_code is None:
             return ProbeAnswer(False, f'command "{" ".join(command)}" timed out after {seconds:g}s')
         return (
-            ProbeAnswer(True) if done.code == 0 else ProbeAnswer(False, done.output.strip() or f"exit code {done.code}")
+            ProbeAnswer(True)
+            if done.exit_code == 0
+            else ProbeAnswer(False, done.output.strip() or f"exit code {done.exit_code}")
         )
 
     async def _get(self, action: HTTPGetAction, target: ProbeTarget, seconds: float, agent: str) -> ProbeAnswer:

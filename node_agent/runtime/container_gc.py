@@ -76,7 +76,7 @@ class ContainerGC:
 
     async def collect(self) -> None:
         """Remove the dead containers that the policy does not keep. Raises DriverError."""
-        containers = await self._docker.all_containers()
+        containers = await self._docker.list_containers()
         for container in containers_to_remove(containers, self._policy, datetime.now(UTC), self._pods):
             fields = {"container": container.name, "uid": container.uid, "id": container.id[:12]}
             log.info("removing dead container", extra=fields)
@@ -102,6 +102,6 @@ class SandboxGC:
         attached = await self._network.sandboxes()
         if not attached:
             return
-        for sandbox in sorted(attached - await self._docker.sandboxes()):
+        for sandbox in sorted(attached - await self._docker.list_sandboxes()):
             log.info("detaching lost sandbox", extra={"sandbox": sandbox[:12]})
             await self._network.detach(sandbox)

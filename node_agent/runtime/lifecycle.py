@@ -174,14 +174,14 @@ class ContainerLifecycle:
             self._begin(mark, hook, ProbeTarget(one.id, address, {}))
         elif step is StopStep.SIGNAL:
             log.info("asking to stop", extra={"uid": self._uid, "container": one.name})
-            await self._docker.signal(one.id, one.stop_signal)
+            await self._docker.kill(one.id, one.stop_signal)
             if self._cut_off(mark):
                 self._voice.tell(
                     "FailedPreStopHook", "PreStopHook failed: it took longer than there was time", one.name
                 )
             self._stops[one.id] = replace(stop, signalled=True, hooked_at=now if stop.hooking else stop.hooked_at)
         elif step is StopStep.KILL:
-            await self._docker.signal(one.id, "SIGKILL")
+            await self._docker.kill(one.id, "SIGKILL")
             self._stops[one.id] = replace(stop, signalled=True)
             return None
         return again

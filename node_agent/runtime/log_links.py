@@ -133,7 +133,7 @@ class LogLinker:
 
     async def update_links(self) -> None:
         """Create the links of new containers, and remove those of containers that are gone. Raises DriverError."""
-        containers = await self._docker.all_containers()
+        containers = await self._docker.list_containers()
         links = await asyncio.to_thread(existing_links, self._dirs)
         for container in missing_links(self._dirs, containers, links):
             await self._link(container.id)

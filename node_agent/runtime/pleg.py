@@ -45,7 +45,7 @@ class PodCache:
         if not entry.is_valid:
             entry.is_valid = True  # Set before the request, so that an event that arrives meanwhile invalidates it.
             try:
-                entry.pod = group_containers(await self._docker.pod_containers(uid))
+                entry.pod = group_containers(await self._docker.list_pod_containers(uid))
             except BaseException:
                 entry.is_valid = False
                 raise
@@ -97,13 +97,13 @@ class Pleg:
 
     async def watch_events(self) -> None:
         """Follow Docker's event stream until cancelled."""
-        await self._docker.follow(self._pod_changed, self._stream_began)
+        await self._docker.watch_events(self._pod_changed, self._stream_began)
 
     async def relist(self) -> None:
         """Compare the cache with a list of all containers. Raises DriverError."""
         with RELIST_DURATION.time():
             states: defaultdict[str, dict[str, str]] = defaultdict(dict)
-            for container in await self._docker.all_containers():
+            for container in await self._docker.list_containers():
                 states[container.uid][container.id] = container.state
             for uid in self._cache.uids:
                 if self._cache.differs(uid, states[uid]):

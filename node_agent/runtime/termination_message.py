@@ -47,4 +47,4 @@ class TerminationMessages:
         said = await asyncio.to_thread(pod_dir.read_tail, path, room)
         if said or wish.termination_message_policy != "FallbackToLogsOnError" or ended.succeeded:
             return said
-        return await self._docker.log_end(ended.id, LOG_LINES, min(MAX_LOG_BYTES, room))
+        return await self._docker.log_tail(ended.id, LOG_LINES, min(MAX_LOG_BYTES, room))

@@ -159,7 +159,7 @@ class ExecHandlers:
     async def _start(
         self, container: RuntimeContainer, words: tuple[str, ...], *, stdin: bool, tty: bool
     ) -> StreamSession:
-        return await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty, started=self._started)
+        return await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty, journal=self._started)
 
     async def _running(self, http: web.Request, otherwise: str = NOT_FOUND) -> tuple[Pod, RuntimeContainer]:
         """The container of the path. Raises Gone without the pod, Refused in these words when it does not run."""

@@ -98,7 +98,7 @@ class DiskUsageScanner:
         """What the pod with these containers takes now. Raises DriverError."""
         uid, containers = pod.metadata.uid, [one for one in found if not one.is_sandbox]
         hidden = any(not one.layer for one in containers)
-        written = await self._docker.written_bytes(uid) if hidden else {}
+        written = await self._docker.writable_layer_sizes(uid) if hidden else {}
         self._known[uid] = disk = await asyncio.to_thread(self._walk, pod, containers, written)
         return disk
 

@@ -22,7 +22,7 @@ from aiohttp import web
 from lab import images
 from lab.process import run
 from node_agent.docker.client import DockerClient, LogLimits
-from node_agent.docker.exec import MAX_OUTPUT, ExecResult
+from node_agent.docker.exec import MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
 from node_agent.runtime import container as label
 from node_agent.runtime.container import RuntimeContainer
@@ -85,22 +85,22 @@ async def test_a_container_goes_from_created_to_running_to_gone(driver: DockerCl
     assert runs.pid > 0
     assert runs.started_at is not None
     assert runs.finished_at is None
-    assert await driver.pod_containers(uid) == [runs]
-    assert identity in await driver.sandboxes()
-    assert (await driver.pods())[uid][label.POD_NAME] == "web"
+    assert await driver.list_pod_containers(uid) == [runs]
+    assert identity in await driver.list_sandboxes()
+    assert (await driver.list_pods())[uid][label.POD_NAME] == "web"
     await driver.remove(identity)
-    assert await driver.pod_containers(uid) == []
-    assert uid not in await driver.pods()
-    assert identity not in await driver.sandboxes()
+    assert await driver.list_pod_containers(uid) == []
+    assert uid not in await driver.list_pods()
+    assert identity not in await driver.list_sandboxes()
 
 
 async def test_sandboxes_are_listed_without_the_containers_in_them(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
-    [network] = [one.id for one in await driver.pod_containers(uid) if one.is_sandbox]
-    await driver.signal(network, "SIGKILL")
+    [network] = [one.id for one in await driver.list_pod_containers(uid) if one.is_sandbox]
+    await driver.kill(network, "SIGKILL")
     await until(driver, network, lambda one: not one.running)
-    assert network in await driver.sandboxes()
-    assert identity not in await driver.sandboxes()
+    assert network in await driver.list_sandboxes()
+    assert identity not in await driver.list_sandboxes()
 
 
 async def test_a_container_that_ends_says_how_and_when(driver: DockerClient, uid: str) -> None:
@@ -118,7 +118,7 @@ async def test_a_program_that_is_not_there_is_refused_and_leaves_a_container_tha
 ) -> None:
     with pytest.raises(Refused, match="/nowhere"):
         await started(driver, uid, ("/nowhere",))
-    [seen] = [one for one in await driver.pod_containers(uid) if not one.is_sandbox]
+    [seen] = [one for one in await driver.list_pod_containers(uid) if not one.is_sandbox]
     assert (seen.state, seen.exit_code, seen.unborn, seen.ended) == ("created", 127, False, True)
     assert (seen.started_at, seen.finished_at) == (None, None)
     assert "/nowhere" in seen.error
@@ -129,7 +129,7 @@ async def test_a_polite_program_ends_when_asked_to(driver: DockerClient, uid: st
 
     async with asyncio.timeout(DEADLINE_SECONDS):
         while (await driver.inspect(identity)).running:
-            await driver.signal(identity, "SIGTERM")  # again and again: the first may come before the trap is set
+            await driver.kill(identity, "SIGTERM")  # again and again: the first may come before the trap is set
     assert (await driver.inspect(identity)).exit_code == 5
 
 
@@ -143,18 +143,18 @@ async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(d
 
 async def test_a_deaf_program_ends_when_killed(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
-    await driver.signal(identity, "SIGTERM")
+    await driver.kill(identity, "SIGTERM")
     assert (await driver.inspect(identity)).running
-    await driver.signal(identity, "SIGKILL")
+    await driver.kill(identity, "SIGKILL")
     assert (await until(driver, identity, lambda one: not one.running)).exit_code == 137
 
 
 async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
     await until(driver, identity, lambda one: not one.running)
-    await driver.signal(identity, "SIGTERM")
+    await driver.kill(identity, "SIGTERM")
     await driver.remove(identity)
-    await driver.signal(identity, "SIGTERM")
+    await driver.kill(identity, "SIGTERM")
     await driver.remove(identity)
     with pytest.raises(Gone):
         await driver.inspect(identity)
@@ -165,17 +165,17 @@ async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(d
 async def test_a_running_container_is_removed_with_its_program(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     await driver.remove(identity)
-    assert [one.name for one in await driver.pod_containers(uid)] == ["POD"]
+    assert [one.name for one in await driver.list_pod_containers(uid)] == ["POD"]
 
 
 async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
-    await driver.discard(identity)
-    await driver.discard(identity)
-    assert await driver.pod_containers(uid) == []
+    await driver.remove_unstarted(identity)
+    await driver.remove_unstarted(identity)
+    assert await driver.list_pod_containers(uid) == []
     network = await running_sandbox(driver, uid)
     with pytest.raises(Refused, match="cannot remove a running container"):
-        await driver.discard(network)
+        await driver.remove_unstarted(network)
     assert (await driver.inspect(network)).running
 
 
@@ -184,7 +184,7 @@ async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_runni
 ) -> None:
     first = await driver.create(sandbox(uid))
     second = await driver.create(sandbox(uid))
-    assert [one.id for one in await driver.pod_containers(uid)] == [second] != [first]
+    assert [one.id for one in await driver.list_pod_containers(uid)] == [second] != [first]
     await driver.start(second)
     with pytest.raises(Refused):
         await driver.create(sandbox(uid))
@@ -213,14 +213,14 @@ async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: 
         name = f"k8s_POD_web_red_{uid}_0"
         made = driver.held[second].spec.name if isinstance(driver, FakeDocker) else name_of(driver, second)
         assert re.fullmatch(f"{name}_[0-9a-f]{{8}}", made)
-        assert {one.id for one in await driver.pod_containers(uid)} >= {second}
+        assert {one.id for one in await driver.list_pod_containers(uid)} >= {second}
     finally:
         if held != Path("/dev/null"):
             run("chattr", "-i", str(held))
 
 
 def name_of(driver: DockerClient, identity: str) -> str:
-    return str(driver._connected().inspect_container(identity)["Name"]).removeprefix("/")
+    return str(driver._api_client().inspect_container(identity)["Name"]).removeprefix("/")
 
 
 async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: DockerClient, uid: str) -> None:
@@ -252,7 +252,7 @@ async def test_images_are_here_or_not_or_have_no_possible_name(driver: DockerCli
 async def test_images_are_listed_and_removed_unless_a_container_has_them(driver: DockerClient, uid: str) -> None:
     await add_image(driver, "podlane/extra:1")
     extra = await driver.image_id("podlane/extra:1")
-    [image] = [one for one in await driver.stored_images() if one.id == extra]
+    [image] = [one for one in await driver.list_images() if one.id == extra]
     assert image.names == ("podlane/extra:1",)
     network = await running_sandbox(driver, uid)
     identity = await driver.create(container(uid, extra, network, DEAF))
@@ -263,7 +263,7 @@ async def test_images_are_listed_and_removed_unless_a_container_has_them(driver:
     assert extra not in await driver.images_in_use()
     await driver.remove_image(image)
     await driver.remove_image(image)
-    assert image not in await driver.stored_images()
+    assert image not in await driver.list_images()
     with pytest.raises(Gone):
         await driver.image_id("podlane/extra:1")
 
@@ -271,7 +271,7 @@ async def test_images_are_listed_and_removed_unless_a_container_has_them(driver:
 async def test_all_containers_tell_of_the_dead_how_they_ended(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
     dead = await until(driver, identity, lambda one: not one.running)
-    found = {one.id: one for one in await driver.all_containers() if one.uid == uid}
+    found = {one.id: one for one in await driver.list_containers() if one.uid == uid}
     assert found[identity] == dead
     [network] = [one for one in found.values() if one.is_sandbox]
     assert (network.running, network.labels[label.POD_NAME]) == (True, "web")
@@ -287,7 +287,7 @@ async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: Dock
 
 
 async def test_images_are_listed_with_their_names_and_sizes(driver: DockerClient) -> None:
-    found = {name: image.size_bytes for image in await driver.image_sizes() for name in image.names}
+    found = {name: image.size_bytes for image in await driver.list_named_images() for name in image.names}
     assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= found.keys()
     assert all(size > 0 for size in found.values())
 
@@ -306,11 +306,11 @@ async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: D
             while await heard.get() != uid:
                 pass
 
-    following = asyncio.create_task(driver.follow(heard.put_nowait, connected.set))
+    following = asyncio.create_task(driver.watch_events(heard.put_nowait, connected.set))
     async with asyncio.timeout(DEADLINE_SECONDS):
         await connected.wait()
     identity = await driver.create(sandbox(uid))
-    for act in (driver.start(identity), driver.signal(identity, "SIGKILL"), driver.remove(identity)):
+    for act in (driver.start(identity), driver.kill(identity, "SIGKILL"), driver.remove(identity)):
         await act
         await next_of_ours()
     following.cancel()
@@ -318,17 +318,17 @@ async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: D
 
 async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
-    assert await driver.execute(identity, ("echo", "all", "is well"), 10) == ExecResult(0, "all is well\n")
-    assert (await driver.execute(identity, ("sh", "-c", "exit 3"), 10)).code == 3
-    absent = await driver.execute(identity, ("/nowhere",), 10)
-    assert absent.code in {126, 127}
+    assert await driver.exec(identity, ("echo", "all", "is well"), 10) == ExecResult(0, "all is well\n")
+    assert (await driver.exec(identity, ("sh", "-c", "exit 3"), 10)).exit_code == 3
+    absent = await driver.exec(identity, ("/nowhere",), 10)
+    assert absent.exit_code in {126, 127}
     assert "/nowhere" in absent.output
     assert (await driver.inspect(identity)).running
 
 
 async def test_a_program_run_inside_that_does_not_end_is_left_alone_in_time(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
-    assert (await driver.execute(identity, DEAF, 0.3)).code is None
+    assert (await driver.exec(identity, DEAF, 0.3)).exit_code is None
     assert (await driver.inspect(identity)).running
 
 
@@ -336,20 +336,20 @@ async def test_nothing_is_run_inside_what_does_not_run(driver: DockerClient, uid
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
     await until(driver, identity, lambda one: not one.running)
     with pytest.raises(Refused, match="not running"):
-        await driver.execute(identity, ("echo",), 10)
+        await driver.exec(identity, ("echo",), 10)
     await driver.remove(identity)
     with pytest.raises(Gone):
-        await driver.execute(identity, ("echo",), 10)
+        await driver.exec(identity, ("echo",), 10)
 
 
 async def test_the_end_of_what_was_written(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "echo one; echo two; echo three; exit 1"))
     await until(driver, identity, lambda one: not one.running)
-    assert await driver.log_end(identity, 80, 2048) == "one\ntwo\nthree\n"
-    assert await driver.log_end(identity, 2, 2048) == "two\nthree\n"
-    assert await driver.log_end(identity, 2, 6) == "three\n"
+    assert await driver.log_tail(identity, 80, 2048) == "one\ntwo\nthree\n"
+    assert await driver.log_tail(identity, 2, 2048) == "two\nthree\n"
+    assert await driver.log_tail(identity, 2, 6) == "three\n"
     with pytest.raises(Gone):
-        await driver.log_end("nobody", 2, 6)
+        await driver.log_tail("nobody", 2, 6)
 
 
 # --- what only the real one can show ----------------------------------------------------------------------------------
@@ -395,11 +395,11 @@ async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tupl
 async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, DEAF)
-    chatty = await real.execute(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
-    assert (chatty.code, len(chatty.output), chatty.output[:4]) == (4, MAX_OUTPUT, "y\ny\n")
-    both = await real.execute(identity, ("sh", "-c", "echo out; echo err >&2; printf '\\377'"), 10)
+    chatty = await real.exec(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
+    assert (chatty.exit_code, len(chatty.output), chatty.output[:4]) == (4, MAX_OUTPUT_BYTES, "y\ny\n")
+    both = await real.exec(identity, ("sh", "-c", "echo out; echo err >&2; printf '\\377'"), 10)
     assert sorted(both.output) == sorted("out\nerr\n\ufffd")
-    partly = await real.execute(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
+    partly = await real.exec(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
     assert partly == ExecResult(None, "begun\n")
     real.close()
 
@@ -575,7 +575,7 @@ async def test_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
     log = Path((await until(real, identity, lambda one: not one.running)).log_path)
     kept = sorted(log.parent.glob(f"{log.name}*"))
     assert [path.name for path in kept] == [log.name, f"{log.name}.1"]
-    assert all(path.stat().st_size < 2 * LOGS.bytes for path in kept)
+    assert all(path.stat().st_size < 2 * LOGS.max_bytes for path in kept)
     real.close()
 
 
@@ -583,10 +583,10 @@ async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     await add_image(real, "podlane/first:1", "podlane/second:1")
     identity = await real.image_id("podlane/first:1")
-    [image] = [one for one in await real.stored_images() if one.id == identity]
+    [image] = [one for one in await real.list_images() if one.id == identity]
     assert sorted(image.names) == ["podlane/first:1", "podlane/second:1"]
     await real.remove_image(image)
-    assert identity not in {one.id for one in await real.stored_images()}
+    assert identity not in {one.id for one in await real.list_images()}
     assert Path(await real.root_dir()) == dockerd.root / "data"
     real.close()
 
@@ -596,9 +596,9 @@ async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid
     work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
     identity = await started(real, uid, ("sh", "-c", work))
     seen = await until(real, identity, lambda one: bool(one.log_path) and disk.log_usage(one.log_path)[0] > 0)
-    written = await real.written_bytes(uid)
+    written = await real.writable_layer_sizes(uid)
     assert written[identity] >= 3_000_000
-    assert sorted(written) == sorted(one.id for one in await real.pod_containers(uid))
+    assert sorted(written) == sorted(one.id for one in await real.list_pod_containers(uid))
     size, inodes = disk.directory_usage(Path(seen.layer))
     assert size >= 3_000_000
     assert inodes > 1
@@ -633,7 +633,7 @@ async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: s
     spec = sandbox(uid)
     foreign = {key: value for key, value in spec.labels.items() if key != label.ATTEMPT}
     identity = await real.create(replace(spec, labels=foreign))
-    assert uid not in await real.pods()
+    assert uid not in await real.list_pods()
     await real.remove(identity)
     real.close()
 
@@ -704,8 +704,8 @@ async def test_what_a_container_mounts_reaches_the_host_if_it_asks_to(dockerd: D
     identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
     await real.start(identity)
     for place in ("/both/later", "/own/later"):
-        made = await real.execute(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
-        assert made.code == 0, made
+        made = await real.exec(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
+        assert made.exit_code == 0, made
     assert [point for point in mounts.mount_points(shared) if point != shared] == [shared / "later"]
     private = shared.parent
     with pytest.raises(Refused, match="not a shared mount"):
@@ -721,7 +721,7 @@ async def test_docker_may_go_and_come_back() -> None:
     process = daemon.start()
     real = DockerClient(str(daemon.socket), LOGS)
     connected: asyncio.Queue[None] = asyncio.Queue()
-    following = asyncio.create_task(real.follow(lambda _: None, lambda: connected.put_nowait(None)))
+    following = asyncio.create_task(real.watch_events(lambda _: None, lambda: connected.put_nowait(None)))
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
             await connected.get()
@@ -742,7 +742,7 @@ async def test_docker_may_go_and_come_back() -> None:
 
 
 async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd: Dockerd, uid: str) -> None:
-    real = DockerClient(str(dockerd.socket), LOGS, answer_seconds=1)
+    real = DockerClient(str(dockerd.socket), LOGS, timeout_seconds=1)
     identity = await started(real, uid, DEAF)
     daemon = psutil.Process(int((dockerd.root / "pid").read_text()))
     daemon.suspend()
@@ -750,14 +750,14 @@ async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd
         with pytest.raises(NotReady, match="does not answer"):
             await real.version()
         with pytest.raises(NotReady, match="does not answer"):
-            await real.execute(identity, ("true",), 0.1)
-        begun = asyncio.create_task(real.execute(identity, ("true",), 0.5))
+            await real.exec(identity, ("true",), 0.1)
+        begun = asyncio.create_task(real.exec(identity, ("true",), 0.5))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(begun), 1.0)
     finally:
         daemon.resume()
     assert await begun == ExecResult(0), "its time began when Docker came back"
-    assert await real.execute(identity, ("true",), DEADLINE_SECONDS) == ExecResult(0)
+    assert await real.exec(identity, ("true",), DEADLINE_SECONDS) == ExecResult(0)
     real.close()
 
 
@@ -766,7 +766,7 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="does not answer"):
         await real.version()
     with pytest.raises(NotReady, match="does not answer"):
-        await real.execute("any", ("true",), 5)
+        await real.exec("any", ("true",), 5)
     real.close()
 
 
@@ -774,7 +774,7 @@ async def test_the_newest_api_that_docker_offers_is_spoken(dockerd: Dockerd) -> 
     real = DockerClient(str(dockerd.socket), LOGS)
     assert await real.version()
     offered = run("docker", "-H", f"unix://{dockerd.socket}", "version", "--format", "{{.Server.APIVersion}}").strip()
-    assert real._connected().api_version == offered
+    assert real._api_client().api_version == offered
     real.close()
 
 

@@ -23,7 +23,7 @@ from lab.process import run
 from node_agent.docker import exec as docker_exec
 from node_agent.docker import process
 from node_agent.docker.exec import ExecJournal, StreamSession, TerminalSize, attach, kill_orphaned_execs, start_exec
-from node_agent.docker.http import docker_request, session
+from node_agent.docker.http import docker_request, docker_session
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.containers import programs, run_docker, sockets, start, told, until
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
@@ -44,7 +44,7 @@ async def _nothing_stays(dockerd: Dockerd) -> AsyncIterator[None]:
     before = sockets()
     yield
     await until(lambda: sockets() <= before, "no socket is left")
-    assert noted(dockerd).left == ()
+    assert noted(dockerd).unfinished == ()
     await until(lambda: len(asyncio.all_tasks()) == 1, "no task is left")
 
 
@@ -57,7 +57,7 @@ async def execute(
     size: TerminalSize | None = None,
 ) -> StreamSession:
     started = noted(dockerd)
-    return await start_exec(str(dockerd.socket), box, command, stdin=stdin, tty=tty, size=size, started=started)
+    return await start_exec(str(dockerd.socket), box, command, stdin=stdin, tty=tty, size=size, journal=started)
 
 
 def noted(dockerd: Dockerd) -> ExecJournal:
@@ -215,15 +215,15 @@ async def test_what_is_left_twice_or_after_its_end_is_left_in_peace(dockerd: Doc
     program = await execute(dockerd, box, "true")
     assert await told(program) == (b"", b"")
     assert await program.exit_code() == 0
-    await program.leave()
-    await program.leave()
+    await program.detach()
+    await program.detach()
     with pytest.raises(ConnectionError):
         await (await execute_and_leave(dockerd, box)).write_stdin(b"?")
 
 
 async def execute_and_leave(dockerd: Dockerd, box: str) -> StreamSession:
     program = await execute(dockerd, box, "cat", stdin=True)
-    await program.leave()
+    await program.detach()
     return program
 
 
@@ -239,8 +239,8 @@ async def test_who_is_cancelled_while_it_starts_leaves_no_program(
         starting.cancel()
         [result] = await asyncio.gather(starting, return_exceptions=True)
         if not isinstance(result, BaseException):
-            await result.leave()
-    await until(lambda: not docker_exec._BACKGROUND, "all is let go of")
+            await result.detach()
+    await until(lambda: not docker_exec._background_tasks, "all is let go of")
     assert not programs(dockerd, box)
 
 
@@ -258,22 +258,22 @@ async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
 
     hang_up = process.hang_up
     monkeypatch.setattr(process, "hang_up", noted)
-    monkeypatch.setattr(docker_exec, "taken", lost)
+    monkeypatch.setattr(docker_exec, "upgraded_connection", lost)
     with pytest.raises(NotReady, match="the server has gone"):
         await execute(dockerd, box, "sleep", "1000")
-    await until(lambda: not docker_exec._BACKGROUND, "all is let go of")
+    await until(lambda: not docker_exec._background_tasks, "all is let go of")
     assert len(hung_up) == 1
     assert not programs(dockerd, box)
 
 
 async def test_who_is_cancelled_while_it_leaves_leaves_all_the_same(dockerd: Dockerd, box: str) -> None:
     program = await execute(dockerd, box, "sleep", "1000")
-    leaving = asyncio.create_task(program.leave())
+    leaving = asyncio.create_task(program.detach())
     await asyncio.sleep(0)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    await program.leave()
+    await program.detach()
     assert not programs(dockerd, box)
 
 
@@ -307,7 +307,7 @@ async def test_what_does_not_run_and_what_is_not_there_is_told(dockerd: Dockerd,
         with pytest.raises(kind, match=r"not running|No such container"):
             await attach(str(dockerd.socket), container, stdin=False, stdout=True, stderr=True)
     for act in (
-        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False, started=ExecJournal(tmp_path)),
+        start_exec(str(tmp_path / "none"), box, ("true",), stdin=False, tty=False, journal=ExecJournal(tmp_path)),
         attach(str(tmp_path / "none"), box, stdin=False, stdout=True, stderr=True),
     ):
         with pytest.raises(NotReady, match="does not answer"):
@@ -447,12 +447,12 @@ async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_
         agent.kill()
         agent.wait()
         started = noted(dockerd)
-        assert len(started.left) == 3
+        assert len(started.unfinished) == 3
         assert runs() == {*ours, "sleep 7003"}
         async with asyncio.timeout(DEADLINE_SECONDS):
             await kill_orphaned_execs(str(dockerd.socket), started)
         assert runs() == {"sleep 7003"}
-        assert noted(dockerd).left == ()
+        assert noted(dockerd).unfinished == ()
         assert administrator.poll() is None
         run_docker(dockerd, "rm", "--force", box)
 
@@ -460,30 +460,30 @@ async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_
 async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
     dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(docker_exec, "START_SECONDS", 0.1)
-    async with session(str(dockerd.socket)) as docker:
+    monkeypatch.setattr(docker_exec, "RESPONSE_TIMEOUT_SECONDS", 0.1)
+    async with docker_session(str(dockerd.socket)) as docker:
         made = await docker_request(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
     for identity in (made["Id"], "0" * 64):
-        ExecJournal(tmp_path).write_down(identity)
+        ExecJournal(tmp_path).add(identity)
     async with asyncio.timeout(DEADLINE_SECONDS):
         await kill_orphaned_execs(str(dockerd.socket), ExecJournal(tmp_path))
-    assert ExecJournal(tmp_path).left == ()
+    assert ExecJournal(tmp_path).unfinished == ()
 
 
 async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(docker_exec, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(docker_exec, "RETRY_SECONDS", 0.01)
     away = tmp_path / "docker.sock"
-    ExecJournal(tmp_path / "programs").write_down("0" * 64)
+    ExecJournal(tmp_path / "programs").add("0" * 64)
     ending = asyncio.create_task(kill_orphaned_execs(str(away), ExecJournal(tmp_path / "programs")))
     done, _ = await asyncio.wait({ending}, timeout=0.2)
     assert not done
-    assert ExecJournal(tmp_path / "programs").left == ("0" * 64,)
+    assert ExecJournal(tmp_path / "programs").unfinished == ("0" * 64,)
     away.symlink_to(dockerd.socket)
     async with asyncio.timeout(DEADLINE_SECONDS):
         await ending
-    assert ExecJournal(tmp_path / "programs").left == ()
+    assert ExecJournal(tmp_path / "programs").unfinished == ()
 
 
 @contextlib.contextmanager
@@ -517,10 +517,10 @@ async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_
             return {"Running": False, "ExitCode": 126, "Pid": program.pid, "ContainerID": ""}
 
         monkeypatch.setattr(docker_exec, "docker_request", inspect)
-        started.write_down("0" * 64)
+        started.add("0" * 64)
         os.utime(tmp_path / ("0" * 64), (noted_at, noted_at))
         await kill_orphaned_execs("", ExecJournal(tmp_path))
-        assert started.since("0" * 64) == 0
+        assert started.added_at("0" * 64) == 0
         assert (program.poll() == -signal.SIGHUP) == ended
 
 

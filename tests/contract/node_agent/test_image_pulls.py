@@ -58,7 +58,7 @@ async def taken_away(dockerd: Dockerd, name: str) -> tuple[dict[str, bytes], byt
     real = driver(dockerd, DEFAULT_LIMITS)
     await add_image(real, name)
     parts = packed(dockerd, name)
-    [image] = [one for one in await real.stored_images() if name in one.names]
+    [image] = [one for one in await real.list_images() if name in one.names]
     await real.remove_image(image)
     real.close()
     return parts
@@ -85,7 +85,7 @@ async def serving(dockerd: Dockerd) -> AsyncIterator[Desk]:
 
 
 def driver(dockerd: Dockerd, limits: PullLimits) -> DockerClient:
-    return DockerClient(str(dockerd.socket), LogLimits(20_000, 2), pulls=limits)
+    return DockerClient(str(dockerd.socket), LogLimits(20_000, 2), pull_limits=limits)
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -96,7 +96,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 async def test_a_pull_without_progress_is_given_up_and_another_gets_its_turn(dockerd: Dockerd) -> None:
     async with serving(dockerd) as desk:
-        real = driver(dockerd, PullLimits(patience=0.5))
+        real = driver(dockerd, PullLimits(progress_seconds=0.5))
         desk.manifests.set()
         with pytest.raises(NotReady, match=r"Cancel pulling image '127.*:1': no progress for 0\.5s"):
             await real.pull(f"{desk.address}/slow:1")

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from api.core.node import ContainerImage
 from node_agent.docker.client import DockerClient, StoredImage
-from node_agent.docker.exec import MAX_OUTPUT, NOT_STARTED, ExecResult
+from node_agent.docker.exec import EXIT_CODE_CANNOT_EXECUTE, MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullResult
 from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, RuntimeContainer
@@ -93,17 +93,17 @@ class FakeDocker(DockerClient):
     async def cgroup_driver(self) -> str:
         return self._called(self.cgroups)
 
-    async def pod_containers(self, uid: str) -> list[RuntimeContainer]:
+    async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
         return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])
 
-    async def pods(self) -> dict[str, dict[str, str]]:
+    async def list_pods(self) -> dict[str, dict[str, str]]:
         ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
         return self._called({one.uid: dict(one.labels) for one in ours})
 
-    async def sandboxes(self) -> frozenset[str]:
+    async def list_sandboxes(self) -> frozenset[str]:
         return self._called(frozenset(one.seen.id for one in self.held.values() if one.seen.is_sandbox))
 
-    async def all_containers(self) -> list[RuntimeContainer]:
+    async def list_containers(self) -> list[RuntimeContainer]:
         ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
         brief = [RuntimeContainer(id=one.id, labels=one.labels, state=one.state, image_id=one.image_id) for one in ours]
         return self._called([short if short.running else one for one, short in zip(ours, brief, strict=True)])
@@ -111,7 +111,7 @@ class FakeDocker(DockerClient):
     async def root_dir(self) -> str:
         return self._called("/")
 
-    async def stored_images(self) -> list[StoredImage]:
+    async def list_images(self) -> list[StoredImage]:
         tags = [(_image_id(name), name if ":" in name else f"{name}:latest") for name in sorted(self.images)]
         return self._called([StoredImage(identity, (tag,)) for identity, tag in tags])
 
@@ -125,10 +125,10 @@ class FakeDocker(DockerClient):
         self.images = {name for name in self.images if _image_id(name) != image.id}
         self._called(None)
 
-    async def written_bytes(self, uid: str) -> dict[str, int]:
+    async def writable_layer_sizes(self, uid: str) -> dict[str, int]:
         return self._called({name: self.written.get(name, 0) for name, one in self.held.items() if one.seen.uid == uid})
 
-    async def image_sizes(self) -> tuple[ContainerImage, ...]:
+    async def list_named_images(self) -> tuple[ContainerImage, ...]:
         tagged = sorted(name if ":" in name else f"{name}:latest" for name in self.images)
         return self._called(tuple(ContainerImage(names=(name,), size_bytes=1 << 20) for name in tagged))
 
@@ -203,29 +203,29 @@ class FakeDocker(DockerClient):
         self._ready()
         return self._called(self._held(container).seen)
 
-    async def signal(self, container: str, name: str) -> None:
+    async def kill(self, container: str, signal: str) -> None:
         self._ready()
         held = self.held.get(container)
         if held is not None and held.seen.running:
-            self.signals.append((held.seen.name, name))
+            self.signals.append((held.seen.name, signal))
             handled = re.search(r"trap 'exit (\d+)' TERM", held.program)
-            if name == "SIGKILL":
+            if signal == "SIGKILL":
                 self.end(container, KILLED)
             elif handled is not None:
                 self.end(container, int(handled.group(1)))
         self._called(None)
 
-    async def execute(self, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:
+    async def exec(self, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:
         self._ready()
         held, program = self._held(container), " ".join(command)
         if not held.seen.running:
             raise Refused(f"Docker: Container {container} is not running")
         self.executed.append((held.seen.name, program))
         if program.startswith("/nowhere"):
-            return self._called(ExecResult(NOT_STARTED, f'exec: "{program}": no such file or directory'))
+            return self._called(ExecResult(EXIT_CODE_CANNOT_EXECUTE, f'exec: "{program}": no such file or directory'))
         said = re.fullmatch(r"echo (.*)", program)
         if said is not None:
-            return self._called(ExecResult(0, f"{said[1]}\n"[:MAX_OUTPUT]))
+            return self._called(ExecResult(0, f"{said[1]}\n"[:MAX_OUTPUT_BYTES]))
         ends = re.fullmatch(r"(?:sh -c )?exit (\d+)", program)
         if ends is None and program not in self.programs:
             await asyncio.sleep(seconds)
@@ -239,19 +239,19 @@ class FakeDocker(DockerClient):
         self._drop(container)
         self._called(None)
 
-    async def discard(self, container: str) -> None:
+    async def remove_unstarted(self, container: str) -> None:
         self._ready()
         if container in self.held and self.held[container].seen.running:
             raise Refused(f"Docker: You cannot remove a running container {container}")
         self._drop(container)
         self._called(None)
 
-    async def log_end(self, container: str, lines: int, most: int) -> str:
+    async def log_tail(self, container: str, lines: int, max_bytes: int) -> str:
         self._ready()
         said = re.findall(r"echo (\w+)", self._held(container).program)
-        return self._called("".join(f"{word}\n" for word in said[-lines:])[-most:])
+        return self._called("".join(f"{word}\n" for word in said[-lines:])[-max_bytes:])
 
-    async def follow(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
+    async def watch_events(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
         self._listeners.append(on_event)
         on_connect()
         try:

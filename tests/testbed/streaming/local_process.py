@@ -47,7 +47,7 @@ class LocalProcess(StreamSession):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.leave()
+        await self.detach()
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
         if self._terminal is not None:
@@ -97,7 +97,7 @@ class LocalProcess(StreamSession):
     async def exit_code(self) -> int:
         return await self.program.wait()
 
-    async def leave(self) -> None:
+    async def detach(self) -> None:
         self.left = True
         if self.program.returncode is None:
             with contextlib.suppress(ProcessLookupError):

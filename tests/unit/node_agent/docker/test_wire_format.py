@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node_agent.docker.wire_format import (
-    ENTRY_BYTES,
-    LONGEST_ENTRY,
-    RECENT,
+    MAX_ENTRY_BYTES,
+    RECENT_ENTRIES,
     STDERR,
     STDOUT,
     SYSTEM_ERROR,
+    TTY_ENTRY_BYTES,
     DockerFrameParser,
     FramePart,
     LogEntryReader,
@@ -49,29 +49,29 @@ def test_frames_are_taken_apart_wherever_they_are_cut(written: list[tuple[int, b
     frames = DockerFrameParser()
     pieces: list[FramePart] = []
     for part in cut(b"".join(frame(*one) for one in written), places):
-        pieces += frames.cut(part)
-    assert frames.whole
+        pieces += frames.feed(part)
+    assert frames.at_frame_boundary
     said = [(stream, payload) for stream, payload in written if payload]
     joined = [b""] * len(said)
     number = -1
     for piece in pieces:
-        number += piece.begins
+        number += piece.is_first
         assert piece.stream == said[number][0]
         joined[number] += piece.data
-        assert piece.ends == (joined[number] == said[number][1])
+        assert piece.is_last == (joined[number] == said[number][1])
     assert joined == [payload for _, payload in said]
 
 
 @pytest.mark.parametrize("kept", [3, 8, 10])
 def test_a_frame_that_breaks_off_is_known(kept: int) -> None:
     frames = DockerFrameParser()
-    list(frames.cut(frame(STDOUT, b"hello")[:kept]))
-    assert not frames.whole
+    list(frames.feed(frame(STDOUT, b"hello")[:kept]))
+    assert not frames.at_frame_boundary
 
 
 @given(WRITTEN, CUTS)
 def test_without_times_a_log_is_what_was_written(written: list[tuple[int, bytes]], places: list[int]) -> None:
-    entries = LogEntryReader(tty=False, timed=False, wanted=False)
+    entries = LogEntryReader(tty=False, has_timestamps=False, show_timestamps=False)
     parts = cut(b"".join(frame(*one) for one in written), places)
     assert read(entries, *parts) == b"".join(payload for _, payload in written)
 
@@ -81,48 +81,48 @@ LINES = st.lists(st.binary(max_size=50).map(lambda text: text.replace(b"\n", b""
 
 @given(LINES, CUTS, st.booleans())
 def test_with_times_every_line_has_its_own(lines: list[bytes], places: list[int], wanted: bool) -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=wanted)
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=wanted)
     parts = cut(b"".join(stamped(number, line) for number, line in enumerate(lines)), places)
     heads = [f"{TIME.format(number)} ".encode() if wanted else b"" for number in range(len(lines))]
     assert read(entries, *parts) == b"".join(head + line for head, line in zip(heads, lines, strict=True))
-    assert entries.last == (TIME.format(len(lines) - 1).encode() if lines else b"")
+    assert entries.last_time == (TIME.format(len(lines) - 1).encode() if lines else b"")
 
 
 @given(LINES, CUTS, st.booleans())
 def test_a_terminal_has_no_frames_and_the_same_log(lines: list[bytes], places: list[int], wanted: bool) -> None:
-    entries = LogEntryReader(tty=True, timed=True, wanted=wanted)
+    entries = LogEntryReader(tty=True, has_timestamps=True, show_timestamps=wanted)
     sent = [f"{TIME.format(number)} ".encode() + line for number, line in enumerate(lines)]
     assert read(entries, *cut(b"".join(sent), places)) == b"".join(sent if wanted else lines)
 
 
 @pytest.mark.parametrize("tty", [False, True])
-@pytest.mark.parametrize("long", [ENTRY_BYTES, ENTRY_BYTES + 1, 3 * ENTRY_BYTES + 7])
+@pytest.mark.parametrize("long", [TTY_ENTRY_BYTES, TTY_ENTRY_BYTES + 1, 3 * TTY_ENTRY_BYTES + 7])
 def test_a_line_that_docker_has_cut_has_one_time(tty: bool, long: int) -> None:
     line = b"x" * long + b"\n"
-    parts = [line[at : at + ENTRY_BYTES] for at in range(0, len(line), ENTRY_BYTES)]
+    parts = [line[at : at + TTY_ENTRY_BYTES] for at in range(0, len(line), TTY_ENTRY_BYTES)]
     time = f"{TIME.format(1)} ".encode()
     sent = b"".join(time + part if tty else frame(STDOUT, time + part) for part in parts)
     for places in ([], [17], list(range(0, len(sent), 1000))):
-        entries = LogEntryReader(tty=tty, timed=True, wanted=True)
+        entries = LogEntryReader(tty=tty, has_timestamps=True, show_timestamps=True)
         assert read(entries, *cut(sent, places)) == time + line
 
 
 def test_lines_of_two_streams_that_are_cut_by_one_another_keep_their_times() -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=True)
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=True)
     sent = stamped(1, b"a") + stamped(2, b"b\n", STDERR) + stamped(1, b"c\n")
     assert read(entries, sent) == b"".join((TIME.format(1).encode(), b" a", TIME.format(2).encode(), b" b\nc\n"))
 
 
 def test_an_entry_without_end_is_passed_on_in_parts() -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=False)
-    whole = stamped(1, b"x" * (4 * LONGEST_ENTRY) + b"\n")
-    first = entries.read(whole[: 2 * LONGEST_ENTRY])
-    assert len(first) > LONGEST_ENTRY
-    assert first + entries.read(whole[2 * LONGEST_ENTRY :]) == b"x" * (4 * LONGEST_ENTRY) + b"\n"
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
+    whole = stamped(1, b"x" * (4 * MAX_ENTRY_BYTES) + b"\n")
+    first = entries.read(whole[: 2 * MAX_ENTRY_BYTES])
+    assert len(first) > MAX_ENTRY_BYTES
+    assert first + entries.read(whole[2 * MAX_ENTRY_BYTES :]) == b"x" * (4 * MAX_ENTRY_BYTES) + b"\n"
 
 
 def test_what_docker_sends_twice_is_read_once() -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     lines = [stamped(number, b"line %d\n" % number) for number in range(9)]
     sent = [*lines, *lines[4:], stamped(9, b"line 8\n"), stamped(9, b"line 8\n", STDERR)]
     said = read(entries, b"".join(sent)).split()
@@ -130,29 +130,29 @@ def test_what_docker_sends_twice_is_read_once() -> None:
 
 
 def test_after_docker_gave_up_the_rest_is_read_from_the_last_time_on() -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=False)
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     assert read(entries, stamped(1, b"a\n") + stamped(2, b"b\n") + stamped(3, b"lost\n")[:20]) == b"a\nb\n"
     entries.resume()
     assert read(entries, stamped(2, b"b\n") + stamped(3, b"c\n")) == b"c\n"
 
 
 def test_only_the_last_entries_are_remembered() -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=False)
-    sent = [stamped(number % 60, b"%d\n" % number) for number in range(RECENT + 1)]
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
+    sent = [stamped(number % 60, b"%d\n" % number) for number in range(RECENT_ENTRIES + 1)]
     read(entries, *sent)
     assert entries.read(sent[0]) == b"0\n"
     assert entries.read(sent[-1]) == b""
 
 
 def test_equal_parts_of_one_line_are_no_repetition() -> None:
-    entries = LogEntryReader(tty=False, timed=True, wanted=False)
-    part = stamped(1, b"y" * ENTRY_BYTES)
-    assert read(entries, part, part, part) == b"y" * (3 * ENTRY_BYTES)
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
+    part = stamped(1, b"y" * TTY_ENTRY_BYTES)
+    assert read(entries, part, part, part) == b"y" * (3 * TTY_ENTRY_BYTES)
 
 
 @pytest.mark.parametrize("tty", [False, True])
 def test_what_docker_itself_says_is_no_part_of_the_log(tty: bool) -> None:
-    entries = LogEntryReader(tty=tty, timed=True, wanted=False)
+    entries = LogEntryReader(tty=tty, has_timestamps=True, show_timestamps=False)
     words = b"Error grabbing logs: no such file or directory\n"
     line = f"{TIME.format(1)} Error grabbing logs: by me\n".encode()
     assert read(entries, line if tty else frame(STDOUT, line)) == b"Error grabbing logs: by me\n"

@@ -75,7 +75,7 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
 
     state = str(Path(here.host.pods_dir).parent)
     settings = Settings(node_name="n", node_ip="1.2.3.4", state_dir=state, eviction_hard=hard, **more)
-    events = asyncio.create_task(here.docker.follow(lambda _: worker.wake(), worker.wake))
+    events = asyncio.create_task(here.docker.watch_events(lambda _: worker.wake(), worker.wake))
     running = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(20):

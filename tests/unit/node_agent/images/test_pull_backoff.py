@@ -62,7 +62,7 @@ def test_without_a_rate_nobody_waits() -> None:
     for _ in range(100):
         turns, wait = RateLimit(rate=0, burst=10).reserve(turns, 5.0)
         assert wait == 0
-    assert (DEFAULT_LIMITS.at_once, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
+    assert (DEFAULT_LIMITS.max_parallel, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
 
 
 async def test_an_image_is_waited_for_with_the_words_of_the_last_failure() -> None:

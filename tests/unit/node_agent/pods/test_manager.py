@@ -128,7 +128,7 @@ async def test_what_a_source_says_while_others_are_taken_up_is_not_cleaned_up(
         await node.until_shown("web-node-1", runs)
         await node.until_shown("guest", runs)
     async with node.agent() as agent:
-        pods = node.docker.pods
+        pods = node.docker.list_pods
 
         async def after_the_master() -> dict[str, dict[str, str]]:
             pods_asked.append(True)
@@ -136,7 +136,7 @@ async def test_what_a_source_says_while_others_are_taken_up_is_not_cleaned_up(
             return await pods()
 
         pods_asked: list[bool] = []
-        monkeypatch.setattr(node.docker, "pods", after_the_master)
+        monkeypatch.setattr(node.docker, "list_pods", after_the_master)
         await until_true(lambda: bool(pods_asked))
         node.write("late")
         await node.until_shown("late-node-1", runs)

@@ -50,8 +50,8 @@ async def test_what_docker_did_not_answer_is_asked_again() -> None:
 
 async def test_what_happens_while_docker_answers_is_not_missed() -> None:
     class Slow(FakeDocker):
-        async def pod_containers(self, uid: str) -> list[RuntimeContainer]:
-            answer = await super().pod_containers(uid)
+        async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
+            answer = await super().list_pod_containers(uid)
             answering.set()
             await go_on.wait()
             return answer
