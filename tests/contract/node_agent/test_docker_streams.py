@@ -405,19 +405,18 @@ async def test_docker_that_is_killed_is_told_of_and_not_waited_for(
 AGENT = """
 import asyncio, sys
 from pathlib import Path
-from node_agent.drivers.docker_streams import start_exec
-from node_agent.drivers.started import Started
+from node_agent.docker.exec import ExecJournal, start_exec
 
 async def main():
     socket, box, programs = sys.argv[1:]
-    started = Started(Path(programs))
+    journal = ExecJournal(Path(programs))
     held = [
-        await start_exec(socket, box, ("sleep", "7001"), stdin=True, tty=False, started=started),
-        await start_exec(socket, box, ("yes", "7002"), stdin=False, tty=True, started=started),
+        await start_exec(socket, box, ("sleep", "7001"), stdin=True, tty=False, journal=journal),
+        await start_exec(socket, box, ("yes", "7002"), stdin=False, tty=True, journal=journal),
         await start_exec(socket, box, ("sh", "-c", "trap : HUP; while :; do sleep 1; done"),
-                         stdin=False, tty=False, started=started),
+                         stdin=False, tty=False, journal=journal),
     ]
-    ended = await start_exec(socket, box, ("true",), stdin=False, tty=False, started=started)
+    ended = await start_exec(socket, box, ("true",), stdin=False, tty=False, journal=journal)
     async with ended:
         await ended.exit_code()
     print(len(held), flush=True)
