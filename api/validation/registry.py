@@ -38,16 +38,18 @@ def _none(*_: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class KindRules(Generic[O]):
-    """`default(object)` writes every default out, and does nothing the second time. `check(object)` tells every problem
-    of an object whose shape is right, `immutable(old, new)` what an update changes although it may not, and
-    `warnings(object)` what is kept but not acted on. `name` says what is wrong with a name; empty if nothing.
+    """The defaults and the validation of one kind.
+
+    `default(object)` fills in every default and is idempotent. `validate(object)` yields every error of an object that
+    has been decoded. `validate_update(old, new)` yields the forbidden changes of an update. `warnings(object)` yields
+    what is stored without effect. `validate_name` returns what is wrong with a name, or an empty string.
     """
 
     default: Callable[[O], O] = _same
-    check: Callable[[O], Iterator[FieldError]] = _none
-    immutable: Callable[[O, O], Iterator[FieldError]] = _none
+    validate: Callable[[O], Iterator[FieldError]] = _none
+    validate_update: Callable[[O, O], Iterator[FieldError]] = _none
     warnings: Callable[[O], Iterator[str]] = _none
-    name: Callable[[str], str] = names.dns_subdomain_error
+    validate_name: Callable[[str], str] = names.dns_subdomain_error
 
 
 AnyRules = KindRules[Any]
@@ -77,13 +79,13 @@ def check(obj: O, rules: KindRules[O] | None = None) -> Iterator[FieldError]:
     """Every problem in the meaning of an object whose shape is right."""
     rules = rules or RULES[type(obj)]
     yield from _check_kind(obj)
-    yield from _check_metadata(obj.metadata, rules.name)
-    yield from rules.check(obj)
+    yield from _check_metadata(obj.metadata, rules.validate_name)
+    yield from rules.validate(obj)
 
 
 def immutable(old: O, new: O, rules: KindRules[O] | None = None) -> Iterator[FieldError]:
     """What an update changes although it may not."""
-    yield from (rules or RULES[type(old)]).immutable(old, new)
+    yield from (rules or RULES[type(old)]).validate_update(old, new)
 
 
 def default(obj: O, rules: KindRules[O] | None = None) -> O:
@@ -129,27 +131,30 @@ def _immutable_pod(old: Pod, new: Pod) -> Iterator[FieldError]:
 
 
 RULES: Mapping[type[Object], AnyRules] = {
-    Namespace: KindRules(default=defaults.namespace_defaults, name=names.dns_label_error),
-    Node: KindRules(check=network.check_node),
+    Namespace: KindRules(default=defaults.namespace_defaults, validate_name=names.dns_label_error),
+    Node: KindRules(validate=network.check_node),
     Pod: KindRules(defaults.pod_defaults, _check_pod, _immutable_pod, pods.warnings),
-    ConfigMap: KindRules(check=config.check_config_map, immutable=config.immutable_config),
+    ConfigMap: KindRules(validate=config.check_config_map, validate_update=config.immutable_config),
     Secret: KindRules(core_config.defaulted, config.check_secret, config.immutable_config),
     PersistentVolume: KindRules(storage.defaulted_volume, volumes.check_volume, volumes.immutable_volume),
     PersistentVolumeClaim: KindRules(storage.defaulted_claim, volumes.check_claim, volumes.immutable_claim),
-    HostSubnet: KindRules(check=network.check_host_subnet, immutable=network.immutable_host_subnet),
-    NetNamespace: KindRules(check=network.check_net_namespace, immutable=network.immutable_net_namespace),
-    ClusterNetwork: KindRules(check=network.check_cluster_network),
-    NodeQuery: KindRules(check=network.check_node_query),
-    events.Event: KindRules(check=config.check_event, immutable=config.immutable_event),
+    HostSubnet: KindRules(validate=network.check_host_subnet, validate_update=network.immutable_host_subnet),
+    NetNamespace: KindRules(validate=network.check_net_namespace, validate_update=network.immutable_net_namespace),
+    ClusterNetwork: KindRules(validate=network.check_cluster_network),
+    NodeQuery: KindRules(validate=network.check_node_query),
+    events.Event: KindRules(validate=config.check_event, validate_update=config.immutable_event),
     Lease: KindRules(),
     Service: KindRules(
-        services.defaulted, service_checks.check_service, service_checks.immutable, name=names.dns_1035_label_error
+        services.defaulted,
+        service_checks.check_service,
+        service_checks.immutable,
+        validate_name=names.dns_1035_label_error,
     ),
     Endpoints: KindRules(endpoints.defaulted_endpoints, validation_services.check_endpoints),
     EndpointSlice: KindRules(
         endpoints.defaulted_slice, validation_services.check_slice, validation_services.immutable_slice
     ),
-    CertificateSigningRequest: KindRules(name=names.path_segment_error),
+    CertificateSigningRequest: KindRules(validate_name=names.path_segment_error),
 }
 """Of the kinds that more than one daemon reads; the master's own kinds bring theirs."""
 

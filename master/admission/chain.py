@@ -60,8 +60,8 @@ class AdmissionChain:
         elif isinstance(item, Ingress):
             item = defaults.apply_default_class(item, transaction.list(IngressClass.KIND))
         item = self._begun(kind, item)
-        if kind.stored == Namespace.KIND:
-            self._furnish(kind.kept(item), transaction)
+        if kind.stored_kind == Namespace.KIND:
+            self._furnish(kind.to_stored(item), transaction)
         return self._admitted(kind, item, None, transaction)
 
     def changed(self, kind: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
@@ -80,7 +80,7 @@ class AdmissionChain:
             transaction.put(self._begun(kind, default(write.item, kind.rules)))
 
     def _admitted(self, kind: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
-        kept, before = kind.kept(new), None if old is None else kind.kept(old)
+        kept, before = kind.to_stored(new), None if old is None else kind.to_stored(old)
         _check_unique(kept, before, transaction)
         namespace = new.metadata.namespace
         if isinstance(new, PersistentVolumeClaim) or (isinstance(new, Pod) and old is None):

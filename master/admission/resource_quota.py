@@ -46,7 +46,7 @@ COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourceq
 CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
 """Kinds whose objects may take more after an update than before."""
 
-COUNTED_KINDS = tuple(kind for kind in BUILTIN if kind.namespaced and kind.conversion is None)
+COUNTED_KINDS = tuple(kind for kind in BUILTIN if kind.namespaced and kind.stored_as is None)
 
 ListObjects = Callable[[str, str], Iterable[Any]]
 """The objects of a kind in a namespace."""

@@ -90,13 +90,13 @@ class Authenticator:
         """POST serviceaccounts/NAME/token."""
         record = self._store.get_uncommitted(ask.key)
         if record is None:
-            raise errors.not_found(ask.where.kind, ask.where.name)
+            raise errors.not_found(ask.info.resource, ask.info.name)
         account: ServiceAccount = record.object
         asked = self.asked(ask)
         reference = asked.spec.bound_object_ref
         bound = None
         if reference is not None:
-            namespace = "" if reference.kind == "Node" else ask.where.namespace
+            namespace = "" if reference.kind == "Node" else ask.info.namespace
             bound = self._store.get_uncommitted(Key(reference.kind, namespace, reference.name))
         claims = service_account_tokens.token_claims(
             account, asked, None if bound is None else bound.object, self._clock()
@@ -125,10 +125,10 @@ class Authenticator:
     def asked(ask: Request) -> TokenRequest:
         """The TokenRequest in a body."""
         try:
-            found = msgspec.convert(without_nulls(ask.document), TokenRequest)
+            found = msgspec.convert(without_nulls(ask.body), TokenRequest)
         except msgspec.ValidationError as error:
             raise errors.bad_request(f"the body is not a TokenRequest: {error}") from error
-        decoding.check_namespace(found.metadata.namespace, ask.where.namespace)
+        decoding.check_namespace(found.metadata.namespace, ask.info.namespace)
         return found
 
 

@@ -68,13 +68,13 @@ class Authorizer:
         attributes = self._attributes(user, verb, ask)
         found = self.decision(user, attributes)
         if not found.allowed:
-            raise errors.forbidden(ask.where.kind, ask.where.name, _denial(user, attributes, found))
+            raise errors.forbidden(ask.info.resource, ask.info.name, _denial(user, attributes, found))
 
     def visible(self, user: User, kind: AnyResource) -> NameFilter | None:
         """Which objects of a kind somebody is shown in lists; None for all."""
-        if not kind.personal or SYSTEM_MASTERS in user.groups:
+        if not kind.filtered_list or SYSTEM_MASTERS in user.groups:
             return None
-        keeper = kind.keeper
+        keeper = kind.stored_resource
         return lambda name: (
             self.decision(user, Attributes("get", keeper.group, keeper.plural, namespace=name, name=name)).allowed
         )
@@ -141,19 +141,19 @@ class Authorizer:
     # --- what nodes' rules look at ---------------------------------------------------------------------------------
 
     def _attributes(self, user: User, verb: str, ask: Request) -> Attributes:
-        where = ask.where
+        where = ask.info
         name = where.name
         if not name and "fieldSelector" in ask.query:
             name = request.parse_selection(where, ask.query).fields.required_value("metadata.name") or ""
-        namespace = where.name if where.kind.stored == Namespace.KIND else where.namespace
-        plain = Attributes(verb, where.kind.group, where.kind.plural, where.subresource, namespace, name)
+        namespace = where.name if where.resource.stored_kind == Namespace.KIND else where.namespace
+        plain = Attributes(verb, where.resource.group, where.resource.plural, where.subresource, namespace, name)
         return self._of_node(user.node, plain, ask) if user.node else plain
 
     def _of_node(self, node: str, plain: Attributes, ask: Request) -> Attributes:
-        where, verb = ask.where, plain.verb
+        where, verb = ask.info, plain.verb
         record = self._store.get_uncommitted(ask.key) if where.name else None
         asked_node = ""
-        if where.kind.name in NODE_BOUND_KINDS and not where.name:
+        if where.resource.name in NODE_BOUND_KINDS and not where.name:
             asked_node = request.parse_selection(where, ask.query).fields.required_value("spec.nodeName") or ""
         creates, own = verb == "create", self._store.get_uncommitted(Key("Node", "", node))
         return replace(
@@ -164,34 +164,34 @@ class Authorizer:
             body_host=_in_body(ask, "source", "host") if creates else "",
             grace=parse_delete_options(ask).grace_period_seconds if verb == "delete" and where.name else None,
             needed=self._is_needed(node, ask),
-            pod=_body_pod(ask) if creates and where.kind.name == "Pod" else None,
+            pod=_body_pod(ask) if creates and where.resource.name == "Pod" else None,
             node_uid="" if own is None else own.object.metadata.uid,
         )
 
     def _is_needed(self, node: str, ask: Request) -> bool:
-        where = ask.where
-        if where.kind.type is ServiceAccount:
+        where = ask.info
+        if where.resource.type is ServiceAccount:
             return self._is_bound_there(node, ask)
-        if (where.kind.group, where.kind.plural) not in READABLE_IF_REFERENCED:
+        if (where.resource.group, where.resource.plural) not in READABLE_IF_REFERENCED:
             return False
         name = where.name or request.parse_selection(where, ask.query).fields.required_value("metadata.name")
         pods: Iterable[Pod] = (record.object for record in self._store.list_uncommitted(Pod.KIND, where.namespace))
         named = (one for pod in pods if pod.spec.node_name == node for one in pod_refs(pod))
-        if where.kind.type is PersistentVolume:
+        if where.resource.type is PersistentVolume:
             return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
-        return Reference(where.kind.type, where.namespace, name or "") in named
+        return Reference(where.resource.type, where.namespace, name or "") in named
 
     def _is_bound_there(self, node: str, ask: Request) -> bool:
         """Whether a token is asked for, for a pod on that node that runs under the account."""
-        if ask.where.subresource != "token" or ask.document is None:
+        if ask.info.subresource != "token" or ask.body is None:
             return False
         reference = self._asked(ask).spec.bound_object_ref
-        record = reference and self._store.get_uncommitted(Key(reference.kind, ask.where.namespace, reference.name))
+        record = reference and self._store.get_uncommitted(Key(reference.kind, ask.info.namespace, reference.name))
         if reference is None or not record or not isinstance(record.object, Pod):
             return False
         pod: Pod = record.object
         account = pod.spec.service_account_name or service_account_tokens.DEFAULT_SERVICE_ACCOUNT
-        same = reference.uid == pod.metadata.uid and account == ask.where.name
+        same = reference.uid == pod.metadata.uid and account == ask.info.name
         return same and pod.spec.node_name == node
 
     def _has_storage(self, claim: Reference, volume: str) -> bool:
@@ -212,7 +212,7 @@ def _denial(user: User, attributes: Attributes | PathAttributes, found: Decision
 
 
 def _in_body(ask: Request, part: str, field: str) -> str:
-    document = ask.document
+    document = ask.body
     held = document.get(part) if isinstance(document, dict) else None
     found = held.get(field) if isinstance(held, dict) else None
     return found if isinstance(found, str) else ""
@@ -221,6 +221,6 @@ def _in_body(ask: Request, part: str, field: str) -> str:
 def _body_pod(ask: Request) -> Pod | None:
     """The Pod in the body of a create; None if it has not the shape of one."""
     try:
-        return msgspec.convert(without_nulls(ask.document), Pod)
+        return msgspec.convert(without_nulls(ask.body), Pod)
     except msgspec.ValidationError:
         return None

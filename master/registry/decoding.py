@@ -39,7 +39,7 @@ def decode_object(
     where: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
 ) -> DecodedObject:
     """The object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
-    kind = where.kind
+    kind = where.resource
     if not isinstance(document, dict):
         raise errors.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
     document = _fill_name(where, check_type_meta(kind, document), random_letters)
@@ -82,7 +82,7 @@ def _fill_name(
     if given is not None and not isinstance(given, dict):
         return document
     metadata = dict(given or {})
-    if where.kind.namespaced:
+    if where.resource.namespaced:
         check_namespace(metadata.get("namespace"), where.namespace)
         metadata["namespace"] = where.namespace
     if where.name:

@@ -49,15 +49,15 @@ def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]
 
 
 def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path, Json]]:
-    if isinstance(value, dict) and value and shape.form is not MergeKind.ATOMIC:
+    if isinstance(value, dict) and value and shape.kind is not MergeKind.ATOMIC:
         for key, item in value.items():
-            yield from _leaves(item, shape.at(key), (*path, f"f:{key}"))
-    elif isinstance(value, list) and value and shape.form is MergeKind.LIST_MAP:
+            yield from _leaves(item, shape.child(key), (*path, f"f:{key}"))
+    elif isinstance(value, list) and value and shape.kind is MergeKind.LIST_MAP:
         for item in value:
             place = (*path, step_of(item, shape))
             yield place, _PATHS_KEY
             yield from _leaves(item, shape.item or OPEN, place)
-    elif isinstance(value, list) and value and shape.form is MergeKind.SET:
+    elif isinstance(value, list) and value and shape.kind is MergeKind.SET:
         for item in value:
             yield (*path, step_of(item, shape)), item
     else:
@@ -66,7 +66,7 @@ def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path,
 
 def step_of(item: Json, shape: MergeSchema) -> str:
     """The step to an item of a list."""
-    if shape.form is MergeKind.LIST_MAP and isinstance(item, dict):
+    if shape.kind is MergeKind.LIST_MAP and isinstance(item, dict):
         keys = {key: item.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
         return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
     return "v:" + _compact(item)
@@ -224,10 +224,10 @@ def apply(
 
 
 def _merge(live: Json, wish: Json, shape: MergeSchema) -> Json:
-    if isinstance(live, dict) and isinstance(wish, dict) and shape.form is not MergeKind.ATOMIC:
-        joined = {key: _merge(live[key], value, shape.at(key)) for key, value in wish.items() if key in live}
+    if isinstance(live, dict) and isinstance(wish, dict) and shape.kind is not MergeKind.ATOMIC:
+        joined = {key: _merge(live[key], value, shape.child(key)) for key, value in wish.items() if key in live}
         return {**copy.deepcopy(live), **copy.deepcopy(wish), **joined}
-    if isinstance(live, list) and isinstance(wish, list) and shape.form in (MergeKind.LIST_MAP, MergeKind.SET):
+    if isinstance(live, list) and isinstance(wish, list) and shape.kind in (MergeKind.LIST_MAP, MergeKind.SET):
         wanted = {step_of(item, shape): item for item in wish}
         known = {step_of(item, shape): item for item in live}
         inner = shape.item or OPEN
@@ -265,7 +265,7 @@ def _remove_path(document: Json, path: Path, shape: MergeSchema) -> None:
 def _descend(document: Json, step: str, shape: MergeSchema) -> tuple[Json, MergeSchema]:
     if isinstance(document, dict):
         name = step.removeprefix("f:")
-        return document.get(name), shape.at(name)
+        return document.get(name), shape.child(name)
     if isinstance(document, list):
         found = next((item for item in document if step_of(item, shape) == step), None)
         return found, shape.item or OPEN
@@ -309,13 +309,13 @@ def applied_fields(where: RequestInfo, document: object, manager: str) -> dict[s
         problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
         raise errors.invalid_options("PatchOptions", problem)
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise errors.bad_request(f"the body is not a {where.kind.name}: an object with metadata is accepted")
+        raise errors.bad_request(f"the body is not a {where.resource.name}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
         raise errors.bad_request("metadata.managedFields must be nil")
-    wish: dict[str, Any] = without_nulls(check_type_meta(where.kind, document))  # type: ignore[assignment]
+    wish: dict[str, Any] = without_nulls(check_type_meta(where.resource, document))  # type: ignore[assignment]
     if where.subresource == "status":
         return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
-    return {key: value for key, value in wish.items() if key != "status" or where.kind.with_status is None}
+    return {key: value for key, value in wish.items() if key != "status" or where.resource.with_status is None}
 
 
 def managers_after_update(
@@ -332,7 +332,7 @@ def managers_after_update(
         return ()
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
     owners = managers_in(before if given is None else sent)
-    return track_update(before, after, kind.shape, owners, me)
+    return track_update(before, after, kind.merge_schema, owners, me)
 
 
 def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:

@@ -57,21 +57,21 @@ class MetricsReader:
 
     async def answer(self, verb: str, ask: Request) -> Response:
         """GET of one or of many. Raises StatusError."""
-        kind, view = ask.where.kind, negotiation.negotiate(ask.accept)
-        if ask.where.subresource:
+        kind, view = ask.info.resource, negotiation.negotiate(ask.accept)
+        if ask.info.subresource:
             raise errors.path_not_found()
         if verb not in kind.verbs:
             raise errors.method_not_allowed()
-        selection = request.parse_selection(ask.where, ask.query, ask.visible)
-        found = await (self._of_nodes if kind is NODE_METRICS else self._of_pods)(selection, ask.where.name)
-        if ask.where.name:
+        selection = request.parse_selection(ask.info, ask.query, ask.name_filter)
+        found = await (self._of_nodes if kind is NODE_METRICS else self._of_pods)(selection, ask.info.name)
+        if ask.info.name:
             if not found:
-                raise errors.not_found(kind, ask.where.name)
+                raise errors.not_found(kind, ask.info.name)
             return Response(200, tables.encode_object(kind, found[0], view, self._clock()))
         return Response(200, self._listed(ask, found))
 
     def _listed(self, ask: Request, found: list[Any]) -> bytes:
-        kind, view = ask.where.kind, negotiation.negotiate(ask.accept)
+        kind, view = ask.info.resource, negotiation.negotiate(ask.accept)
         if view.is_table:
             include, now = ask.query.get("includeObject", "Metadata"), self._clock()
             rows = [tables.table_row(kind, one, view, now, include) for one in found]

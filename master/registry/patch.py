@@ -160,11 +160,11 @@ def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json], shape: Mer
     _delete_from_lists(result, patch)
     for key, value in patch.items():
         if not key.startswith("$"):
-            _merge_field(result, key, value, shape.at(key))
+            _merge_field(result, key, value, shape.child(key))
     for key, value in patch.items():
         name = key.removeprefix(_ORDER)
         if name != key and name in result:
-            identity = _identity(shape.at(name))
+            identity = _identity(shape.child(name))
             before = _as_list(target.get(name, []), name)
             result[name] = _ordered(identity, before, result[name], _as_list(value, key))
     return result
@@ -190,10 +190,10 @@ def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSch
     elif isinstance(value, dict):
         old = result.get(key)
         result[key] = _merge_map(old if isinstance(old, dict) else {}, value, shape)
-    elif shape.form is MergeKind.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+    elif shape.kind is MergeKind.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
         old_items = _as_list(result.get(key, []), key)
         result[key] = _ordered(_identity(shape), old_items, _merge_list(key, old_items, value, shape), value)
-    elif shape.form is MergeKind.SET and isinstance(value, list):
+    elif shape.kind is MergeKind.SET and isinstance(value, list):
         old_items = _as_list(result.get(key, []), key)
         merged = old_items + [item for item in value if item not in old_items]
         result[key] = _ordered(_identity(shape), old_items, merged, value)

@@ -184,10 +184,10 @@ class PodActions:
     async def bind(self, ask: Request) -> Response:
         """POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
         try:
-            binding = msgspec.convert(ask.document, Binding)
+            binding = msgspec.convert(ask.body, Binding)
         except msgspec.ValidationError as error:
             raise errors.bad_request(f"the body is not a Binding: {error}") from error
-        old = self._old(ask.where.namespace, ask.where.name or binding.metadata.name)
+        old = self._old(ask.info.namespace, ask.info.name or binding.metadata.name)
         pod = bind(PODS, old.object, binding, self._clock())
         if not request.dry_run(ask.query):
             await self._store.write(Put(pod, expect=old.revision))
@@ -195,8 +195,8 @@ class PodActions:
 
     async def evict(self, ask: Request) -> Response:
         """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
-        now, old = self._clock(), self._old(ask.where.namespace, ask.where.name)
-        options = decode_eviction(ask.where.name, ask.document).delete_options or DeleteOptions()
+        now, old = self._clock(), self._old(ask.info.namespace, ask.info.name)
+        options = decode_eviction(ask.info.name, ask.body).delete_options or DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
         budgets = (r.object for r in self._store.list_uncommitted(PodDisruptionBudget.KIND, pod.metadata.namespace))

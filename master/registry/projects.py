@@ -93,7 +93,7 @@ class ProjectRequests:
         wish = decode_project_request(document)
         body = decoding.decode_object(RequestInfo(PROJECTS), requested_project(wish, user.name), "Ignore")
         name = body.item.metadata.name
-        if self._store.get_uncommitted(Key(PROJECTS.stored, "", name)) is not None:
+        if self._store.get_uncommitted(Key(PROJECTS.stored_kind, "", name)) is not None:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
         item = self._chain.created(PROJECTS, body.item, transaction)
@@ -103,7 +103,7 @@ class ProjectRequests:
         if not dry:
             # Watchers of projects are told of those they may see: so they may first.
             _, kept, *_ = await self._store.write(
-                Put(binding), Put(PROJECTS.kept(item), expect=0), *transaction.changes
+                Put(binding), Put(PROJECTS.to_stored(item), expect=0), *transaction.changes
             )
-            item = PROJECTS.seen(kept)
+            item = PROJECTS.from_stored(kept)
         return Response(201, msgspec.json.encode(item))

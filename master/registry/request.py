@@ -25,16 +25,16 @@ from master.storage.interface import Key, Record
 
 
 class Preconditions(msgspec.Struct, frozen=True, rename="camel"):
-    """What must hold of the object that is to be deleted."""
+    """Conditions of a delete."""
 
     uid: str | None = None
     resource_version: str | None = None
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
-    """The body of a delete; `grace_period_seconds` left out means what the object says.
+    """The body of a delete. Without `grace_period_seconds` the grace period of the object applies.
 
-    `propagation_policy` says what becomes of dependents: Background, Foreground or Orphan; without it the kind decides.
+    `propagation_policy` is Background, Foreground or Orphan; without it the default of the resource applies.
     """
 
     grace_period_seconds: int | None = None
@@ -49,9 +49,9 @@ MAX_FIELD_MANAGER_LENGTH = 128
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A resource path: the kind, and as far as the path goes, the namespace, the name and the subresource."""
+    """The path of a resource, an object or a subresource. Parts that the path does not have are empty."""
 
-    kind: AnyResource
+    resource: AnyResource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -60,18 +60,18 @@ class RequestInfo:
 METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-def request_verb(method: str, where: RequestInfo, query: Mapping[str, str]) -> str:
-    """The verb of Kubernetes for a method at a path; empty if there is none."""
+def request_verb(method: str, info: RequestInfo, query: Mapping[str, str]) -> str:
+    """Return the verb of Kubernetes for a method at a path; empty if there is none."""
     name = METHOD_VERBS.get(method, "")
-    if name == "get" and not where.name:
+    if name == "get" and not info.name:
         return "watch" if bool_param(query, "watch") else "list"
-    if name == "delete" and not where.name:
+    if name == "delete" and not info.name:
         return "deletecollection"
     return name
 
 
 def bool_param(query: Mapping[str, str], name: str) -> bool:
-    """A parameter that is on or off. Raises StatusError."""
+    """Return a boolean parameter. Raises StatusError."""
     text = query.get(name, "")
     if text in ("1", "true", "True", "t", "T", "TRUE"):
         return True
@@ -81,7 +81,7 @@ def bool_param(query: Mapping[str, str], name: str) -> bool:
 
 
 def int_param(query: Mapping[str, str], name: str) -> int | None:
-    """A parameter that is a whole number from 0 on. Raises StatusError."""
+    """Return a parameter that is a whole number, 0 or greater; None if it is missing. Raises StatusError."""
     text = query.get(name, "")
     if not text:
         return None
@@ -101,7 +101,7 @@ def field_manager(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
 
 
 def dry_run(query: Mapping[str, str]) -> bool:
-    """Whether the write is only tried. Raises StatusError."""
+    """Return whether the write is a dry run. Raises StatusError."""
     text = query.get("dryRun", "")
     if text not in ("", "All"):
         raise errors.bad_request(f"parameter dryRun is {text!r}; All is accepted")
@@ -109,7 +109,7 @@ def dry_run(query: Mapping[str, str]) -> bool:
 
 
 def field_validation(query: Mapping[str, str]) -> str:
-    """What becomes of unknown fields: Strict, Warn or Ignore. Raises StatusError."""
+    """Return how to treat unknown fields: Strict, Warn or Ignore. Raises StatusError."""
     text = query.get("fieldValidation", "") or "Warn"
     if text not in ("Strict", "Warn", "Ignore"):
         raise errors.bad_request(f"parameter fieldValidation is {text!r}; Strict, Warn and Ignore are accepted")
@@ -120,65 +120,65 @@ def field_validation(query: Mapping[str, str]) -> str:
 
 
 NameFilter = Callable[[str], bool]
-"""Whether somebody may see the object of that name."""
+"""Return whether the user may get the object of that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind are asked for; `visible` says which of them the asker may see, if not all."""
+    """The objects that a list or watch selects. Without `name_filter` the user may get all of them."""
 
-    kind: AnyResource
+    resource: AnyResource
     namespace: str
     labels: Selector
     fields: Selector
-    visible: NameFilter | None = None
+    name_filter: NameFilter | None = None
 
-    def takes(self, record: Record | None) -> bool:
-        """Whether that revision of an object is one of them."""
+    def matches(self, record: Record | None) -> bool:
+        """Return whether this revision of an object is selected."""
         if record is None or (self.namespace and record.key.namespace != self.namespace):
             return False
-        if self.visible is not None and not self.visible(record.key.name):
+        if self.name_filter is not None and not self.name_filter(record.key.name):
             return False
         if self.labels.requirements and not self.labels.matches(record.object.metadata.labels):
             return False
-        return not self.fields.requirements or self.fields.matches(self.kind.selectable(record.object))
+        return not self.fields.requirements or self.fields.matches(self.resource.field_values(record.object))
 
     @property
-    def everything(self) -> bool:
-        """Whether there are no selectors, and the asker may see all."""
-        return self.visible is None and not self.labels.requirements and not self.fields.requirements
+    def selects_all(self) -> bool:
+        """Return whether there is no selector and no filter."""
+        return self.name_filter is None and not self.labels.requirements and not self.fields.requirements
 
 
-def parse_selection(where: RequestInfo, query: Mapping[str, str], visible: NameFilter | None = None) -> Selection:
-    """The selectors of a request. Raises StatusError."""
+def parse_selection(info: RequestInfo, query: Mapping[str, str], name_filter: NameFilter | None = None) -> Selection:
+    """Return the selection of a request. Raises StatusError."""
     try:
         labels = parse_label_selector(query.get("labelSelector", ""))
-        fields = parse_field_selector(query.get("fieldSelector", ""), where.kind.selectors)
+        fields = parse_field_selector(query.get("fieldSelector", ""), info.resource.selectable_field_names)
     except BadSelector as error:
         raise errors.bad_request(str(error)) from error
-    return Selection(where.kind, where.namespace, labels, fields, visible)
+    return Selection(info.resource, info.namespace, labels, fields, name_filter)
 
 
 INCONSISTENT = -1
-"""In place of a revision: of whatever there is when the page is asked for."""
+"""In place of a revision: the page shows the state at the time of its request."""
 
 
 class ContinueToken(msgspec.Struct, frozen=True):
-    """Where the next page of a list begins: after an object, in the state of a revision (or of NEWEST)."""
+    """Where the next page of a list begins: after an object (namespace, name), at a revision or INCONSISTENT."""
 
     rv: int
     after: tuple[str, str]
 
 
-def encode_continue(page: ContinueToken) -> str:
-    """The token for clients, who hand it back as it is."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(page)).decode("ascii").rstrip("=")
+def encode_continue(token: ContinueToken) -> str:
+    """Return the token as clients get it."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode("ascii").rstrip("=")
 
 
-def decode_continue(token: str) -> ContinueToken:
-    """The page that a token stands for. Raises StatusError."""
+def decode_continue(text: str) -> ContinueToken:
+    """Return the token that a client sent. Raises StatusError."""
     try:
-        padded = token + "=" * (-len(token) % 4)
+        padded = text + "=" * (-len(text) % 4)
         return msgspec.json.decode(base64.urlsafe_b64decode(padded.encode("ascii")), type=ContinueToken)
     except (msgspec.DecodeError, binascii.Error, UnicodeError, RecursionError) as error:
         raise errors.bad_request("continue key is not valid: it is not one that this server gave") from error
@@ -189,55 +189,54 @@ Clock = Callable[[], datetime.datetime]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for objects, with its body read.
+    """A request for a resource, with its body decoded to a document."""
 
-    `user` is who sent it, and sees those objects that are `visible` to him, or all; `manager` is the name under which
-    the client owns fields. `address` is where the connection of that user came from; empty if it is another's, who acts
-    as him.
-    """
-
-    where: RequestInfo
+    info: RequestInfo
     query: Mapping[str, str]
     accept: str = ""
     content_type: str = ""
-    manager: str = ""
+    field_manager: str = ""
+    """The name under which the client owns fields."""
     user: User = User()  # noqa: RUF009
-    visible: NameFilter | None = None
-    document: Any = None
-    address: str = ""
+    """The user, after impersonation."""
+    name_filter: NameFilter | None = None
+    """The objects that the user may get; None means all."""
+    body: Any = None
+    client_address: str = ""
+    """Where the connection came from; empty if the user is impersonated."""
 
     @property
     def key(self) -> Key:
-        """The object that is asked for."""
-        return Key(self.where.kind.stored, self.where.namespace, self.where.name)
+        """Return the key of the requested object."""
+        return Key(self.info.resource.stored_kind, self.info.namespace, self.info.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A JSON body with its code; warnings are for the person who sent the request."""
+    """An HTTP status, a JSON body, and warnings for the client."""
 
-    code: int
+    status: int
     body: bytes
     warnings: tuple[str, ...] = ()
 
 
-def parse_delete_options(ask: Request) -> DeleteOptions:
-    """The body of a delete, and what its parameters say instead. Raises StatusError."""
+def parse_delete_options(request: Request) -> DeleteOptions:
+    """Return the options of a delete: its body, overridden by its parameters. Raises StatusError."""
     try:
-        options = msgspec.convert({} if ask.document is None else ask.document, DeleteOptions)
+        options = msgspec.convert({} if request.body is None else request.body, DeleteOptions)
     except msgspec.ValidationError as error:
         raise errors.bad_request(f"the body is not a DeleteOptions: {error}") from error
-    seconds, policy = int_param(ask.query, "gracePeriodSeconds"), ask.query.get("propagationPolicy", "")
+    seconds, policy = int_param(request.query, "gracePeriodSeconds"), request.query.get("propagationPolicy", "")
     options = msgspec.structs.replace(
         options,
         grace_period_seconds=options.grace_period_seconds if seconds is None else seconds,
         propagation_policy=policy or options.propagation_policy,
     )
     if options.dry_run not in ((), ("All",)):
-        problem = FieldError("dryRun", quoted(options.dry_run), 'supported values: "All"', NOT_SUPPORTED)
-        raise errors.invalid_options("DeleteOptions", problem)
+        wrong = FieldError("dryRun", quoted(options.dry_run), 'supported values: "All"', NOT_SUPPORTED)
+        raise errors.invalid_options("DeleteOptions", wrong)
     if options.orphan_dependents is not None and options.propagation_policy:
         why = "orphanDependents and deletionPropagation cannot be both set"
-        problem = FieldError("propagationPolicy", quoted(options.propagation_policy), why)
-        raise errors.invalid_options("DeleteOptions", problem)
+        wrong = FieldError("propagationPolicy", quoted(options.propagation_policy), why)
+        raise errors.invalid_options("DeleteOptions", wrong)
     return options

@@ -50,7 +50,7 @@ def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
             creation_timestamp=meta.creation_timestamp,
         ),
         spec=ScaleSpec(replicas=scaling.replicas(item)),
-        status=ScaleStatus(replicas=scaling.current(item), selector=scaling.selector(item)),
+        status=ScaleStatus(replicas=scaling.status_replicas(item), selector=scaling.selector(item)),
     )
 
 
@@ -78,7 +78,7 @@ def decode_scale(kind: AnyResource, name: str, document: Any) -> Scale:
 
 def with_scale(scaling: Scaling[Any], item: Any, scale: Scale) -> Any:
     """The object with as many pods as the Scale wishes; its identity is that which the Scale names."""
-    wish = scaling.scaled(item, scale.spec.replicas)
+    wish = scaling.with_replicas(item, scale.spec.replicas)
     metadata = msgspec.structs.replace(
         item.metadata, uid=scale.metadata.uid, resource_version=scale.metadata.resource_version
     )

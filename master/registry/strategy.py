@@ -54,13 +54,13 @@ def prepare_create(kind: AnyResource, item: Any, uid: str, now: datetime.datetim
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
-    return kind.on_create(begun)
+    return kind.prepare_for_create(begun)
 
 
 def prepare_update(kind: AnyResource, new: Any, old: Any) -> Any:
     """The object after an update of all but its status."""
     _check_identity(kind, new, old)
-    new = kind.on_update(_with_old_metadata(new, old), old)
+    new = kind.prepare_for_update(_with_old_metadata(new, old), old)
     problems = list(immutable(old, new, kind.rules))
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
@@ -81,10 +81,10 @@ def _with_next_generation(kind: AnyResource, new: Any, old: Any) -> Any:
 def prepare_subresource_update(kind: AnyResource, name: str, new: Any, old: Any) -> Any:
     """The object after an update of the part that the subresource of that name is, and of nothing else."""
     subresource = kind.subresource(name)
-    if subresource is None or subresource.part is None:
+    if subresource is None or subresource.replace is None:
         raise errors.path_not_found()
     _check_identity(kind, new, old)
-    item, problems = subresource.part(new, old)
+    item, problems = subresource.replace(new, old)
     if problems:
         raise errors.invalid(kind, old.metadata.name, list(problems))
     return _with_next_generation(kind, item, old)
@@ -115,7 +115,7 @@ def _with_old_metadata(new: Any, old: Any) -> Any:
 
 def is_deletable(kind: AnyResource, item: Any) -> bool:
     """Whether an object that is being deleted has nothing left to wait for."""
-    return bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not kind.held(item)
+    return bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not kind.blocks_deletion(item)
 
 
 def check_preconditions(kind: AnyResource, item: Object, options: DeleteOptions) -> None:
@@ -159,7 +159,7 @@ def prepare_delete(
 
 def _propagation_policy(kind: AnyResource, options: DeleteOptions) -> str:
     if options.propagation_policy or options.orphan_dependents is None:
-        return options.propagation_policy or ("Orphan" if kind.orphans else BACKGROUND)
+        return options.propagation_policy or ("Orphan" if kind.orphans_dependents else BACKGROUND)
     return "Orphan" if options.orphan_dependents else BACKGROUND
 
 

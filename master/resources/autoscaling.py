@@ -428,15 +428,15 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
     plural="horizontalpodautoscalers",
     singular="horizontalpodautoscaler",
     namespaced=True,
-    short=("hpa",),
+    short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
     cells=_autoscaler_cells,
-    on_create=lambda item: replace(item, status=HorizontalPodAutoscalerStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=HorizontalPodAutoscalerStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
+    rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
 )
 
 _ANNOTATION_PREFIX = "autoscaling.alpha.kubernetes.io/"
@@ -565,7 +565,7 @@ def _validate_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> Iterator[FieldEr
             yield FieldError(f"metadata.annotations[{key}]", quoted(item.metadata.annotations[key]), str(error))
     if bad:
         return
-    for problem in HORIZONTAL_POD_AUTOSCALERS.rules.check(_autoscaler_v1_to_stored(item)):
+    for problem in HORIZONTAL_POD_AUTOSCALERS.rules.validate(_autoscaler_v1_to_stored(item)):
         path = problem.path
         if path.startswith("spec.behavior"):
             path = f"metadata.annotations[{BEHAVIOR_ANNOTATION}]"
@@ -576,7 +576,9 @@ def _validate_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> Iterator[FieldEr
 
 
 def _default_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
-    return HORIZONTAL_POD_AUTOSCALERS_V1.seen(HORIZONTAL_POD_AUTOSCALERS.rules.default(_autoscaler_v1_to_stored(item)))
+    return HORIZONTAL_POD_AUTOSCALERS_V1.from_stored(
+        HORIZONTAL_POD_AUTOSCALERS.rules.default(_autoscaler_v1_to_stored(item))
+    )
 
 
 def _with_old_status(new: HorizontalPodAutoscalerV1, old: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
@@ -603,16 +605,14 @@ HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     plural="horizontalpodautoscalers",
     singular="horizontalpodautoscaler",
     namespaced=True,
-    short=("hpa",),
+    short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
     cells=_autoscaler_v1_cells,
-    on_create=lambda item: _with_old_status(item, HorizontalPodAutoscalerV1()),
-    on_update=_with_old_status,
+    prepare_for_create=lambda item: _with_old_status(item, HorizontalPodAutoscalerV1()),
+    prepare_for_update=_with_old_status,
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: _autoscaler_v1_to_stored(item).spec,
-    own_rules=KindRules(
-        _default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda item: iter((AUTOSCALER_WARNING,))
-    ),
-    conversion=Version(HORIZONTAL_POD_AUTOSCALERS, _autoscaler_v1_from_stored, _autoscaler_v1_to_stored),
+    rules=KindRules(_default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
+    stored_as=Version(HORIZONTAL_POD_AUTOSCALERS, _autoscaler_v1_from_stored, _autoscaler_v1_to_stored),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
+from api.validation.registry import RULES
 from master.resources.printing import NAME
 from master.resources.resource import Column, Resource
 
@@ -25,6 +26,7 @@ CLUSTER_NETWORKS = Resource(
         Column("Service Network", "The network of all services."),
         Column("Plugin Name", "How pods are connected."),
     ),
+    rules=RULES[ClusterNetwork],
     cells=_cluster_network_cells,
 )
 
@@ -57,6 +59,7 @@ HOST_SUBNETS = Resource(
         Column("Egress CIDRs", "Networks from which egress addresses may be put on this node."),
         Column("Egress IPs", "Egress addresses on this node."),
     ),
+    rules=RULES[HostSubnet],
     cells=_host_subnet_cells,
 )
 
@@ -76,5 +79,6 @@ NET_NAMESPACES = Resource(
         Column("NetID", "The VNID; 0 reaches all and is reached by all.", type="integer"),
         Column("Egress IPs", "The addresses under which the project's pods leave the cluster."),
     ),
+    rules=RULES[NetNamespace],
     cells=_net_namespace_cells,
 )

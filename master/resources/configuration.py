@@ -7,7 +7,7 @@ from typing import Annotated
 
 from api.core.config import ConfigMap, Secret
 from api.meta.types import LocalObjectReference, Object, ObjectReference, merge_keys
-from api.validation.registry import KindRules
+from api.validation.registry import RULES, KindRules
 from master.resources.printing import AGE, NAME, age
 from master.resources.resource import Column, Resource, Subresource
 
@@ -21,8 +21,9 @@ CONFIG_MAPS = Resource(
     plural="configmaps",
     singular="configmap",
     namespaced=True,
-    short=("cm",),
+    short_names=("cm",),
     columns=(NAME, Column("Data", "How many keys it has."), AGE),
+    rules=RULES[ConfigMap],
     cells=_config_map_cells,
 )
 
@@ -37,8 +38,9 @@ SECRETS = Resource(
     singular="secret",
     namespaced=True,
     columns=(NAME, Column("Type", "Which keys are to be expected."), Column("Data", "How many keys it has."), AGE),
+    rules=RULES[Secret],
     cells=_secret_cells,
-    fields=lambda item: {"type": item.type},
+    selectable_fields=lambda item: {"type": item.type},
 )
 
 
@@ -62,9 +64,9 @@ SERVICE_ACCOUNTS = Resource(
     plural="serviceaccounts",
     singular="serviceaccount",
     namespaced=True,
-    short=("sa",),
+    short_names=("sa",),
     columns=(NAME, AGE),
     cells=_service_account_cells,
-    own_rules=KindRules(),
-    more=(Subresource("token", body=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
+    rules=KindRules(),
+    subresources=(Subresource("token", body_kind=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
 )

@@ -197,7 +197,7 @@ CRON_JOBS = Resource(
     plural="cronjobs",
     singular="cronjob",
     namespaced=True,
-    short=("cj",),
+    short_names=("cj",),
     categories=("all",),
     columns=(
         NAME,
@@ -210,11 +210,11 @@ CRON_JOBS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_cron_job_cells,
-    on_create=lambda item: replace(item, status=CronJobStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=CronJobStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(default=_default_cron_job, check=_validate_cron_job),
+    rules=KindRules(default=_default_cron_job, validate=_validate_cron_job),
 )
 
 
@@ -241,7 +241,7 @@ def _default_cron_job_v1beta1(item: CronJobV1beta1) -> CronJobV1beta1:
 
 
 def _validate_cron_job_v1beta1(item: CronJobV1beta1) -> Iterator[FieldError]:
-    yield from CRON_JOBS.rules.check(_cron_job_v1beta1_to_stored(item))
+    yield from CRON_JOBS.rules.validate(_cron_job_v1beta1_to_stored(item))
 
 
 CRON_JOBS_V1BETA1 = Resource(
@@ -249,13 +249,13 @@ CRON_JOBS_V1BETA1 = Resource(
     plural=CRON_JOBS.plural,
     singular=CRON_JOBS.singular,
     namespaced=True,
-    short=CRON_JOBS.short,
+    short_names=CRON_JOBS.short_names,
     columns=CRON_JOBS.columns,
     cells=lambda item, now: CRON_JOBS.cells(_cron_job_v1beta1_to_stored(item), now),
-    on_create=lambda item: replace(item, status=CronJobStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=CronJobStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(default=_default_cron_job_v1beta1, check=_validate_cron_job_v1beta1),
-    conversion=Version(CRON_JOBS, _cron_job_v1beta1_from_stored, _cron_job_v1beta1_to_stored),
+    rules=KindRules(default=_default_cron_job_v1beta1, validate=_validate_cron_job_v1beta1),
+    stored_as=Version(CRON_JOBS, _cron_job_v1beta1_from_stored, _cron_job_v1beta1_to_stored),
 )

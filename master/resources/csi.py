@@ -220,7 +220,7 @@ CSI_DRIVERS = Resource(
         AGE,
     ),
     cells=_driver_cells,
-    own_rules=KindRules(_default_driver, _check_driver, _immutable_driver),
+    rules=KindRules(_default_driver, _check_driver, _immutable_driver),
 )
 CSI_NODES = Resource(
     type=CSINode,
@@ -229,7 +229,7 @@ CSI_NODES = Resource(
     namespaced=False,
     columns=(NAME, Column("Drivers", "How many drivers it has.", "integer"), AGE),
     cells=_node_cells,
-    own_rules=KindRules(check=_check_node, immutable=_immutable_node),
+    rules=KindRules(validate=_check_node, validate_update=_immutable_node),
 )
 CSI_STORAGE_CAPACITIES = Resource(
     type=CSIStorageCapacity,
@@ -243,5 +243,5 @@ CSI_STORAGE_CAPACITIES = Resource(
         AGE,
     ),
     cells=_capacity_cells,
-    own_rules=KindRules(check=_check_capacity, immutable=_immutable_capacity),
+    rules=KindRules(validate=_check_capacity, validate_update=_immutable_capacity),
 )

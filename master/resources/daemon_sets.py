@@ -157,7 +157,7 @@ DAEMON_SETS = Resource(
     plural="daemonsets",
     singular="daemonset",
     namespaced=True,
-    short=("ds",),
+    short_names=("ds",),
     categories=("all",),
     columns=(
         NAME,
@@ -171,13 +171,13 @@ DAEMON_SETS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_daemon_set_cells,
-    on_create=lambda item: replace(item, status=DaemonSetStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=DaemonSetStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(
+    rules=KindRules(
         default=_default_daemon_set,
-        check=_validate_daemon_set,
-        immutable=lambda old, new: immutable(("spec.selector", old.spec.selector, new.spec.selector)),
+        validate=_validate_daemon_set,
+        validate_update=lambda old, new: immutable(("spec.selector", old.spec.selector, new.spec.selector)),
     ),
 )

@@ -83,7 +83,7 @@ REPLICA_SETS = Resource(
     plural="replicasets",
     singular="replicaset",
     namespaced=True,
-    short=("rs",),
+    short_names=("rs",),
     categories=("all",),
     columns=(
         NAME,
@@ -92,19 +92,19 @@ REPLICA_SETS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_replica_set_cells,
-    fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    on_create=lambda item: replace(item, status=ReplicasStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
+    prepare_for_create=lambda item: replace(item, status=ReplicasStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    scaling=Scale(
+    scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
-        current=lambda item: item.status.replicas,
+        status_replicas=lambda item: item.status.replicas,
         selector=lambda item: format_selector(item.spec.selector),
-        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=KindRules(
-        default=_default_replica_set, check=_validate_replica_set, immutable=_validate_replica_set_update
+    rules=KindRules(
+        default=_default_replica_set, validate=_validate_replica_set, validate_update=_validate_replica_set_update
     ),
 )
 
@@ -250,7 +250,7 @@ DEPLOYMENTS = Resource(
     plural="deployments",
     singular="deployment",
     namespaced=True,
-    short=("deploy",),
+    short_names=("deploy",),
     categories=("all",),
     columns=(
         NAME,
@@ -261,17 +261,19 @@ DEPLOYMENTS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_deployment_cells,
-    on_create=lambda item: replace(item, status=DeploymentStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=DeploymentStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    scaling=Scale(
+    scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
-        current=lambda item: item.status.replicas,
+        status_replicas=lambda item: item.status.replicas,
         selector=lambda item: format_selector(item.spec.selector),
-        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=KindRules(default=_default_deployment, check=_validate_deployment, immutable=_validate_deployment_update),
+    rules=KindRules(
+        default=_default_deployment, validate=_validate_deployment, validate_update=_validate_deployment_update
+    ),
 )
 
 
@@ -336,7 +338,7 @@ REPLICATION_CONTROLLERS = Resource(
     plural="replicationcontrollers",
     singular="replicationcontroller",
     namespaced=True,
-    short=("rc",),
+    short_names=("rc",),
     categories=("all",),
     columns=(
         NAME,
@@ -345,17 +347,17 @@ REPLICATION_CONTROLLERS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_replication_controller_cells,
-    fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    on_create=lambda item: replace(item, status=ReplicasStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
+    prepare_for_create=lambda item: replace(item, status=ReplicasStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    scaling=Scale(
+    scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
-        current=lambda item: item.status.replicas,
+        status_replicas=lambda item: item.status.replicas,
         selector=lambda item: ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items())),
-        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=KindRules(default=_default_replication_controller, check=_validate_replication_controller),
-    orphans=True,
+    rules=KindRules(default=_default_replication_controller, validate=_validate_replication_controller),
+    orphans_dependents=True,
 )

@@ -98,7 +98,7 @@ POD_DISRUPTION_BUDGETS = Resource(
     plural="poddisruptionbudgets",
     singular="poddisruptionbudget",
     namespaced=True,
-    short=("pdb",),
+    short_names=("pdb",),
     columns=(
         NAME,
         Column("Min Available", "How many pods must be healthy."),
@@ -107,11 +107,11 @@ POD_DISRUPTION_BUDGETS = Resource(
         AGE,
     ),
     cells=_disruption_budget_cells,
-    on_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(check=_validate_disruption_budget),
+    rules=KindRules(validate=_validate_disruption_budget),
 )
 
 EVERY_POD = LabelSelector(
@@ -149,7 +149,7 @@ def _disruption_budget_v1beta1_to_stored(item: PodDisruptionBudgetV1beta1) -> Po
 
 
 def _validate_disruption_budget_v1beta1(item: PodDisruptionBudgetV1beta1) -> Iterator[FieldError]:
-    yield from POD_DISRUPTION_BUDGETS.rules.check(_disruption_budget_v1beta1_to_stored(item))
+    yield from POD_DISRUPTION_BUDGETS.rules.validate(_disruption_budget_v1beta1_to_stored(item))
 
 
 POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
@@ -157,15 +157,15 @@ POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
     plural=POD_DISRUPTION_BUDGETS.plural,
     singular=POD_DISRUPTION_BUDGETS.singular,
     namespaced=True,
-    short=POD_DISRUPTION_BUDGETS.short,
+    short_names=POD_DISRUPTION_BUDGETS.short_names,
     columns=POD_DISRUPTION_BUDGETS.columns,
     cells=lambda item, now: POD_DISRUPTION_BUDGETS.cells(_disruption_budget_v1beta1_to_stored(item), now),
-    on_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(check=_validate_disruption_budget_v1beta1),
-    conversion=Version(
+    rules=KindRules(validate=_validate_disruption_budget_v1beta1),
+    stored_as=Version(
         POD_DISRUPTION_BUDGETS, _disruption_budget_v1beta1_from_stored, _disruption_budget_v1beta1_to_stored
     ),
 )

@@ -11,7 +11,7 @@ from api.meta.schema import MISSING, FieldError, quoted
 from api.meta.types import Object, ObjectReference
 from api.validation.config import check_event as check_core
 from api.validation.config import immutable_event as immutable_in_core
-from api.validation.registry import KindRules
+from api.validation.registry import RULES, KindRules
 from master.resources.metadata import parse_time
 from master.resources.printing import age
 from master.resources.resource import Column, Resource, Version
@@ -83,11 +83,12 @@ EVENTS = Resource(
     plural="events",
     singular="event",
     namespaced=True,
-    short=("ev",),
+    short_names=("ev",),
     columns=EVENT_COLUMNS,
+    rules=RULES[Event],
     cells=event_cells,
-    fields=_event_fields,
-    made_by_update=True,
+    selectable_fields=_event_fields,
+    allow_create_on_update=True,
 )
 
 CORE_FIELD_NAMES = {
@@ -207,11 +208,11 @@ EVENTS_V1 = Resource(
     plural="events",
     singular="event",
     namespaced=True,
-    short=("ev",),
+    short_names=("ev",),
     columns=EVENT_COLUMNS,
     cells=_event_v1_cells,
-    fields=_event_v1_fields,
-    own_rules=KindRules(check=_validate_event_v1, immutable=_validate_event_v1_update),
-    conversion=Version(EVENTS, _event_v1_from_stored, _event_v1_to_stored),
-    made_by_update=True,
+    selectable_fields=_event_v1_fields,
+    rules=KindRules(validate=_validate_event_v1, validate_update=_validate_event_v1_update),
+    stored_as=Version(EVENTS, _event_v1_from_stored, _event_v1_to_stored),
+    allow_create_on_update=True,
 )

@@ -310,7 +310,7 @@ INGRESSES = Resource(
     plural="ingresses",
     singular="ingress",
     namespaced=True,
-    short=("ing",),
+    short_names=("ing",),
     columns=(
         NAME,
         Column("Class", "Its class."),
@@ -320,11 +320,11 @@ INGRESSES = Resource(
         AGE,
     ),
     cells=_ingress_cells,
-    on_create=lambda item: replace(item, status=IngressStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=IngressStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(check=_validate_ingress_create, warnings=lambda item: iter((INGRESS_WARNING,))),
+    rules=KindRules(validate=_validate_ingress_create, warnings=lambda item: iter((INGRESS_WARNING,))),
 )
 INGRESS_CLASSES = Resource(
     type=IngressClass,
@@ -339,7 +339,7 @@ INGRESS_CLASSES = Resource(
     ),
     cells=_ingress_class_cells,
     spec=lambda item: item.spec,
-    own_rules=KindRules(
+    rules=KindRules(
         _default_ingress_class,
         _validate_ingress_class,
         lambda old, new: immutable(("spec.controller", old.spec.controller, new.spec.controller)),

@@ -34,14 +34,14 @@ class MergeKind(Enum):
 class MergeSchema:
     """`fields` are those of a struct, by their names on the wire; `item` is that of each value of a map or list."""
 
-    form: MergeKind
+    kind: MergeKind
     keys: tuple[str, ...] = ()
     fields: Mapping[str, MergeSchema] = field(default_factory=dict)
     item: MergeSchema | None = None
 
-    def at(self, name: str) -> MergeSchema:
+    def child(self, name: str) -> MergeSchema:
         """The shape of one field of an object; a field that is not known has none."""
-        if self.form is MergeKind.STRUCT:
+        if self.kind is MergeKind.STRUCT:
             return self.fields.get(name, OPEN)
         return self.item or OPEN
 

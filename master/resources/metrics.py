@@ -11,6 +11,7 @@ import datetime
 from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectMeta, Value
+from api.validation.registry import KindRules
 from master.resources.metadata import format_time
 from master.resources.printing import NAME
 from master.resources.resource import Column, Resource
@@ -169,6 +170,7 @@ NODE_METRICS = Resource(
     singular="",
     namespaced=False,
     columns=METRICS_COLUMNS,
+    rules=KindRules(),
     cells=lambda item, now: (item.metadata.name, item.usage.cpu, item.usage.memory, item.window),
     verbs=METRICS_VERBS,
 )
@@ -178,6 +180,7 @@ POD_METRICS = Resource(
     singular="",
     namespaced=True,
     columns=METRICS_COLUMNS,
+    rules=KindRules(),
     cells=lambda item, now: (item.metadata.name, _total(item).cpu, _total(item).memory, item.window),
     verbs=METRICS_VERBS,
 )

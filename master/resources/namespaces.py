@@ -11,7 +11,7 @@ from api.core.node import NODE_LEASES, Namespace, NamespaceSpec, NamespaceStatus
 from api.meta import names
 from api.meta.schema import FieldError, quoted
 from api.meta.types import Object
-from api.validation.registry import KindRules, default
+from api.validation.registry import RULES, KindRules, default
 from master.resources.metadata import with_metadata
 from master.resources.printing import AGE, NAME, age
 from master.resources.resource import VERBS, Column, Resource, Subresource, Version
@@ -57,15 +57,16 @@ NAMESPACES = Resource(
     plural="namespaces",
     singular="namespace",
     namespaced=False,
-    short=("ns",),
+    short_names=("ns",),
     columns=(NAME, Column("Status", "Active, or Terminating while its contents go away."), AGE),
+    rules=RULES[Namespace],
     cells=_namespace_cells,
-    fields=lambda item: {"status.phase": item.status.phase, "name": item.metadata.name},
-    on_create=_prepare_namespace_for_create,
-    on_update=_prepare_namespace_for_update,
+    selectable_fields=lambda item: {"status.phase": item.status.phase, "name": item.metadata.name},
+    prepare_for_create=_prepare_namespace_for_create,
+    prepare_for_update=_prepare_namespace_for_update,
     with_status=_namespace_with_status,
-    held=lambda item: bool(item.spec.finalizers),
-    more=(Subresource("finalize", part=_replace_finalizers, verbs=("update",)),),
+    blocks_deletion=lambda item: bool(item.spec.finalizers),
+    subresources=(Subresource("finalize", replace=_replace_finalizers, verbs=("update",)),),
     verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
 )
 
@@ -140,17 +141,17 @@ PROJECTS = Resource(
         Column("Status", "Active, or Terminating while its contents go away."),
     ),
     cells=_project_cells,
-    fields=lambda item: NAMESPACES.fields(_project_to_stored(item)),
-    on_create=_as_namespace(NAMESPACES.on_create),
-    on_update=lambda new, old: _project_from_stored(
-        NAMESPACES.on_update(_project_to_stored(new), _project_to_stored(old))
+    selectable_fields=lambda item: NAMESPACES.selectable_fields(_project_to_stored(item)),
+    prepare_for_create=_as_namespace(NAMESPACES.prepare_for_create),
+    prepare_for_update=lambda new, old: _project_from_stored(
+        NAMESPACES.prepare_for_update(_project_to_stored(new), _project_to_stored(old))
     ),
-    own_rules=KindRules(
+    rules=KindRules(
         default=_as_namespace(lambda item: default(item, NAMESPACES.rules)),
-        immutable=_validate_project_update,
-        name=names.dns_label_error,
+        validate_update=_validate_project_update,
+        validate_name=names.dns_label_error,
     ),
-    conversion=Version(NAMESPACES, _project_from_stored, _project_to_stored),
-    personal=True,
+    stored_as=Version(NAMESPACES, _project_from_stored, _project_to_stored),
+    filtered_list=True,
     verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
 )

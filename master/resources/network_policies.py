@@ -194,11 +194,11 @@ NETWORK_POLICIES = Resource(
     plural="networkpolicies",
     singular="networkpolicy",
     namespaced=True,
-    short=("netpol",),
+    short_names=("netpol",),
     columns=(NAME, Column("Pod-Selector", "The pods that it is about."), AGE),
     cells=_network_policy_cells,
     spec=lambda item: item.spec,
-    own_rules=KindRules(
+    rules=KindRules(
         _default_network_policy, _validate_network_policy, warnings=lambda item: iter((NETWORK_POLICY_WARNING,))
     ),
 )
@@ -262,7 +262,7 @@ EGRESS_NETWORK_POLICIES = Resource(
     namespaced=True,
     columns=(NAME, AGE),
     cells=_egress_network_policy_cells,
-    own_rules=KindRules(
-        check=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))
+    rules=KindRules(
+        validate=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))
     ),
 )

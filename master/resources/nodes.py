@@ -15,7 +15,7 @@ from api.meta.schema import FieldError, quoted
 from api.meta.types import ATOMIC, Object, Value
 from api.network.queries import NodeQuery
 from api.validation.placement import check_toleration
-from api.validation.registry import KindRules
+from api.validation.registry import RULES, KindRules
 from master.resources.printing import AGE, NAME, age, none_if_empty
 from master.resources.resource import Column, Resource, proxy_subresource
 from master.resources.validation import immutable, quantities_at_least_zero, required
@@ -64,7 +64,7 @@ NODES: Resource[Node] = Resource(
     plural="nodes",
     singular="node",
     namespaced=False,
-    short=("no",),
+    short_names=("no",),
     columns=(
         NAME,
         Column("Status", "Ready or NotReady, and whether new pods may be placed on it."),
@@ -77,12 +77,13 @@ NODES: Resource[Node] = Resource(
         Column("Kernel-Version", "Its kernel.", wide=True),
         Column("Container-Runtime", "What runs its containers.", wide=True),
     ),
+    rules=RULES[Node],
     cells=_node_cells,
-    fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
-    on_update=_prepare_node_for_update,
+    selectable_fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
+    prepare_for_update=_prepare_node_for_update,
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
-    reported=True,
-    more=(proxy_subresource("NodeProxyOptions"),),
+    status_is_node_report=True,
+    subresources=(proxy_subresource("NodeProxyOptions"),),
 )
 
 
@@ -96,8 +97,9 @@ LEASES = Resource(
     singular="lease",
     namespaced=True,
     columns=(NAME, Column("Holder", "Who holds it."), AGE),
+    rules=RULES[Lease],
     cells=_lease_cells,
-    made_by_update=True,
+    allow_create_on_update=True,
 )
 
 
@@ -150,8 +152,9 @@ RUNTIME_CLASSES = Resource(
     namespaced=False,
     columns=(NAME, Column("Handler", "The runtime's name on the nodes."), AGE),
     cells=_runtime_class_cells,
-    own_rules=KindRules(
-        check=_validate_runtime_class, immutable=lambda old, new: immutable(("handler", old.handler, new.handler))
+    rules=KindRules(
+        validate=_validate_runtime_class,
+        validate_update=lambda old, new: immutable(("handler", old.handler, new.handler)),
     ),
 )
 
@@ -183,9 +186,10 @@ NODE_QUERYS = Resource(
         Column("Answer", "Whether the node has answered, or why it could not."),
         AGE,
     ),
+    rules=RULES[NodeQuery],
     cells=_node_query_cells,
-    fields=lambda item: {"spec.nodeName": item.spec.node_name},
-    on_update=_prepare_node_query_for_update,
+    selectable_fields=lambda item: {"spec.nodeName": item.spec.node_name},
+    prepare_for_update=_prepare_node_query_for_update,
     with_status=_node_query_with_status,
-    reported=True,
+    status_is_node_report=True,
 )

@@ -156,8 +156,8 @@ POD_TEMPLATES = Resource(
     ),
     cells=_pod_template_cells,
     spec=lambda item: item.template,
-    own_rules=KindRules(
+    rules=KindRules(
         default=lambda item: replace(item, template=default_template(item.template)),
-        check=_validate_pod_template,
+        validate=_validate_pod_template,
     ),
 )

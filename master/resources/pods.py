@@ -15,7 +15,7 @@ from api.core.resources import is_sidecar, qos_class
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import PodAddress
 from api.validation import pod
-from api.validation.registry import KindRules
+from api.validation.registry import RULES, KindRules
 from master.resources.printing import AGE, NAME, age, none_if_empty
 from master.resources.resource import (
     READ_VERBS,
@@ -204,7 +204,7 @@ PODS: Resource[Pod] = Resource(
     plural="pods",
     singular="pod",
     namespaced=True,
-    short=("po",),
+    short_names=("po",),
     categories=("all",),
     columns=(
         NAME,
@@ -217,21 +217,22 @@ PODS: Resource[Pod] = Resource(
         Column("Nominated Node", "The node that is being cleared for it.", wide=True),
         Column("Readiness Gates", "How many of its further conditions are met.", wide=True),
     ),
+    rules=RULES[Pod],
     cells=_pod_cells,
-    fields=_pod_fields,
-    on_create=_prepare_pod_for_create,
-    on_update=_prepare_pod_for_update,
+    selectable_fields=_pod_fields,
+    prepare_for_create=_prepare_pod_for_create,
+    prepare_for_update=_prepare_pod_for_update,
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
-    reported=True,
+    status_is_node_report=True,
     spec=_pod_spec,
-    held=lambda item: bool(item.metadata.deletion_grace_period_seconds),
-    more=(
+    blocks_deletion=lambda item: bool(item.metadata.deletion_grace_period_seconds),
+    subresources=(
         stream_subresource("attach", "PodAttachOptions"),
-        Subresource("binding", body=("", "v1", "Binding"), verbs=("create",)),
-        Subresource("eviction", body=("policy", "v1", "Eviction"), verbs=("create",)),
-        Subresource(EPHEMERAL_CONTAINERS, part=lambda new, old: pod.added(old, new)),
+        Subresource("binding", body_kind=("", "v1", "Binding"), verbs=("create",)),
+        Subresource("eviction", body_kind=("policy", "v1", "Eviction"), verbs=("create",)),
+        Subresource(EPHEMERAL_CONTAINERS, replace=lambda new, old: pod.added(old, new)),
         stream_subresource("exec", "PodExecOptions"),
-        Subresource("log", verbs=("get",), through=True),
+        Subresource("log", verbs=("get",), proxied=True),
         stream_subresource("portforward", "PodPortForwardOptions"),
         proxy_subresource("PodProxyOptions"),
     ),
@@ -282,8 +283,8 @@ POD_ADDRESSS = Resource(
         AGE,
     ),
     cells=_pod_address_cells,
-    own_rules=KindRules(),
-    conversion=Version(PODS, _pod_address_from_stored, _pod_address_to_stored),
+    rules=KindRules(),
+    stored_as=Version(PODS, _pod_address_from_stored, _pod_address_to_stored),
     verbs=READ_VERBS,
-    refusal="it is another form of a pod, to be read: write the pod",
+    unsupported="it is another form of a pod, to be read: write the pod",
 )

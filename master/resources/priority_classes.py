@@ -85,7 +85,7 @@ PRIORITY_CLASSES = Resource(
     plural="priorityclasses",
     singular="priorityclass",
     namespaced=False,
-    short=("pc",),
+    short_names=("pc",),
     columns=(
         NAME,
         Column("Value", "The priority of its pods.", "integer"),
@@ -95,5 +95,5 @@ PRIORITY_CLASSES = Resource(
     ),
     cells=_priority_class_cells,
     spec=lambda item: item.value,
-    own_rules=KindRules(_default_priority_class, _validate_priority_class, _validate_priority_class_update),
+    rules=KindRules(_default_priority_class, _validate_priority_class, _validate_priority_class_update),
 )

@@ -196,7 +196,7 @@ RESOURCE_QUOTAS = Resource(
     plural="resourcequotas",
     singular="resourcequota",
     namespaced=True,
-    short=("quota",),
+    short_names=("quota",),
     columns=(
         NAME,
         Column("Request", "What is taken of what may be taken, without limits."),
@@ -204,10 +204,10 @@ RESOURCE_QUOTAS = Resource(
         AGE,
     ),
     cells=_quota_cells,
-    on_create=lambda item: replace(item, status=ResourceQuotaStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=ResourceQuotaStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
+    rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
 )
 
 CONTAINER_LIMIT, POD_LIMIT, CLAIM_LIMIT = "Container", "Pod", "PersistentVolumeClaim"
@@ -355,8 +355,8 @@ LIMIT_RANGES = Resource(
     plural="limitranges",
     singular="limitrange",
     namespaced=True,
-    short=("limits",),
+    short_names=("limits",),
     columns=(NAME, Column("Created At", "When it was made.", "date")),
     cells=_limit_range_cells,
-    own_rules=KindRules(_default_limit_range, _validate_limit_range),
+    rules=KindRules(_default_limit_range, _validate_limit_range),
 )

@@ -175,9 +175,9 @@ _BINDING_COLUMNS = (
     Column("Groups", "Groups that have it.", wide=True),
     Column("ServiceAccounts", "Service accounts that have it.", wide=True),
 )
-_ROLE_STRATEGY: KindRules[Any] = KindRules(check=_validate_role, name=names.path_segment_error)
+_ROLE_STRATEGY: KindRules[Any] = KindRules(validate=_validate_role, validate_name=names.path_segment_error)
 _BINDING_STRATEGY: KindRules[Any] = KindRules(
-    _default_binding, _validate_binding, _validate_binding_update, name=names.path_segment_error
+    _default_binding, _validate_binding, _validate_binding_update, validate_name=names.path_segment_error
 )
 
 ROLES = Resource(
@@ -187,7 +187,7 @@ ROLES = Resource(
     namespaced=True,
     columns=_ROLE_COLUMNS,
     cells=_role_cells,
-    own_rules=_ROLE_STRATEGY,
+    rules=_ROLE_STRATEGY,
 )
 CLUSTER_ROLES = Resource(
     type=ClusterRole,
@@ -196,7 +196,7 @@ CLUSTER_ROLES = Resource(
     namespaced=False,
     columns=_ROLE_COLUMNS,
     cells=_role_cells,
-    own_rules=_ROLE_STRATEGY,
+    rules=_ROLE_STRATEGY,
 )
 ROLE_BINDINGS = Resource(
     type=RoleBinding,
@@ -205,7 +205,7 @@ ROLE_BINDINGS = Resource(
     namespaced=True,
     columns=_BINDING_COLUMNS,
     cells=_binding_cells,
-    own_rules=_BINDING_STRATEGY,
+    rules=_BINDING_STRATEGY,
 )
 CLUSTER_ROLE_BINDINGS = Resource(
     type=ClusterRoleBinding,
@@ -214,5 +214,5 @@ CLUSTER_ROLE_BINDINGS = Resource(
     namespaced=False,
     columns=_BINDING_COLUMNS,
     cells=_binding_cells,
-    own_rules=_BINDING_STRATEGY,
+    rules=_BINDING_STRATEGY,
 )

@@ -14,7 +14,7 @@ import msgspec
 
 from api.meta.schema import FieldError
 from api.meta.types import O
-from api.validation.registry import RULES, KindRules
+from api.validation.registry import KindRules
 from master.resources.merge_schema import MergeSchema, merge_schema_of
 from master.resources.metadata import with_metadata
 
@@ -31,67 +31,68 @@ class Column:
 
 
 def accept_new(new: O, old: O) -> O:
-    """An update that keeps nothing of the old object."""
+    """Return the new object: an update that keeps nothing of the old one."""
     del old
     return new
 
 
 @dataclass(frozen=True, slots=True)
 class Scale(Generic[O]):
-    """Of a kind whose pods can be counted: how many are wished, how many there are, which (a label selector as text),
-    and the object that wishes for another number.
-    """
+    """The scale subresource: how to read and write the number of pods of an object."""
 
     replicas: Callable[[O], int]
-    current: Callable[[O], int]
+    """Return the desired number of pods."""
+    status_replicas: Callable[[O], int]
+    """Return the actual number of pods."""
     selector: Callable[[O], str]
-    scaled: Callable[[O, int], O]
+    """Return the label selector of the pods, as text."""
+    with_replicas: Callable[[O, int], O]
+    """Return the object with another desired number of pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version(Generic[O]):
-    """Of a kind whose objects are kept as those of another kind, `stored`: how such a one is seen, and how it is kept.
+    """How the objects of one version are stored as objects of another. No field may be lost in a round trip."""
 
-    Nothing may be lost on the way there and back.
-    """
-
-    stored: AnyResource
-    seen: Callable[[Any], O]
-    kept: Callable[[O], Any]
+    of: AnyResource
+    """The resource as which the objects are stored."""
+    from_stored: Callable[[Any], O]
+    to_stored: Callable[[O], Any]
 
 
 READ_VERBS = ("get", "list", "watch")
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-"""What can be done with the objects of a kind."""
+"""All verbs of a resource."""
 
 SUBRESOURCE_VERBS = ("get", "patch", "update")
 
 
 @dataclass(frozen=True, slots=True)
 class Subresource(Generic[O]):
-    """A path below an object.
-
-    Of one that is a part of the stored object, `part(new, old)` is the old object with this part of the new one, and
-    what speaks against it. Another has a `body` of its own: (group, version, kind). One that leads `through` the master
-    is answered by a node, or by a pod.
-    """
+    """A path below an object."""
 
     name: str
-    part: Callable[[O, O], tuple[O, tuple[FieldError, ...]]] | None = None
-    body: tuple[str, str, str] | None = None
+    replace: Callable[[O, O], tuple[O, tuple[FieldError, ...]]] | None = None
+    """`replace(new, old)` returns the old object with this part of the new one, and the errors of that part.
+
+    None if the subresource is not a part of the stored object.
+    """
+    body_kind: tuple[str, str, str] | None = None
+    """(group, version, kind) of the body; None if it is the object itself."""
     verbs: tuple[str, ...] = SUBRESOURCE_VERBS
-    through: bool = False
+    proxied: bool = False
+    """Whether a node or a pod answers."""
 
 
 def stream_subresource(name: str, kind: str) -> Subresource[Any]:
-    """A conversation with what runs in a pod; `kind` is that of its options."""
-    return Subresource(name, body=("", "v1", kind), verbs=("create", "get"), through=True)
+    """Return a subresource that streams to and from a container; `kind` is that of its options."""
+    return Subresource(name, body_kind=("", "v1", kind), verbs=("create", "get"), proxied=True)
 
 
 def proxy_subresource(kind: str) -> Subresource[Any]:
-    """Requests that are passed on; `kind` is that of their options."""
+    """Return the subresource `proxy`; `kind` is that of its options."""
     return Subresource(
-        "proxy", body=("", "v1", kind), verbs=("create", "delete", "get", "patch", "update"), through=True
+        "proxy", body_kind=("", "v1", kind), verbs=("create", "delete", "get", "patch", "update"), proxied=True
     )
 
 
@@ -100,25 +101,7 @@ SCALE = "scale"
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[O]):
-    """`short` are the short names for users.
-
-    `cells(object, now)` are the values for `columns`; `fields(object)` are what field selectors can ask for, beyond
-    metadata.name and metadata.namespace.
-
-    `on_create` and `on_update(new, old)` set what the server decides: of a kind with a status, `on_update` keeps the
-    old status. Before the document of an update is read, `settled(document, old)` leaves out what the client sent only
-    because it was there, and what the new state may not have. `spec(object)` is the part whose change counts up
-    `metadata.generation`; None for kinds that have no generation. `held(object)` says whether an object that is being
-    deleted must stay for another reason than its finalizers. `own_rules` are those of a kind that no daemon but the
-    master reads. `more` are subresources beside `status` and `scale`, which a kind has that has a status or can be
-    scaled; a `status` in it is one that does not take everything. `conversion` is that of a kind which is another form
-    of a kind that is stored. `orphans` says that its dependents stay when a deletion says nothing of them.
-    `reported`: nodes write its status, and whoever writes that changes nothing else; with the status of another kind
-    labels and annotations may change, too.
-    `made_by_update`: an update of what is not there makes it.
-    `verbs` are what clients may do. Of a kind that they cannot make, `refusal` says why not.
-    Of a `personal` kind, lists and watches show only what the asker may get one by one.
-    """
+    """A collection of objects of one type, in one version of an API group."""
 
     type: type[O]
     plural: str
@@ -126,104 +109,124 @@ class Resource(Generic[O]):
     namespaced: bool
     columns: tuple[Column, ...]
     cells: Callable[[O, datetime.datetime], tuple[object, ...]]
-    short: tuple[str, ...] = ()
+    """`cells(object, now)` returns the values of `columns`."""
+    rules: KindRules[O]
+    """Defaults and validation. Those of types that other daemons read, too, are in `api.validation`."""
+    short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
-    fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
-    on_create: Callable[[O], O] = field(default=lambda item: item)
-    on_update: Callable[[O, O], O] = accept_new
-    settled: Callable[[Any, O], Any] = field(default=lambda document, old: document)
+    selectable_fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
+    """Return the fields for field selectors, beside `metadata.name` and `metadata.namespace`."""
+    prepare_for_create: Callable[[O], O] = field(default=lambda item: item)
+    """Set what the server decides about a new object, such as its status."""
+    prepare_for_update: Callable[[O, O], O] = accept_new
+    """`prepare_for_update(new, old)` sets what the server decides. If there is a status, it keeps the old one."""
+    normalize_update: Callable[[Any, O], Any] = field(default=lambda document, old: document)
+    """`normalize_update(document, old)` drops fields that the client sent only because the old object had them.
+
+    The new state may not have them. It is called before the document is decoded.
+    """
     with_status: Callable[[O, O], O] | None = None
+    """`with_status(new, old)` returns the old object with the new status; None if the resource has no status."""
     spec: Callable[[O], Any] | None = None
-    held: Callable[[O], bool] = field(default=lambda item: False)
-    scaling: Scale[O] | None = None
-    own_rules: KindRules[O] | None = None
-    more: tuple[Subresource[O], ...] = ()
-    conversion: Version[O] | None = None
-    reported: bool = False
-    personal: bool = False
-    orphans: bool = False
-    made_by_update: bool = False
+    """Return the part whose change increments `metadata.generation`; None if the resource has no generation."""
+    blocks_deletion: Callable[[O], bool] = field(default=lambda item: False)
+    """Return whether an object that is being deleted must stay for another reason than its finalizers."""
+    scale: Scale[O] | None = None
+    subresources: tuple[Subresource[O], ...] = ()
+    """Subresources beside `status` and `scale`. A `status` in it replaces the usual one."""
+    stored_as: Version[O] | None = None
+    """How objects are stored, if they are stored as objects of another resource."""
+    status_is_node_report: bool = False
+    """Nodes write the status, and such a write changes nothing else. Otherwise it may change labels and annotations."""
+    filtered_list: bool = False
+    """Lists and watches show only the objects that the user may get."""
+    orphans_dependents: bool = False
+    """Dependents stay if a delete has no propagation policy."""
+    allow_create_on_update: bool = False
+    """An update of an object that does not exist creates it."""
     verbs: tuple[str, ...] = VERBS
-    refusal: str = ""
+    unsupported: str = ""
+    """Why objects cannot be created; empty if they can."""
 
     @property
     def name(self) -> str:
-        """The kind as objects name it, such as Pod."""
+        """Return the kind as objects name it, such as Pod."""
         return self.type.KIND
 
     @property
-    def keeper(self) -> AnyResource:
-        """The kind as which its objects are kept."""
-        return self if self.conversion is None else self.conversion.stored
-
-    @property
-    def stored(self) -> str:
-        """The name of the kind as which its objects are kept."""
-        return self.keeper.name
-
-    def seen(self, item: Any) -> O:
-        """An object as it is kept, in the form of this kind."""
-        if self.conversion is None:
-            return item  # type: ignore[no-any-return]
-        found = self.conversion.seen(item)
-        return msgspec.structs.replace(found, api_version=self.type.API_VERSION, kind=self.name)
-
-    def kept(self, item: O) -> Any:
-        """An object of this kind as it is kept."""
-        return item if self.conversion is None else self.conversion.kept(item)
-
-    @property
     def group(self) -> str:
-        """The API group; empty for the core."""
+        """Return the API group; empty for the core."""
         return self.type.API_VERSION.rpartition("/")[0]
 
     @property
-    def selectors(self) -> frozenset[str]:
-        """The names of everything that a field selector can ask for."""
-        return frozenset(self.selectable(self.type()))
-
-    @property
-    def rules(self) -> KindRules[O]:
-        """What is accepted and filled in."""
-        return self.own_rules or RULES[self.type]
-
-    @property
-    def shape(self) -> MergeSchema:
-        """How its parts are told apart."""
-        return merge_schema_of(self.type)
-
-    @property
     def version(self) -> str:
-        """The version within the group."""
+        """Return the version within the group."""
         return self.type.API_VERSION.rpartition("/")[2]
 
     @property
-    def subresources(self) -> tuple[Subresource[O], ...]:
-        """Every path below an object of this kind."""
-        found: list[Subresource[O]] = []
-        if self.with_status is not None and all(one.name != "status" for one in self.more):
-            found.append(Subresource("status", lambda new, old: (self._status_updated(new, old), ())))
-        if self.scaling is not None:
-            found.append(Subresource(SCALE, body=("autoscaling", "v1", "Scale")))
-        return (*found, *self.more)
+    def merge_schema(self) -> MergeSchema:
+        """Return how patches and apply merge the parts of an object."""
+        return merge_schema_of(self.type)
 
-    def _status_updated(self, new: O, old: O) -> O:
+    # --- storage ------------------------------------------------------------------------------------------------------
+
+    @property
+    def stored_resource(self) -> AnyResource:
+        """Return the resource as which the objects are stored."""
+        return self if self.stored_as is None else self.stored_as.of
+
+    @property
+    def stored_kind(self) -> str:
+        """Return the kind as which the objects are stored."""
+        return self.stored_resource.name
+
+    def from_stored(self, item: Any) -> O:
+        """Return a stored object in this version."""
+        if self.stored_as is None:
+            return item  # type: ignore[no-any-return]
+        converted = self.stored_as.from_stored(item)
+        return msgspec.structs.replace(converted, api_version=self.type.API_VERSION, kind=self.name)
+
+    def to_stored(self, item: O) -> Any:
+        """Return an object of this version as it is stored."""
+        return item if self.stored_as is None else self.stored_as.to_stored(item)
+
+    # --- subresources -------------------------------------------------------------------------------------------------
+
+    @property
+    def all_subresources(self) -> tuple[Subresource[O], ...]:
+        """Return all subresources, with `status` and `scale`."""
+        usual: list[Subresource[O]] = []
+        if self.with_status is not None and all(own.name != "status" for own in self.subresources):
+            usual.append(Subresource("status", lambda new, old: (self._replace_status(new, old), ())))
+        if self.scale is not None:
+            usual.append(Subresource(SCALE, body_kind=("autoscaling", "v1", "Scale")))
+        return (*usual, *self.subresources)
+
+    def _replace_status(self, new: O, old: O) -> O:
         assert self.with_status is not None
         item = self.with_status(new, old)
-        if self.reported:
+        if self.status_is_node_report:
             return item
         return with_metadata(item, labels=new.metadata.labels, annotations=new.metadata.annotations)
 
     def subresource(self, name: str) -> Subresource[O] | None:
-        """The one of that name, if there is one."""
-        return next((one for one in self.subresources if one.name == name), None)
+        """Return the subresource of that name; None if there is none."""
+        return next((subresource for subresource in self.all_subresources if subresource.name == name), None)
 
-    def selectable(self, item: O) -> dict[str, str]:
-        """Everything that a field selector can ask for."""
+    # --- field selectors ----------------------------------------------------------------------------------------------
+
+    @property
+    def selectable_field_names(self) -> frozenset[str]:
+        """Return the names of all fields for field selectors."""
+        return frozenset(self.field_values(self.type()))
+
+    def field_values(self, item: O) -> dict[str, str]:
+        """Return all fields for field selectors, by name."""
         return {
             "metadata.name": item.metadata.name,
             "metadata.namespace": item.metadata.namespace,
-            **self.fields(item),
+            **self.selectable_fields(item),
         }
 
 

@@ -212,13 +212,13 @@ RESOURCE_CLAIMS = Resource(
     namespaced=True,
     columns=(NAME, Column("State", "pending, allocated, reserved."), AGE),
     cells=_resource_claim_cells,
-    on_create=lambda item: replace(item, status=ResourceClaimStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=ResourceClaimStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=KindRules(
+    rules=KindRules(
         default=lambda item: replace(item, spec=_defaulted(item.spec)),
-        check=lambda item: check_claim("spec.devices", item.spec.devices),
-        immutable=lambda old, new: immutable(("spec", old.spec, new.spec)),
+        validate=lambda item: check_claim("spec.devices", item.spec.devices),
+        validate_update=lambda old, new: immutable(("spec", old.spec, new.spec)),
         warnings=lambda item: iter((UNHEEDED,)),
     ),
 )
@@ -229,10 +229,10 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
     namespaced=True,
     columns=(NAME, AGE),
     cells=_plain_cells,
-    own_rules=KindRules(
+    rules=KindRules(
         default=lambda item: replace(item, spec=replace(item.spec, spec=_defaulted(item.spec.spec))),
-        check=_check_template,
-        immutable=lambda old, new: immutable(("spec", old.spec, new.spec)),
+        validate=_check_template,
+        validate_update=lambda old, new: immutable(("spec", old.spec, new.spec)),
         warnings=lambda item: iter((UNHEEDED,)),
     ),
 )
@@ -244,5 +244,5 @@ DEVICE_CLASSES = Resource(
     columns=(NAME, AGE),
     cells=_plain_cells,
     spec=lambda item: item.spec,
-    own_rules=KindRules(check=_check_class),
+    rules=KindRules(validate=_check_class),
 )

@@ -259,7 +259,7 @@ RESOURCE_SLICES = Resource(
         AGE,
     ),
     cells=_resource_slice_cells,
-    fields=lambda item: {"spec.nodeName": item.spec.node_name or "", "spec.driver": item.spec.driver},
+    selectable_fields=lambda item: {"spec.nodeName": item.spec.node_name or "", "spec.driver": item.spec.driver},
     spec=lambda item: item.spec,
-    own_rules=KindRules(check=_validate_resource_slice, immutable=_validate_resource_slice_update),
+    rules=KindRules(validate=_validate_resource_slice, validate_update=_validate_resource_slice_update),
 )

@@ -6,7 +6,7 @@ from master.resources import BUILTIN
 from master.resources.metrics import NODE_METRICS, POD_METRICS
 from master.resources.resource import AnyResource
 
-STORED: tuple[AnyResource, ...] = tuple(kind for kind in BUILTIN if kind.conversion is None)
+STORED: tuple[AnyResource, ...] = tuple(kind for kind in BUILTIN if kind.stored_as is None)
 """Without those that are another form of one of these."""
 
 COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS)

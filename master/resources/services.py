@@ -30,7 +30,7 @@ from api.core.services import (
 )
 from api.meta.schema import MISSING, FieldError
 from api.meta.types import Object, ObjectReference, StatusCondition, Value, merge_keys
-from api.validation.registry import KindRules
+from api.validation.registry import RULES, KindRules
 from api.validation.services import check_slice, immutable_slice
 from master.resources.network_policies import validate_network
 from master.resources.printing import AGE, NAME, age, none_if_empty
@@ -150,7 +150,7 @@ SERVICES: Resource[Service] = Resource(
     plural="services",
     singular="service",
     namespaced=True,
-    short=("svc",),
+    short_names=("svc",),
     categories=("all",),
     columns=(
         NAME,
@@ -161,13 +161,14 @@ SERVICES: Resource[Service] = Resource(
         AGE,
         Column("Selector", "Which pods it leads to.", wide=True),
     ),
+    rules=RULES[Service],
     cells=_service_cells,
-    fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
-    on_create=lambda item: replace(item, status=ServiceStatus()),
-    on_update=_prepare_service_for_update,
-    settled=_normalize_service_update,
+    selectable_fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
+    prepare_for_create=lambda item: replace(item, status=ServiceStatus()),
+    prepare_for_update=_prepare_service_for_update,
+    normalize_update=_normalize_service_update,
     with_status=lambda new, old: replace(old, status=new.status),
-    more=(proxy_subresource("ServiceProxyOptions"),),
+    subresources=(proxy_subresource("ServiceProxyOptions"),),
 )
 
 MAX_SUBSETS_SHOWN = 3
@@ -190,8 +191,9 @@ ENDPOINTS = Resource(
     plural="endpoints",
     singular="endpoints",
     namespaced=True,
-    short=("ep",),
+    short_names=("ep",),
     columns=(NAME, Column("Endpoints", "The first addresses, with their ports."), AGE),
+    rules=RULES[Endpoints],
     cells=_endpoints_cells,
 )
 
@@ -225,6 +227,7 @@ ENDPOINT_SLICES = Resource(
         Column("Endpoints", "The first addresses."),
         AGE,
     ),
+    rules=RULES[EndpointSlice],
     cells=_endpoint_slice_cells,
     spec=lambda item: (item.endpoints, item.ports),
 )
@@ -316,12 +319,12 @@ ENDPOINT_SLICES_V1BETA1 = Resource(
     columns=ENDPOINT_SLICES.columns,
     cells=lambda item, now: ENDPOINT_SLICES.cells(_endpoint_slice_v1beta1_to_stored(item), now),
     spec=lambda item: (item.endpoints, item.ports),
-    own_rules=KindRules(
+    rules=KindRules(
         default=_default_endpoint_slice_v1beta1,
-        check=_validate_endpoint_slice_v1beta1,
-        immutable=_validate_endpoint_slice_v1beta1_update,
+        validate=_validate_endpoint_slice_v1beta1,
+        validate_update=_validate_endpoint_slice_v1beta1_update,
     ),
-    conversion=Version(ENDPOINT_SLICES, _endpoint_slice_v1beta1_from_stored, _endpoint_slice_v1beta1_to_stored),
+    stored_as=Version(ENDPOINT_SLICES, _endpoint_slice_v1beta1_from_stored, _endpoint_slice_v1beta1_to_stored),
 )
 
 
@@ -365,13 +368,13 @@ SERVICE_CIDRS = Resource(
     namespaced=False,
     columns=(NAME, Column("CIDRs", "The networks."), AGE),
     cells=_service_cidr_cells,
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    own_rules=KindRules(
-        check=_validate_service_cidr,
-        immutable=lambda old, new: immutable(("spec.cidrs", old.spec.cidrs, new.spec.cidrs)),
+    rules=KindRules(
+        validate=_validate_service_cidr,
+        validate_update=lambda old, new: immutable(("spec.cidrs", old.spec.cidrs, new.spec.cidrs)),
     ),
     verbs=tuple(verb for verb in VERBS if verb != "create"),
-    refusal="the addresses of services come from one network, the master's setting serviceNetwork",
+    unsupported="the addresses of services come from one network, the master's setting serviceNetwork",
 )

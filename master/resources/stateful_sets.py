@@ -246,22 +246,22 @@ STATEFUL_SETS = Resource(
     plural="statefulsets",
     singular="statefulset",
     namespaced=True,
-    short=("sts",),
+    short_names=("sts",),
     categories=("all",),
     columns=(NAME, Column("Ready", "How many pods are ready, of how many."), AGE, *TEMPLATE_COLUMNS[:2]),
     cells=_stateful_set_cells,
-    on_create=lambda item: replace(item, status=StatefulSetStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=StatefulSetStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
-    scaling=Scale(
+    scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
-        current=lambda item: item.status.replicas,
+        status_replicas=lambda item: item.status.replicas,
         selector=lambda item: format_selector(item.spec.selector),
-        scaled=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
-    own_rules=KindRules(
-        default=_default_stateful_set, check=_validate_stateful_set, immutable=_validate_stateful_set_update
+    rules=KindRules(
+        default=_default_stateful_set, validate=_validate_stateful_set, validate_update=_validate_stateful_set_update
     ),
 )
 
@@ -310,8 +310,8 @@ CONTROLLER_REVISIONS = Resource(
         AGE,
     ),
     cells=_controller_revision_cells,
-    on_update=_prepare_controller_revision_for_update,
-    own_rules=KindRules(
-        check=_validate_controller_revision, immutable=lambda old, new: immutable(("data", old.data, new.data))
+    prepare_for_update=_prepare_controller_revision_for_update,
+    rules=KindRules(
+        validate=_validate_controller_revision, validate_update=lambda old, new: immutable(("data", old.data, new.data))
     ),
 )

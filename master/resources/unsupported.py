@@ -111,12 +111,12 @@ def _unsupported(of: type[Object], plural: str, refusal: str, short: tuple[str, 
         plural=plural,
         singular=of.KIND.lower(),
         namespaced=False,
-        short=short,
+        short_names=short,
         columns=(NAME, AGE),
         cells=_unsupported_cells,
-        own_rules=KindRules(),
+        rules=KindRules(),
         verbs=READ_VERBS,
-        refusal=refusal,
+        unsupported=refusal,
     )
 
 

@@ -97,10 +97,10 @@ VOLUME_ATTACHMENTS = Resource(
         AGE,
     ),
     cells=_volume_attachment_cells,
-    on_create=lambda item: replace(item, status=VolumeAttachmentStatus()),
-    on_update=lambda new, old: replace(new, status=old.status),
+    prepare_for_create=lambda item: replace(item, status=VolumeAttachmentStatus()),
+    prepare_for_update=lambda new, old: replace(new, status=old.status),
     with_status=lambda new, old: replace(old, status=new.status),
-    own_rules=KindRules(
-        check=_validate_volume_attachment, immutable=lambda old, new: immutable(("spec", old.spec, new.spec))
+    rules=KindRules(
+        validate=_validate_volume_attachment, validate_update=lambda old, new: immutable(("spec", old.spec, new.spec))
     ),
 )

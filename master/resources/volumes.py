@@ -18,7 +18,7 @@ from api.core.storage import (
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, FieldError, duplicate_values, quoted, unsupported_values
 from api.meta.types import Object, Value
-from api.validation.registry import KindRules
+from api.validation.registry import RULES, KindRules
 from master.resources.metadata import with_metadata
 from master.resources.printing import AGE, NAME, age
 from master.resources.resource import Column, Resource
@@ -68,7 +68,7 @@ PERSISTENT_VOLUMES = Resource(
     plural="persistentvolumes",
     singular="persistentvolume",
     namespaced=False,
-    short=("pv",),
+    short_names=("pv",),
     columns=(
         NAME,
         Column("Capacity", "How much it holds."),
@@ -82,9 +82,10 @@ PERSISTENT_VOLUMES = Resource(
         AGE,
         Column("VolumeMode", "Whether it is a filesystem.", wide=True),
     ),
+    rules=RULES[PersistentVolume],
     cells=_volume_cells,
-    on_create=_prepare_volume_for_create,
-    on_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
+    prepare_for_create=_prepare_volume_for_create,
+    prepare_for_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
 )
 
@@ -119,7 +120,7 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
     plural="persistentvolumeclaims",
     singular="persistentvolumeclaim",
     namespaced=True,
-    short=("pvc",),
+    short_names=("pvc",),
     columns=(
         NAME,
         Column("Status", "Pending, Bound or Lost."),
@@ -131,9 +132,10 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
         AGE,
         Column("VolumeMode", "Whether it is a filesystem.", wide=True),
     ),
+    rules=RULES[PersistentVolumeClaim],
     cells=_claim_cells,
-    on_create=_prepare_claim_for_create,
-    on_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
+    prepare_for_create=_prepare_claim_for_create,
+    prepare_for_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
     with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
 )
 
@@ -284,7 +286,7 @@ STORAGE_CLASSES = Resource(
     plural="storageclasses",
     singular="storageclass",
     namespaced=False,
-    short=("sc",),
+    short_names=("sc",),
     columns=(
         NAME,
         Column("Provisioner", "Who makes its volumes."),
@@ -294,15 +296,15 @@ STORAGE_CLASSES = Resource(
         AGE,
     ),
     cells=_storage_class_cells,
-    own_rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
+    rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
 )
 VOLUME_ATTRIBUTES_CLASSES = Resource(
     type=VolumeAttributesClass,
     plural="volumeattributesclasses",
     singular="volumeattributesclass",
     namespaced=False,
-    short=("vac",),
+    short_names=("vac",),
     columns=(NAME, Column("DriverName", "The driver that gives the attributes."), AGE),
     cells=_attributes_class_cells,
-    own_rules=KindRules(check=_validate_attributes_class, immutable=_validate_attributes_class_update),
+    rules=KindRules(validate=_validate_attributes_class, validate_update=_validate_attributes_class_update),
 )

@@ -59,7 +59,10 @@ def _names() -> tuple[str, ...]:
 
 def _subresources(kind: AnyResource) -> list[tuple[str, Row, list[str]]]:
     own = (kind.group, kind.version, kind.name)
-    found = ((one, dict(zip(("group", "version", "kind"), one.body or own, strict=True))) for one in kind.subresources)
+    found = (
+        (one, dict(zip(("group", "version", "kind"), one.body_kind or own, strict=True)))
+        for one in kind.all_subresources
+    )
     return [(one.name, body, list(one.verbs)) for one, body in found]
 
 
@@ -108,8 +111,8 @@ def _resource_rows(kind: AnyResource) -> list[Row]:
         "kind": kind.name,
         "verbs": list(kind.verbs),
     }
-    if kind.short:
-        row["shortNames"] = list(kind.short)
+    if kind.short_names:
+        row["shortNames"] = list(kind.short_names)
     if kind.categories:
         row["categories"] = list(kind.categories)
     rows = [row]
@@ -181,8 +184,8 @@ def _aggregated_row(kind: AnyResource) -> Row:
         "singularResource": kind.singular,
         "verbs": list(kind.verbs),
     }
-    if kind.short:
-        row["shortNames"] = list(kind.short)
+    if kind.short_names:
+        row["shortNames"] = list(kind.short_names)
     if kind.categories:
         row["categories"] = list(kind.categories)
     subresources = [

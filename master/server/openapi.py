@@ -298,10 +298,10 @@ def _places(kind: AnyResource) -> Iterator[tuple[str, Row]]:
     one = {"get": _operation(kind, "get", (), whole), "put": written["put"], "patch": written["patch"]}
     erased = _operation(kind, "delete", _DELETING, "Status", DeleteOptions.__name__)
     yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
-    if kind.scaling is not None:
+    if kind.scale is not None:
         yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(kind)}
-    for subresource in kind.subresources:
-        if subresource.part is not None:
+    for subresource in kind.all_subresources:
+        if subresource.replace is not None:
             methods = {
                 method: row for method, row in one.items() if request.METHOD_VERBS[method.upper()] in subresource.verbs
             }

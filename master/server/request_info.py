@@ -61,7 +61,7 @@ PROXY = "proxy"
 class ProxyTarget:
     """What leads through: the object that is asked, and of a proxy the rest of the path, raw, from its slash on."""
 
-    where: RequestInfo
+    info: RequestInfo
     path: str = ""
 
 
@@ -78,6 +78,6 @@ def resolve_proxy(raw_path: str) -> ProxyTarget | None:
     if found is None or found.namespaced != bool(scope):
         return None
     part = found.subresource(subresource)
-    if part is None or not part.through or (rest not in ([], [""]) and subresource != PROXY):
+    if part is None or not part.proxied or (rest not in ([], [""]) and subresource != PROXY):
         return None
     return ProxyTarget(RequestInfo(found, scope, unquote(name), subresource), "/" + "/".join(rest) if rest else "")

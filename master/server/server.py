@@ -166,7 +166,7 @@ class Server:
         return nonresource.handle(http, self._parts.unready)
 
     async def _pass(self, http: web.Request, user: User, passage: ProxyTarget) -> web.StreamResponse:
-        self._rights.check(user, request.METHOD_VERBS.get(http.method, ""), Request(passage.where, {}, user=user))
+        self._rights.check(user, request.METHOD_VERBS.get(http.method, ""), Request(passage.info, {}, user=user))
         return await self._through.serve(http, passage)
 
     async def _objects_answer(
@@ -175,18 +175,18 @@ class Server:
         verb = request.request_verb(http.method, where, http.query)
         content_type = _content_type(http)
         manager = request.field_manager(http.query, http.headers)
-        visible = self._rights.visible(user, where.kind)
+        visible = self._rights.visible(user, where.resource)
         accept = http.headers.get("Accept", "")
-        ask = Request(where, http.query, accept, content_type, manager, user, visible, address=address)
+        ask = Request(where, http.query, accept, content_type, manager, user, visible, client_address=address)
         if not user.node:
             # The body of somebody who may do nothing is not even read.
             self._rights.check(user, verb, ask)
-        served = not where.subresource or where.kind.subresource(where.subresource) is not None
+        served = not where.subresource or where.resource.subresource(where.subresource) is not None
         if served and http.method not in ("GET", "HEAD"):
-            ask = replace(ask, document=await self._document(http, content_type))
+            ask = replace(ask, body=await self._document(http, content_type))
         if user.node:
             self._rights.check(user, verb, ask)
-        if verb == "watch" and (http.method == "HEAD" or where.kind in COMPUTED):
+        if verb == "watch" and (http.method == "HEAD" or where.resource in COMPUTED):
             raise errors.method_not_allowed()
         if verb == "watch":
             return await self.watches.serve(http, watch.parse_watch_options(ask))
@@ -198,21 +198,21 @@ class Server:
                 await self._store.write()
             raise
         headers = CIMultiDict([("Cache-Control", "no-cache, private"), *_warnings(answer.warnings)])
-        return web.Response(status=answer.code, body=answer.body, content_type="application/json", headers=headers)
+        return web.Response(status=answer.status, body=answer.body, content_type="application/json", headers=headers)
 
     async def _operate(self, verb: str, ask: Request) -> Response:
-        kind, name = ask.where.kind, ask.where.subresource
+        kind, name = ask.info.resource, ask.info.subresource
         if kind in COMPUTED:
             return await self._metrics.answer(verb, ask)
         subresource = kind.subresource(name)
-        if name and (subresource is None or subresource.through):
+        if name and (subresource is None or subresource.proxied):
             # What leads through has been let through before, if its path was written as it is written by everybody.
             raise errors.path_not_found()
         if subresource is not None and verb not in subresource.verbs:
             raise errors.method_not_allowed()
         if name == SCALE:
             return await self._objects.scale(verb, ask)
-        if subresource is not None and subresource.part is None:
+        if subresource is not None and subresource.replace is None:
             return await self._actions[kind.name, name](ask)
         if verb in ("get", "list"):
             return self._objects.get(ask) if verb == "get" else self._objects.list_all(ask)
@@ -223,12 +223,12 @@ class Server:
             "delete": self._objects.delete,
             "deletecollection": self._objects.delete_all,
         }
-        if verb not in operations or (verb in ("update", "patch") and not ask.where.name):
+        if verb not in operations or (verb in ("update", "patch") and not ask.info.name):
             raise errors.method_not_allowed()
-        if verb == "deletecollection" and kind.namespaced and not ask.where.namespace:
+        if verb == "deletecollection" and kind.namespaced and not ask.info.namespace:
             raise errors.method_not_allowed()
         # Of what nobody can make, who changes or deletes one is told that there is none.
-        if not (name or kind.refusal or verb in ("create", *kind.verbs)):
+        if not (name or kind.unsupported or verb in ("create", *kind.verbs)):
             raise errors.method_not_allowed()
         return await operations[verb](ask)
 
@@ -269,7 +269,7 @@ class Server:
             raise errors.method_not_allowed()
         document = await self._document(http, _content_type(http))
         answer = await self._requests.create(user, document, dry=request.dry_run(http.query))
-        return web.Response(status=answer.code, body=answer.body, content_type="application/json")
+        return web.Response(status=answer.status, body=answer.body, content_type="application/json")
 
 
 def _content_type(http: web.Request) -> str:

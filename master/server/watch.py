@@ -151,7 +151,7 @@ def parse_watch_options(ask: Request) -> WatchOptions:
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return WatchOptions(
-        selection=request.parse_selection(ask.where, query, ask.visible),
+        selection=request.parse_selection(ask.info, query, ask.name_filter),
         form=OutputOptions(negotiation.negotiate(ask.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         existing=initial or (not revision and "sendInitialEvents" not in query),
@@ -167,8 +167,8 @@ def _forbidden_match(why: str) -> errors.StatusError:
 
 def event_type(selection: Selection, event: WatchEvent) -> str:
     """What an event is to those who see only a selection: an object may enter it or leave it. Empty if nothing."""
-    before = selection.takes(event.previous)
-    after = event.type != "DELETED" and selection.takes(event.record)
+    before = selection.matches(event.previous)
+    after = event.type != "DELETED" and selection.matches(event.record)
     if after:
         return "MODIFIED" if before else "ADDED"
     return "DELETED" if before else ""
@@ -220,17 +220,19 @@ class WatchHandler:
         """What a watch is sent first. Raises Expired."""
         selection = wanted.selection
         if wanted.existing:
-            records = self._store.list(selection.kind.stored, selection.namespace)
+            records = self._store.list(selection.resource.stored_kind, selection.namespace)
             return (WatchEvent("ADDED", record, None) for record in records)
-        return iter(self._store.events_since(selection.kind.stored, wanted.revision) if wanted.revision else ())
+        return iter(
+            self._store.events_since(selection.resource.stored_kind, wanted.revision) if wanted.revision else ()
+        )
 
     def words(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
         """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
         if self._worded is not event:
             self._worded, self._words, self._seen = event, {}, {}
-        version = selection.kind.type.API_VERSION
+        version = selection.resource.type.API_VERSION
         if version not in self._seen:
-            self._seen[version] = convert_event(selection.kind, event)
+            self._seen[version] = convert_event(selection.resource, event)
         told = self._seen[version]
         what = event_type(selection, told)
         if not what:
@@ -248,14 +250,14 @@ class WatchHandler:
         if left and event.previous is not None:
             item = with_metadata(event.previous.object, resource_version=str(event.record.revision))
         if not form.view.is_table:
-            return tables.encode_object(selection.kind, item, form.view, self._clock())
-        row = tables.table_row(selection.kind, item, form.view, self._clock(), form.include)
-        definitions = tables.columns(selection.kind) if form.definitions else None
+            return tables.encode_object(selection.resource, item, form.view, self._clock())
+        row = tables.table_row(selection.resource, item, form.view, self._clock(), form.include)
+        definitions = tables.columns(selection.resource) if form.definitions else None
         return tables.encode_table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
 
     def bookmark(self, wanted: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
         """Says how far the client has come."""
-        kind, view = wanted.selection.kind, wanted.form.view
+        kind, view = wanted.selection.resource, wanted.form.view
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
@@ -287,7 +289,7 @@ class Watcher:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
         revision = store.revision
-        unfollow = store.watch(wanted.selection.kind.stored, self._take)
+        unfollow = store.watch(wanted.selection.resource.stored_kind, self._take)
         try:
             async with asyncio.timeout(wanted.seconds):
                 await self._send_all(beginning)
@@ -301,7 +303,7 @@ class Watcher:
         finally:
             unfollow()
             if self._stream.cut_off:
-                log.warning("client does not read its watch", extra={"kind": wanted.selection.kind.name})
+                log.warning("client does not read its watch", extra={"kind": wanted.selection.resource.name})
 
     def end(self) -> None:
         """As if its time were up."""

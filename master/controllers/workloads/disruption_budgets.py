@@ -113,18 +113,18 @@ def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
         while reference is not None and (parent := owners.get(reference.uid)) is not None:
             owner, reference = parent, controller_of(parent.metadata)
         if owner is not None:
-            scaling = BY_KIND[owner.KIND].scaling
+            scaling = BY_KIND[owner.KIND].scale
             scales[owner.metadata.uid] = scaling.replicas(owner) if scaling else 0
         elif reference is not None:
             kind = BY_KIND.get(reference.kind)
-            if kind is not None and kind.scaling is None:
+            if kind is not None and kind.scale is None:
                 resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
                 raise ExpectedCountUnknown(f"{resource} does not implement the scale subresource")
             raise ExpectedCountUnknown(f'found no controllers for pod "{pod.metadata.name}"')
     return sum(scales.values())
 
 
-SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scaling is not None)
+SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scale is not None)
 """Kinds with a scale."""
 
 

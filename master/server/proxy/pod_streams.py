@@ -46,7 +46,7 @@ class PodStreams:
 
     async def serve(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
         """Answer a request, by whoever can."""
-        part = passage.where.subresource
+        part = passage.info.subresource
         allowed = {request_info.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
         if http.method not in allowed:
             raise errors.method_not_allowed()
@@ -59,14 +59,14 @@ class PodStreams:
         return await self._converse(http, passage)
 
     def _pod(self, passage: ProxyTarget) -> Pod:
-        where = passage.where
+        where = passage.info
         record = self._store.get_uncommitted(Key(Pod.KIND, where.namespace, where.name))
         if record is None:
             raise errors.not_found(PODS, where.name)
         return record.object  # type: ignore[no-any-return]
 
     async def _log(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
-        options = parse_log_options(http.query, passage.where.name)
+        options = parse_log_options(http.query, passage.info.name)
         pod = self._pod(passage)
         container = container_name(pod, options.container)
         if not pod.spec.node_name:
@@ -74,11 +74,11 @@ class PodStreams:
         path = log_path(pod, container, options)
         where = self._nodes.place(pod.spec.node_name)
         try:
-            response = await self._nodes.open(pod.spec.node_name, "GET", path, verify=not options.insecure)
+            response = await self._nodes.open(pod.spec.node_name, "GET", path, verify=not options.insecure_backend)
         except Unreachable as error:
             raise errors.status_error(500, "", f'Get "https://{where}{path}": {error}') from error
         if not 200 <= response.status <= 206:
-            raise log_error(response.status, await refusal(response), passage.where.name)
+            raise log_error(response.status, await refusal(response), passage.info.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
             return await self._joints.messages(http, response)
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
@@ -86,7 +86,7 @@ class PodStreams:
 
     async def _converse(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
         pod = self._pod(passage)
-        path = stream_path(passage.where.subresource, pod, http.query)
+        path = stream_path(passage.info.subresource, pod, http.query)
         node = node_of(pod)
         self._nodes.place(node)
         if not forwarding.wants_upgrade(http.headers.getall("Connection", [])):
@@ -131,11 +131,11 @@ STREAM_FLAGS = (("stdin", "input"), ("stdout", "output"), ("stderr", "error"), (
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """`wishes` are the parameters for the node."""
+    """Options of a log: the container, the parameters for the kubelet, and whether to skip verification of its TLS."""
 
     container: str
-    wishes: tuple[tuple[str, str], ...]
-    insecure: bool
+    parameters: tuple[tuple[str, str], ...]
+    insecure_backend: bool
 
 
 def parse_log_options(query: MultiMapping[str], pod: str) -> LogOptions:
@@ -213,7 +213,7 @@ def _time_option(query: MultiMapping[str], name: str) -> str:
 
 def log_path(pod: Pod, container: str, options: LogOptions) -> str:
     """Where a node has the log of a container."""
-    return _kubelet_path("containerLogs", pod, container, list(options.wishes))
+    return _kubelet_path("containerLogs", pod, container, list(options.parameters))
 
 
 def stream_path(what: str, pod: Pod, query: MultiMapping[str]) -> str:

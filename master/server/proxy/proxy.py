@@ -49,12 +49,12 @@ class ProxyHandler:
 
     async def serve(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
         """Pass a request on, and its answer back."""
-        kind, name = passage.where.kind, passage.where.name
+        kind, name = passage.info.resource, passage.info.name
         wanted = parse_backend(name)
         if wanted is None:
             raise errors.bad_request(f'invalid {kind.singular} request "{name}"')
         ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
-        async with ways[kind.name](passage.where.namespace, wanted) as (where, send):
+        async with ways[kind.name](passage.info.namespace, wanted) as (where, send):
             return await self._forward(http, passage, where, send)
 
     # --- who answers ---------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class ProxyHandler:
         return None
 
     def _object(self, kind: AnyResource, namespace: str, name: str) -> Any:
-        record = self._store.get_uncommitted(Key(kind.stored, namespace, name))
+        record = self._store.get_uncommitted(Key(kind.stored_kind, namespace, name))
         if record is None:
             raise errors.not_found(kind, name)
         return record.object

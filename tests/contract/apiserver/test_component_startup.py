@@ -60,7 +60,7 @@ async def _post(wire: Wire, path: str, document: dict[str, Any]) -> Got:
     """A new object, in protobuf, as components send it unless they are told otherwise."""
     where = request_info.resolve_path(path)
     assert where is not None
-    return await _send(wire, "POST", path, where.kind.type.API_VERSION, where.kind.name, **document)
+    return await _send(wire, "POST", path, where.resource.type.API_VERSION, where.resource.name, **document)
 
 
 async def _send(wire: Wire, method: str, path: str, version: str, kind: str, **document: Any) -> Got:

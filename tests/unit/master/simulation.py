@@ -44,7 +44,7 @@ class Simulation:
         begun = {"generation": 1, "resource_version": "1", "creation_timestamp": format_time(self.now)}
         meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
         kind = BY_KIND[item.KIND]
-        made = kind.on_create(replace(default(item, kind.rules), metadata=meta))
+        made = kind.prepare_for_create(replace(default(item, kind.rules), metadata=meta))
         assert (item.KIND, name) not in self.objects
         self.objects[(item.KIND, name)] = made
         return made

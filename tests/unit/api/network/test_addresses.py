@@ -49,14 +49,14 @@ def test_addresses_of_machines(address: str) -> None:
 def test_addresses_of_nodes(kind: str, address: str, *, refused: bool) -> None:
     rows = (NodeAddress(type="Hostname", address="n1"), NodeAddress(type=kind, address=address))
     node = Node(metadata=ObjectMeta(name="n1"), status=NodeStatus(addresses=rows))
-    found = [problem.path for problem in RULES[Node].check(node)]
+    found = [problem.path for problem in RULES[Node].validate(node)]
     assert found == (["status.addresses[1].address"] if refused else [])
 
 
 def test_addresses_of_pods() -> None:
     def found(first: str, *more: str) -> list[str]:
         status = PodStatus(pod_ip=first, pod_ips=tuple(PodIP(ip=one) for one in more))
-        paths = [problem.path for problem in RULES[Pod].check(Pod(metadata=ObjectMeta(name="p"), status=status))]
+        paths = [problem.path for problem in RULES[Pod].validate(Pod(metadata=ObjectMeta(name="p"), status=status))]
         return [path for path in paths if path.startswith("status")]
 
     assert found("") == []

@@ -291,6 +291,6 @@ def test_wrong_quotas_are_refused(spec: dict[str, Any], path: str, why: str) -> 
 
 def test_scopes_stay_and_the_table_shows_what_is_used() -> None:
     old, new = quota({"pods": "1"}), quota({"pods": "1"}, scopes=["Terminating"])
-    assert [problem.path for problem in RESOURCE_QUOTAS.rules.immutable(old, new)] == ["spec.scopes"]
+    assert [problem.path for problem in RESOURCE_QUOTAS.rules.validate_update(old, new)] == ["spec.scopes"]
     item = quota({"pods": "5", "limits.cpu": "2", "cpu": "1000m"}, {"pods": "1", "limits.cpu": "500m", "cpu": "0"})
     assert RESOURCE_QUOTAS.cells(item, NOW)[1:3] == ("cpu: 0/1, pods: 1/5", "limits.cpu: 500m/2")

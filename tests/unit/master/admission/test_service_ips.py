@@ -107,7 +107,7 @@ def test_a_node_port_belongs_to_one_service_in_all_protocols() -> None:
 def test_a_port_outside_of_the_range_stays_with_who_has_it() -> None:
     """The setting may have changed meanwhile."""
     old, _ = given(service(type="NodePort"))
-    new = SERVICES.on_update(service(type="NodePort", selector={"a": "b"}), old)
+    new = SERVICES.prepare_for_update(service(type="NodePort", selector={"a": "b"}), old)
     kept, _ = allocate(new, old, (), NETWORK, range(40000, 40010), AllocatorCursors())
     assert kept.spec.ports[0].node_port == 30000
     with pytest.raises(StatusError, match="valid ports is 40000-40009"):
@@ -131,7 +131,7 @@ def test_a_balanced_service_that_keeps_sources_has_a_port_for_its_health() -> No
 
 def test_an_update_keeps_what_was_given() -> None:
     old, _ = given(service(type="NodePort"))
-    new = SERVICES.on_update(service(type="NodePort", selector={"a": "b"}), old)
+    new = SERVICES.prepare_for_update(service(type="NodePort", selector={"a": "b"}), old)
     assert (new.spec.cluster_ip, new.spec.ports[0].node_port) == ("172.30.0.1", 30000)
     assert not list(immutable(old, new))
     other = replace(new, spec=replace(new.spec, cluster_ip="172.30.0.2"))
@@ -141,10 +141,10 @@ def test_an_update_keeps_what_was_given() -> None:
 def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
     """What a merge patch of its spec makes of a service, or why it does not."""
     document = merge_patch(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
-    item, problems, _ = decode(Service, SERVICES.settled(document, old))
+    item, problems, _ = decode(Service, SERVICES.normalize_update(document, old))
     if item is None:
         return [problem.path for problem in problems]
-    new = SERVICES.on_update(default(item), old)
+    new = SERVICES.prepare_for_update(default(item), old)
     return [problem.path for problem in immutable(old, new)] or given(new, (), AllocatorCursors(0, 5), old)[0]
 
 

@@ -166,9 +166,9 @@ def weak(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey
 
 def refused(pem: bytes) -> str:
     item = request(Subject("dave"), CLIENT, CLIENT_USAGES, pem=pem)
-    assert CERTIFICATE_SIGNING_REQUESTS.own_rules is not None
-    assert CERTIFICATE_SIGNING_REQUESTS.own_rules.check is not None
-    return "; ".join(row.detail for row in CERTIFICATE_SIGNING_REQUESTS.own_rules.check(item))
+    assert CERTIFICATE_SIGNING_REQUESTS.rules is not None
+    assert CERTIFICATE_SIGNING_REQUESTS.rules.validate is not None
+    return "; ".join(row.detail for row in CERTIFICATE_SIGNING_REQUESTS.rules.validate(item))
 
 
 def test_weak_keys_are_refused() -> None:

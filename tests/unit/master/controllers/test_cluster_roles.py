@@ -67,7 +67,7 @@ def test_a_new_cluster_has_them_all_and_each_part_in_its_whole() -> None:
 
 def test_they_are_accepted_as_users_would_write_them() -> None:
     for item in (*FIRST_ROLES.values(), *FIRST_BINDINGS.values()):
-        assert list(BY_KIND[item.KIND].rules.check(item)) == []
+        assert list(BY_KIND[item.KIND].rules.validate(item)) == []
 
 
 def test_what_is_missing_comes_back_and_what_was_added_stays() -> None:

@@ -54,10 +54,12 @@ def test_the_row_of_an_event() -> None:
 
 
 def test_what_describe_asks_for_can_be_selected() -> None:
-    fields = EVENTS.selectable(PULLED)
+    fields = EVENTS.field_values(PULLED)
     assert fields["involvedObject.uid"] == "uid-web"
     assert fields["source"] == "podlane-node-agent"
-    assert EVENTS.selectors >= {f"involvedObject.{name}" for name in ("kind", "name", "namespace", "uid", "fieldPath")}
+    assert EVENTS.selectable_field_names >= {
+        f"involvedObject.{name}" for name in ("kind", "name", "namespace", "uid", "fieldPath")
+    }
 
 
 @pytest.mark.parametrize(

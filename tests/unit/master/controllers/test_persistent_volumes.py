@@ -147,7 +147,7 @@ USER = pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}
 
 def leaving(item: Any, *others: str) -> Any:
     """As it began, and now being deleted."""
-    begun = BY_KIND[item.KIND].on_create(item)
+    begun = BY_KIND[item.KIND].prepare_for_create(item)
     finalizers = (*begun.metadata.finalizers, *others)
     return with_metadata(begun, deletion_timestamp="2026-01-01T00:00:00Z", finalizers=finalizers)
 

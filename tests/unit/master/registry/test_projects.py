@@ -20,17 +20,17 @@ NAMES = st.sampled_from(["openshift.io/display-name", "openshift.io/description"
 
 @given(st.dictionaries(NAMES, st.text(max_size=3)), st.sampled_from(["Active", "Terminating"]))
 def test_nothing_is_lost_on_the_way_there_and_back(annotations: dict[str, str], phase: str) -> None:
-    made = BY_KIND["Namespace"].on_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
+    made = BY_KIND["Namespace"].prepare_for_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
     namespace = Namespace(metadata=made.metadata, spec=made.spec, status=type(made.status)(phase=phase))
-    assert PROJECTS.kept(PROJECTS.seen(namespace)) == namespace
+    assert PROJECTS.to_stored(PROJECTS.from_stored(namespace)) == namespace
 
 
 def test_of_a_project_only_what_people_call_it_is_changed() -> None:
     old = Project(metadata=ObjectMeta(name="red", labels={"a": "b"}))
     names = {"openshift.io/display-name": "Red", "openshift.io/description": "It is red"}
-    assert list(PROJECTS.rules.immutable(old, with_metadata(old, annotations=names))) == []
+    assert list(PROJECTS.rules.validate_update(old, with_metadata(old, annotations=names))) == []
     wrong = with_metadata(old, annotations={"openshift.io/requester": "eve"}, labels={})
-    assert [problem.path for problem in PROJECTS.rules.immutable(old, wrong)] == [
+    assert [problem.path for problem in PROJECTS.rules.validate_update(old, wrong)] == [
         "metadata.annotations[openshift.io/requester]",
         "metadata.labels[a]",
     ]
@@ -44,7 +44,7 @@ def test_a_request_becomes_a_project_with_an_administrator() -> None:
         "openshift.io/requester": "bob",
     }
     binding = admin_binding("red", "bob")
-    assert list(BY_KIND["RoleBinding"].rules.check(binding)) == []
+    assert list(BY_KIND["RoleBinding"].rules.validate(binding)) == []
     assert (binding.role_ref.name, binding.subjects[0].name) == ("admin", "bob")
 
 

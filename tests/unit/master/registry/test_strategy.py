@@ -82,12 +82,12 @@ def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
 def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
     where = resolve_path("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
     assert where is not None
-    new = prepare_subresource_update(where.kind, EPHEMERAL_CONTAINERS, extended(SHELL, host_network=True), POD)
+    new = prepare_subresource_update(where.resource, EPHEMERAL_CONTAINERS, extended(SHELL, host_network=True), POD)
     assert new.spec == extended(SHELL).spec
     assert new.metadata.generation == 2
     for changed in ((), (replace(SHELL, image="c"),)):
         with pytest.raises(StatusError) as caught:
-            prepare_subresource_update(where.kind, EPHEMERAL_CONTAINERS, extended(*changed), extended(SHELL))
+            prepare_subresource_update(where.resource, EPHEMERAL_CONTAINERS, extended(*changed), extended(SHELL))
         assert "may not be changed or removed" in str(caught.value.status.message)
 
 
@@ -95,10 +95,10 @@ def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_updat
     where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
     with pytest.raises(StatusError) as caught:
-        prepare_create(where.kind, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
+        prepare_create(where.resource, extended(SHELL), "uid", datetime(2026, 1, 1, tzinfo=UTC))
     assert "spec.ephemeralContainers" in str(caught.value.status.message)
     with pytest.raises(StatusError):
-        prepare_update(where.kind, extended(SHELL), POD)
+        prepare_update(where.resource, extended(SHELL), POD)
 
 
 @pytest.mark.parametrize(

@@ -128,5 +128,5 @@ def test_how_they_are_shown() -> None:
 
 
 def test_slices_are_found_by_their_node_and_driver() -> None:
-    found = KINDS["resourceslices"].selectable(read("resourceslices", slice_of()))
+    found = KINDS["resourceslices"].field_values(read("resourceslices", slice_of()))
     assert (found["spec.nodeName"], found["spec.driver"]) == ("n", "gpu.example.org")

@@ -18,12 +18,12 @@ def test_every_kind_has_a_row_and_every_row_a_kind() -> None:
 
 def test_kinds_that_cannot_be_created_have_a_row_that_says_so() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("cannot be created: ")}
-    assert stated == {name for name, kind in KINDS.items() if kind.refusal and kind.conversion is None}
+    assert stated == {name for name, kind in KINDS.items() if kind.unsupported and kind.stored_as is None}
 
 
 def test_other_versions_have_a_row_that_says_so() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("another version of ")}
-    assert stated == {name for name, kind in KINDS.items() if kind.conversion is not None}
+    assert stated == {name for name, kind in KINDS.items() if kind.stored_as is not None}
 
 
 def test_kinds_stored_with_a_warning_have_a_row_that_says_so() -> None:
@@ -31,6 +31,6 @@ def test_kinds_stored_with_a_warning_have_a_row_that_says_so() -> None:
     warned = {
         name
         for name, kind in KINDS.items()
-        if kind.own_rules is not None and list(kind.own_rules.warnings(kind.type())) and kind.conversion is None
+        if kind.rules is not None and list(kind.rules.warnings(kind.type())) and kind.stored_as is None
     }
     assert stated == warned

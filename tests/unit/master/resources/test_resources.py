@@ -292,10 +292,10 @@ def test_no_kind_is_there_twice() -> None:
 
 def test_what_nobody_can_make_says_why() -> None:
     for kind in BUILTIN:
-        assert kind.refusal or "create" in kind.verbs, kind.plural
-        assert not kind.refusal or kind.verbs != VERBS, kind.plural
+        assert kind.unsupported or "create" in kind.verbs, kind.plural
+        assert not kind.unsupported or kind.verbs != VERBS, kind.plural
         assert set(kind.verbs) <= set(VERBS)
-    assert [kind.plural for kind in BUILTIN if kind.refusal and "update" in kind.verbs] == ["servicecidrs"]
+    assert [kind.plural for kind in BUILTIN if kind.unsupported and "update" in kind.verbs] == ["servicecidrs"]
 
 
 def test_the_usual_behavior_of_an_autoscaler_is_filled_in_where_some_is_given() -> None:

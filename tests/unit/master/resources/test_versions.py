@@ -47,7 +47,7 @@ from master.storage.interface import Record, key_of, with_revision
 from master.storage.interface import WatchEvent as Happened
 from tests.unit.master.examples import meta
 
-OTHERS = [kind for kind in BUILTIN if kind.conversion is not None]
+OTHERS = [kind for kind in BUILTIN if kind.stored_as is not None]
 TEXT = st.text(max_size=3)
 TIMES = st.none() | st.just("2026-01-01T00:00:00.000000Z")
 ABOUT = st.builds(ObjectReference, kind=TEXT, name=TEXT, uid=TEXT)
@@ -74,7 +74,7 @@ def test_every_field_of_an_event_has_its_place_in_the_other_form() -> None:
 
 @given(EVENTS)
 def test_an_event_is_the_same_after_the_way_there_and_back(item: Event) -> None:
-    assert EVENTS_V1.kept(EVENTS_V1.seen(item)) == item
+    assert EVENTS_V1.to_stored(EVENTS_V1.from_stored(item)) == item
 
 
 ABOUT_NODE = {"involvedObject": {"kind": "Node", "name": "n"}}
@@ -133,17 +133,17 @@ SCALERS = st.builds(
 
 @given(SCALERS)
 def test_an_autoscaler_is_the_same_after_the_way_there_and_back(item: HorizontalPodAutoscaler) -> None:
-    assert V1.kept(V1.seen(item)) == item
+    assert V1.to_stored(V1.from_stored(item)) == item
 
 
 def test_an_autoscaler_with_the_usual_metric_needs_no_annotations() -> None:
-    plain = V1.seen(
+    plain = V1.from_stored(
         HorizontalPodAutoscaler(spec=HorizontalPodAutoscalerSpec(max_replicas=3, metrics=(cpu_utilization_metric(70),)))
     )
     assert plain.spec.target_cpu_utilization_percentage == 70
     assert plain.metadata.annotations == {}
     other = msgspec.structs.replace(plain.spec, target_cpu_utilization_percentage=80)
-    assert V1.kept(msgspec.structs.replace(plain, spec=other)).spec.metrics == (cpu_utilization_metric(80),)
+    assert V1.to_stored(msgspec.structs.replace(plain, spec=other)).spec.metrics == (cpu_utilization_metric(80),)
 
 
 PLACES = st.none() | st.sampled_from(["n1", "n2"])
@@ -168,12 +168,12 @@ SLICES = st.builds(
 
 @given(SLICES)
 def test_a_slice_is_the_same_after_the_way_there_and_back(item: EndpointSlice) -> None:
-    assert ENDPOINT_SLICES_V1BETA1.kept(ENDPOINT_SLICES_V1BETA1.seen(item)) == item
+    assert ENDPOINT_SLICES_V1BETA1.to_stored(ENDPOINT_SLICES_V1BETA1.from_stored(item)) == item
 
 
 def test_where_an_endpoint_is_stands_in_its_topology_in_the_older_form() -> None:
     rows = (Endpoint(addresses=("10.1.0.2",), node_name="n1", zone="z"),)
-    older = ENDPOINT_SLICES_V1BETA1.seen(EndpointSlice(address_type="IPv4", endpoints=rows))
+    older = ENDPOINT_SLICES_V1BETA1.from_stored(EndpointSlice(address_type="IPv4", endpoints=rows))
     assert older.endpoints[0].topology == {"kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z"}
 
 
@@ -189,20 +189,20 @@ def test_what_a_budget_selects_is_the_same_in_both_forms(
     newer: LabelSelector | None, older: LabelSelector | None
 ) -> None:
     item = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
-    seen_as = POD_DISRUPTION_BUDGETS_V1BETA1.seen(item)
+    seen_as = POD_DISRUPTION_BUDGETS_V1BETA1.from_stored(item)
     assert seen_as.spec.selector == older
-    assert POD_DISRUPTION_BUDGETS_V1BETA1.kept(seen_as) == item
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.to_stored(seen_as) == item
 
 
 def test_an_empty_selector_of_the_older_form_takes_no_pods() -> None:
     spec = PodDisruptionBudgetSpec(selector=LabelSelector())
     empty = POD_DISRUPTION_BUDGETS_V1BETA1.type(metadata=meta("b"), spec=spec)
-    assert POD_DISRUPTION_BUDGETS_V1BETA1.kept(empty).spec.selector is None
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.to_stored(empty).spec.selector is None
 
 
 def test_cron_jobs_are_the_same_in_both_forms() -> None:
     item = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
-    assert CRON_JOBS_V1BETA1.kept(CRON_JOBS_V1BETA1.seen(item)) == item
+    assert CRON_JOBS_V1BETA1.to_stored(CRON_JOBS_V1BETA1.from_stored(item)) == item
     document = {"metadata": {"name": "c", "namespace": "red"}, "spec": {"schedule": "every day"}}
     _, problems, _ = decode(CRON_JOBS_V1BETA1.type, document, CRON_JOBS_V1BETA1.rules)
     assert "spec.schedule" in {problem.path for problem in problems}
@@ -228,19 +228,19 @@ def test_what_is_wrong_with_an_autoscaler_of_the_older_form(content: Any, path: 
 
 def test_the_status_of_an_autoscaler_is_not_written_by_its_annotations() -> None:
     said = HorizontalPodAutoscalerStatus(conditions=(Condition(type="AbleToScale", status="True"),))
-    old = V1.seen(HorizontalPodAutoscaler(status=said))
-    made = V1.on_create(old)
-    assert V1.kept(made).status == HorizontalPodAutoscalerStatus()
-    assert V1.kept(V1.on_update(made, old)).status == said
+    old = V1.from_stored(HorizontalPodAutoscaler(status=said))
+    made = V1.prepare_for_create(old)
+    assert V1.to_stored(made).status == HorizontalPodAutoscalerStatus()
+    assert V1.to_stored(V1.prepare_for_update(made, old)).status == said
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind.plural}.{kind.group}")
 def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: AnyResource) -> None:
-    stored = BY_KIND[kind.stored]
+    stored = BY_KIND[kind.stored_kind]
     assert stored in STORED
     assert stored.namespaced == kind.namespaced
     assert kind.type.API_VERSION != stored.type.API_VERSION
-    assert kind.kept(kind.type()) == stored.type()
+    assert kind.to_stored(kind.type()) == stored.type()
 
 
 def test_of_a_pod_nodes_see_whose_its_address_is_and_nothing_else() -> None:
@@ -250,7 +250,7 @@ def test_of_a_pod_nodes_see_whose_its_address_is_and_nothing_else() -> None:
         spec=PodSpec(containers=(secret,)),
         status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
     )
-    told = msgspec.json.encode(POD_ADDRESSS.seen(item))
+    told = msgspec.json.encode(POD_ADDRESSS.from_stored(item))
     assert b"10.128.0.5" in told
     assert b"hidden" not in told
 

@@ -14,7 +14,7 @@ from master.server import request_info
 
 def read(path: str) -> tuple[str, str, str, str] | None:
     found = request_info.resolve_path(path)
-    return None if found is None else (found.kind.name, found.namespace, found.name, found.subresource)
+    return None if found is None else (found.resource.name, found.namespace, found.name, found.subresource)
 
 
 PATHS = [

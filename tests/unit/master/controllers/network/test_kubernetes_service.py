@@ -44,7 +44,7 @@ def test_it_is_there_from_the_start_and_leads_to_the_master() -> None:
     assert (item.endpoints[0].addresses, item.ports[0].port) == (("10.245.2.2",), 8443)
     assert item.metadata.labels["kubernetes.io/service-name"] == "kubernetes"
     for one in (service, endpoints, item):
-        assert list(BY_KIND[one.KIND].rules.check(one)) == []
+        assert list(BY_KIND[one.KIND].rules.validate(one)) == []
     assert list(reconcile(NETWORK, PLACE, (service,), endpoints, (item,))) == []
 
 

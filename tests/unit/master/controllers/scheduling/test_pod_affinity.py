@@ -228,7 +228,7 @@ def test_a_gated_pod_waits_until_its_gates_are_gone() -> None:
     gated = web("w", scheduling_gates=(PodSchedulingGate(name="me/later"),))
     assert answers(ZONES, [gated]) == {}
     assert answers(ZONES, [replace(gated, spec=replace(gated.spec, scheduling_gates=()))]) == {"w": "a1"}
-    begun = PODS.on_create(gated)
+    begun = PODS.prepare_for_create(gated)
     assert pod_state(begun) == "SchedulingGated"
     problems = list(immutable(web("w"), gated, PODS.rules))
     assert [one.path for one in problems] == ["spec.schedulingGates"]

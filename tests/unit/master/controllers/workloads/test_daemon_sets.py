@@ -198,7 +198,7 @@ def test_a_template_can_be_had_back_and_the_history_is_as_long_as_wished() -> No
     assert sorted(revisions) == [3, 4, 5]
     current = world.wish
     document = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "i:4"}]}}}}
-    undone = patch.strategic_merge_patch(document, revisions[3].data, DAEMON_SETS.shape)
+    undone = patch.strategic_merge_patch(document, revisions[3].data, DAEMON_SETS.merge_schema)
     assert undone["spec"]["template"]["spec"]["containers"][0]["image"] == "i:2"
     world.roll("i:2")
     world.start_all()

@@ -46,7 +46,7 @@ IN_PROJECT = "/api/v1/namespaces/red"
 def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | None) -> None:
     one = request_info.resolve_proxy(path)
     told = None if one is None else (
-        one.where.kind.name, one.where.namespace, one.where.name, one.where.subresource, one.path,
+        one.info.resource.name, one.info.namespace, one.info.name, one.info.subresource, one.path,
     )  # fmt: skip
     assert told == found
 
@@ -61,7 +61,7 @@ def test_any_rest_of_a_proxys_path_stays_as_it_is(rest: str) -> None:
 @given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
 def test_no_path_is_too_strange(path: str) -> None:
     found = request_info.resolve_proxy(path)
-    assert found is None or found.where.name
+    assert found is None or found.info.name
 
 
 @pytest.mark.parametrize(

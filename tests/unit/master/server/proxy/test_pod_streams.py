@@ -38,7 +38,7 @@ def test_which_container_is_meant() -> None:
 def test_whole_numbers(text: str) -> None:
     with contextlib.suppress(StatusError):
         found = pod_streams.parse_log_options(MultiDict(sinceSeconds=text), "p")
-        assert dict(found.wishes) == {"sinceSeconds": str(int(text))}
+        assert dict(found.parameters) == {"sinceSeconds": str(int(text))}
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "0x10", " 1", "1_0", "٣", "+", "9" * 5000])
@@ -52,7 +52,7 @@ def test_what_is_no_whole_number(text: str) -> None:
 @given(st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)))
 def test_times_are_passed_on_in_whole_seconds(moment: datetime.datetime) -> None:
     text = moment.isoformat().replace("+00:00", "Z")
-    found = dict(pod_streams.parse_log_options(MultiDict(sinceTime=text), "p").wishes)["sinceTime"]
+    found = dict(pod_streams.parse_log_options(MultiDict(sinceTime=text), "p").parameters)["sinceTime"]
     assert datetime.datetime.fromisoformat(found) == moment.replace(microsecond=0)
 
 
