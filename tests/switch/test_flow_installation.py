@@ -24,19 +24,19 @@ def view(multitenant: bool = True) -> NodeNetwork:
     return build(multitenant)[0]["node-1"]
 
 
-def test_the_switch_gives_back_what_was_written(switch: DummySwitch) -> None:
+def test_switch_returns_the_flows_written(switch: DummySwitch) -> None:
     flows = compile_flows(view())
     assert switch.replace(flows) == DiffCount(len(flows), 0)
     assert switch.read() == flows
 
 
-def test_writing_the_same_again_changes_nothing(switch: DummySwitch) -> None:
+def test_writing_the_same_flows_again_changes_nothing(switch: DummySwitch) -> None:
     flows = compile_flows(view())
     switch.replace(flows)
     assert not switch.replace(flows)
 
 
-def test_only_the_difference_is_written_and_counters_stay(switch: DummySwitch) -> None:
+def test_only_changed_flows_are_written_and_counters_are_kept(switch: DummySwitch) -> None:
     before = view()
     newcomer = Pod(99, before.node.subnet.network_address + 99, 10)
     after = replace(before, pods=before.pods | {newcomer}, peers=frozenset())
@@ -57,7 +57,7 @@ def test_foreign_flows_are_removed(switch: DummySwitch) -> None:
     assert switch.read() == flows
 
 
-def test_a_refused_flow_is_named_and_leaves_all_as_it_was(switch: DummySwitch) -> None:
+def test_rejected_flow_is_named_and_no_flow_is_changed(switch: DummySwitch) -> None:
     flows = compile_flows(view())
     switch.replace(flows)
     bad = Flow(30, 7, ip(dst=IPv4Address("10.128.0.9")), (SetField(IN_PORT, 3), Output(0xFFFFFF00)))
@@ -66,7 +66,7 @@ def test_a_refused_flow_is_named_and_leaves_all_as_it_was(switch: DummySwitch) -
     assert switch.read() == flows
 
 
-def test_a_restarted_switch_gets_all_flows_back(switch: DummySwitch) -> None:
+def test_restarted_switch_gets_all_flows_back(switch: DummySwitch) -> None:
     flows = compile_flows(view())
     switch.replace(flows)
     switch.kill_vswitchd()
@@ -74,7 +74,7 @@ def test_a_restarted_switch_gets_all_flows_back(switch: DummySwitch) -> None:
     assert switch.replace(flows) == DiffCount(len(flows), 0)
 
 
-def test_five_hundred_peers_and_a_hundred_pods(switch: DummySwitch) -> None:
+def test_flows_of_five_hundred_peers_and_a_hundred_pods_are_installed(switch: DummySwitch) -> None:
     small = view()
     peers = frozenset(
         Peer(f"n{n}", IPv4Address("10.246.0.0") + n, IPv4Network((0x0A810000 + 512 * n, 23))) for n in range(256)
@@ -85,14 +85,14 @@ def test_five_hundred_peers_and_a_hundred_pods(switch: DummySwitch) -> None:
     assert switch.read() == flows
 
 
-def test_with_the_flat_network_everybody_reaches_everybody(flat_world: TraceWorld) -> None:
+def test_flat_network_lets_every_pod_reach_every_pod(flat_world: TraceWorld) -> None:
     for source in flat_world.pods:
         for target in flat_world.pods:
             assert source == target or reaches(flat_world, source, target)
 
 
 @pytest.mark.parametrize("asked", ["red-b", "red-c", "blue-a", "blue-b"])
-def test_arp_is_answered_with_the_mac_of_the_address(world: TraceWorld, asked: str) -> None:
+def test_arp_request_is_answered_with_the_mac_of_the_address(world: TraceWorld, asked: str) -> None:
     red, other = world.pods["red-a"], world.pods[asked]
     body = frames.arp(1, red.mac, red.address, other.address, b"")
     frame = frames.ethernet(frames.BROADCAST_MAC, red.mac, frames.ARP, body)
@@ -105,7 +105,7 @@ def test_arp_is_answered_with_the_mac_of_the_address(world: TraceWorld, asked: s
 
 
 @pytest.mark.parametrize("address", ["10.128.0.200", "198.51.100.1", "10.128.0.2"])
-def test_arp_for_nobody_the_outside_and_oneself_is_not_answered(world: TraceWorld, address: str) -> None:
+def test_arp_request_for_unknown_external_or_own_address_is_not_answered(world: TraceWorld, address: str) -> None:
     red = world.pods["red-a"]
     assert str(red.address) == "10.128.0.2"
     body = frames.arp(1, red.mac, red.address, IPv4Address(address), b"")
@@ -114,12 +114,12 @@ def test_arp_for_nobody_the_outside_and_oneself_is_not_answered(world: TraceWorl
     assert text.rstrip().endswith("Datapath actions: drop"), text
 
 
-def test_matching_an_address_without_its_protocol_cannot_be_written() -> None:
+def test_address_match_without_its_protocol_is_rejected() -> None:
     with pytest.raises(ValueError, match="needs its protocol"):
         field_equals(IP_DST, int(IPv4Address("10.128.0.2")))
 
 
-def test_multicast_to_five_thousand_peers(switch: DummySwitch) -> None:
+def test_multicast_flows_for_five_thousand_peers_are_installed(switch: DummySwitch) -> None:
     """An action list that names all of them in one row would not fit into a message."""
     base = IPv4Address("10.32.0.1")
     peers = frozenset(Peer(f"n{n}", base + n, IPv4Network((0x0B000000 + 256 * n, 24))) for n in range(5000))

@@ -42,7 +42,7 @@ def switches() -> Iterator[dict[str, DummySwitch]]:
 
 @settings(max_examples=CLUSTERS, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans())
-def test_switches_answer_as_the_model(switches: dict[str, DummySwitch], plan: GeneratedCluster) -> None:
+def test_switches_agree_with_the_model(switches: dict[str, DummySwitch], plan: GeneratedCluster) -> None:
     assert not list(differences(load(plan, switches)))
 
 
@@ -59,7 +59,7 @@ PLAN = GeneratedCluster(
 
 
 @pytest.mark.parametrize("hole", MUTANTS)
-def test_a_hole_in_the_pipeline_is_found(switches: dict[str, DummySwitch], hole: str) -> None:
+def test_model_check_detects_every_mutant(switches: dict[str, DummySwitch], hole: str) -> None:
     assert not list(differences(load(PLAN, switches)))
     found = list(differences(load(PLAN, switches, MUTANTS[hole].compiled)))
     assert any(line.startswith(MUTANTS[hole].shown_by) for line in found), found

@@ -92,19 +92,21 @@ def _may_end(world: TraceWorld, node: str, port: ServicePortInfo) -> set[tuple[s
 
 @pytest.mark.parametrize("sticky", [0, 60])
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_lane_and_vnid_0_call_a_service_at_any_front(world: TraceWorld, kind: str, sticky: int) -> None:
+def test_only_project_and_global_pods_reach_a_service_at_any_frontend(
+    world: TraceWorld, kind: str, sticky: int
+) -> None:
     port = served(world, "red", kind, sticky)
     serve(world, port)
     assert not wrong(world, port)
 
 
-def test_everybody_calls_a_service_of_vnid_0(world: TraceWorld) -> None:
+def test_every_pod_reaches_a_global_service(world: TraceWorld) -> None:
     port = replace(served(world, "red", "outside"), vnid=0)
     serve(world, port)
     assert not wrong(world, port)
 
 
-def test_a_port_of_a_node_that_no_service_has_leads_nowhere(world: TraceWorld) -> None:
+def test_node_port_without_a_service_reaches_nothing(world: TraceWorld) -> None:
     serve(world, served(world, "red", "pods"))
     node = world.node_address("node-2")
     assert ends(world, "red-a", node, 22) == {("node-1", TUN0)}
@@ -116,7 +118,7 @@ HOLES = {"no look at the VNID": "reg0", "no look at the port": "tcp_dst"}
 
 
 @pytest.mark.parametrize("hole", HOLES)
-def test_a_hole_in_the_rows_of_services_is_found(world: TraceWorld, hole: str) -> None:
+def test_mutant_of_service_flows_is_detected(world: TraceWorld, hole: str) -> None:
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
         rows = ServiceFlows(world.views[name].node).sync([port])
@@ -124,7 +126,7 @@ def test_a_hole_in_the_rows_of_services_is_found(world: TraceWorld, hole: str) -
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 
 
-def test_a_hole_in_the_table_before_them_is_found(world: TraceWorld) -> None:
+def test_mutant_of_the_table_before_service_flows_is_detected(world: TraceWorld) -> None:
     """Without the row that drops what is not let, another project's packet would leave for the node port."""
     serve(world, served(world, "red", "outside"))
     node = world.node_address("node-2")

@@ -107,7 +107,7 @@ def begins(world: TraceWorld, asked: Attempt, source: RunningPod, target: Runnin
 
 
 @pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_the_sentence_agrees_with_the_model(world: TraceWorld, one: str, other: str) -> None:
+def test_trace_sentence_agrees_with_the_model(world: TraceWorld, one: str, other: str) -> None:
     source, target = world.pods[one], world.pods[other]
     wrong = []
     for asked in attempts(layout_of(world), source, target):

@@ -166,11 +166,11 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize(("words", "expected"), SENTENCES.items())
-def test_one_sentence_says_what_becomes_of_a_packet(world: TraceWorld, words: str, expected: str) -> None:
+def test_trace_sentence_states_the_outcome_of_a_packet(world: TraceWorld, words: str, expected: str) -> None:
     assert sentence_for(world, words) == expected
 
 
-def test_multicast_that_nobody_hears(world: TraceWorld) -> None:
+def test_trace_sentence_states_that_multicast_has_no_receiver(world: TraceWorld) -> None:
     view = world.views["node-1"]
     lonely = replace(view, pods=frozenset(pod for pod in view.pods if pod.vnid != 10 or pod.ofport == 16))
     world.switches["node-1"].replace(compile_flows(lonely))
@@ -196,7 +196,7 @@ def steps(world: TraceWorld, words: str) -> list[tuple[str, str, str]]:
     return [(hop.node, step.table, step.owner) for hop in hops(world, words) for step in hop.answer.steps]
 
 
-def test_the_walk_from_pod_to_pod_on_one_node(world: TraceWorld) -> None:
+def test_trace_lists_the_tables_between_pods_of_one_node(world: TraceWorld) -> None:
     assert steps(world, "red/red-a red/red-b") == [
         ("node-1", "source", "pod 10.128.0.2"),
         ("node-1", "called", "node node-1"),
@@ -206,7 +206,7 @@ def test_the_walk_from_pod_to_pod_on_one_node(world: TraceWorld) -> None:
     ]
 
 
-def test_the_walk_from_pod_to_pod_across_nodes(world: TraceWorld) -> None:
+def test_trace_lists_the_tables_between_pods_of_two_nodes(world: TraceWorld) -> None:
     words = "red/red-a red/red-c"
     assert steps(world, words) == [
         ("node-1", "source", "pod 10.128.0.2"),
@@ -222,7 +222,7 @@ def test_the_walk_from_pod_to_pod_across_nodes(world: TraceWorld) -> None:
     assert (second.answer.outputs, second.answer.vnid) == (("pod 10.128.2.4",), 10)
 
 
-def test_the_walk_to_the_outside_and_back(world: TraceWorld) -> None:
+def test_trace_lists_the_tables_to_the_outside_and_back(world: TraceWorld) -> None:
     assert steps(world, "red/red-a 8.8.8.8") == [
         ("node-1", "source", "pod 10.128.0.2"),
         ("node-1", "called", "node node-1"),
@@ -236,7 +236,7 @@ def test_the_walk_to_the_outside_and_back(world: TraceWorld) -> None:
     ]
 
 
-def test_what_is_not_there_cannot_be_asked(world: TraceWorld) -> None:
+def test_trace_of_an_unknown_pod_is_rejected(world: TraceWorld) -> None:
     view = world.views["node-1"]
     laneless = AttachedPod("s", "green", 99, IPv4Address("10.128.0.77"))
     for enters, sender, changed, reason in (

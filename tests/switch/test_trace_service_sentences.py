@@ -114,17 +114,19 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize(("words", "expected"), SENTENCES.items())
-def test_one_sentence_says_what_becomes_of_a_call(world: TraceWorld, ports: Ports, words: str, expected: str) -> None:
+def test_trace_sentence_states_the_outcome_of_a_service_connection(
+    world: TraceWorld, ports: Ports, words: str, expected: str
+) -> None:
     assert sentence_for(world, words, ports) == expected
 
 
-def test_a_client_that_keeps_its_endpoint_gets_one_of_them(world: TraceWorld, ports: Ports) -> None:
+def test_trace_names_one_endpoint_with_session_affinity(world: TraceWorld, ports: Ports) -> None:
     target = {"red/red-b on node-1", "red/red-c on node-2"}
     said = sentence_for(world, "red/red-a red/sticky", ports)
     assert said in {f"delivered: red/red-a reaches {one}, an endpoint of the service red/sticky" for one in target}
 
 
-def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:
+def test_trace_lists_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:
     first, second = hops(world, "red/red-a red/far", ports)
     assert [step.table for step in first.answer.steps] == ["source", "called", "service", "route"]
     owners = ["pod 10.128.0.2", "node node-1", "service red/far", "node node-2"]
@@ -139,7 +141,7 @@ def test_the_walk_shows_every_table_and_all_endpoints(world: TraceWorld, ports: 
     ]
 
 
-def test_the_sentence_says_of_everybody_what_the_lanes_say(world: TraceWorld, ports: Ports) -> None:
+def test_trace_sentence_agrees_with_the_vnids_for_every_pod(world: TraceWorld, ports: Ports) -> None:
     for pod in world.pods.values():
         ours = world.vnid(pod.project)
         for port in ports[pod.node]:
@@ -157,12 +159,12 @@ def test_the_sentence_says_of_everybody_what_the_lanes_say(world: TraceWorld, po
                 assert said.startswith(expected), front
 
 
-def test_a_row_for_an_address_outside_is_a_services(world: TraceWorld, ports: Ports) -> None:
+def test_trace_of_an_external_ip_names_services_as_the_flow_owner(world: TraceWorld, ports: Ports) -> None:
     [hop] = hops(world, "red/red-a 192.0.2.9 --proto icmp", ports)
     assert [step.owner for step in hop.answer.steps if step.table == "called"] == ["services"]
 
 
-def test_where_a_proxy_serves_pods_the_switch_hands_over_to_it() -> None:
+def test_trace_ends_at_the_userspace_proxy() -> None:
     with DummySwitch() as switch, DummySwitch() as other:
         made = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
         here = {"node-1": served(made, "node-1")}

@@ -62,7 +62,9 @@ def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -
     return run
 
 
-async def test_people_ask_and_administrators_decide(server: ApiServer, door: UntypedClient, kubectl: Kubectl) -> None:
+async def test_signing_request_is_created_by_a_user_and_approved_by_an_administrator(
+    server: ApiServer, door: UntypedClient, kubectl: Kubectl
+) -> None:
     asked = await door.make(PATH, metadata={"generateName": "dave-"}, spec=wish(expirationSeconds=3600))
     name = asked["metadata"]["name"]
     assert asked["spec"]["username"] == "system:admin"
@@ -87,7 +89,7 @@ async def test_people_ask_and_administrators_decide(server: ApiServer, door: Unt
     await asyncio.to_thread(kubectl, "certificate", "approve", refused, code=1)
 
 
-async def test_what_makes_no_sense_is_refused_field_by_field(door: UntypedClient) -> None:
+async def test_invalid_signing_request_is_rejected_field_by_field(door: UntypedClient) -> None:
     spec = {"request": base64.b64encode(b"x").decode(), "signerName": "nobody", "usages": ["a", "a"]}
     found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": {**spec, "expirationSeconds": 599}})
     words = ("spec.request", "spec.signerName", "spec.expirationSeconds", "spec.usages[0]", "spec.usages[1]")
@@ -102,7 +104,7 @@ async def test_what_makes_no_sense_is_refused_field_by_field(door: UntypedClient
     assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)
 
 
-async def test_what_was_asked_for_stays_and_each_part_is_written_by_its_own_path(door: UntypedClient) -> None:
+async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its_part(door: UntypedClient) -> None:
     asked = await door.make(PATH, name="stays", spec=wish(), status={"certificate": "eA=="})
     assert asked["status"] == {}
     changed = await door.ask(
@@ -132,7 +134,7 @@ async def test_what_was_asked_for_stays_and_each_part_is_written_by_its_own_path
     assert (found["status"]["certificate"], found["status"]["conditions"][0]["type"]) == (pem, "Approved")
 
 
-async def test_a_signer_that_cannot_sign_says_why(door: UntypedClient) -> None:
+async def test_signer_reports_why_it_cannot_sign(door: UntypedClient) -> None:
     await door.make(PATH, name="fails", spec=wish(usages=["server auth"]))
     await door.ask(
         "PATCH", f"{PATH}/fails/approval", {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
@@ -143,7 +145,7 @@ async def test_a_signer_that_cannot_sign_says_why(door: UntypedClient) -> None:
     assert failed["message"] == "invalid usage for client certificate: server auth"
 
 
-async def test_to_approve_and_to_sign_are_rights_of_their_own(
+async def test_approving_and_signing_need_separate_permissions(
     server: ApiServer, door: UntypedClient, tmp_path: Path
 ) -> None:
     rbac = "/apis/rbac.authorization.k8s.io/v1"

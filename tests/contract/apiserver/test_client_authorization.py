@@ -57,12 +57,12 @@ async def callers(server: ApiServer, tmp_path: Path) -> AsyncIterator[Callers]:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version"])
-async def test_everybody_may_ask_how_the_master_is(server: ApiServer, path: str) -> None:
+async def test_health_endpoints_need_no_authentication(server: ApiServer, path: str) -> None:
     assert (await _anonymously(server, path))[0] == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/apis", "/api/v1/pods", "/api/v1/nodes/x", "/openapi/v2", "/metrics"])
-async def test_nobody_else_is_told_anything(server: ApiServer, path: str) -> None:
+async def test_anonymous_requests_are_rejected(server: ApiServer, path: str) -> None:
     status, text = await _anonymously(server, path)
     assert status in {401, 403}
     assert '"kind":"Status"' in text.replace(" ", "")
@@ -75,7 +75,7 @@ async def _anonymously(server: ApiServer, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_a_certificate_of_another_authority_is_worth_nothing(server: ApiServer, tmp_path: Path) -> None:
+async def test_certificate_of_another_ca_is_rejected(server: ApiServer, tmp_path: Path) -> None:
     stranger = ApiServer(tmp_path)
     stranger.start()
     try:
@@ -90,14 +90,14 @@ async def test_a_certificate_of_another_authority_is_worth_nothing(server: ApiSe
         stranger.stop()
 
 
-async def test_a_node_reads_what_it_needs(callers: Callers) -> None:
+async def test_node_may_read_what_it_needs(callers: Callers) -> None:
     for kind in (Node, HostSubnet, NetNamespace, Namespace):
         await callers.mine.list(kind)
     found = await callers.mine.list(Pod, field_selector="spec.nodeName=mine")
     assert [pod.metadata.name for pod in found.items] == ["mine"]
 
 
-async def test_a_node_writes_its_own_node_and_the_status_of_its_own_pods(callers: Callers) -> None:
+async def test_node_may_write_its_node_and_status_of_its_pods(callers: Callers) -> None:
     ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     node = await callers.mine.patch_status(Node, "mine", "", ready)
     assert node.status.conditions[0] == Condition(type="Ready", status="True")
@@ -106,7 +106,7 @@ async def test_a_node_writes_its_own_node_and_the_status_of_its_own_pods(callers
     assert written.status.phase == "Running"
 
 
-async def test_a_node_may_not_draw_pods_to_itself_nor_have_itself_collected(callers: Callers) -> None:
+async def test_node_may_not_attract_pods_or_set_owner_references(callers: Callers) -> None:
     gone = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
     owned = {"metadata": {"ownerReferences": [gone]}}
     tainted = {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
@@ -125,7 +125,7 @@ async def test_a_node_may_not_draw_pods_to_itself_nor_have_itself_collected(call
     assert label in (await callers.administrator.patch(Node, "mine", "", labelled)).metadata.labels
 
 
-async def test_a_node_reads_one_by_one_what_its_own_pods_refer_to(callers: Callers) -> None:
+async def test_node_may_get_only_objects_its_pods_reference(callers: Callers) -> None:
     master, mine, other = callers.administrator, callers.mine, callers.other
     config = ConfigMap(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": "1"})
     secret = Secret(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": b"1"})
@@ -162,7 +162,7 @@ async def test_a_node_reads_one_by_one_what_its_own_pods_refer_to(callers: Calle
         await master.delete(kind, "settings", "default")
 
 
-async def test_a_node_reads_the_storage_that_its_pods_have(callers: Callers) -> None:
+async def test_node_may_read_storage_of_its_pods(callers: Callers) -> None:
     master, mine, other = callers.administrator, callers.mine, callers.other
     size = {"storage": "1Gi"}
     disk = PersistentVolume(
@@ -202,7 +202,7 @@ async def test_a_node_reads_the_storage_that_its_pods_have(callers: Callers) -> 
         await master.delete(PersistentVolume, "disk")
 
 
-async def test_a_node_may_not_touch_what_is_not_its_own(callers: Callers) -> None:
+async def test_node_may_not_change_objects_of_others(callers: Callers) -> None:
     theirs = await callers.administrator.get(Pod, "other", "default")
     subnet = HostSubnet(metadata=ObjectMeta(name="x"), host="x", host_ip="10.0.0.1", subnet="10.128.0.0/23")
     lane = await callers.mine.get(NetNamespace, "default")

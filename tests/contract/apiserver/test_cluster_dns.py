@@ -83,7 +83,7 @@ def cluster() -> tuple[Object, ...]:
     )
 
 
-async def test_the_outside_finds_all_services_and_whoever_may_be_a_pod_those_for_everybody(tmp_path: Path) -> None:
+async def test_dns_answers_external_clients_for_all_services_and_pods_for_global_ones(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster()) as here:
         assert await here.told(WEB) == ["172.30.0.5"]
         assert await here.told(WEB, NODE) == ["NXDOMAIN"]
@@ -91,12 +91,12 @@ async def test_the_outside_finds_all_services_and_whoever_may_be_a_pod_those_for
         assert await here.told("www.example.com") == ["REFUSED"]
 
 
-async def test_in_the_flat_network_nodes_find_all_too(tmp_path: Path) -> None:
+async def test_dns_answers_nodes_for_all_services_in_the_flat_network(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster(), plugin="ovs-subnet") as here:
         assert await here.told(WEB, NODE) == ["172.30.0.5"]
 
 
-async def test_what_is_written_is_told(tmp_path: Path) -> None:
+async def test_dns_answers_follow_written_objects(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster()) as here:
         headless = service("red", "db", '{"clusterIP": "None"}')
         await here.put(headless, slice_of("db", "red", endpoint("10.128.0.2"), endpoint("10.128.0.3")))
@@ -109,7 +109,7 @@ async def test_what_is_written_is_told(tmp_path: Path) -> None:
         assert await here.told("db.red.svc.cluster.local") == ["NXDOMAIN"]
 
 
-async def test_another_domain(tmp_path: Path) -> None:
+async def test_dns_serves_the_configured_domain(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster(), cluster_domain="lab.example") as here:
         assert await here.told("web.red.svc.lab.example") == ["172.30.0.5"]
         assert await here.told(WEB) == ["REFUSED"]

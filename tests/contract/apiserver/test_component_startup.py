@@ -170,7 +170,7 @@ async def _by_list_and_watch(admin: Wire, wire: Wire, informer: Informer) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", COMPONENTS)
-async def test_every_informer_is_in_sync(server: ApiServer, admin: Wire, name: str, way: str) -> None:
+async def test_every_component_informer_syncs(server: ApiServer, admin: Wire, name: str, way: str) -> None:
     component = COMPONENTS[name]
     sync = _by_watch_list if way == WAYS[0] else _by_list_and_watch
     async with _as(server, component) as wire, asyncio.TaskGroup() as group:
@@ -179,9 +179,7 @@ async def test_every_informer_is_in_sync(server: ApiServer, admin: Wire, name: s
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_the_garbage_collector_sees_everything_that_can_be_deleted(
-    server: ApiServer, admin: Wire, way: str
-) -> None:
+async def test_garbage_collector_watches_every_deletable_resource(server: ApiServer, admin: Wire, way: str) -> None:
     """It watches the metadata of whatever discovery lists as what can be listed, watched and deleted."""
     informers = []
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -237,7 +235,7 @@ async def _lead(wire: Wire, namespace: str, name: str) -> None:
     assert (await wire.ask("PUT", f"{leases}/{name}", held)).code == 200
 
 
-async def test_what_a_kubelet_asks_and_writes(server: ApiServer, admin: Wire) -> None:
+async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: Wire) -> None:
     await admin.ask("DELETE", f"/api/v1/nodes/{NODE}")
     owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u"}
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
@@ -280,7 +278,7 @@ async def test_what_a_kubelet_asks_and_writes(server: ApiServer, admin: Wire) ->
         assert (got.code, got.document["status"].get("authenticated", False)) == (201, False)
 
 
-async def test_what_a_kubelet_does_for_a_pod(server: ApiServer, admin: Wire) -> None:
+async def test_kubelet_pod_requests_succeed(server: ApiServer, admin: Wire) -> None:
     pods = "/api/v1/namespaces/red/pods"
     document = {"metadata": {"name": "short"}, "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": NODE}}
     uid = (await admin.ask("POST", pods, document)).document["metadata"]["uid"]
@@ -300,7 +298,7 @@ async def test_what_a_kubelet_does_for_a_pod(server: ApiServer, admin: Wire) -> 
         assert (await admin.ask("GET", f"{pods}/short")).code == 404
 
 
-async def test_what_kube_proxy_writes(server: ApiServer, admin: Wire) -> None:
+async def test_kube_proxy_writes_succeed(server: ApiServer, admin: Wire) -> None:
     del admin
     event = {
         "metadata": {"name": "proxy.1"}, "regarding": {"kind": "Node", "name": NODE, "uid": NODE},
@@ -312,7 +310,7 @@ async def test_what_kube_proxy_writes(server: ApiServer, admin: Wire) -> None:
         assert (got.code, got.document.get("reportingController")) == (201, "kube-proxy"), got
 
 
-async def test_what_a_scheduler_asks_and_writes(server: ApiServer, admin: Wire) -> None:
+async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: Wire) -> None:
     async with _as(server, COMPONENTS["kube-scheduler"]) as scheduler:
         assert (await scheduler.ask("GET", "/apis/events.k8s.io/v1")).code == 200
         await _lead(scheduler, "kube-system", "kube-scheduler")
@@ -333,7 +331,7 @@ async def test_what_a_scheduler_asks_and_writes(server: ApiServer, admin: Wire) 
     assert "Scheduled" in [item["reason"] for item in told["items"]]
 
 
-async def test_what_a_controller_manager_asks_and_writes(server: ApiServer, admin: Wire) -> None:
+async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin: Wire) -> None:
     del admin
     async with _as(server, COMPONENTS["kube-controller-manager"]) as manager:
         assert (await manager.ask("GET", "/healthz")).document == "ok"
@@ -349,7 +347,7 @@ async def test_what_a_controller_manager_asks_and_writes(server: ApiServer, admi
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
 
 
-async def test_a_request_for_a_certificate_is_read_in_protobuf_too(server: ApiServer) -> None:
+async def test_signing_request_is_accepted_as_protobuf(server: ApiServer) -> None:
     path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
     signer = "kubernetes.io/kube-apiserver-client-kubelet"
     spec = {"request": "bm9uZQ==", "signerName": signer, "usages": ["client auth"]}
@@ -363,7 +361,7 @@ async def test_a_request_for_a_certificate_is_read_in_protobuf_too(server: ApiSe
 CONFIGURATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
 
-async def test_what_is_not_there_is_a_clean_404(server: ApiServer) -> None:
+async def test_missing_config_map_returns_a_not_found_status(server: ApiServer) -> None:
     """By this ConfigMap a component learns who may ask it; without it, it says so in its log and asks by itself."""
     async with Wire(server.kubeconfig) as wire:
         assert (await wire.ask("GET", CONFIGURATION)).code == 404

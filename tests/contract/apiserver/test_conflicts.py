@@ -10,7 +10,7 @@ PATH = "/api/v1/namespaces/default/configmaps"
 PEOPLE, CHANGES = 8, 10
 
 
-async def test_who_was_too_late_sees_what_came_before(door: UntypedClient) -> None:
+async def test_conflicting_writer_reads_the_winning_write(door: UntypedClient) -> None:
     """Also when that is still on its way to the disk: otherwise a client would try in vain again and again."""
     await door.make(PATH, name="shared", data={"count": "0"})
     refusals: list[str] = []

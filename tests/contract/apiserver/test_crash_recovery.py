@@ -154,7 +154,7 @@ async def _survivors(kubeconfig: Kubeconfig) -> tuple[dict[str, str], int]:
     return {item.metadata.name: item.data["value"] for item in listed.items}, int(listed.metadata.resource_version)
 
 
-async def test_no_acknowledged_write_is_lost(server: ApiServer) -> None:
+async def test_killed_master_loses_no_acknowledged_write(server: ApiServer) -> None:
     kubeconfig = Kubeconfig.load(server.kubeconfig)
     writers, count, newest = [Writer(number) for number in range(WRITERS)], Count(), 0
     async with Client(kubeconfig) as client:
@@ -180,7 +180,7 @@ async def test_no_acknowledged_write_is_lost(server: ApiServer) -> None:
 
 
 @pytest.mark.parametrize("kills", range(1, STARTS + 1))
-async def test_a_first_start_may_be_killed_at_any_moment(tmp_path: Path, kills: int) -> None:
+async def test_first_start_killed_at_any_moment_is_completed_by_the_next(tmp_path: Path, kills: int) -> None:
     """Its authority, its keys and its first objects are then made whole by the next start."""
     server = ApiServer(tmp_path)
     for _ in range(1 + kills % 3):

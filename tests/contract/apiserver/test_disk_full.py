@@ -56,7 +56,7 @@ async def _write_all(store: SQLiteStorage, acknowledged: list[str]) -> None:
         acknowledged.append(f"a{number}")
 
 
-async def test_a_store_on_a_full_disk(disk: Path) -> None:
+async def test_store_on_a_full_disk_rejects_writes_and_keeps_acknowledged_ones(disk: Path) -> None:
     keep = HistoryLimits(events=20)
     store = await SQLiteStorage.open(disk / "store.db", KINDS, keep)
     acknowledged: list[str] = []
@@ -78,7 +78,7 @@ async def test_a_store_on_a_full_disk(disk: Path) -> None:
     await store.close()
 
 
-async def test_a_store_goes_on_when_there_is_room_again(disk: Path) -> None:
+async def test_store_resumes_when_space_is_free_again(disk: Path) -> None:
     """Full and not full, again and again, without being opened anew; forgetting makes room, too."""
     store = await SQLiteStorage.open(disk / "store.db", KINDS, HistoryLimits(events=20))
     there: dict[str, int] = {}
@@ -101,7 +101,7 @@ async def test_a_store_goes_on_when_there_is_room_again(disk: Path) -> None:
     await store.close()
 
 
-async def test_a_master_on_a_full_disk(disk: Path) -> None:
+async def test_master_on_a_full_disk_serves_reads_and_rejects_writes(disk: Path) -> None:
     server = ApiServer(disk)
     server.start()
     kubeconfig = Kubeconfig.load(server.kubeconfig)

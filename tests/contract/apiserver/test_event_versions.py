@@ -33,7 +33,7 @@ async def wire(server: ApiServer) -> AsyncIterator[Wire]:
         yield one
 
 
-async def test_what_is_written_in_one_form_is_seen_and_changed_in_the_other(client: Client) -> None:
+async def test_event_written_in_one_version_is_read_and_changed_in_the_other(client: Client) -> None:
     door = UntypedClient(client)
     made = await door.make(NEWER, name="a", **TOLD)
     assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it starts")
@@ -61,7 +61,7 @@ async def test_what_is_written_in_one_form_is_seen_and_changed_in_the_other(clie
     assert (await door.ask("GET", f"{CORE}/a"))["code"] == 404
 
 
-async def test_an_update_of_an_event_or_a_lease_that_is_not_there_makes_it(client: Client) -> None:
+async def test_update_creates_a_missing_event_or_lease(client: Client) -> None:
     door = UntypedClient(client)
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     for path, body in (
@@ -80,7 +80,7 @@ async def test_an_update_of_an_event_or_a_lease_that_is_not_there_makes_it(clien
         await door.ask("DELETE", one)
 
 
-async def test_both_forms_can_be_watched(client: Client, wire: Wire) -> None:
+async def test_events_are_watched_in_both_versions(client: Client, wire: Wire) -> None:
     door = UntypedClient(client)
     revision = (await door.ask("GET", CORE))["metadata"]["resourceVersion"]
     await door.make(NEWER, name="b", **TOLD)

@@ -51,7 +51,7 @@ class Project:
         return [item["metadata"]["name"] for item in (await self.door.ask("GET", self.at))["items"]]
 
 
-async def test_an_eviction_ends_a_pod_and_draws_on_the_budget(door: UntypedClient) -> None:
+async def test_eviction_deletes_the_pod_and_decreases_the_budget(door: UntypedClient) -> None:
     red = Project(door, "red")
     await red.begin(pods=3, minAvailable=2)
     before = await red.budget(lambda status: status["disruptionsAllowed"] == 1)
@@ -73,7 +73,7 @@ async def test_an_eviction_ends_a_pod_and_draws_on_the_budget(door: UntypedClien
     assert (other["code"], other["reason"]) == (409, "Conflict")
 
 
-async def test_evictions_at_once_never_spend_more_than_the_budget(door: UntypedClient) -> None:
+async def test_concurrent_evictions_never_exceed_the_budget(door: UntypedClient) -> None:
     blue = Project(door, "blue")
     await blue.begin(pods=30, minAvailable=23)
     await blue.budget(lambda status: status["disruptionsAllowed"] == 7)
@@ -84,7 +84,7 @@ async def test_evictions_at_once_never_spend_more_than_the_budget(door: UntypedC
     assert len(await blue.left()) == 23
 
 
-async def test_a_pod_on_a_node_has_its_grace_and_says_why_it_ends(door: UntypedClient) -> None:
+async def test_evicted_pod_keeps_its_grace_period_and_reports_why_it_ends(door: UntypedClient) -> None:
     green = Project(door, "green")
     await door.make("/api/v1/nodes", name="host")
     await green.begin(node="host", pods=1)
@@ -97,15 +97,13 @@ async def test_a_pod_on_a_node_has_its_grace_and_says_why_it_ends(door: UntypedC
     assert await green.left() == []
 
 
-async def test_discovery_shows_evictions(door: UntypedClient) -> None:
+async def test_discovery_lists_evictions(door: UntypedClient) -> None:
     rows = (await door.ask("GET", "/api/v1"))["resources"]
     row = next(row for row in rows if row["name"] == "pods/eviction")
     assert (row["group"], row["version"], row["kind"], row["verbs"]) == ("policy", "v1", "Eviction", ["create"])
 
 
-async def test_drain_of_every_kubectl_waits_for_the_budget(
-    server: ApiServer, door: UntypedClient, tmp_path: Path
-) -> None:
+async def test_kubectl_drain_waits_for_the_budget(server: ApiServer, door: UntypedClient, tmp_path: Path) -> None:
     """All at once: each waits five seconds of its own before it asks again."""
     await asyncio.gather(*(_drained(server, door, program, tmp_path) for program in COMMANDS))
 

@@ -61,7 +61,7 @@ def pod(name: str, namespace: str, **spec: Any) -> Pod:
     return Pod(metadata=ObjectMeta(name=name, namespace=namespace), spec=made)
 
 
-async def test_a_pod_made_right_after_its_project_has_the_account_of_the_project(master: Client) -> None:
+async def test_pod_created_right_after_its_namespace_has_the_default_service_account(master: Client) -> None:
     for number in range(20):
         name = f"fresh-{number}"
         await master.create(Namespace(metadata=ObjectMeta(name=name)))
@@ -74,9 +74,7 @@ async def test_a_pod_made_right_after_its_project_has_the_account_of_the_project
         assert (await master.get(ConfigMap, "kube-root-ca.crt", name)).data["ca.crt"].startswith("-----BEGIN")
 
 
-async def test_an_account_that_is_not_there_is_waited_for_by_controllers_only(
-    server: ApiServer, master: Client
-) -> None:
+async def test_missing_service_account_is_awaited_by_controllers_only(server: ApiServer, master: Client) -> None:
     await master.create(Namespace(metadata=ObjectMeta(name="robots")))
     words = 'error looking up service account robots/robot: serviceaccount "robot" not found'
     with pytest.raises(Forbidden, match=words):
@@ -97,7 +95,7 @@ async def test_an_account_that_is_not_there_is_waited_for_by_controllers_only(
     assert found[0].spec.image_pull_secrets == (LocalObjectReference(name="key"),)
 
 
-async def test_the_service_kubernetes_leads_to_the_master(server: ApiServer, master: Client) -> None:
+async def test_kubernetes_service_has_the_masters_endpoint(server: ApiServer, master: Client) -> None:
     port = int(server.url.rpartition(":")[2])
     async with asyncio.timeout(10):
         while not [item for item in (await master.list(Endpoints)).items if item.metadata.name == "kubernetes"]:
@@ -116,7 +114,7 @@ async def test_the_service_kubernetes_leads_to_the_master(server: ApiServer, mas
 
 
 @pytest.mark.parametrize("name", ["kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "172.30.0.1"])
-def test_the_certificate_holds_for_the_names_of_the_service(server: ApiServer, name: str) -> None:
+def test_serving_certificate_covers_the_kubernetes_service_names(server: ApiServer, name: str) -> None:
     context = ssl.create_default_context(cadata=Kubeconfig.load(server.kubeconfig).ca.decode())
     where = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     with socket.create_connection(where) as plain, context.wrap_socket(plain, server_hostname=name) as tls:

@@ -8,14 +8,14 @@ from tests.testbed.apiserver.untyped_client import UntypedClient
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public", "kube-node-lease"])
-async def test_some_are_always_there(door: UntypedClient, name: str) -> None:
+async def test_system_namespaces_always_exist(door: UntypedClient, name: str) -> None:
     refused = await door.ask("DELETE", f"/api/v1/namespaces/{name}")
     assert refused["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
     assert (await door.ask("GET", f"/api/v1/namespaces/{name}"))["status"]["phase"] == "Active"
     assert (await door.ask("DELETE", "/api/v1/namespaces"))["code"] == 405
 
 
-async def test_contents_with_finalizers_are_waited_for(door: UntypedClient) -> None:
+async def test_namespace_deletion_waits_for_objects_with_finalizers(door: UntypedClient) -> None:
     at = "/api/v1/namespaces/red"
     await door.make("/api/v1/namespaces", name="red")
     await door.make(f"{at}/configmaps", name="held", metadata={"finalizers": ["mine.example.org/x"]})
@@ -48,7 +48,7 @@ async def test_contents_with_finalizers_are_waited_for(door: UntypedClient) -> N
     await door.until(at, lambda answer: answer.get("code") == 404)
 
 
-async def test_finalize_lets_a_namespace_go(door: UntypedClient) -> None:
+async def test_finalize_subresource_completes_namespace_deletion(door: UntypedClient) -> None:
     at = "/api/v1/namespaces/blue"
     made = await door.make("/api/v1/namespaces", name="blue", spec={"finalizers": ["example.org/mine"]})
     assert made["spec"]["finalizers"] == ["example.org/mine", "kubernetes"]
@@ -60,7 +60,7 @@ async def test_finalize_lets_a_namespace_go(door: UntypedClient) -> None:
     assert (await door.ask("GET", at))["code"] == 404
 
 
-async def test_bindings_may_be_posted_to_their_collection(door: UntypedClient) -> None:
+async def test_binding_is_accepted_at_its_collection(door: UntypedClient) -> None:
     at = "/api/v1/namespaces/default"
     await door.make(f"{at}/pods", name="p", spec={"containers": [{"name": "c", "image": "i"}]})
     target = {"apiVersion": "v1", "kind": "Node", "name": "somewhere"}

@@ -12,7 +12,7 @@ from tests.testbed.apiserver.untyped_client import UntypedClient
 PODS = "/api/v1/namespaces/default/pods"
 
 
-async def test_a_master_looks_at_its_start_for_pods_that_have_ended(tmp_path: Path) -> None:
+async def test_pod_gc_deletes_terminated_pods_at_startup(tmp_path: Path) -> None:
     server = ApiServer(tmp_path, "--finished-pods", "1")
     server.start()
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:

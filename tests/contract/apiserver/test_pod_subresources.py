@@ -66,7 +66,7 @@ async def exactly(stream: Connection, size: int) -> bytes:
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_log_is_asked_of_the_node_as_the_master(stage: Stage) -> None:
+async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: Stage) -> None:
     await stage.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -100,14 +100,14 @@ async def test_a_log_is_asked_of_the_node_as_the_master(stage: Stage) -> None:
         ("", {}),
     ],
 )
-async def test_parameters_of_a_log(stage: Stage, parameters: str, passed: dict[str, str]) -> None:
+async def test_log_parameters_are_passed_to_the_node(stage: Stage, parameters: str, passed: dict[str, str]) -> None:
     await stage.pod("web")
     async with stage.session.get(f"{PODS}/web/log?{parameters}") as answer:
         assert answer.status == 200
     assert dict(stage.node.asked[0].query) == passed
 
 
-async def test_lines_of_a_log_come_one_by_one_until_the_client_goes(stage: Stage) -> None:
+async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(stage: Stage) -> None:
     await stage.pod("web")
     more, gone = asyncio.Semaphore(1), asyncio.Event()
 
@@ -133,7 +133,7 @@ async def test_lines_of_a_log_come_one_by_one_until_the_client_goes(stage: Stage
     await stage.node.quiet()
 
 
-async def test_a_log_that_breaks_off_breaks_off_for_the_client(stage: Stage) -> None:
+async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: Stage) -> None:
     await stage.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -159,7 +159,7 @@ async def test_a_log_that_breaks_off_breaks_off_for_the_client(stage: Stage) -> 
         ("base64.binary.k8s.io", aiohttp.WSMsgType.TEXT, ["", "b25lCg=="]),
     ],
 )
-async def test_a_log_as_messages_of_websocket(
+async def test_log_is_sent_as_websocket_messages(
     stage: Stage, protocol: str, type_: aiohttp.WSMsgType, words: list[str | bytes]
 ) -> None:
     await stage.pod("web")
@@ -178,7 +178,7 @@ async def test_a_log_as_messages_of_websocket(
     await stage.node.quiet()
 
 
-async def test_a_websocket_of_a_log_that_is_closed_closes_the_log(stage: Stage) -> None:
+async def test_closed_log_websocket_closes_the_log(stage: Stage) -> None:
     await stage.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -194,7 +194,7 @@ async def test_a_websocket_of_a_log_that_is_closed_closes_the_log(stage: Stage) 
     await stage.node.quiet()
 
 
-async def test_a_pod_without_a_node_has_an_empty_log(stage: Stage) -> None:
+async def test_log_of_an_unscheduled_pod_is_empty(stage: Stage) -> None:
     await stage.pod("waits", node="")
     async with stage.session.get(f"{PODS}/waits/log") as answer:
         assert (answer.status, await answer.read()) == (204, b"")
@@ -237,7 +237,7 @@ def invalid(text: str) -> list[Any]:
         ("container=none", [400, "BadRequest", "container none is not valid for pod web"]),
     ],
 )
-async def test_what_is_wrong_with_the_wish_for_a_log(stage: Stage, parameters: str, refusal: list[Any]) -> None:
+async def test_invalid_log_options_are_rejected(stage: Stage, parameters: str, refusal: list[Any]) -> None:
     await stage.pod("web")
     assert await refused(stage, f"{PODS}/web/log?{parameters}") == refusal
     assert stage.node.asked == []
@@ -270,7 +270,7 @@ BUSY = "the server is currently unable to handle the request ( pods/log web)"
         ),
     ],
 )
-async def test_what_a_node_says_instead_of_a_log(
+async def test_log_error_of_the_node_is_passed_to_the_client(
     stage: Stage, code: int, text: str, refusal: tuple[str, str | None]
 ) -> None:
     await stage.pod("web")
@@ -307,7 +307,9 @@ async def test_what_a_node_says_instead_of_a_log(
         ("web/portforward", f"/portForward/{PROJECT}/web", []),
     ],
 )
-async def test_what_a_node_is_asked(stage: Stage, path: str, asked: str, query: list[tuple[str, str]]) -> None:
+async def test_streaming_request_reaches_the_node_with_path_and_parameters(
+    stage: Stage, path: str, asked: str, query: list[tuple[str, str]]
+) -> None:
     await stage.pod("web")
     headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
     stream, given = await conversation(stage, f"{PODS}/{path}", headers=headers)
@@ -320,7 +322,7 @@ async def test_what_a_node_is_asked(stage: Stage, path: str, asked: str, query: 
 
 
 @pytest.mark.parametrize("upgrade", ["SPDY/3.1", "websocket"])
-async def test_bytes_go_both_ways_as_they_are(stage: Stage, upgrade: str) -> None:
+async def test_upgraded_connection_passes_bytes_unchanged_both_ways(stage: Stage, upgrade: str) -> None:
     await stage.pod("web")
     headers = {
         "Connection": "keep-alive, Upgrade", "Upgrade": upgrade, "Sec-WebSocket-Version": "13",
@@ -346,7 +348,7 @@ async def test_bytes_go_both_ways_as_they_are(stage: Stage, upgrade: str) -> Non
     await stage.node.quiet()
 
 
-async def test_when_the_node_goes_the_client_is_told(stage: Stage) -> None:
+async def test_client_is_disconnected_when_the_node_disconnects(stage: Stage) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
     await stream.write(b"leave")
@@ -354,14 +356,14 @@ async def test_when_the_node_goes_the_client_is_told(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_when_the_client_goes_the_node_is_told(stage: Stage) -> None:
+async def test_node_is_disconnected_when_the_client_disconnects(stage: Stage) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
     stream.abort()
     await stage.node.quiet()
 
 
-async def test_a_node_that_falls_down_ends_the_conversation(stage: Stage) -> None:
+async def test_crashed_node_ends_the_streaming_connection(stage: Stage) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
     stage.node.conversations[0].abort()
@@ -372,7 +374,7 @@ async def test_a_node_that_falls_down_ends_the_conversation(stage: Stage) -> Non
     await stage.node.quiet()
 
 
-async def test_a_hundred_conversations_at_once_leave_nothing(stage: Stage, server: ApiServer) -> None:
+async def test_hundred_parallel_streaming_connections_leave_nothing(stage: Stage, server: ApiServer) -> None:
     await stage.pod("web")
     process = psutil.Process(server.pid)
     warm, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
@@ -393,9 +395,7 @@ async def test_a_hundred_conversations_at_once_leave_nothing(stage: Stage, serve
     await until(lambda: process.num_fds() <= files)
 
 
-async def test_a_client_that_does_not_read_holds_up_the_node_and_not_the_master(
-    stage: Stage, server: ApiServer
-) -> None:
+async def test_client_that_does_not_read_blocks_the_node_and_not_the_master(stage: Stage, server: ApiServer) -> None:
     await stage.pod("web")
     sent: list[int] = []
 
@@ -422,7 +422,7 @@ async def test_a_client_that_does_not_read_holds_up_the_node_and_not_the_master(
     await stage.node.quiet()
 
 
-async def test_a_master_that_stops_ends_what_goes_through(tmp_path: Path) -> None:
+async def test_stopping_master_ends_proxied_connections(tmp_path: Path) -> None:
     master = ApiServer(tmp_path)
     master.start()
     try:
@@ -453,7 +453,7 @@ async def test_a_master_that_stops_ends_what_goes_through(tmp_path: Path) -> Non
         assert "Traceback" not in master.log()
 
 
-async def test_a_refusal_of_the_node_reaches_the_client_as_it_is(stage: Stage) -> None:
+async def test_rejection_by_the_node_reaches_the_client_unchanged(stage: Stage) -> None:
     """A client that tries WebSocket first goes on with SPDY when an old node refuses."""
     await stage.pod("web")
 
@@ -468,7 +468,7 @@ async def test_a_refusal_of_the_node_reaches_the_client_as_it_is(stage: Stage) -
     await stage.node.quiet()
 
 
-async def test_an_answer_that_is_no_upgrade_is_an_error(stage: Stage) -> None:
+async def test_node_response_without_upgrade_is_an_error(stage: Stage) -> None:
     await stage.pod("web")
 
     async def refuse(http: web.Request) -> web.StreamResponse:
@@ -505,7 +505,7 @@ async def test_an_answer_that_is_no_upgrade_is_an_error(stage: Stage) -> None:
         ),
     ],
 )
-async def test_what_leads_nowhere(
+async def test_invalid_streaming_requests_are_rejected(
     stage: Stage, method: str, path: str, headers: dict[str, str] | None, refusal: list[Any]
 ) -> None:
     await stage.pod("web")
@@ -516,7 +516,7 @@ async def test_what_leads_nowhere(
 
 
 @pytest.mark.parametrize("path", ["web/exec/more", "web/%65xec", "web/prox%79", "web/log/more/still"])
-async def test_paths_that_nobody_writes(stage: Stage, path: str) -> None:
+async def test_malformed_subresource_paths_are_rejected(stage: Stage, path: str) -> None:
     await stage.pod("web")
     url = yarl.URL(f"{stage.url}{PODS}/{path}", encoded=True)
     async with stage.session.get(url, headers=UPGRADE) as answer:
@@ -524,7 +524,7 @@ async def test_paths_that_nobody_writes(stage: Stage, path: str) -> None:
     assert stage.node.asked == []
 
 
-async def test_a_slash_at_the_end(stage: Stage) -> None:
+async def test_trailing_slash_in_a_subresource_path_is_accepted(stage: Stage) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec/?command=ls")
     stream.abort()
@@ -534,7 +534,7 @@ async def test_a_slash_at_the_end(stage: Stage) -> None:
     ("method", "path"),
     [("POST", "web/log"), ("PUT", "web/exec"), ("DELETE", "web/attach"), ("PATCH", "web/portforward")],
 )
-async def test_other_methods(stage: Stage, method: str, path: str) -> None:
+async def test_unsupported_methods_on_subresources_are_rejected(stage: Stage, method: str, path: str) -> None:
     message = "the server does not allow this method on the requested resource"
     assert await refused(stage, f"{PODS}/{path}", method) == [405, "MethodNotAllowed", message]
 
@@ -542,7 +542,7 @@ async def test_other_methods(stage: Stage, method: str, path: str) -> None:
 # --- nodes that cannot be reached -------------------------------------------------------------------------------------
 
 
-async def test_a_node_that_does_not_listen(stage: Stage) -> None:
+async def test_unreachable_node_returns_an_error_status(stage: Stage) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken_port:
         port = taken_port.getsockname()[1]
     await stage.register({"type": "InternalIP", "address": own_address()}, port=port)
@@ -554,7 +554,7 @@ async def test_a_node_that_does_not_listen(stage: Stage) -> None:
     assert await refused(stage, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == failed
 
 
-async def test_a_node_that_nobody_knows(stage: Stage) -> None:
+async def test_pod_on_an_unknown_node_returns_an_error_status(stage: Stage) -> None:
     await stage.pod("web")
     await stage.door.ask("DELETE", f"/api/v1/nodes/{NODE}")
     gone = [404, "NotFound", f'nodes "{NODE}" not found']
@@ -562,13 +562,13 @@ async def test_a_node_that_nobody_knows(stage: Stage) -> None:
     assert await refused(stage, f"{PODS}/web/attach", "POST", UPGRADE) == gone
 
 
-async def test_a_node_without_an_address(stage: Stage) -> None:
+async def test_node_without_an_address_returns_an_error_status(stage: Stage) -> None:
     await stage.register({"type": "Hostname", "address": ""})
     await stage.pod("web")
     assert await refused(stage, f"{PODS}/web/log") == [500, "", "no preferred addresses found; known addresses: ['']"]
 
 
-async def test_the_address_that_is_taken_first(stage: Stage) -> None:
+async def test_kubelet_address_type_preference_is_followed(stage: Stage) -> None:
     await stage.register(
         {"type": "Hostname", "address": "no.such.host.invalid"}, {"type": "InternalIP", "address": own_address()}
     )
@@ -583,7 +583,7 @@ async def test_the_address_that_is_taken_first(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("authority", "known_as"), [(True, f"system:node:{NODE}"), (True, "system:node:n2"), (False, f"system:node:{NODE}")]
 )
-async def test_a_master_may_want_to_see_certificates_of_its_authority(
+async def test_kubelet_serving_certificate_is_verified_when_configured(
     tmp_path: Path, *, authority: bool, known_as: str
 ) -> None:
     trusted = authority and known_as == f"system:node:{NODE}"
@@ -614,7 +614,7 @@ async def test_a_master_may_want_to_see_certificates_of_its_authority(
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_discovery_says(stage: Stage) -> None:
+async def test_discovery_lists_streaming_subresources(stage: Stage) -> None:
     listed = await stage.door.ask("GET", "/api/v1")
     rows = {row["name"]: (row["kind"], row["verbs"]) for row in listed["resources"]}
     both, every = ["create", "get"], ["create", "delete", "get", "patch", "update"]
@@ -630,7 +630,7 @@ async def test_what_discovery_says(stage: Stage) -> None:
     }  # fmt: skip
 
 
-async def test_who_may_what(stage: Stage) -> None:
+async def test_streaming_subresources_are_authorized_by_verb(stage: Stage) -> None:
     await stage.pod("web")
     for name, role in (("viewer", "view"), ("editor", "edit")):
         await stage.door.ask("DELETE", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings/{name}")

@@ -67,7 +67,9 @@ async def names(who: aiohttp.ClientSession) -> list[str]:
         return [item["metadata"]["name"] for item in (await answer.json())["items"]]
 
 
-async def test_who_asks_for_a_project_is_its_administrator(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+async def test_project_request_makes_the_requester_its_administrator(
+    bob: aiohttp.ClientSession, kubectl: Kubectl
+) -> None:
     async with bob.get(REQUESTS) as answer:
         assert (answer.status, (await answer.json())["status"]) == (200, "Success")
     assert await names(bob) == []
@@ -89,14 +91,16 @@ async def test_who_asks_for_a_project_is_its_administrator(bob: aiohttp.ClientSe
     assert (await ask("shop", bob))[0] == 409
 
 
-async def test_names_of_the_cluster_and_bad_ones_are_refused(bob: aiohttp.ClientSession) -> None:
+async def test_project_request_with_a_reserved_or_invalid_name_is_rejected(bob: aiohttp.ClientSession) -> None:
     status, refused = await ask("kube-mine", bob)
     assert (status, refused["message"].partition(": ")[2]) == (403, 'cannot request a project starting with "kube-"')
     status, refused = await ask("Bad_Name", bob)
     assert (status, refused["details"]["kind"]) == (422, "Project")
 
 
-async def test_who_may_not_ask_is_told_so(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_project_request_without_permission_is_rejected(
+    server: ApiServer, kubectl: Kubectl, tmp_path: Path
+) -> None:
     async with session(server, tmp_path, "eve") as eve:
         async with eve.get(REQUESTS) as answer:
             refused = await answer.json()
@@ -114,7 +118,7 @@ async def test_who_may_not_ask_is_told_so(server: ApiServer, kubectl: Kubectl, t
                 assert answer.status == 403
 
 
-async def test_watchers_are_told_of_projects_that_they_may_read(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+async def test_project_watch_shows_only_readable_projects(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
     await ask("early", bob)
     seen: list[str] = []
     async with bob.get(f"{PROJECTS}?watch=1&timeoutSeconds=30&resourceVersion=0") as answer, asyncio.timeout(10):
@@ -131,7 +135,9 @@ async def test_watchers_are_told_of_projects_that_they_may_read(bob: aiohttp.Cli
     assert not {"foreign", "unseen", "default"} & set(seen)
 
 
-async def test_a_project_is_called_otherwise_and_deleted(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+async def test_project_display_name_is_changed_and_project_deleted(
+    bob: aiohttp.ClientSession, kubectl: Kubectl
+) -> None:
     await ask("short", bob)
     patch = {"Content-Type": "application/merge-patch+json"}
     name = {"metadata": {"annotations": {"openshift.io/display-name": "Short"}}}
@@ -153,7 +159,7 @@ async def test_a_project_is_called_otherwise_and_deleted(bob: aiohttp.ClientSess
         assert answer.status in {403, 405}
 
 
-def test_an_administrator_makes_projects_and_finds_them_by_kubectl(kubectl: Kubectl) -> None:
+def test_administrator_creates_projects_and_lists_them_by_kubectl(kubectl: Kubectl) -> None:
     assert "projects" in kubectl("api-resources", "--api-group=project.openshift.io", "-o", "name")
     kubectl("create", "--raw", PROJECTS, "-f", "/dev/null", code=1)
     assert kubectl("explain", "project").startswith("GROUP:      project.openshift.io")

@@ -96,7 +96,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
-async def test_every_method_reaches_the_node(stage: Stage, method: str) -> None:
+async def test_node_proxy_passes_every_method(stage: Stage, method: str) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb?only=1&x=a+b"
     headers = {"X-Mine": "1", "Connection": "X-Hop", "X-Hop": "1", "Authorization": "Bearer x", "TE": "trailers"}
     async with stage.session.request(method, path, headers=headers, data=b"words") as answer:
@@ -114,13 +114,13 @@ async def test_every_method_reaches_the_node(stage: Stage, method: str) -> None:
     await stage.node.quiet()
 
 
-async def test_the_port_of_the_node_may_be_named(stage: Stage) -> None:
+async def test_node_proxy_accepts_the_kubelet_port(stage: Stage) -> None:
     async with stage.session.get(f"/api/v1/nodes/{NODE}:{stage.node.port}/proxy/healthz") as answer:
         assert answer.status == 200
     assert "kube-apiserver-kubelet-client" in stage.node.asked[0].caller
 
 
-async def test_another_port_of_a_node(stage: Stage) -> None:
+async def test_node_proxy_reaches_another_port_of_the_node_directly(stage: Stage) -> None:
     async with (
         running(address="0.0.0.0") as port,
         stage.session.get(f"/api/v1/nodes/{NODE}:{port}/proxy/x/") as answer,
@@ -129,7 +129,7 @@ async def test_another_port_of_a_node(stage: Stage) -> None:
     assert stage.node.asked == []
 
 
-async def test_a_path_without_an_end_is_led_to_one_with_a_slash(stage: Stage) -> None:
+async def test_proxy_path_without_a_trailing_slash_is_redirected(stage: Stage) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy"
     async with stage.session.get(f"{path}?a=b", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (301, f"{path}/?a=b")
@@ -139,7 +139,7 @@ async def test_a_path_without_an_end_is_led_to_one_with_a_slash(stage: Stage) ->
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_is_reached_through_its_node(stage: Stage) -> None:
+async def test_pod_proxy_connects_through_the_pods_node(stage: Stage) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         sent = os.urandom(5 << 20)
@@ -157,7 +157,7 @@ async def test_a_pod_is_reached_through_its_node(stage: Stage) -> None:
         await stage.node.quiet()
 
 
-async def test_a_large_answer_is_whole(stage: Stage) -> None:
+async def test_proxied_large_response_is_complete(stage: Stage) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         async with stage.session.get(f"{PODS}/web:{port}/proxy/large") as answer:
@@ -166,7 +166,7 @@ async def test_a_large_answer_is_whole(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_a_body_in_chunks(stage: Stage) -> None:
+async def test_proxied_chunked_body_is_passed(stage: Stage) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for number in range(100):
             yield b"%d," % number * 100
@@ -179,7 +179,7 @@ async def test_a_body_in_chunks(stage: Stage) -> None:
     assert (said["method"], said["digest"]) == ("PUT", hashlib.sha256(whole).hexdigest())
 
 
-async def test_a_declared_port_is_the_default(stage: Stage) -> None:
+async def test_pod_proxy_defaults_to_the_first_declared_port(stage: Stage) -> None:
     async with running() as port:
         container = {"name": "main", "image": "image", "ports": [{"containerPort": port}]}
         await stage.pod("web", ip=POD_IP, containers=[container])
@@ -187,7 +187,7 @@ async def test_a_declared_port_is_the_default(stage: Stage) -> None:
             assert (await answer.json())["path"] == "/"
 
 
-async def test_tls_inside_of_a_pod(stage: Stage, server: ApiServer, tmp_path: Path) -> None:
+async def test_pod_proxy_speaks_tls_to_the_pod(stage: Stage, server: ApiServer, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca = authority(server)
     context.load_cert_chain(pki.server_certificate(ca, tmp_path, ("elsewhere",), ca.certificate.not_valid_before_utc))
@@ -198,7 +198,7 @@ async def test_tls_inside_of_a_pod(stage: Stage, server: ApiServer, tmp_path: Pa
     await stage.node.quiet()
 
 
-async def test_websocket_to_a_pod(stage: Stage) -> None:
+async def test_pod_proxy_passes_websockets(stage: Stage) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         async with stage.session.ws_connect(f"{PODS}/web:{port}/proxy/chat", protocols=("chat",)) as channel:
@@ -218,7 +218,7 @@ async def test_websocket_to_a_pod(stage: Stage) -> None:
         ("{prefix}/x", "{prefix}/x"),
     ],
 )
-async def test_where_redirects_lead(stage: Stage, to: str, seen: str) -> None:
+async def test_proxied_redirects_are_rewritten(stage: Stage, to: str, seen: str) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         names = {"pod": f"{POD_IP}:{port}", "prefix": f"{PODS}/web:{port}/proxy"}
@@ -228,7 +228,7 @@ async def test_where_redirects_lead(stage: Stage, to: str, seen: str) -> None:
 
 
 @pytest.mark.parametrize(("filler", "moved"), [(0, True), (MAX_PAGE_BYTES - 18, True), (MAX_PAGE_BYTES, False)])
-async def test_where_links_of_pages_lead(stage: Stage, filler: int, *, moved: bool) -> None:
+async def test_proxied_html_links_are_rewritten(stage: Stage, filler: int, *, moved: bool) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         prefix = f"{PODS}/web:{port}/proxy"
@@ -239,7 +239,7 @@ async def test_where_links_of_pages_lead(stage: Stage, filler: int, *, moved: bo
     assert got == link + b"x" * filler
 
 
-async def test_a_client_that_goes_leaves_nothing(stage: Stage) -> None:
+async def test_disconnected_proxy_client_leaves_nothing(stage: Stage) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         answer = await stage.session.get(f"{PODS}/web:{port}/proxy/slowly")
@@ -248,7 +248,7 @@ async def test_a_client_that_goes_leaves_nothing(stage: Stage) -> None:
         await stage.node.quiet()
 
 
-async def test_pods_that_cannot_be_reached(stage: Stage) -> None:
+async def test_proxy_to_an_unreachable_pod_returns_an_error_status(stage: Stage) -> None:
     port = closed_port()
     await stage.pod("web", ip=POD_IP)
     await stage.pod("new")
@@ -269,7 +269,7 @@ async def test_pods_that_cannot_be_reached(stage: Stage) -> None:
     assert found == [503, "ServiceUnavailable", f"error trying to reach service: {why}"]
 
 
-async def test_a_node_that_forwards_no_ports(stage: Stage) -> None:
+async def test_proxy_reports_a_node_without_port_forwarding(stage: Stage) -> None:
     async def refuse(http: web.Request) -> web.StreamResponse:
         return web.Response(status=403, text="not you")
 
@@ -280,7 +280,7 @@ async def test_a_node_that_forwards_no_ports(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_a_pod_in_the_network_of_its_node_is_reached_without_it(stage: Stage) -> None:
+async def test_host_network_pod_is_proxied_without_its_node(stage: Stage) -> None:
     async with running(address="0.0.0.0") as port:
         await stage.pod("web", ip=own_address(), hostNetwork=True)
         async with stage.session.get(f"{PODS}/web:{port}/proxy/") as answer:
@@ -303,7 +303,7 @@ def address(pod: str, ip: str = POD_IP) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["s:http", "s:80", "http:s:http"])
-async def test_a_service_leads_to_its_pods(stage: Stage, name: str) -> None:
+async def test_service_proxy_connects_to_its_pods(stage: Stage, name: str) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": port}]}
@@ -315,7 +315,7 @@ async def test_a_service_leads_to_its_pods(stage: Stage, name: str) -> None:
     assert stage.node.asked[0].path == f"/portForward/{PROJECT}/web"
 
 
-async def test_any_of_the_ready_pods_answers(stage: Stage) -> None:
+async def test_service_proxy_uses_any_ready_pod(stage: Stage) -> None:
     async with running() as port:
         for number in range(3):
             await stage.pod(f"web-{number}", ip=f"10.128.0.{20 + number}")
@@ -335,7 +335,7 @@ async def test_any_of_the_ready_pods_answers(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_services_that_lead_nowhere(stage: Stage) -> None:
+async def test_service_proxy_without_endpoints_returns_an_error_status(stage: Stage) -> None:
     await stage.pod("web", ip=POD_IP)
     subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": 1}]}
     await service(stage, [{"name": "http", "port": 80}], [subset])
@@ -357,12 +357,12 @@ async def test_services_that_lead_nowhere(stage: Stage) -> None:
     assert await refused(stage, f"{SERVICES}/s:http/proxy/") == away('no endpoints available for service "s"')
 
 
-async def test_what_is_no_method(stage: Stage) -> None:
+async def test_unknown_method_is_rejected_by_the_proxy(stage: Stage) -> None:
     async with stage.session.request("TRACE", f"/api/v1/nodes/{NODE}/proxy/x") as answer:
         assert answer.status == 405
 
 
-async def test_a_hundred_at_once(stage: Stage) -> None:
+async def test_hundred_parallel_proxy_requests_succeed(stage: Stage) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
 

@@ -46,7 +46,7 @@ async def refused(stage: Stage, path: str) -> list[Any]:
 # --- the master itself ------------------------------------------------------------------------------------------------
 
 
-async def test_the_certificate_for_nodes_opens_nothing_here(server: ApiServer) -> None:
+async def test_kubelet_client_certificate_is_not_accepted_by_the_master(server: ApiServer) -> None:
     context = ssl.create_default_context(cadata=Kubeconfig.load(server.kubeconfig).ca.decode())
     context.load_cert_chain(server.root / "state" / "pki" / "nodes-client.pem")
     connector = aiohttp.TCPConnector(ssl=context, force_close=True)
@@ -56,7 +56,7 @@ async def test_the_certificate_for_nodes_opens_nothing_here(server: ApiServer) -
                 assert (answer.status, (await answer.json())["reason"]) == (401, "Unauthorized")
 
 
-async def test_a_certificate_of_an_earlier_release_is_made_anew(tmp_path: Path) -> None:
+async def test_kubelet_client_certificate_of_an_earlier_release_is_replaced(tmp_path: Path) -> None:
     master = ApiServer(tmp_path)
     pem = tmp_path / "state" / "pki" / "nodes-client.pem"
     pem.parent.mkdir(mode=0o700, parents=True)
@@ -83,7 +83,7 @@ async def test_a_certificate_of_an_earlier_release_is_made_anew(tmp_path: Path) 
     ],
 )
 @pytest.mark.parametrize("port", ["the master's", "its own"])
-async def test_a_node_that_calls_itself_the_masters_machine(
+async def test_node_with_an_address_of_the_masters_machine_is_not_proxied(
     stage: Stage, server: ApiServer, address: dict[str, str], port: str
 ) -> None:
     number = port_of(server) if port == "the master's" else stage.node.port
@@ -95,7 +95,7 @@ async def test_a_node_that_calls_itself_the_masters_machine(
     assert stage.node.asked == []
 
 
-async def test_no_node_is_where_the_master_listens(stage: Stage, server: ApiServer) -> None:
+async def test_node_with_the_masters_address_and_port_is_not_proxied(stage: Stage, server: ApiServer) -> None:
     await stage.register(port=port_of(server))
     assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
     await stage.register({"type": "InternalDNS", "address": f"::ffff:{own_address()}"}, port=port_of(server))
@@ -106,7 +106,7 @@ async def test_no_node_is_where_the_master_listens(stage: Stage, server: ApiServ
     assert await refused(stage, f"{PODS}/https:web:{port_of(server)}/proxy/api") == NOT_ALLOWED
 
 
-async def test_what_the_master_may_of_nodes_servers(door: UntypedClient) -> None:
+async def test_kubelet_client_user_may_use_only_kubelet_subresources(door: UntypedClient) -> None:
     async def may(verb: str, subresource: str, resource: str = "nodes") -> bool:
         wish = {"verb": verb, "resource": resource, "subresource": subresource, "name": NODE}
         spec = {"user": "kube-apiserver-kubelet-client", "groups": ["system:authenticated"], "resourceAttributes": wish}
@@ -122,7 +122,7 @@ async def test_what_the_master_may_of_nodes_servers(door: UntypedClient) -> None
     assert not await may("get", "", "secrets")
 
 
-async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere() -> None:
+async def test_proxy_to_the_advertised_address_is_rejected() -> None:
     """Also that of a balancer before it, which no machine can bind."""
     known, port = "198.51.100.1", 8443
     dialler = RestrictedConnector(lambda: (known, port))
@@ -152,7 +152,7 @@ async def test_the_address_under_which_the_master_is_known_is_its_own_anywhere()
         ("ExternalIP", "name"),
     ],
 )
-async def test_addresses_that_no_node_may_tell(stage: Stage, kind: str, address: str) -> None:
+async def test_proxy_to_reserved_node_addresses_is_rejected(stage: Stage, kind: str, address: str) -> None:
     status = {"status": {"addresses": [{"type": kind, "address": address}]}}
     found = await stage.door.ask("PATCH", f"{NODES}/{NODE}/status", status)
     assert (found["code"], found["reason"]) == (422, "Invalid")
@@ -163,7 +163,7 @@ async def test_addresses_that_no_node_may_tell(stage: Stage, kind: str, address:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
 @pytest.mark.parametrize("own", [True, False])
-async def test_addresses_that_no_pod_may_have(stage: Stage, address: str, *, own: bool) -> None:
+async def test_proxy_to_reserved_pod_addresses_is_rejected(stage: Stage, address: str, *, own: bool) -> None:
     await stage.pod("web", hostNetwork=not own)
     for status in ({"podIP": address}, {"podIPs": [{"ip": address}]}):
         found = await stage.door.ask("PATCH", f"{PODS}/web/status", {"status": status})
@@ -171,7 +171,7 @@ async def test_addresses_that_no_pod_may_have(stage: Stage, address: str, *, own
         assert 'Pod "web" is invalid: status.podIP' in found["message"]
 
 
-async def test_a_pod_in_the_network_of_its_node_is_nowhere_else(stage: Stage) -> None:
+async def test_host_network_pod_is_proxied_only_at_its_nodes_address(stage: Stage) -> None:
     elsewhere = "198.51.100.1"
     await stage.pod("web", ip=elsewhere, hostNetwork=True)
     assert await refused(stage, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
@@ -217,7 +217,7 @@ async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes
     return head, body
 
 
-async def test_headers_pass_as_they_are_or_not_at_all(stage: Stage, server: ApiServer) -> None:
+async def test_proxied_headers_pass_unchanged_or_are_rejected(stage: Stage, server: ApiServer) -> None:
     await stage.pod("web", ip=POD_IP)
     text, other = "grüß dich \U0001f600".encode(), "grüß dich".encode("latin-1")
     async with program(text) as (port, heard):

@@ -59,7 +59,7 @@ def operations(api: client.ApiClient, version: str, kind: str) -> tuple[Any, str
     return getattr(client, f"{part}{number.capitalize()}Api")(api), name
 
 
-def test_models_accept_an_object_of_every_kind(api: client.ApiClient, project: str) -> None:
+def test_python_client_models_accept_an_object_of_every_kind(api: client.ApiClient, project: str) -> None:
     utils.create_from_yaml(api, yaml_objects=[dict(one) for one in SAMPLES], namespace=project)
     wait_for(lambda: client.CoreV1Api(api).list_namespaced_pod(project, label_selector="app=made").items, "pods")
     seen = {}
@@ -76,7 +76,7 @@ def config_map(name: str, **data: str) -> client.V1ConfigMap:
     return client.V1ConfigMap(metadata=client.V1ObjectMeta(name=name, labels={"by": "python"}), data=data)
 
 
-def test_pages_selectors_and_errors(api: client.ApiClient, project: str) -> None:
+def test_python_client_handles_pages_selectors_and_errors(api: client.ApiClient, project: str) -> None:
     core = client.CoreV1Api(api)
     for name in ("a", "b", "c"):
         core.create_namespaced_config_map(project, config_map(name))
@@ -104,7 +104,7 @@ def test_pages_selectors_and_errors(api: client.ApiClient, project: str) -> None
     assert core.list_namespaced_config_map(project, label_selector="by=python").items == []
 
 
-def test_every_type_of_patch(api: client.ApiClient, project: str) -> None:
+def test_python_client_applies_every_patch_type(api: client.ApiClient, project: str) -> None:
     apps = client.AppsV1Api(api)
     (deployment,) = (dict(one) for one in SAMPLES if one["kind"] == "Deployment")
     apps.create_namespaced_deployment(project, deployment)
@@ -129,7 +129,7 @@ def test_every_type_of_patch(api: client.ApiClient, project: str) -> None:
     assert apps.read_namespaced_deployment_scale("two", project).status.selector == "app=made"
 
 
-def test_a_watch_goes_on_where_it_was_and_says_when_that_is_forgotten(api: client.ApiClient, project: str) -> None:
+def test_python_client_watch_resumes_and_reports_an_expired_revision(api: client.ApiClient, project: str) -> None:
     core = client.CoreV1Api(api)
     begin = core.list_namespaced_config_map(project).metadata.resource_version
     core.create_namespaced_config_map(project, config_map("seen", a="1"))
@@ -157,7 +157,7 @@ def test_a_watch_goes_on_where_it_was_and_says_when_that_is_forgotten(api: clien
     assert caught.value.status == 410
 
 
-def test_an_informer_keeps_what_there_is(api: client.ApiClient, project: str) -> None:
+def test_python_client_informer_keeps_the_current_objects(api: client.ApiClient, project: str) -> None:
     core = client.CoreV1Api(api)
     core.create_namespaced_config_map(project, config_map("before", a="1"))
     informer = SharedInformer(core.list_namespaced_config_map, namespace=project, label_selector="by=python")
@@ -177,7 +177,7 @@ def test_an_informer_keeps_what_there_is(api: client.ApiClient, project: str) ->
     informer.stop()
 
 
-def test_the_dynamic_client_finds_kinds_and_applies(api: client.ApiClient, project: str) -> None:
+def test_python_dynamic_client_discovers_kinds_and_applies(api: client.ApiClient, project: str) -> None:
     resources = dynamic.DynamicClient(api)
     maps = resources.resources.get(api_version="v1", kind="ConfigMap")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "1"}}
@@ -199,7 +199,7 @@ def test_the_dynamic_client_finds_kinds_and_applies(api: client.ApiClient, proje
 
 
 @pytest.mark.parametrize("lock", [LeaseLock, ConfigMapLock])
-def test_one_of_two_leads(api: client.ApiClient, project: str, lock: Any) -> None:
+def test_python_client_leader_election_elects_one_of_two(api: client.ApiClient, project: str, lock: Any) -> None:
     def candidate(name: str) -> LeaderElection:
         own = lock("leader", project, name)
         own.api_instance = type(own.api_instance)(api)

@@ -39,7 +39,7 @@ class Project:
         await self.door.until(path, lambda item: wanted.items() <= item["status"]["used"].items())
 
 
-async def test_fifty_creates_in_flight_never_exceed_the_quota(door: UntypedClient) -> None:
+async def test_fifty_concurrent_creates_never_exceed_the_quota(door: UntypedClient) -> None:
     red = Project(door, "red")
     await red.begin({"pods": 7, "requests.cpu": "1"})
     answers = await asyncio.gather(*(red.pod(f"p{n}", {"requests": {"cpu": "100m"}}) for n in range(50)))
@@ -57,7 +57,7 @@ async def test_fifty_creates_in_flight_never_exceed_the_quota(door: UntypedClien
     assert (await red.pod("next", {"requests": {"cpu": "400m"}}))["kind"] == "Pod"
 
 
-async def test_no_moment_of_a_storm_exceeds_the_quota(door: UntypedClient) -> None:
+async def test_quota_is_never_exceeded_while_clients_and_controllers_write(door: UntypedClient) -> None:
     """Clients and a replica set make pods, clients delete theirs, the quota moves; a watch tells every state."""
     storm = Project(door, "storm")
     await storm.begin({"pods": 6})
@@ -91,7 +91,7 @@ async def test_no_moment_of_a_storm_exceeds_the_quota(door: UntypedClient) -> No
     await storm.until_used(pods=str(len((await door.ask("GET", f"{storm.at}/pods"))["items"])))
 
 
-async def test_whatever_is_counted_is_charged_and_given_back(door: UntypedClient) -> None:
+async def test_every_counted_resource_is_charged_and_released(door: UntypedClient) -> None:
     blue = Project(door, "blue")
     counts = {"services": 2, "services.nodeports": 1, "services.loadbalancers": 0, "secrets": 1, "configmaps": 2}
     more = {"count/replicasets.apps": 0, "persistentvolumeclaims": 1, "requests.storage": "10Gi"}
@@ -122,7 +122,7 @@ async def test_whatever_is_counted_is_charged_and_given_back(door: UntypedClient
         assert "exceeded quota: q" in refused["message"], refused
 
 
-async def test_pods_that_have_ended_give_back_what_they_took(door: UntypedClient) -> None:
+async def test_terminated_pods_release_their_quota(door: UntypedClient) -> None:
     green = Project(door, "green")
     await green.begin({"pods": 1, "count/pods": 2, "limits.memory": "1Gi"})
     refused = await green.pod("a")
@@ -136,7 +136,7 @@ async def test_pods_that_have_ended_give_back_what_they_took(door: UntypedClient
     assert "requested: count/pods=1" in (await green.pod("c", limits))["message"]
 
 
-async def test_a_quota_may_be_for_some_pods_only(door: UntypedClient) -> None:
+async def test_scoped_quota_counts_matching_pods_only(door: UntypedClient) -> None:
     scoped = Project(door, "scoped")
     await scoped.begin()
     spec = {"hard": {"pods": 1}, "scopes": ["BestEffort"]}
@@ -146,7 +146,7 @@ async def test_a_quota_may_be_for_some_pods_only(door: UntypedClient) -> None:
     assert "exceeded quota: q" in (await scoped.pod("c"))["message"]
 
 
-async def test_bounds_fill_in_and_refuse(door: UntypedClient) -> None:
+async def test_limit_range_sets_defaults_and_rejects(door: UntypedClient) -> None:
     bound = Project(door, "bound")
     most = {"cpu": "1", "memory": "1Gi"}
     await bound.begin(type="Container", default={"cpu": "500m"}, defaultRequest={"cpu": "100m"}, max=most)
@@ -167,7 +167,7 @@ async def test_bounds_fill_in_and_refuse(door: UntypedClient) -> None:
     assert (wrong["code"], wrong["reason"]) == (422, "Invalid"), "more than the limit that was filled in"
 
 
-async def test_priorities_come_from_classes(door: UntypedClient) -> None:
+async def test_pod_priority_is_set_from_its_priority_class(door: UntypedClient) -> None:
     ranks = Project(door, "ranks")
     await ranks.begin()
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -190,7 +190,7 @@ async def test_priorities_come_from_classes(door: UntypedClient) -> None:
     await door.ask("DELETE", f"{classes}/usual")
 
 
-async def test_controllers_are_refused_like_clients_and_say_so(door: UntypedClient) -> None:
+async def test_quota_rejects_controllers_and_they_report_it(door: UntypedClient) -> None:
     small = Project(door, "small")
     await small.begin({"pods": 2})
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -221,7 +221,7 @@ async def test_controllers_are_refused_like_clients_and_say_so(door: UntypedClie
     await door.until(f"{deployments}/web", lambda item: failure(item) is None)
 
 
-async def test_a_job_is_refused_and_goes_on_when_there_is_room(door: UntypedClient) -> None:
+async def test_job_rejected_by_quota_resumes_when_the_quota_allows(door: UntypedClient) -> None:
     work = Project(door, "work")
     await work.begin({"pods": 0})
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
@@ -235,7 +235,7 @@ async def test_a_job_is_refused_and_goes_on_when_there_is_room(door: UntypedClie
     await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
 
 
-async def test_who_is_refused_says_so_in_the_words_of_its_kind(door: UntypedClient) -> None:
+async def test_workload_rejected_by_quota_reports_it_in_its_conditions(door: UntypedClient) -> None:
     words = Project(door, "words")
     await words.begin({"pods": 0, "count/replicasets.apps": 0})
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
@@ -255,7 +255,7 @@ async def test_who_is_refused_says_so_in_the_words_of_its_kind(door: UntypedClie
     assert found["Deployment", "ReplicaSetCreateError"].startswith('Failed to create new replica set "web-')
 
 
-async def test_a_stateful_set_makes_no_pod_without_its_claims(door: UntypedClient) -> None:
+async def test_stateful_set_creates_no_pod_before_its_claims(door: UntypedClient) -> None:
     kept = Project(door, "kept")
     await kept.begin({"persistentvolumeclaims": 0})
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}

@@ -61,7 +61,7 @@ async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncItera
         yield found
 
 
-async def test_a_user_by_certificate_has_what_the_roles_give(bob: aiohttp.ClientSession) -> None:
+async def test_user_with_a_certificate_has_the_permissions_of_its_roles(bob: aiohttp.ClientSession) -> None:
     for path, code in (
         ("/apis", 200),
         ("/metrics", 403),
@@ -83,7 +83,7 @@ async def test_a_user_by_certificate_has_what_the_roles_give(bob: aiohttp.Client
     )
 
 
-async def test_what_is_given_counts_at_once(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+async def test_new_role_binding_is_effective_at_once(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
     async def status() -> int:
         async with bob.get("/api/v1/nodes") as answer:
             return answer.status
@@ -98,7 +98,9 @@ async def test_what_is_given_counts_at_once(bob: aiohttp.ClientSession, kubectl:
     assert await status() == 403
 
 
-async def test_a_name_in_a_field_selector_is_a_name(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+async def test_field_selector_by_name_is_authorized_as_a_resource_name(
+    bob: aiohttp.ClientSession, kubectl: Kubectl
+) -> None:
     kubectl("-n", "blue", "create", "role", "one", "--verb=list,watch", "--resource=configmaps", "--resource-name=a")
     kubectl("-n", "blue", "create", "rolebinding", "one", "--role=one", "--user=bob")
     path = "/api/v1/namespaces/blue/configmaps"
@@ -108,7 +110,7 @@ async def test_a_name_in_a_field_selector_is_a_name(bob: aiohttp.ClientSession, 
             assert answer.status == code
 
 
-async def test_who_applies_what_is_not_there_makes_it(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
+async def test_apply_of_a_missing_object_needs_create_permission(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
     kubectl("-n", "blue", "create", "role", "patches", "--verb=patch", "--resource=secrets")
     kubectl("-n", "blue", "create", "rolebinding", "patches", "--role=patches", "--user=bob")
     path = "/api/v1/namespaces/blue/secrets/applied?fieldManager=bob"
@@ -121,9 +123,7 @@ async def test_who_applies_what_is_not_there_makes_it(bob: aiohttp.ClientSession
         assert answer.status == 200
 
 
-async def test_who_updates_a_lease_that_is_not_there_must_be_allowed_to_make_it(
-    bob: aiohttp.ClientSession, kubectl: Kubectl
-) -> None:
+async def test_update_of_a_missing_lease_needs_create_permission(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
     kubectl("-n", "blue", "create", "role", "renews", "--verb=update", "--resource=leases.coordination.k8s.io")
     kubectl("-n", "blue", "create", "rolebinding", "renews", "--role=renews", "--user=bob")
     path = "/apis/coordination.k8s.io/v1/namespaces/blue/leases/leader"
@@ -137,7 +137,9 @@ async def test_who_updates_a_lease_that_is_not_there_must_be_allowed_to_make_it(
             assert answer.status == code
 
 
-async def test_reviews_say_why(bob: aiohttp.ClientSession, server: ApiServer, kubectl: Kubectl) -> None:
+async def test_access_reviews_report_the_reason(
+    bob: aiohttp.ClientSession, server: ApiServer, kubectl: Kubectl
+) -> None:
     async def asked(spec: dict[str, object]) -> dict[str, object]:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         async with bob.post(path, json={"spec": spec}) as answer:
@@ -159,7 +161,7 @@ async def test_reviews_say_why(bob: aiohttp.ClientSession, server: ApiServer, ku
     assert "deployments.apps/scale" not in kubectl("--as=bob", "auth", "can-i", "--list", "-n", "blue")
 
 
-def test_nobody_gives_what_he_has_not(kubectl: Kubectl) -> None:
+def test_role_escalation_is_rejected(kubectl: Kubectl) -> None:
     amy = ("--as=amy", "-n", "red")
     refused = kubectl(*amy, "create", "role", "nodes", "--verb=get", "--resource=nodes", code=1)
     assert 'user "amy" (groups=["system:authenticated"]) is attempting to grant RBAC permissions' in refused
@@ -172,7 +174,7 @@ def test_nobody_gives_what_he_has_not(kubectl: Kubectl) -> None:
     assert "cannot patch resource" in kubectl(*amy, *patched, code=1)
 
 
-def test_asking_as_somebody_else_needs_the_right(kubectl: Kubectl, server: ApiServer) -> None:
+def test_impersonation_needs_permission(kubectl: Kubectl, server: ApiServer) -> None:
     who = kubectl("--as=bob", "--as-group=dev", "--as-uid=7", "auth", "whoami", "-o", "json")
     assert json.loads(who)["status"]["userInfo"] == {
         "username": "bob",
@@ -192,7 +194,7 @@ def test_asking_as_somebody_else_needs_the_right(kubectl: Kubectl, server: ApiSe
     assert "cannot impersonate" in kubectl(*robot, "--as=eve", "get", "pods", code=1)
 
 
-def test_roles_of_every_cluster_come_back(kubectl: Kubectl, server: ApiServer) -> None:
+def test_default_cluster_roles_are_restored(kubectl: Kubectl, server: ApiServer) -> None:
     kubectl("delete", "clusterrole", "system:discovery")
     kubectl("wait", "--for=create", "clusterrole/system:discovery", "--timeout=10s")
     label = "rbac.authorization.k8s.io/aggregate-to-view=true"
@@ -203,7 +205,7 @@ def test_roles_of_every_cluster_come_back(kubectl: Kubectl, server: ApiServer) -
         kubectl("wait", path, f"clusterrole/{role}", "--timeout=10s")
 
 
-def test_a_secret_may_hold_the_token_of_an_account(kubectl: Kubectl, server: ApiServer, tmp_path: Path) -> None:
+def test_token_secret_authenticates_its_service_account(kubectl: Kubectl, server: ApiServer, tmp_path: Path) -> None:
     kubectl("-n", "blue", "create", "serviceaccount", "keeper")
     manifest = tmp_path / "secret.yaml"
     manifest.write_text(KEY)
@@ -217,7 +219,7 @@ def test_a_secret_may_hold_the_token_of_an_account(kubectl: Kubectl, server: Api
     assert "Unauthorized" in kubectl(*keeper, "get", "pods", code=1)
 
 
-async def test_others_learn_by_which_keys_tokens_are_known(bob: aiohttp.ClientSession, server: ApiServer) -> None:
+async def test_service_account_issuer_keys_are_published(bob: aiohttp.ClientSession, server: ApiServer) -> None:
     async with bob.get("/.well-known/openid-configuration") as answer:
         found = await answer.json()
     assert found["jwks_uri"] == f"{server.url}/openid/v1/jwks"

@@ -123,7 +123,9 @@ async def own_server(
 
 
 @pytest.mark.parametrize(("more", "code"), [(0, 201), (1, 413)])
-async def test_a_body_may_have_three_mebibytes(server: ApiServer, more: int, code: int) -> None:
+async def test_body_of_three_mebibytes_is_accepted_and_a_larger_one_rejected(
+    server: ApiServer, more: int, code: int
+) -> None:
     document = b'{"metadata":{"name":"large"}}'
     body = document + b" " * (MAX_BODY_BYTES - len(document) + more)
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
@@ -141,13 +143,13 @@ async def test_a_body_may_have_three_mebibytes(server: ApiServer, more: int, cod
     ],
     ids=["query", "header", "headers"],
 )
-async def test_a_head_that_is_too_long_is_refused(server: ApiServer, head: str) -> None:
+async def test_oversized_request_head_is_rejected(server: ApiServer, head: str) -> None:
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
         connection.send(head)
         assert b" 400 " in (await connection.line())
 
 
-async def test_a_selector_as_long_as_a_head_may_be_is_read(client: Client) -> None:
+async def test_selector_of_the_maximum_head_size_is_accepted(client: Client) -> None:
     names = ",".join(f"name-{number:04}" for number in range(9000))
     await client.request("GET", CONFIG_MAPS, query={"labelSelector": f"a in ({names})"})
 
@@ -186,7 +188,9 @@ MALFORMED = (
 
 
 @pytest.mark.parametrize("request_bytes", MALFORMED)
-async def test_what_is_no_request_is_no_trouble(server: ApiServer, client: Client, request_bytes: bytes) -> None:
+async def test_invalid_http_is_rejected_and_the_server_continues(
+    server: ApiServer, client: Client, request_bytes: bytes
+) -> None:
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
         connection.send(request_bytes)
         connection.send(b"\r\n\r\n")
@@ -202,7 +206,7 @@ async def test_pipelined_requests_are_answered_in_order(server: ApiServer) -> No
     assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"404", b"200"]
 
 
-async def test_old_clients_are_answered_and_may_watch(server: ApiServer) -> None:
+async def test_http_1_0_clients_are_answered_and_may_watch(server: ApiServer) -> None:
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
         connection.send("GET /api/v1/namespaces HTTP/1.0\r\n\r\n")
         head, _, body = (await connection.answer()).partition(b"\r\n\r\n")
@@ -215,7 +219,7 @@ async def test_old_clients_are_answered_and_may_watch(server: ApiServer) -> None
         assert {msgspec.json.decode(line)["type"] for line in body.splitlines()} == {"ADDED"}
 
 
-async def test_a_head_alone_has_no_body(server: ApiServer) -> None:
+async def test_head_request_has_no_body(server: ApiServer) -> None:
     for path, code in (("/api/v1/namespaces", 200), ("/api/v1/namespaces?watch=1", 405), ("/version", 200)):
         async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
             connection.send(f"HEAD {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
@@ -235,7 +239,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("kind", [*SLOW, "handshake"])
-async def test_a_crowd_of_slow_clients_keeps_nobody_waiting(server: ApiServer, client: Client, kind: str) -> None:
+async def test_slow_clients_do_not_delay_others(server: ApiServer, client: Client, kind: str) -> None:
     kubeconfig = Kubeconfig.load(server.kubeconfig)
     before = _resident(server)
     connections = [await _slow(kubeconfig, kind) for _ in range(CROWD)]
@@ -260,7 +264,7 @@ def _resident(server: ApiServer) -> int:
     return psutil.Process(server.pid).memory_info().rss
 
 
-async def test_clients_that_are_too_slow_are_sent_away(tmp_path: Path) -> None:
+async def test_clients_that_are_too_slow_are_disconnected(tmp_path: Path) -> None:
     limits = Limits(handshake_seconds=0.2, idle_seconds=0.3)
     async with own_server(tmp_path, limits, body_seconds=0.2) as kubeconfig:
         host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
@@ -278,7 +282,7 @@ async def test_clients_that_are_too_slow_are_sent_away(tmp_path: Path) -> None:
             await client.request("GET", CONFIG_MAPS)
 
 
-async def test_one_connection_too_many_is_closed(tmp_path: Path) -> None:
+async def test_connection_over_the_limit_is_closed(tmp_path: Path) -> None:
     async with own_server(tmp_path, Limits(connections=3)) as kubeconfig:
         async with raw(kubeconfig) as one, raw(kubeconfig), raw(kubeconfig):
             one.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
@@ -295,7 +299,7 @@ async def _answers(kubeconfig: Kubeconfig) -> bool:
         return await connection.line() == b"HTTP/1.1 200 OK\r\n"
 
 
-async def test_watches_that_are_not_read_are_cut_off_and_hold_up_nobody(server: ApiServer, client: Client) -> None:
+async def test_unread_watches_are_closed_and_delay_no_other_client(server: ApiServer, client: Client) -> None:
     """They share what waits for them, so many of them cost little more than one."""
     kubeconfig, slow, size = Kubeconfig.load(server.kubeconfig), 30, 400_000
     path, before = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=60", _resident(server)

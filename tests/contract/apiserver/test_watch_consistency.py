@@ -128,7 +128,7 @@ class Run:
         return int(answer.metadata.resource_version)
 
 
-async def test_every_client_is_told_everything_once_and_in_order(server: ApiServer) -> None:
+async def test_every_watch_delivers_every_change_once_and_in_order(server: ApiServer) -> None:
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
         run = Run(server, client, seed=random.randrange(1 << 30))
         evidence = await run.run()

@@ -77,7 +77,7 @@ def _told(lines: list[Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("revision", ["", "0", "1", "now"])
-async def test_everything_comes_first_and_its_end_is_told(http: Http, revision: str) -> None:
+async def test_watch_list_sends_initial_objects_and_a_bookmark_at_their_end(http: Http, revision: str) -> None:
     """A revision is what the answer must not be older than; it is always the newest."""
     now = await _revision(http)
     asked = str(now) if revision == "now" else revision
@@ -90,13 +90,13 @@ async def test_everything_comes_first_and_its_end_is_told(http: Http, revision: 
     }
 
 
-async def test_when_its_time_is_up_it_tells_how_far_the_client_has_come(http: Http) -> None:
+async def test_watch_list_sends_a_bookmark_at_its_timeout(http: Http) -> None:
     lines = [line async for line in _lines(http, WATCH_LIST | BOOKMARKS | SHORT)]
     assert _told(lines[2:]) == [("BOOKMARK", ""), ("BOOKMARK", "")]
     assert lines[3]["object"]["metadata"] == {"resourceVersion": str(await _revision(http))}
 
 
-async def test_what_happens_after_it_comes_once(http: Http) -> None:
+async def test_changes_after_the_watch_list_arrive_once(http: Http) -> None:
     lines = _lines(http, WATCH_LIST | BOOKMARKS)
     first = [await anext(lines) for _ in range(3)]
     end = int(first[2]["object"]["metadata"]["resourceVersion"])
@@ -109,7 +109,7 @@ async def test_what_happens_after_it_comes_once(http: Http) -> None:
     await lines.aclose()
 
 
-async def test_writes_meanwhile_are_neither_lost_nor_told_twice(http: Http) -> None:
+async def test_writes_during_a_watch_list_are_neither_lost_nor_repeated(http: Http) -> None:
     """Many writes around the beginning: the state told at its end, and what follows, are all of them."""
 
     async def write() -> None:
@@ -139,14 +139,16 @@ async def test_writes_meanwhile_are_neither_lost_nor_told_twice(http: Http) -> N
 @pytest.mark.parametrize(
     ("accept", "kind"), [(TABLE, "Table"), (METADATA, "PartialObjectMetadata")], ids=["table", "metadata"]
 )
-async def test_other_forms_tell_the_end_too(http: Http, accept: str, kind: str) -> None:
+async def test_watch_list_end_bookmark_is_sent_in_tables_metadata_and_protobuf(
+    http: Http, accept: str, kind: str
+) -> None:
     lines = await _first(http, WATCH_LIST | BOOKMARKS, accept)
     assert [line["type"] for line in lines] == ["ADDED", "ADDED", "BOOKMARK"]
     assert {line["object"]["kind"] for line in lines} == {kind}
     assert lines[2]["object"]["metadata"]["annotations"] == END
 
 
-async def test_a_revision_from_the_future_is_asked_again(http: Http) -> None:
+async def test_watch_at_a_future_revision_is_rejected_with_retry_after(http: Http) -> None:
     for query in (WATCH_LIST | BOOKMARKS, {}):
         async with http.get(SECRETS, params=query | {"resourceVersion": str(FUTURE)}) as answer:
             status = await answer.json()
@@ -164,17 +166,17 @@ async def test_a_revision_from_the_future_is_asked_again(http: Http) -> None:
         {"watch": "1", "resourceVersionMatch": "NotOlderThan"},
     ],
 )
-async def test_what_makes_no_sense_is_refused(http: Http, query: dict[str, str]) -> None:
+async def test_invalid_watch_list_options_are_rejected(http: Http, query: dict[str, str]) -> None:
     async with http.get(SECRETS, params=query) as answer:
         assert answer.status == 422
         assert (await answer.json())["reason"] == "Invalid"
 
 
-async def test_without_initial_events_only_what_follows_comes(http: Http) -> None:
+async def test_watch_without_initial_events_sends_only_later_changes(http: Http) -> None:
     query = WATCH_LIST | BOOKMARKS | SHORT | {"sendInitialEvents": "false"}
     assert _told([line async for line in _lines(http, query)]) == [("BOOKMARK", "")]
 
 
-async def test_a_plain_watch_without_a_revision_tells_what_there_is_and_no_end(http: Http) -> None:
+async def test_watch_without_a_revision_sends_existing_objects_and_no_end_bookmark(http: Http) -> None:
     plain = [line async for line in _lines(http, {"watch": "1"} | SHORT)]
     assert _told(plain) == [("ADDED", "a"), ("ADDED", "b")]

@@ -29,11 +29,11 @@ spec: {restartPolicy: Sometimes, subdomain: A.B, containers: [{name: a, image: b
 """
 
 
-def test_there_is_a_kubectl() -> None:
+def test_kubectl_is_installed() -> None:
     assert COMMANDS
 
 
-def test_a_manifest_lives_from_apply_to_delete(kubectl: RunKubectl, project: str) -> None:
+def test_manifest_is_applied_changed_and_deleted(kubectl: RunKubectl, project: str) -> None:
     manifest = MANIFEST.replace("PROJECT", project)
     assert kubectl("apply", "-f", "-", text=manifest).stdout.splitlines() == [
         f"namespace/{project} created",
@@ -66,7 +66,7 @@ def test_a_manifest_lives_from_apply_to_delete(kubectl: RunKubectl, project: str
     assert 'namespaces "' in kubectl("get", "namespace", project, code=1).stderr
 
 
-def test_the_network_is_shown(kubectl: RunKubectl, project: str) -> None:
+def test_network_resources_are_shown(kubectl: RunKubectl, project: str) -> None:
     kubectl("create", "namespace", project)
     rows = {line.split()[0]: line.split()[1:] for line in kubectl("get", "netnamespaces").stdout.splitlines()}
     assert rows["NAME"][0] == "NETID"
@@ -87,7 +87,7 @@ def test_the_network_is_shown(kubectl: RunKubectl, project: str) -> None:
     kubectl("get", "netnamespace", project, code=1)
 
 
-def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: RunKubectl) -> None:
+def test_invalid_manifest_is_rejected_with_all_its_errors(kubectl: RunKubectl) -> None:
     told = kubectl("create", "-f", "-", "--validate=false", text=WRONG, code=1).stderr
     for path in (
         "metadata.name",
@@ -99,7 +99,7 @@ def test_a_wrong_manifest_is_refused_with_all_its_problems(kubectl: RunKubectl) 
     kubectl("-n", "default", "get", "pod", "Bad_Name", code=1)
 
 
-def test_configuration_as_people_make_it(kubectl: RunKubectl, project: str) -> None:
+def test_config_maps_and_secrets_are_created_and_patched(kubectl: RunKubectl, project: str) -> None:
     kubectl("create", "namespace", project)
     on = ("-n", project)
     kubectl(*on, "create", "configmap", "c", "--from-literal=a=1", "--from-literal=b=two\nlines")
@@ -119,7 +119,7 @@ def test_configuration_as_people_make_it(kubectl: RunKubectl, project: str) -> N
     assert "not found" in kubectl(*on, "get", "secret", "s", code=1).stderr
 
 
-def test_two_writers_are_told_of_each_other(kubectl: RunKubectl, project: str) -> None:
+def test_conflicting_edit_is_rejected(kubectl: RunKubectl, project: str) -> None:
     kubectl("create", "namespace", project)
     old = kubectl("get", "namespace", project, "-o", "json").stdout
     kubectl("label", "namespace", project, "by=another")
@@ -128,13 +128,13 @@ def test_two_writers_are_told_of_each_other(kubectl: RunKubectl, project: str) -
     kubectl("delete", "namespace", project, "--timeout=30s")
 
 
-def test_what_kubectl_asks_first(kubectl: RunKubectl) -> None:
+def test_version_and_discovery_commands_work(kubectl: RunKubectl) -> None:
     assert "podlane" in kubectl("version", "-o", "json").stdout
     words = kubectl("api-resources", "-o", "name").stdout.split()
     assert {"pods", "nodes", "namespaces", "hostsubnets.network.openshift.io"} <= set(words)
 
 
-def test_events_stand_under_what_they_are_about(kubectl: RunKubectl, project: str) -> None:
+def test_describe_shows_events_of_its_object(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=MANIFEST.replace("PROJECT", project))
     pod = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
     about = {"kind": "Pod", "apiVersion": "v1", "name": "web", "namespace": project, "uid": pod["metadata"]["uid"]}
@@ -169,7 +169,7 @@ def test_events_stand_under_what_they_are_about(kubectl: RunKubectl, project: st
     assert "No resources found" in kubectl("-n", project, "get", "events").stderr
 
 
-def test_server_side_apply_knows_who_owns_what(kubectl: RunKubectl, project: str) -> None:
+def test_server_side_apply_tracks_field_owners(kubectl: RunKubectl, project: str) -> None:
     def config_map(data: str) -> str:
         return f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: shared, namespace: {project}}}\ndata: {data}\n"
 
@@ -198,7 +198,7 @@ def test_server_side_apply_knows_who_owns_what(kubectl: RunKubectl, project: str
     assert owned == {"kubectl-patch": {"f:data": {"f:b": {}}}, "second": {"f:data": {}}}
 
 
-def test_an_object_of_a_client_side_apply_is_taken_over(kubectl: RunKubectl, project: str) -> None:
+def test_server_side_apply_takes_over_client_side_applied_fields(kubectl: RunKubectl, project: str) -> None:
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: old, namespace: {project}}}\ndata: {{a: one}}\n"
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("apply", "-f", "-", text=text)
@@ -207,7 +207,7 @@ def test_an_object_of_a_client_side_apply_is_taken_over(kubectl: RunKubectl, pro
     assert kubectl("-n", project, "get", "cm", "old", "-o", "jsonpath={.data.a}").stdout == "two"
 
 
-def test_deployments_as_typed_commands_make_them(kubectl: RunKubectl, project: str) -> None:
+def test_deployments_are_created_by_imperative_commands(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "deployment", "typed", "--image=toolbox:1", "--replicas=2", "--port=80")
     found = json.loads(kubectl("-n", project, "get", "deployment", "typed", "-o", "json").stdout)
@@ -220,7 +220,7 @@ def test_deployments_as_typed_commands_make_them(kubectl: RunKubectl, project: s
     kubectl("-n", project, "delete", "deployment", "typed")
 
 
-def test_services_are_shown_exposed_and_kept(kubectl: RunKubectl, project: str) -> None:
+def test_services_are_shown_exposed_and_changed(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "deployment", "shop", "--image=toolbox:1", "--port=8080")
     kubectl("-n", project, "expose", "deployment", "shop", "--port=80", "--target-port=8080")
@@ -236,7 +236,7 @@ def test_services_are_shown_exposed_and_kept(kubectl: RunKubectl, project: str) 
     kubectl("-n", project, "delete", "deployment,svc", "--all")
 
 
-def test_explain_knows_the_fields(kubectl: RunKubectl) -> None:
+def test_explain_shows_the_fields(kubectl: RunKubectl) -> None:
     told = kubectl("explain", "pod.spec.containers.ports").stdout
     assert "containerPort\t<integer> -required-" in told
     assert "hostIP\t<string>" in told
@@ -245,7 +245,7 @@ def test_explain_knows_the_fields(kubectl: RunKubectl) -> None:
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr
 
 
-def test_roles_are_kept_as_people_make_them(kubectl: RunKubectl, project: str) -> None:
+def test_roles_and_bindings_are_created_by_imperative_commands(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "role", "reader", "--verb=get,list", "--resource=pods,services")
     kubectl("-n", project, "create", "rolebinding", "readers", "--role=reader", f"--serviceaccount={project}:default")
@@ -257,12 +257,12 @@ def test_roles_are_kept_as_people_make_them(kubectl: RunKubectl, project: str) -
     kubectl("delete", f"clusterrole/{project}:all", f"clusterrolebinding/{project}:everybody")
 
 
-def test_who_one_is_and_what_one_may_do(kubectl: RunKubectl, server: ApiServer) -> None:
+def test_auth_whoami_and_can_i_report_the_user_and_permissions(kubectl: RunKubectl, server: ApiServer) -> None:
     assert kubectl("auth", "can-i", "delete", "nodes").stdout.strip() == "yes"
     assert "*.*" in kubectl("auth", "can-i", "--list").stdout
 
 
-def test_a_token_of_a_service_account_says_who_it_is(kubectl: RunKubectl, server: ApiServer, project: str) -> None:
+def test_create_token_authenticates_the_service_account(kubectl: RunKubectl, server: ApiServer, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "serviceaccount", "robot")
     token = kubectl("-n", project, "create", "token", "robot").stdout.strip()

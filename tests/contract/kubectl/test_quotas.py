@@ -29,7 +29,7 @@ spec:
 """
 
 
-def test_quotas_and_bounds_are_set_seen_and_heeded(kubectl: RunKubectl, project: str) -> None:
+def test_quotas_and_limit_ranges_are_created_shown_and_enforced(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     on = ("-n", project)
     kubectl(*on, "create", "quota", "q", "--hard=pods=1,limits.memory=1Gi,count/deployments.apps=2")

@@ -52,7 +52,7 @@ def spec_of(program: RunKubectl, space: str) -> dict[str, Any]:
 
 
 @by_both
-def test_a_service_from_its_making_through_its_types(kubectl: RunKubectl, project: str) -> None:
+def test_service_changes_through_all_types(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     on = ("-n", project)
     kubectl(*on, "apply", "-f", "-", text=BALANCED)
@@ -100,7 +100,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 @by_both
-def test_what_a_service_may_not_have_is_refused(kubectl: RunKubectl, project: str) -> None:
+def test_invalid_service_fields_are_rejected(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     on = ("-n", project)
     for wish, words in REFUSED:
@@ -111,7 +111,7 @@ def test_what_a_service_may_not_have_is_refused(kubectl: RunKubectl, project: st
     kubectl("delete", "namespace", project, "--timeout=30s")
 
 
-async def test_what_was_given_and_freed_rests_also_when_the_master_starts_again(tmp_path: Path) -> None:
+async def test_freed_service_addresses_are_not_reused_at_once_even_after_a_restart(tmp_path: Path) -> None:
     path = "/api/v1/namespaces/default/services"
     wish = {"type": "LoadBalancer", "ports": [{"port": 80}]}
     found = []

@@ -27,7 +27,7 @@ spec: {podSelector: {matchLabels: {app: web}}, ingress: []}
 """
 
 
-def test_typed_commands_make_them_and_warn_of_what_has_no_effect(kubectl: RunKubectl, project: str) -> None:
+def test_stored_kinds_are_created_with_a_warning_that_nothing_acts_on_them(kubectl: RunKubectl, project: str) -> None:
     """The oldest kubectl speaks autoscaling/v1 and JSON, the newest protobuf."""
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "deployment", "web", "--image=toolbox:1")
@@ -51,7 +51,7 @@ def test_typed_commands_make_them_and_warn_of_what_has_no_effect(kubectl: RunKub
 
 
 @pytest.mark.parametrize("verb", ["apply", "create", "apply --server-side"])
-def test_what_would_deceive_is_refused_with_a_sentence(kubectl: RunKubectl, verb: str) -> None:
+def test_webhook_configurations_are_rejected_with_a_reason(kubectl: RunKubectl, verb: str) -> None:
     refused = kubectl(*verb.split(), "-f", "-", text=WEBHOOKS, code=1).stderr
     assert "MethodNotAllowed" in refused
     assert "this master calls no webhooks" in refused
@@ -60,7 +60,7 @@ def test_what_would_deceive_is_refused_with_a_sentence(kubectl: RunKubectl, verb
     assert 'customresourcedefinitions.apiextensions.k8s.io "x" not found' in gone
 
 
-def test_events_are_the_same_in_both_groups(kubectl: RunKubectl, project: str) -> None:
+def test_events_are_equal_in_both_groups(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "deployment", "told", "--image=toolbox:1")
     kubectl("-n", project, "wait", "--for=jsonpath={.status.updatedReplicas}=1", "deployment/told", "--timeout=20s")

@@ -24,7 +24,7 @@ def patched(program: RunKubectl, space: str, pod: str, status: Mapping[str, obje
     program("-n", space, "patch", pod, "--subresource=status", "-p", json.dumps({"status": status}))
 
 
-def test_a_job_from_its_making_to_its_end(kubectl: RunKubectl, project: str) -> None:
+def test_job_runs_from_creation_to_completion(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "job", "sum", "--image=toolbox:1", "--", "sh", "-c", "true")
     kubectl("-n", project, "wait", "--for=jsonpath={.status.active}=1", "job/sum", "--timeout=20s")
@@ -88,7 +88,7 @@ def start(program: RunKubectl, space: str, wish: str) -> None:
     raise AssertionError(told)
 
 
-def test_a_daemon_set_from_its_making_to_its_end(kubectl: RunKubectl, project: str) -> None:
+def test_daemon_set_is_created_rolled_and_deleted(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("apply", "-f", "-", text=json.dumps(NODE))
     kubectl("patch", "node", "worker", "--subresource=status", "-p", json.dumps({"status": WELL}))
@@ -109,7 +109,7 @@ def test_a_daemon_set_from_its_making_to_its_end(kubectl: RunKubectl, project: s
     kubectl("-n", project, "delete", "ds", "log")
 
 
-def test_a_stateful_set_from_its_making_to_its_end(kubectl: RunKubectl, project: str) -> None:
+def test_stateful_set_is_created_scaled_rolled_and_deleted(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "apply", "-f", "-", text=STATEFUL_SET)
     start(kubectl, project, "sts/db")
@@ -136,7 +136,7 @@ def test_a_stateful_set_from_its_making_to_its_end(kubectl: RunKubectl, project:
     kubectl("-n", project, "delete", "sts", "db")
 
 
-def test_a_cron_job_and_a_job_made_from_it_by_hand(kubectl: RunKubectl, project: str) -> None:
+def test_cron_job_is_created_and_run_by_hand(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     nightly = ("--image=toolbox:1", "--schedule=@yearly", "--", "true")
     kubectl("-n", project, "create", "cronjob", "tidy", *nightly)

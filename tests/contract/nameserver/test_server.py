@@ -169,7 +169,7 @@ def rows(message: dns.message.Message) -> list[str]:
     return [str(rdata) for rrset in message.answer for rdata in rrset]
 
 
-async def test_a_service_is_found_by_udp_and_by_tcp(answering: Answering) -> None:
+async def test_service_name_resolves_over_udp_and_tcp(answering: Answering) -> None:
     _, port = await answering()
     assert rows(await ask(port, WEB)) == ["172.30.0.5"]
     answer = await dns.asyncquery.tcp(dns.message.make_query(WEB, "A"), HERE, 5, port)
@@ -177,7 +177,7 @@ async def test_a_service_is_found_by_udp_and_by_tcp(answering: Answering) -> Non
     assert answer.flags & dns.flags.AA
 
 
-async def test_an_answer_that_was_remembered_is_for_its_own_lane_and_its_own_time(answering: Answering) -> None:
+async def test_cached_answer_is_valid_for_its_project_and_ttl_only(answering: Answering) -> None:
     known = directory()
     server, port = await answering(known=known)
     for _ in range(2):
@@ -191,7 +191,7 @@ async def test_an_answer_that_was_remembered_is_for_its_own_lane_and_its_own_tim
     assert (await ask(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
 
 
-async def test_a_headless_set_comes_in_every_order_alike(answering: Answering) -> None:
+async def test_headless_service_addresses_are_shuffled_uniformly(answering: Answering) -> None:
     """Chi-square with 3 degrees of freedom; 16.27 is exceeded by chance once in a thousand times, 30 in a million."""
     _, port = await answering()
     firsts = Counter([rows(await ask(port, DB))[0] for _ in range(800)])
@@ -201,7 +201,9 @@ async def test_a_headless_set_comes_in_every_order_alike(answering: Answering) -
 
 
 @pytest.mark.parametrize(("payload", "most"), [(0, 512), (800, 800), (65000, 1232)])
-async def test_what_is_too_long_is_cut_and_whole_by_tcp(answering: Answering, payload: int, most: int) -> None:
+async def test_long_answer_is_truncated_over_udp_and_complete_over_tcp(
+    answering: Answering, payload: int, most: int
+) -> None:
     _, port = await answering()
     cut = await ask(port, MANY, payload=payload)
     assert cut.flags & dns.flags.TC
@@ -212,7 +214,7 @@ async def test_what_is_too_long_is_cut_and_whole_by_tcp(answering: Answering, pa
     assert len(set(rows(whole))) == 1000
 
 
-async def test_questions_follow_one_another_on_one_connection(answering: Answering) -> None:
+async def test_tcp_connection_answers_several_queries(answering: Answering) -> None:
     _, port = await answering()
     reader, writer = await asyncio.open_connection(HERE, port)
     wire = dns.message.make_query(WEB, "A").to_wire()
@@ -236,7 +238,7 @@ async def test_questions_follow_one_another_on_one_connection(answering: Answeri
         (lambda q: q.question.__setitem__(0, dns.rrset.RRset(q.question[0].name, IN, AXFR)), dns.rcode.REFUSED),
     ],
 )
-async def test_what_is_not_answered_is_refused(
+async def test_unsupported_query_is_refused(
     answering: Answering, change: Callable[[dns.message.Message], None], rcode: dns.rcode.Rcode
 ) -> None:
     _, port = await answering()
@@ -251,7 +253,7 @@ async def test_what_is_not_answered_is_refused(
     assert (answer.id, answer.rcode()) == (query.id, rcode)
 
 
-async def test_other_names_are_asked_once_and_kept_as_long_as_allowed(answering: Answering) -> None:
+async def test_external_name_is_forwarded_once_and_cached_for_its_ttl(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1", ttl=60)) as other:
         server, port = await answering(other)
         answers = await asyncio.gather(*(ask(port, "www.example.com", source=POD) for _ in range(20)))
@@ -264,7 +266,7 @@ async def test_other_names_are_asked_once_and_kept_as_long_as_allowed(answering:
         assert server.forwarded == 21
 
 
-async def test_what_may_not_be_kept_is_asked_again(answering: Answering) -> None:
+async def test_uncacheable_answer_is_forwarded_again(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1", ttl=0)) as other:
         _, port = await answering(other)
         await ask(port, "www.example.com")
@@ -274,7 +276,7 @@ async def test_what_may_not_be_kept_is_asked_again(answering: Answering) -> None
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(300, 1), (0, 2)])
-async def test_that_a_name_is_not_there_is_kept_too(answering: Answering, seconds: int, times: int) -> None:
+async def test_negative_answer_is_cached(answering: Answering, seconds: int, times: int) -> None:
     async with Other(answer=denies(seconds)) as other:
         _, port = await answering(other)
         for _ in range(2):
@@ -282,14 +284,14 @@ async def test_that_a_name_is_not_there_is_kept_too(answering: Answering, second
         assert len(other.asked) == times
 
 
-async def test_a_cut_answer_is_asked_again_by_tcp(answering: Answering) -> None:
+async def test_truncated_upstream_answer_is_retried_over_tcp(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1", flags=dns.flags.TC), by_tcp=says("192.0.2.2")) as other:
         _, port = await answering(other)
         assert rows(await ask(port, "www.example.com")) == ["192.0.2.2"]
 
 
 @pytest.mark.parametrize("first", [fails, lambda _: None, lambda asked: b"x" * 100])
-async def test_the_next_server_is_asked_when_one_fails(
+async def test_failing_upstream_falls_back_to_the_next(
     answering: Answering, first: Callable[[dns.message.Message], dns.message.Message | bytes | None]
 ) -> None:
     async with Other(answer=first) as bad, Other(answer=says("192.0.2.1")) as good:
@@ -298,7 +300,7 @@ async def test_the_next_server_is_asked_when_one_fails(
         assert len(bad.asked) == 1
 
 
-async def test_a_server_that_knows_no_edns_is_asked_without(answering: Answering) -> None:
+async def test_upstream_without_edns_is_queried_without_it(answering: Answering) -> None:
     def old(asked: dns.message.Message) -> dns.message.Message:
         told = says("192.0.2.1")(asked)
         if asked.edns >= 0:
@@ -311,7 +313,7 @@ async def test_a_server_that_knows_no_edns_is_asked_without(answering: Answering
         assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
 
 
-async def test_a_silent_server_is_asked_last_for_some_time(answering: Answering) -> None:
+async def test_unresponsive_upstream_is_tried_last_for_a_while(answering: Answering) -> None:
     async with Other() as silent, Other(answer=says("192.0.2.1")) as good:
         _, port = await answering(silent, good)
         await ask(port, "a.example.com")
@@ -319,7 +321,7 @@ async def test_a_silent_server_is_asked_last_for_some_time(answering: Answering)
         assert (len(silent.asked), len(good.asked)) == (1, 2)
 
 
-async def test_a_forged_answer_is_not_believed(answering: Answering) -> None:
+async def test_forged_upstream_answer_is_ignored(answering: Answering) -> None:
     def forged(asked: dns.message.Message) -> dns.message.Message:
         told = says("192.0.2.66")(asked)
         told.id ^= 1
@@ -334,20 +336,20 @@ async def test_a_forged_answer_is_not_believed(answering: Answering) -> None:
         assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
 
 
-async def test_an_alias_is_followed_to_its_end(answering: Answering) -> None:
+async def test_cname_chain_is_followed_to_its_end(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
         assert rows(await ask(port, "docs.red.svc.cluster.local", source=POD)) == ["www.example.com.", "192.0.2.1"]
         assert other.asked == ["www.example.com. IN A"]
 
 
-async def test_nobody_to_ask_is_said_at_once(answering: Answering) -> None:
+async def test_missing_upstream_is_answered_servfail_at_once(answering: Answering) -> None:
     _, port = await answering()
     assert (await ask(port, "www.example.com")).rcode() == dns.rcode.REFUSED
     assert rows(await ask(port, "docs.red.svc.cluster.local")) == ["www.example.com."]
 
 
-async def test_others_are_not_asked_for_strangers_nor_without_wish(answering: Answering) -> None:
+async def test_external_queries_without_recursion_or_from_strangers_are_not_forwarded(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
         assert (await ask(port, "www.example.com", source="127.0.0.9")).rcode() == dns.rcode.REFUSED
@@ -355,7 +357,7 @@ async def test_others_are_not_asked_for_strangers_nor_without_wish(answering: An
         assert other.asked == []
 
 
-async def test_names_of_ours_never_leave(answering: Answering) -> None:
+async def test_cluster_names_are_never_forwarded(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
         for name, kind in (("nope.red.svc.cluster.local", "A"), ("9.9.30.172.in-addr.arpa", "PTR"), (WEB, "AAAA")):
@@ -363,7 +365,7 @@ async def test_names_of_ours_never_leave(answering: Answering) -> None:
         assert other.asked == []
 
 
-async def test_a_server_that_asks_us_back_ends(answering: Answering) -> None:
+async def test_forwarding_loop_ends(answering: Answering) -> None:
     """The other one asks us what we asked it, and passes on what we say."""
     asked: list[asyncio.Task[dns.message.Message]] = []
     async with Other() as loop:
@@ -377,7 +379,7 @@ async def test_a_server_that_asks_us_back_ends(answering: Answering) -> None:
         assert [(await one).rcode() for one in asked] == [dns.rcode.SERVFAIL]
 
 
-async def test_a_flood_of_one_asker_leaves_room_for_others(answering: Answering) -> None:
+async def test_udp_flood_of_one_client_leaves_capacity_for_others(answering: Answering) -> None:
     async with Other() as silent:
         _, port = await answering(silent)
         with socket.socket(type=socket.SOCK_DGRAM) as udp:
@@ -390,7 +392,7 @@ async def test_a_flood_of_one_asker_leaves_room_for_others(answering: Answering)
             assert len(silent.asked) == 101
 
 
-async def test_a_crowd_of_one_lane_leaves_room_for_others_by_tcp(answering: Answering) -> None:
+async def test_tcp_connections_of_one_project_leave_capacity_for_others(answering: Answering) -> None:
     server, port = await answering()
     server.show(names(directory()), lambda who: LANES["127.0.0.1"] if who == HERE else LANES[POD])
     held = [
@@ -403,13 +405,13 @@ async def test_a_crowd_of_one_lane_leaves_room_for_others_by_tcp(answering: Answ
         writer.close()
 
 
-async def test_an_address_that_is_taken_is_told(answering: Answering) -> None:
+async def test_address_in_use_is_reported(answering: Answering) -> None:
     _, port = await answering()
     with pytest.raises(NotReady, match=rf"127\.0\.0\.1:{port}"):
         await NameServer(names(ServiceStore()), lambda _: 0).start(HERE, port)
 
 
-async def test_no_connection_stays_behind_when_it_stops(answering: Answering) -> None:
+async def test_stopped_server_leaves_no_connection(answering: Answering) -> None:
     server, port = await answering()
     reader, writer = await asyncio.open_connection(HERE, port)
     wire = dns.message.make_query(WEB, "A").to_wire()

@@ -44,7 +44,7 @@ def driver() -> Iterator[CgroupfsDriver]:
     one.remove(CgroupPath((ROOT.strip("/"),)))
 
 
-def test_a_group_is_made_with_its_values_and_goes_without_a_trace(driver: CgroupfsDriver) -> None:
+def test_cgroup_is_created_with_its_values_and_removed_completely(driver: CgroupfsDriver) -> None:
     for _ in range(2):
         assert driver.make(HERE, LIMITS) == cgroupfs_path(HERE)
     for value in limit_files(LIMITS, driver.version):
@@ -59,7 +59,7 @@ def test_a_group_is_made_with_its_values_and_goes_without_a_trace(driver: Cgroup
     assert driver.below(pods_cgroup(ROOT)) == driver.below(HERE) == set()
 
 
-def test_limits_change_and_end(driver: CgroupfsDriver) -> None:
+def test_cgroup_limits_are_changed_and_removed(driver: CgroupfsDriver) -> None:
     for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
         driver.make(HERE, wish)
         for value in limit_files(wish, driver.version):
@@ -68,7 +68,7 @@ def test_limits_change_and_end(driver: CgroupfsDriver) -> None:
             assert int(text) > 1 << 60 if endless else text == value.text
 
 
-def test_a_process_can_run_in_a_group(driver: CgroupfsDriver) -> None:
+def test_process_runs_in_a_cgroup(driver: CgroupfsDriver) -> None:
     driver.make(HERE, LIMITS)
     found = (
         [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
@@ -86,7 +86,7 @@ def test_a_process_can_run_in_a_group(driver: CgroupfsDriver) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_value_that_the_kernel_refuses_is_told(driver: CgroupfsDriver) -> None:
+def test_value_rejected_by_the_kernel_is_reported(driver: CgroupfsDriver) -> None:
     with pytest.raises(NotReady, match=r"pids\.max does not take '-5'"):
         driver.make(HERE, CgroupLimits(pids=-5))
 
@@ -101,7 +101,7 @@ sys.stdin.read()
 """
 
 
-def test_what_a_program_in_a_group_uses_is_read(driver: CgroupfsDriver) -> None:
+def test_cgroup_usage_is_read(driver: CgroupfsDriver) -> None:
     driver.make(HERE, LIMITS)
     found = (
         [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]

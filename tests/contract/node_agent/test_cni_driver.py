@@ -17,9 +17,7 @@ WORLD = "podcni"
 
 
 @pytest.mark.parametrize("version", ["0.4.0", "1.0.0"])
-async def test_a_sandbox_gets_its_place_keeps_it_over_a_restart_and_leaves_nothing(
-    node: str, pod: str, tmp_path: Path, version: str
-) -> None:
+async def test_cni_plugins_attach_keep_and_detach_a_sandbox(node: str, pod: str, tmp_path: Path, version: str) -> None:
     addresses = {"type": "host-local", "dataDir": str(tmp_path / "addresses"), "ranges": [[{"subnet": "10.77.0.0/24"}]]}
     bridge = {"type": "bridge", "bridge": WORLD, "isGateway": True, "ipam": addresses}
     tuning = {"type": "tuning", "mtu": 1400}

@@ -9,7 +9,7 @@ import pytest
 from node_agent.stats.disk import filesystem_stats
 
 
-def test_what_is_kept_for_root_is_not_taken() -> None:
+def test_disk_usage_excludes_blocks_reserved_for_root() -> None:
     mine, theirs = filesystem_stats("/"), shutil.disk_usage("/")
     assert mine.capacity == theirs.total
     assert mine.used == pytest.approx(theirs.used, rel=0.05)

@@ -74,7 +74,7 @@ async def until(driver: DockerClient, identity: str, holds: Callable[[RuntimeCon
     return seen
 
 
-async def test_a_container_goes_from_created_to_running_to_gone(driver: DockerClient, uid: str) -> None:
+async def test_container_is_created_started_and_removed(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
     made = await driver.inspect(identity)
     assert (made.state, made.unborn, made.running, made.pid, made.started_at) == ("created", True, False, 0, None)
@@ -94,7 +94,7 @@ async def test_a_container_goes_from_created_to_running_to_gone(driver: DockerCl
     assert identity not in await driver.list_sandboxes()
 
 
-async def test_sandboxes_are_listed_without_the_containers_in_them(driver: DockerClient, uid: str) -> None:
+async def test_sandboxes_are_listed_without_their_containers(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     [network] = [one.id for one in await driver.list_pod_containers(uid) if one.is_sandbox]
     await driver.kill(network, "SIGKILL")
@@ -103,7 +103,7 @@ async def test_sandboxes_are_listed_without_the_containers_in_them(driver: Docke
     assert identity not in await driver.list_sandboxes()
 
 
-async def test_a_container_that_ends_says_how_and_when(driver: DockerClient, uid: str) -> None:
+async def test_exited_container_reports_exit_code_and_times(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
     seen = await until(driver, identity, lambda one: not one.running)
     assert (seen.state, seen.exit_code, seen.oom_killed, seen.error, seen.ended) == ("exited", 3, False, "", True)
@@ -113,9 +113,7 @@ async def test_a_container_that_ends_says_how_and_when(driver: DockerClient, uid
     assert seen.finished_at - seen.started_at > timedelta(seconds=-1)
 
 
-async def test_a_program_that_is_not_there_is_refused_and_leaves_a_container_that_failed(
-    driver: DockerClient, uid: str
-) -> None:
+async def test_missing_program_fails_the_start_and_the_container(driver: DockerClient, uid: str) -> None:
     with pytest.raises(Refused, match="/nowhere"):
         await started(driver, uid, ("/nowhere",))
     [seen] = [one for one in await driver.list_pod_containers(uid) if not one.is_sandbox]
@@ -124,7 +122,7 @@ async def test_a_program_that_is_not_there_is_refused_and_leaves_a_container_tha
     assert "/nowhere" in seen.error
 
 
-async def test_a_polite_program_ends_when_asked_to(driver: DockerClient, uid: str) -> None:
+async def test_program_that_handles_sigterm_ends_after_it(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, POLITE)
 
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -133,7 +131,7 @@ async def test_a_polite_program_ends_when_asked_to(driver: DockerClient, uid: st
     assert (await driver.inspect(identity)).exit_code == 5
 
 
-async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(driver: DockerClient, uid: str) -> None:
+async def test_container_keeps_its_stop_signal(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
     for wish, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
@@ -141,7 +139,7 @@ async def test_a_container_keeps_the_signal_with_which_it_wishes_to_be_stopped(d
         assert (await driver.inspect(identity)).stop_signal == kept
 
 
-async def test_a_deaf_program_ends_when_killed(driver: DockerClient, uid: str) -> None:
+async def test_program_that_ignores_sigterm_ends_when_killed(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     await driver.kill(identity, "SIGTERM")
     assert (await driver.inspect(identity)).running
@@ -149,7 +147,7 @@ async def test_a_deaf_program_ends_when_killed(driver: DockerClient, uid: str) -
     assert (await until(driver, identity, lambda one: not one.running)).exit_code == 137
 
 
-async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(driver: DockerClient, uid: str) -> None:
+async def test_signal_and_removal_of_an_ended_or_missing_container_succeed(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
     await until(driver, identity, lambda one: not one.running)
     await driver.kill(identity, "SIGTERM")
@@ -162,13 +160,13 @@ async def test_what_has_ended_or_gone_takes_signals_and_removals_without_error(d
         await driver.start(identity)
 
 
-async def test_a_running_container_is_removed_with_its_program(driver: DockerClient, uid: str) -> None:
+async def test_removing_a_running_container_ends_its_program(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     await driver.remove(identity)
     assert [one.name for one in await driver.list_pod_containers(uid)] == ["POD"]
 
 
-async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver: DockerClient, uid: str) -> None:
+async def test_discard_removes_a_created_container_and_not_a_running_one(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
     await driver.remove_unstarted(identity)
     await driver.remove_unstarted(identity)
@@ -179,7 +177,7 @@ async def test_what_nobody_has_started_is_discarded_and_what_runs_is_not(driver:
     assert (await driver.inspect(network)).running
 
 
-async def test_the_name_of_a_dead_container_may_be_taken_but_not_that_of_a_running_one(
+async def test_name_of_a_dead_container_is_reused_and_that_of_a_running_one_is_not(
     driver: DockerClient, uid: str
 ) -> None:
     first = await driver.create(sandbox(uid))
@@ -202,7 +200,7 @@ def stick(driver: DockerClient, identity: str) -> Path:
     return held
 
 
-async def test_a_name_whose_dead_holder_cannot_be_removed_gets_a_suffix(driver: DockerClient, uid: str) -> None:
+async def test_name_of_an_unremovable_dead_container_gets_a_suffix(driver: DockerClient, uid: str) -> None:
     first = await driver.create(sandbox(uid))
     held = stick(driver, first)
     try:
@@ -223,7 +221,7 @@ def name_of(driver: DockerClient, identity: str) -> str:
     return str(driver._api_client().inspect_container(identity)["Name"]).removeprefix("/")
 
 
-async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: DockerClient, uid: str) -> None:
+async def test_container_cannot_join_a_stopped_sandbox(driver: DockerClient, uid: str) -> None:
     network = await driver.create(sandbox(uid))
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
     with pytest.raises(Refused, match="non running"):
@@ -231,7 +229,7 @@ async def test_a_container_cannot_join_a_sandbox_that_does_not_run(driver: Docke
     assert (await driver.inspect(identity)).ended
 
 
-async def test_too_little_memory_is_refused_when_the_container_is_made(driver: DockerClient, uid: str) -> None:
+async def test_too_small_memory_limit_is_rejected_at_creation(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
     with pytest.raises(Refused, match="6MB"):
@@ -239,7 +237,7 @@ async def test_too_little_memory_is_refused_when_the_container_is_made(driver: D
     await driver.create(replace(spec, memory=8 << 20))
 
 
-async def test_images_are_here_or_not_or_have_no_possible_name(driver: DockerClient) -> None:
+async def test_image_lookup_distinguishes_present_missing_and_invalid_names(driver: DockerClient) -> None:
     assert (await driver.image_id(images.TOOLBOX)).startswith("sha256:")
     with pytest.raises(Gone):
         await driver.image_id("nobody/nothing:1")
@@ -249,7 +247,7 @@ async def test_images_are_here_or_not_or_have_no_possible_name(driver: DockerCli
         await driver.create(replace(sandbox("uid-0"), image="nobody/nothing:1"))
 
 
-async def test_images_are_listed_and_removed_unless_a_container_has_them(driver: DockerClient, uid: str) -> None:
+async def test_images_are_listed_and_removed_unless_in_use(driver: DockerClient, uid: str) -> None:
     await add_image(driver, "podlane/extra:1")
     extra = await driver.image_id("podlane/extra:1")
     [image] = [one for one in await driver.list_images() if one.id == extra]
@@ -268,7 +266,7 @@ async def test_images_are_listed_and_removed_unless_a_container_has_them(driver:
         await driver.image_id("podlane/extra:1")
 
 
-async def test_all_containers_tell_of_the_dead_how_they_ended(driver: DockerClient, uid: str) -> None:
+async def test_container_list_includes_exit_states(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
     dead = await until(driver, identity, lambda one: not one.running)
     found = {one.id: one for one in await driver.list_containers() if one.uid == uid}
@@ -278,7 +276,7 @@ async def test_all_containers_tell_of_the_dead_how_they_ended(driver: DockerClie
     assert network.image_id == await driver.image_id(images.PAUSE)
 
 
-async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: DockerClient, uid: str) -> None:
+async def test_started_container_has_a_log_path(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
     assert (await driver.inspect(identity)).log_path == ""
@@ -286,18 +284,18 @@ async def test_a_container_has_a_log_as_soon_as_it_has_been_started(driver: Dock
     assert identity in Path((await driver.inspect(identity)).log_path).name
 
 
-async def test_images_are_listed_with_their_names_and_sizes(driver: DockerClient) -> None:
+async def test_images_are_listed_with_names_and_sizes(driver: DockerClient) -> None:
     found = {name: image.size_bytes for image in await driver.list_named_images() for name in image.names}
     assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= found.keys()
     assert all(size > 0 for size in found.values())
 
 
-async def test_a_registry_that_is_away_may_be_asked_again(driver: DockerClient) -> None:
+async def test_unreachable_registry_is_a_retryable_error(driver: DockerClient) -> None:
     with pytest.raises(NotReady, match="refused"):
         await driver.pull(ABSENT)
 
 
-async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: DockerClient, uid: str) -> None:
+async def test_docker_events_name_the_pod_of_the_container(driver: DockerClient, uid: str) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
     connected = asyncio.Event()
 
@@ -316,7 +314,7 @@ async def test_events_name_the_pod_of_containers_that_start_end_and_go(driver: D
     following.cancel()
 
 
-async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(driver: DockerClient, uid: str) -> None:
+async def test_exec_returns_output_and_exit_code(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     assert await driver.exec(identity, ("echo", "all", "is well"), 10) == ExecResult(0, "all is well\n")
     assert (await driver.exec(identity, ("sh", "-c", "exit 3"), 10)).exit_code == 3
@@ -326,13 +324,13 @@ async def test_a_program_run_inside_says_what_it_has_to_say_and_how_it_ended(dri
     assert (await driver.inspect(identity)).running
 
 
-async def test_a_program_run_inside_that_does_not_end_is_left_alone_in_time(driver: DockerClient, uid: str) -> None:
+async def test_exec_returns_at_its_timeout(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, DEAF)
     assert (await driver.exec(identity, DEAF, 0.3)).exit_code is None
     assert (await driver.inspect(identity)).running
 
 
-async def test_nothing_is_run_inside_what_does_not_run(driver: DockerClient, uid: str) -> None:
+async def test_exec_in_a_stopped_container_fails(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
     await until(driver, identity, lambda one: not one.running)
     with pytest.raises(Refused, match="not running"):
@@ -342,7 +340,7 @@ async def test_nothing_is_run_inside_what_does_not_run(driver: DockerClient, uid
         await driver.exec(identity, ("echo",), 10)
 
 
-async def test_the_end_of_what_was_written(driver: DockerClient, uid: str) -> None:
+async def test_log_tail_returns_the_last_lines(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "echo one; echo two; echo three; exit 1"))
     await until(driver, identity, lambda one: not one.running)
     assert await driver.log_tail(identity, 80, 2048) == "one\ntwo\nthree\n"
@@ -381,7 +379,7 @@ async def registry() -> AsyncIterator[tuple[str, dict[str, int]]]:
     await runner.cleanup()
 
 
-async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tuple[str, dict[str, int]]) -> None:
+async def test_registry_error_message_is_kept(dockerd: Dockerd, registry: tuple[str, dict[str, int]]) -> None:
     address, answers = registry
     real = DockerClient(str(dockerd.socket), LOGS)
     answers["secret"] = 403
@@ -392,7 +390,7 @@ async def test_the_words_of_a_registry_are_kept(dockerd: Dockerd, registry: tupl
     real.close()
 
 
-async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: Dockerd, uid: str) -> None:
+async def test_exec_output_is_truncated_to_its_beginning(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, DEAF)
     chatty = await real.exec(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
@@ -404,7 +402,7 @@ async def test_of_a_program_that_talks_too_much_the_beginning_is_kept(dockerd: D
     real.close()
 
 
-async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd, tmp_path: Path) -> None:
+async def test_private_registry_accepts_valid_credentials_only(dockerd: Dockerd, tmp_path: Path) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     right = Credential(registry_of_debian.USER, registry_of_debian.PASSWORD)
     with registry_of_debian.serving(tmp_path) as address:
@@ -425,7 +423,7 @@ async def test_a_registry_with_a_password_gives_to_who_knows_it(dockerd: Dockerd
     real.close()
 
 
-async def test_an_unknown_runtime_is_refused_by_name(dockerd: Dockerd, uid: str) -> None:
+async def test_unknown_runtime_is_rejected_by_name(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     with pytest.raises(Refused, match="gvisor"):
         await real.create(replace(sandbox(uid), runtime="gvisor"))
@@ -476,7 +474,9 @@ def read_process(pid: int) -> Process:
     )
 
 
-async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid: str, tmp_path: Path) -> None:
+async def test_resource_limits_environment_and_mounts_reach_the_container(
+    dockerd: Dockerd, uid: str, tmp_path: Path
+) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     (tmp_path / "said").write_text("hello")
@@ -507,7 +507,7 @@ async def test_limits_and_surroundings_reach_the_container(dockerd: Dockerd, uid
     real.close()
 
 
-async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
+async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     image = await real.image_id(images.TOOLBOX)
     assert await real.image_user(image) == ""
@@ -540,7 +540,7 @@ async def test_rights_reach_the_container(dockerd: Dockerd, uid: str) -> None:
     real.close()
 
 
-async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, uid: str) -> None:
+async def test_privileged_container_runs_or_reports_why_not(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     box = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), box, DEAF)
@@ -555,7 +555,7 @@ async def test_a_privileged_container_runs_or_tells_why_not(dockerd: Dockerd, ui
     real.close()
 
 
-async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, uid: str) -> None:
+async def test_container_shares_the_process_namespace_of_another(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     image = await real.image_id(images.TOOLBOX)
@@ -569,7 +569,7 @@ async def test_a_container_may_see_the_processes_of_another(dockerd: Dockerd, ui
     real.close()
 
 
-async def test_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
+async def test_container_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, ("sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done"))
     log = Path((await until(real, identity, lambda one: not one.running)).log_path)
@@ -579,7 +579,7 @@ async def test_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
     real.close()
 
 
-async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
+async def test_image_with_two_names_is_removed_with_both(dockerd: Dockerd) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     await add_image(real, "podlane/first:1", "podlane/second:1")
     identity = await real.image_id("podlane/first:1")
@@ -591,7 +591,7 @@ async def test_an_image_with_two_names_goes_with_both(dockerd: Dockerd) -> None:
     real.close()
 
 
-async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid: str) -> None:
+async def test_container_stats_report_its_usage(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
     identity = await started(real, uid, ("sh", "-c", work))
@@ -609,7 +609,7 @@ async def test_what_a_container_takes_is_seen_from_outside(dockerd: Dockerd, uid
     real.close()
 
 
-async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(dockerd: Dockerd, uid: str) -> None:
+async def test_oom_killed_container_is_distinguished_from_a_failed_one(dockerd: Dockerd, uid: str) -> None:
     """Once in a while a busy containerd loses the kernel's notice: the group is gone before it is read."""
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
@@ -628,7 +628,7 @@ async def test_a_program_that_takes_too_much_memory_is_told_from_one_that_fails(
     real.close()
 
 
-async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: str) -> None:
+async def test_containers_of_another_agent_are_not_listed(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     spec = sandbox(uid)
     foreign = {key: value for key, value in spec.labels.items() if key != label.ATTEMPT}
@@ -638,7 +638,7 @@ async def test_containers_of_another_agent_are_not_ours(dockerd: Dockerd, uid: s
     real.close()
 
 
-async def test_the_network_of_a_sandbox_and_its_resolver_are_left_to_us(
+async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
     dockerd: Dockerd, uid: str, tmp_path: Path
 ) -> None:
     """Only then Docker does not execute itself inside of the namespace, longer than the sandbox takes to start."""
@@ -677,9 +677,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     mounts.unmount_all(tmp_path)
 
 
-async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
-    dockerd: Dockerd, uid: str, shared: Path
-) -> None:
+async def test_host_to_container_mount_propagation_is_applied(dockerd: Dockerd, uid: str, shared: Path) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
@@ -696,7 +694,7 @@ async def test_a_container_follows_the_mounts_of_the_host_if_it_asks_to(
     real.close()
 
 
-async def test_what_a_container_mounts_reaches_the_host_if_it_asks_to(dockerd: Dockerd, uid: str, shared: Path) -> None:
+async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid: str, shared: Path) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
@@ -715,7 +713,7 @@ async def test_what_a_container_mounts_reaches_the_host_if_it_asks_to(dockerd: D
     real.close()
 
 
-async def test_docker_may_go_and_come_back() -> None:
+async def test_driver_reconnects_after_docker_restarts() -> None:
     daemon = Dockerd(Path(f"/tmp/podlane-dockerd-{os.getpid()}-2"))
     daemon.root.mkdir()
     process = daemon.start()
@@ -741,7 +739,7 @@ async def test_docker_may_go_and_come_back() -> None:
         shutil.rmtree(daemon.root)
 
 
-async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd: Dockerd, uid: str) -> None:
+async def test_hanging_docker_is_not_ready_and_fails_no_exec(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS, timeout_seconds=1)
     identity = await started(real, uid, DEAF)
     daemon = psutil.Process(int((dockerd.root / "pid").read_text()))
@@ -761,7 +759,7 @@ async def test_a_docker_that_hangs_is_not_ready_and_no_program_is_blamed(dockerd
     real.close()
 
 
-async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
+async def test_missing_docker_is_not_ready(tmp_path: Path) -> None:
     real = DockerClient(str(tmp_path / "docker.sock"), LOGS)
     with pytest.raises(NotReady, match="does not answer"):
         await real.version()
@@ -770,7 +768,7 @@ async def test_a_docker_that_is_not_there_is_not_ready(tmp_path: Path) -> None:
     real.close()
 
 
-async def test_the_newest_api_that_docker_offers_is_spoken(dockerd: Dockerd) -> None:
+async def test_newest_supported_api_version_is_used(dockerd: Dockerd) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     assert await real.version()
     offered = run("docker", "-H", f"unix://{dockerd.socket}", "version", "--format", "{{.Server.APIVersion}}").strip()
@@ -778,7 +776,7 @@ async def test_the_newest_api_that_docker_offers_is_spoken(dockerd: Dockerd) -> 
     real.close()
 
 
-async def test_a_docker_that_is_too_old_is_told(tmp_path: Path) -> None:
+async def test_too_old_docker_is_reported(tmp_path: Path) -> None:
     async def version(_: web.Request) -> web.Response:
         return web.json_response({"ApiVersion": "1.40", "Version": "19.3.0"})
 

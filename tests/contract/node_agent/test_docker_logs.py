@@ -72,27 +72,27 @@ ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
     ],
     ids=lambda one: ",".join(asked(one)) if isinstance(one, PodLogOptions) else f"{len(one)} bytes",
 )
-async def test_of_a_log_comes_what_was_asked_for(
+async def test_log_options_select_the_returned_lines(
     dockerd: Dockerd, ended: str, wish: PodLogOptions, said: bytes
 ) -> None:
     assert await text(dockerd, ended, wish) == said
 
 
-async def test_every_line_has_its_time_and_none_is_cut(dockerd: Dockerd, ended: str) -> None:
+async def test_timestamped_log_has_every_line_complete(dockerd: Dockerd, ended: str) -> None:
     timed = await text(dockerd, ended, PodLogOptions(timestamps=True))
     assert all(STAMP.match(line) for line in timed.splitlines())
     assert STAMP.sub(b"", timed) == ALL
     assert await text(dockerd, ended, PodLogOptions(timestamps=True, limit_bytes=31)) == timed[:31]
 
 
-async def test_a_reader_goes_on_to_the_nanosecond(dockerd: Dockerd, ended: str) -> None:
+async def test_log_since_time_resumes_to_the_nanosecond(dockerd: Dockerd, ended: str) -> None:
     timed = await text(dockerd, ended, PodLogOptions(timestamps=True))
     second = nanoseconds(timed.splitlines()[1].split()[0].decode())
     assert await text(dockerd, ended, PodLogOptions(since_time=second)) == ALL.removeprefix(b"a\n")
     assert await text(dockerd, ended, PodLogOptions(since_time=second + 1)) == ALL.removeprefix(b"a\nb\n")
 
 
-async def test_the_log_of_a_terminal_is_whole_too(dockerd: Dockerd) -> None:
+async def test_terminal_log_is_complete(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", TALK, flags=("-t",))
     followed = await text(dockerd, container, PodLogOptions(follow=True))
     said = ALL.replace(b"\n", b"\r\n")
@@ -103,7 +103,7 @@ async def test_the_log_of_a_terminal_is_whole_too(dockerd: Dockerd) -> None:
     assert await text(dockerd, container, PodLogOptions(stream="Stderr")) == b""
 
 
-async def test_a_log_comes_as_it_is_written_and_ends_with_its_container(dockerd: Dockerd) -> None:
+async def test_followed_log_streams_lines_and_ends_with_the_container(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "echo first; while read line; do echo $line; done", flags=("-i",))
     async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
         assert await anext(pieces) == b"first\n"
@@ -114,7 +114,7 @@ async def test_a_log_comes_as_it_is_written_and_ends_with_its_container(dockerd:
 
 
 @pytest.mark.parametrize("flags", [(), ("-t",)], ids=["plain", "terminal"])
-async def test_a_followed_log_ends_with_its_last_words_once(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
+async def test_followed_log_ends_with_the_unterminated_last_line_once(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
     """Docker's own `logs -f` loses a last line without an end more often than not."""
     script = "sleep 0.5; echo whole; printf %20000s x; echo; printf unfinished"
     containers = [start(dockerd, "sh", "-c", script, flags=flags) for _ in range(8)]
@@ -125,7 +125,7 @@ async def test_a_followed_log_ends_with_its_last_words_once(dockerd: Dockerd, fl
     assert STAMP.sub(b"", timed) == said[0]
 
 
-async def test_the_log_of_a_container_that_is_removed_ends(dockerd: Dockerd) -> None:
+async def test_followed_log_ends_when_the_container_is_removed(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "echo first; sleep 100")
     async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
         assert await anext(pieces) == b"first\n"
@@ -133,7 +133,7 @@ async def test_the_log_of_a_container_that_is_removed_ends(dockerd: Dockerd) -> 
         assert [piece async for piece in pieces] == []
 
 
-async def test_who_goes_away_before_the_end_leaves_nothing(dockerd: Dockerd) -> None:
+async def test_cancelled_log_reader_leaves_nothing(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "while :; do echo again; done")
     for _ in range(3):
         async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
@@ -148,7 +148,7 @@ async def test_who_goes_away_before_the_end_leaves_nothing(dockerd: Dockerd) -> 
 
 
 @pytest.mark.parametrize("flags", [(), ("-t",)], ids=["plain", "terminal"])
-async def test_a_log_that_docker_rotates_is_followed_line_by_line(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
+async def test_rotated_log_is_followed_line_by_line(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
     lines = 2000
     script = f"i=0; while [ $i -lt {lines} ]; do echo $i {'y' * 50}; usleep 1000; i=$((i+1)); done"
     rotation = ("--log-opt=max-size=20k", "--log-opt=max-file=2")
@@ -162,21 +162,21 @@ async def test_a_log_that_docker_rotates_is_followed_line_by_line(dockerd: Docke
     assert kept[0] > 0
 
 
-async def test_a_log_that_nobody_keeps_is_refused(dockerd: Dockerd) -> None:
+async def test_log_of_driver_none_is_rejected(dockerd: Dockerd) -> None:
     container = start(dockerd, "true", flags=("--log-driver=none",))
     run_docker(dockerd, "wait", container)
     with pytest.raises(Refused, match="configured logging driver does not support reading"):
         await text(dockerd, container, PodLogOptions())
 
 
-async def test_the_log_of_another_driver_is_read(dockerd: Dockerd) -> None:
+async def test_log_of_another_logging_driver_is_read(dockerd: Dockerd) -> None:
     container = start(dockerd, "echo", "hello", flags=("--log-driver=local",))
     run_docker(dockerd, "wait", container)
     assert await text(dockerd, container, PodLogOptions(timestamps=True, follow=True)) != b""
     assert await text(dockerd, container, PodLogOptions()) == b"hello\n"
 
 
-async def test_no_container_and_no_docker_are_told_before_anything_else(dockerd: Dockerd, tmp_path: Path) -> None:
+async def test_missing_container_or_docker_is_reported_before_any_output(dockerd: Dockerd, tmp_path: Path) -> None:
     with pytest.raises(Gone, match="No such container"):
         await text(dockerd, "nobody", PodLogOptions())
     with pytest.raises(NotReady, match="does not answer"):

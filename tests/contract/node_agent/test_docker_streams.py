@@ -64,20 +64,20 @@ def noted(dockerd: Dockerd) -> ExecJournal:
     return ExecJournal(dockerd.socket.parent / "programs")
 
 
-async def test_both_outputs_and_the_exit_code_come_back(dockerd: Dockerd, box: str) -> None:
+async def test_exec_returns_stdout_stderr_and_exit_code(dockerd: Dockerd, box: str) -> None:
     async with await execute(dockerd, box, "sh", "-c", "echo out; echo err >&2; exit 3") as program:
         assert await told(program) == (b"out\n", b"err\n")
         assert await program.exit_code() == 3
 
 
-async def test_a_program_that_is_not_there_says_so(dockerd: Dockerd, box: str) -> None:
+async def test_exec_of_a_missing_program_reports_it(dockerd: Dockerd, box: str) -> None:
     async with await execute(dockerd, box, "/nowhere") as program:
         said, _ = await told(program)
         assert b"/nowhere" in said
         assert await program.exit_code() in {126, 127}
 
 
-async def test_a_program_hears_that_its_input_ends_and_goes_on_talking(dockerd: Dockerd, box: str) -> None:
+async def test_exec_program_sees_stdin_end_and_continues_output(dockerd: Dockerd, box: str) -> None:
     async with await execute(dockerd, box, "sh", "-c", "sort; echo done", stdin=True) as program:
         await program.write_stdin(b"b\n")
         await program.write_stdin(b"a\n")
@@ -86,7 +86,7 @@ async def test_a_program_hears_that_its_input_ends_and_goes_on_talking(dockerd: 
         assert await program.exit_code() == 0
 
 
-async def test_a_terminal_has_its_size_and_gets_another(dockerd: Dockerd, box: str) -> None:
+async def test_exec_terminal_is_sized_and_resized(dockerd: Dockerd, box: str) -> None:
     script = (
         "until [ \"$(stty size 2>/dev/null)\" = '30 100' ]; do usleep 10000; done; echo first; read line; stty size"
     )
@@ -104,7 +104,7 @@ async def test_a_terminal_has_its_size_and_gets_another(dockerd: Dockerd, box: s
         await program.resize(TerminalSize(1, 1))
 
 
-async def test_what_people_type_to_a_terminal_gets_there_at_once(dockerd: Dockerd, box: str) -> None:
+async def test_exec_terminal_passes_keystrokes_at_once(dockerd: Dockerd, box: str) -> None:
     script = "stty raw -echo; echo; head -c 1 | od -An -tx1"
     async with await execute(dockerd, box, "sh", "-c", script, stdin=True, tty=True) as program:
         output = program.output()
@@ -114,7 +114,7 @@ async def test_what_people_type_to_a_terminal_gets_there_at_once(dockerd: Docker
             assert b"10" in b"".join([data async for _, data in output])
 
 
-async def test_much_goes_through_whole_and_little_of_it_is_kept(dockerd: Dockerd, box: str) -> None:
+async def test_exec_copies_large_data_with_little_buffering(dockerd: Dockerd, box: str) -> None:
     sent, came, count = hashlib.sha256(), hashlib.sha256(), 0
 
     async def feed(program: StreamSession) -> None:
@@ -135,7 +135,7 @@ async def test_much_goes_through_whole_and_little_of_it_is_kept(dockerd: Dockerd
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < (8 << 20) / 1024
 
 
-async def test_a_program_that_does_not_read_holds_up_who_writes(dockerd: Dockerd, box: str) -> None:
+async def test_exec_program_that_does_not_read_blocks_the_writer(dockerd: Dockerd, box: str) -> None:
     taken = 0
 
     async def feed(program: StreamSession) -> None:
@@ -157,7 +157,7 @@ async def test_a_program_that_does_not_read_holds_up_who_writes(dockerd: Dockerd
         await asyncio.gather(feeding, return_exceptions=True)
 
 
-async def test_who_does_not_listen_holds_up_the_program(dockerd: Dockerd, box: str) -> None:
+async def test_reader_that_does_not_read_blocks_the_exec_program(dockerd: Dockerd, box: str) -> None:
     script = "i=0; while head -c 65536 /dev/zero; do i=$((i+1)); echo $i > /tmp/slow; done"
     async with await execute(dockerd, box, "sh", "-c", script) as program:
         output = program.output()
@@ -177,7 +177,7 @@ async def standstill(dockerd: Dockerd, box: str) -> None:
         seen.append(run_docker(dockerd, "exec", box, "cat", "/tmp/slow"))
 
 
-async def test_a_hundred_programs_at_once_are_kept_apart(dockerd: Dockerd, box: str) -> None:
+async def test_hundred_parallel_exec_programs_are_kept_separate(dockerd: Dockerd, box: str) -> None:
     async def one(number: int) -> tuple[bytes, int]:
         async with await execute(dockerd, box, "sh", "-c", f"cat; exit {number}", stdin=True) as program:
             await program.write_stdin(b"%d" % number)
@@ -190,28 +190,30 @@ async def test_a_hundred_programs_at_once_are_kept_apart(dockerd: Dockerd, box: 
 
 
 @pytest.mark.parametrize("script", ["sleep 1000", "sleep 1000; true", "cat", "yes"])
-async def test_a_program_that_is_left_ends_with_its_children(dockerd: Dockerd, box: str, script: str) -> None:
+async def test_abandoned_exec_program_ends_with_its_children(dockerd: Dockerd, box: str, script: str) -> None:
     async with await execute(dockerd, box, "sh", "-c", f"echo; {script}", stdin=True) as program:
         await anext(program.output())
         assert programs(dockerd, box)
     assert not programs(dockerd, box)
 
 
-async def test_a_program_that_is_deaf_is_killed(dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_abandoned_exec_program_that_ignores_sigterm_is_killed(
+    dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.2)
     async with await execute(dockerd, box, "sh", "-c", "trap '' HUP; echo; while :; do sleep 1000; done") as program:
         await anext(program.output())
     assert not programs(dockerd, box)
 
 
-async def test_a_program_that_is_polite_may_say_goodbye(dockerd: Dockerd, box: str) -> None:
+async def test_abandoned_exec_program_may_handle_sigterm(dockerd: Dockerd, box: str) -> None:
     script = "trap 'echo bye > /tmp/bye; exit' HUP; echo; while :; do sleep 0.05; done"
     async with await execute(dockerd, box, "sh", "-c", script) as program:
         await anext(program.output())
     assert run_docker(dockerd, "exec", box, "cat", "/tmp/bye") == "bye\n"
 
 
-async def test_what_is_left_twice_or_after_its_end_is_left_in_peace(dockerd: Dockerd, box: str) -> None:
+async def test_closing_an_ended_exec_again_does_nothing(dockerd: Dockerd, box: str) -> None:
     program = await execute(dockerd, box, "true")
     assert await told(program) == (b"", b"")
     assert await program.exit_code() == 0
@@ -228,7 +230,7 @@ async def execute_and_leave(dockerd: Dockerd, box: str) -> StreamSession:
 
 
 @pytest.mark.parametrize("size", [None, TerminalSize(80, 24)], ids=["plain", "terminal"])
-async def test_who_is_cancelled_while_it_starts_leaves_no_program(
+async def test_exec_cancelled_during_start_leaves_no_program(
     dockerd: Dockerd, box: str, size: TerminalSize | None
 ) -> None:
     for number in range(12):
@@ -244,7 +246,7 @@ async def test_who_is_cancelled_while_it_starts_leaves_no_program(
     assert not programs(dockerd, box)
 
 
-async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
+async def test_exec_program_with_an_unknown_start_is_ended(
     dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object, **__: object) -> None:
@@ -266,7 +268,7 @@ async def test_a_program_whose_beginning_is_not_learnt_of_is_ended(
     assert not programs(dockerd, box)
 
 
-async def test_who_is_cancelled_while_it_leaves_leaves_all_the_same(dockerd: Dockerd, box: str) -> None:
+async def test_exec_cancelled_during_close_is_still_closed(dockerd: Dockerd, box: str) -> None:
     program = await execute(dockerd, box, "sleep", "1000")
     leaving = asyncio.create_task(program.detach())
     await asyncio.sleep(0)
@@ -277,7 +279,7 @@ async def test_who_is_cancelled_while_it_leaves_leaves_all_the_same(dockerd: Doc
     assert not programs(dockerd, box)
 
 
-async def test_a_container_that_dies_ends_its_programs(dockerd: Dockerd) -> None:
+async def test_exec_programs_end_with_their_container(dockerd: Dockerd) -> None:
     container = start(dockerd)
     async with await execute(dockerd, container, "sh", "-c", "echo; sleep 1000") as program:
         output = program.output()
@@ -287,7 +289,7 @@ async def test_a_container_that_dies_ends_its_programs(dockerd: Dockerd) -> None
         assert await program.exit_code() == 137
 
 
-async def test_a_container_that_is_removed_takes_the_exit_code_with_it(dockerd: Dockerd) -> None:
+async def test_exec_exit_code_is_unknown_when_the_container_is_removed(dockerd: Dockerd) -> None:
     container = start(dockerd)
     async with await execute(dockerd, container, "sh", "-c", "echo; sleep 1000") as program:
         output = program.output()
@@ -298,7 +300,7 @@ async def test_a_container_that_is_removed_takes_the_exit_code_with_it(dockerd: 
             await program.exit_code()
 
 
-async def test_what_does_not_run_and_what_is_not_there_is_told(dockerd: Dockerd, box: str, tmp_path: Path) -> None:
+async def test_exec_in_a_stopped_or_missing_container_reports_it(dockerd: Dockerd, box: str, tmp_path: Path) -> None:
     ended = start(dockerd, "true")
     run_docker(dockerd, "wait", ended)
     for container, kind in ((ended, Refused), ("nobody", Gone)):
@@ -314,7 +316,7 @@ async def test_what_does_not_run_and_what_is_not_there_is_told(dockerd: Dockerd,
             await act
 
 
-async def test_who_attaches_hears_and_talks_and_leaves_the_container_alone(dockerd: Dockerd) -> None:
+async def test_attach_reads_and_writes_and_keeps_the_container_running(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "while read line; do echo $line; echo $line >&2; done", flags=("-i",))
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
         await process.write_stdin(b"hello\n")
@@ -329,7 +331,7 @@ async def test_who_attaches_hears_and_talks_and_leaves_the_container_alone(docke
     assert run_docker(dockerd, "inspect", "-f", "{{.State.Running}}", container) == "true\n"
 
 
-async def test_the_input_of_a_container_ends_with_who_was_to_give_it(dockerd: Dockerd) -> None:
+async def test_stdin_once_ends_with_the_first_attached_client(dockerd: Dockerd) -> None:
     # Docker's command line makes no container with StdinOnce that it does not attach to.
     client = dockerd.client()
     config = client.create_container_config(images.TOOLBOX, ["sort"], stdin_open=True, network_disabled=True)
@@ -343,7 +345,7 @@ async def test_the_input_of_a_container_ends_with_who_was_to_give_it(dockerd: Do
         assert await process.exit_code() == 0
 
 
-async def test_a_container_without_input_hears_nothing(dockerd: Dockerd) -> None:
+async def test_attach_to_a_container_without_stdin_passes_no_input(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "while :; do echo; sleep 0.1; done")
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
         for _ in range(64):
@@ -352,7 +354,7 @@ async def test_a_container_without_input_hears_nothing(dockerd: Dockerd) -> None
         assert await anext(process.output()) == (1, b"\n")
 
 
-async def test_the_terminal_of_a_container_gets_its_size(dockerd: Dockerd) -> None:
+async def test_attached_terminal_is_resized(dockerd: Dockerd) -> None:
     container = start(dockerd, "sh", "-c", "while read line; do stty size; done", flags=("-it",))
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=False) as process:
         await process.resize(TerminalSize(width=99, height=33))
@@ -388,7 +390,7 @@ def mortal() -> Iterator[tuple[Dockerd, subprocess.Popen[bytes]]]:
         shutil.rmtree(daemon.root)
 
 
-async def test_docker_that_is_killed_is_told_of_and_not_waited_for(
+async def test_killed_docker_is_reported_at_once(
     mortal: tuple[Dockerd, subprocess.Popen[bytes]],
 ) -> None:
     daemon, running = mortal
@@ -426,7 +428,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_else(
+async def test_exec_programs_of_a_killed_agent_are_ended_by_the_next(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.5)
@@ -456,7 +458,7 @@ async def test_what_a_killed_agent_left_behind_is_ended_by_the_next_and_nothing_
         run_docker(dockerd, "rm", "--force", box)
 
 
-async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
+async def test_records_of_ended_or_unstarted_exec_programs_are_removed(
     dockerd: Dockerd, box: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(docker_exec, "RESPONSE_TIMEOUT_SECONDS", 0.1)
@@ -469,7 +471,7 @@ async def test_what_was_noted_and_is_no_longer_or_never_began_is_crossed_off(
     assert ExecJournal(tmp_path).unfinished == ()
 
 
-async def test_without_docker_nothing_is_crossed_off_and_it_is_asked_again(
+async def test_exec_records_are_kept_while_docker_is_unreachable(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(docker_exec, "RETRY_SECONDS", 0.01)
@@ -495,7 +497,7 @@ def spawned(*command: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-async def test_a_process_of_another_container_is_never_touched() -> None:
+async def test_process_of_another_container_is_never_signalled() -> None:
     with spawned("sleep", "1000") as other:
         await process.hang_up(other.pid, "0123456789abcdef", 0.1)
         assert other.poll() is None
@@ -505,7 +507,7 @@ async def test_a_process_of_another_container_is_never_touched() -> None:
 
 
 @pytest.mark.parametrize(("later", "ended"), [(0.0, True), (-100.0, False), (100.0, False)])
-async def test_a_program_that_docker_gave_up_is_ended_and_another_of_its_number_is_not(
+async def test_exec_program_given_up_by_docker_is_ended_and_a_reused_pid_is_not(
     later: float, ended: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Docker says 126 of a program whose words nobody took, and it runs."""
@@ -531,7 +533,7 @@ child.wait()
 """
 
 
-async def test_of_a_process_that_leads_no_group_only_it_is_ended() -> None:
+async def test_process_that_leads_no_group_is_ended_alone() -> None:
     with spawned(sys.executable, "-c", CHILD) as leader:
         assert leader.stdout is not None
         await process.hang_up(int(leader.stdout.readline()), "", DEADLINE_SECONDS)

@@ -86,7 +86,7 @@ async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace:
     return found
 
 
-async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: Client) -> None:
+async def test_repeated_events_are_counted_in_one_event(admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
     recorder.pod_event(POD, "BackOff", "waits", "main")
     recorder.pod_event(POD, "BackOff", "waits", "main")
@@ -103,7 +103,7 @@ async def test_repeats_become_one_event_whenever_they_come(admin: Client, node: 
     )
 
 
-async def test_an_event_that_somebody_deleted_is_told_anew(admin: Client, node: Client) -> None:
+async def test_deleted_event_is_created_again(admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         recorder.pod_event(POD, "Killing", "stops", "main")
@@ -114,9 +114,7 @@ async def test_an_event_that_somebody_deleted_is_told_anew(admin: Client, node: 
     assert (second.count, second.metadata.uid != first.metadata.uid) == (2, True)
 
 
-async def test_events_wait_for_a_master_that_is_away_and_the_newest_come_through(
-    server: ApiServer, admin: Client, node: Client
-) -> None:
+async def test_newest_events_are_sent_once_the_master_returns(server: ApiServer, admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
     server.stop()
     async with running(recorder):
@@ -131,7 +129,7 @@ async def test_events_wait_for_a_master_that_is_away_and_the_newest_come_through
     assert {"p-5", f"p-{MAX_PENDING + 4}"} <= names
 
 
-async def test_what_the_master_does_not_want_holds_nothing_up(admin: Client, node: Client) -> None:
+async def test_rejected_event_delays_no_other(admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         lost = replace(POD, metadata=replace(POD.metadata, namespace="nowhere", uid="u-2"))
@@ -140,7 +138,7 @@ async def test_what_the_master_does_not_want_holds_nothing_up(admin: Client, nod
         await events(admin, lambda found: [one.reason for one in found] == ["Started"])
 
 
-async def test_one_object_does_not_flood_the_master(admin: Client, node: Client) -> None:
+async def test_events_of_one_object_are_rate_limited(admin: Client, node: Client) -> None:
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         for number in range(100):

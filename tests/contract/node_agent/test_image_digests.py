@@ -41,7 +41,7 @@ async def registry(blobs: dict[str, bytes], manifest: bytes) -> AsyncIterator[st
         await runner.cleanup()
 
 
-async def test_the_image_of_a_container_is_named_as_it_can_be_pulled(dockerd: Dockerd) -> None:
+async def test_container_image_id_is_a_pullable_digest(dockerd: Dockerd) -> None:
     blobs, manifest = packed(dockerd, images.TOOLBOX)
     driver = DockerClient(str(dockerd.socket), LogLimits(20_000, 2))
     network = await running_sandbox(driver, "uid-digest")

@@ -94,7 +94,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_pull_without_progress_is_given_up_and_another_gets_its_turn(dockerd: Dockerd) -> None:
+async def test_image_pull_without_progress_is_cancelled_and_the_next_starts(dockerd: Dockerd) -> None:
     async with serving(dockerd) as desk:
         real = driver(dockerd, PullLimits(progress_seconds=0.5))
         desk.manifests.set()
@@ -108,7 +108,7 @@ async def test_a_pull_without_progress_is_given_up_and_another_gets_its_turn(doc
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_so_many_pulls_run_at_once(dockerd: Dockerd, at_once: int) -> None:
+async def test_parallel_image_pulls_are_limited(dockerd: Dockerd, at_once: int) -> None:
     async with serving(dockerd) as desk:
         real = driver(dockerd, PullLimits(at_once))
         pulls = [asyncio.create_task(real.pull(f"{desk.address}/at-once-{number}:1")) for number in range(3)]
@@ -120,7 +120,7 @@ async def test_so_many_pulls_run_at_once(dockerd: Dockerd, at_once: int) -> None
         real.close()
 
 
-async def test_a_registry_in_trouble_is_told_from_one_that_refuses(dockerd: Dockerd) -> None:
+async def test_failing_registry_is_distinguished_from_a_rejecting_one(dockerd: Dockerd) -> None:
     async with serving(dockerd) as desk:
         real = driver(dockerd, PullLimits())
         desk.manifests.set()
@@ -130,7 +130,7 @@ async def test_a_registry_in_trouble_is_told_from_one_that_refuses(dockerd: Dock
         real.close()
 
 
-async def test_a_pull_that_nobody_wants_any_more_leaves_its_turn_to_others(dockerd: Dockerd) -> None:
+async def test_cancelled_image_pull_frees_its_slot(dockerd: Dockerd) -> None:
     async with serving(dockerd) as desk:
         real = driver(dockerd, PullLimits())
         unwanted = asyncio.create_task(real.pull(f"{desk.address}/unwanted:1"))

@@ -96,14 +96,14 @@ async def asked(session: aiohttp.ClientSession, path: str, token: str = "", meth
         return answer.status, await answer.text()
 
 
-async def test_nobody_gets_in_without_a_name(agent: Agent) -> None:
+async def test_kubelet_api_rejects_anonymous_requests(agent: Agent) -> None:
     async with agent.called_by("") as session:
         for path in (*PATHS, "/nowhere"):
             assert await asked(session, path) == (401, "Unauthorized")
         assert await asked(session, "/pods", token="made.up.token") == (401, "Unauthorized")
 
 
-async def test_the_api_servers_own_certificate_opens_everything_also_while_it_is_away(
+async def test_kubelet_api_accepts_the_masters_certificate_even_while_the_master_is_down(
     agent: Agent, server: ApiServer
 ) -> None:
     async with agent.called_by("kube-apiserver-kubelet-client", "system:masters") as session:
@@ -122,7 +122,7 @@ async def test_the_api_servers_own_certificate_opens_everything_also_while_it_is
             server.start()
 
 
-async def test_rights_are_those_on_parts_of_the_node(agent: Agent, door: UntypedClient) -> None:
+async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, door: UntypedClient) -> None:
     await door.make(READER, name="figures", rules=[{"apiGroups": [""], "resources": ["nodes/stats"], "verbs": ["get"]}])
     await door.make(READER, name="lists", rules=[{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}])
     await door.make(
@@ -148,7 +148,7 @@ async def test_rights_are_those_on_parts_of_the_node(agent: Agent, door: Untyped
         assert await asked(session, "/pods") == (403, words)
 
 
-async def test_answers_are_kept_for_a_while(agent: Agent, door: UntypedClient) -> None:
+async def test_kubelet_api_caches_authorization_answers(agent: Agent, door: UntypedClient) -> None:
     await door.make(READER, name="mighty", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["*"]}])
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mighty"}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "max"}
@@ -164,7 +164,7 @@ async def test_answers_are_kept_for_a_while(agent: Agent, door: UntypedClient) -
         assert (await asked(session, "/pods"))[0] == 403
 
 
-async def test_a_token_is_its_account_as_long_as_it_is_good(agent: Agent, door: UntypedClient) -> None:
+async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, door: UntypedClient) -> None:
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     await door.make(accounts, name="robot")
     answer = await door.ask("POST", f"{accounts}/robot/token", {"spec": {}})
@@ -181,7 +181,7 @@ async def test_a_token_is_its_account_as_long_as_it_is_good(agent: Agent, door: 
         assert await asked(session, "/pods", token) == (401, "Unauthorized")
 
 
-async def test_a_certificate_of_another_authority_ends_the_connection(agent: Agent, tmp_path: Path) -> None:
+async def test_kubelet_api_closes_connections_with_a_foreign_certificate(agent: Agent, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = pki.authority(tmp_path / "other", datetime.datetime.now(datetime.UTC))
     stranger = Agent(agent.url, other, tmp_path / "other", agent.clock)
@@ -195,7 +195,7 @@ async def test_a_certificate_of_another_authority_ends_the_connection(agent: Age
             await asked(session, "/pods")
 
 
-def test_an_authority_is_a_certificate_or_there_is_none() -> None:
+def test_kubelet_api_requests_no_certificate_without_a_ca_and_rejects_an_invalid_ca() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     assert require_client_certificates(b"", context).verify_mode is ssl.CERT_NONE
     with pytest.raises(Refused, match="no certificate in PEM"):

@@ -60,7 +60,7 @@ def namespaces() -> set[str]:
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-async def test_a_server_on_either_loopback_is_reached(
+async def test_server_on_ipv4_or_ipv6_loopback_is_reached(
     pod: str, inhabitant: int, family: socket.AddressFamily, address: str
 ) -> None:
     before = sockets()
@@ -76,7 +76,7 @@ async def test_a_server_on_either_loopback_is_reached(
     await until(lambda: sockets() <= before, "no socket is left")
 
 
-async def test_of_two_servers_that_of_ipv4_is_reached(pod: str, inhabitant: int) -> None:
+async def test_ipv4_loopback_is_preferred(pod: str, inhabitant: int) -> None:
     with listening(pod, socket.AF_INET, "127.0.0.1") as first:
         port = first.getsockname()[1]
         with listening(pod, socket.AF_INET6, "::1", port) as second:
@@ -88,7 +88,7 @@ async def test_of_two_servers_that_of_ipv4_is_reached(pod: str, inhabitant: int)
                 second.accept()
 
 
-async def test_where_nobody_listens_the_words_are_those_of_the_reference(inhabitant: int) -> None:
+async def test_refused_connection_has_the_reference_message(inhabitant: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as outside:
         port = outside.getsockname()[1]
         with pytest.raises(Refused) as caught:
@@ -100,15 +100,13 @@ async def test_where_nobody_listens_the_words_are_those_of_the_reference(inhabit
     )
 
 
-async def test_without_ipv6_the_words_say_so(pod: str, inhabitant: int) -> None:
+async def test_refused_connection_without_ipv6_has_the_reference_message(pod: str, inhabitant: int) -> None:
     run("ip", "netns", "exec", Path(pod).name, "sysctl", "-qw", "net.ipv6.conf.lo.disable_ipv6=1")
     with pytest.raises(Refused, match=r"IPv6 dial tcp6 \[::1\]:9: connect: cannot assign requested address$"):
         await dial_in_namespace(inhabitant, 9)
 
 
-async def test_a_server_that_does_not_answer_is_not_waited_for(
-    pod: str, inhabitant: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unresponsive_server_times_out(pod: str, inhabitant: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dial, "CONNECT_SECONDS", 0.2)
     with listening(pod, socket.AF_INET, "127.0.0.1") as server:
         server.listen(0)
@@ -132,12 +130,12 @@ def nobody() -> int:
     return process.pid
 
 
-async def test_a_process_that_is_gone_takes_its_namespace_along(nobody: int) -> None:
+async def test_dial_to_an_ended_process_fails(nobody: int) -> None:
     with pytest.raises(Gone, match=f"/proc/{nobody}/ns/net: No such file or directory; the sandbox is gone"):
         await dial_in_namespace(nobody, 80)
 
 
-async def test_no_thread_stays_there_and_nothing_else_does(pod: str, inhabitant: int) -> None:
+async def test_dial_leaves_no_thread_in_the_namespace(pod: str, inhabitant: int) -> None:
     before, threads = sockets(), threading.active_count()
     with listening(pod, socket.AF_INET, "127.0.0.1") as server:
         server.listen(200)

@@ -106,7 +106,7 @@ def ready(node: Node) -> str:
     return next(row.status for row in node.status.conditions if row.type == "Ready")
 
 
-async def test_a_host_registers_and_writes_only_what_has_changed(world: World) -> None:
+async def test_node_registers_and_writes_only_changes(world: World) -> None:
     node_object = world.registered_node()
     async with running(node_object.informer.run()):
         await node_object.update(HOST_FACTS, NodeHealth("starting"), now())
@@ -124,7 +124,7 @@ async def test_a_host_registers_and_writes_only_what_has_changed(world: World) -
     assert [reason for reason, _ in world.events] == [*begun, "NodeReady", "NodeHasDiskPressure"]
 
 
-async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(world: World) -> None:
+async def test_node_status_keeps_foreign_fields_and_corrects_own_ones(world: World) -> None:
     node_object = world.registered_node()
     async with running(node_object.informer.run()):
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
@@ -143,7 +143,7 @@ async def test_what_others_say_of_the_node_stays_and_what_is_ours_is_put_right(w
         assert THEIRS in (await world.shown()).status.conditions
 
 
-async def test_an_agent_that_starts_again_finds_its_node_and_tells_of_a_reboot(world: World) -> None:
+async def test_restarted_agent_finds_its_node_and_reports_a_reboot(world: World) -> None:
     await world.registered_node().update(HOST_FACTS, NodeHealth(""), now())
     before = await world.shown()
     await world.admin.patch(Node, "n1", "", {"metadata": {"labels": {"kubernetes.io/arch": "vax", "disk": "ssd"}}})
@@ -156,7 +156,7 @@ async def test_an_agent_that_starts_again_finds_its_node_and_tells_of_a_reboot(w
     assert ("Rebooted", "Node n1 has been rebooted, boot id: b2") in world.events
 
 
-async def test_a_node_that_was_deleted_registers_again(world: World) -> None:
+async def test_deleted_node_registers_again(world: World) -> None:
     node_object = world.registered_node()
     async with running(node_object.informer.run()):
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
@@ -172,7 +172,7 @@ async def _holds(value: bool) -> bool:
     return value
 
 
-async def test_a_node_lives_as_long_as_it_renews_its_lease(world: World) -> None:
+async def test_node_is_ready_while_it_renews_its_lease(world: World) -> None:
     node_object = world.registered_node()
     lease_controller = LeaseController(world.node, SELF, node_object, 0.2)
     async with running(node_object.informer.run()):

@@ -116,7 +116,7 @@ async def running(writer: StatusManager) -> AsyncIterator[None]:
             await task
 
 
-async def test_only_what_is_ours_is_written_and_what_is_over_goes(world: World) -> None:
+async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(world: World) -> None:
     pod = await world.make()
     gated = replace(pod, status=replace(pod.status, conditions=(GATE,), nominated_node_name="n9"))
     await world.admin.update_status(gated)
@@ -133,7 +133,7 @@ async def test_only_what_is_ours_is_written_and_what_is_over_goes(world: World) 
     )
 
 
-async def test_what_somebody_else_wrote_over_it_is_put_right(world: World) -> None:
+async def test_overwritten_pod_status_is_corrected(world: World) -> None:
     pod = await world.make()
     writer = world.writer()
     async with running(writer):
@@ -147,7 +147,7 @@ async def test_what_somebody_else_wrote_over_it_is_put_right(world: World) -> No
         await world.until(lambda found: found is not None and found.status.phase == "Running")
 
 
-async def test_a_status_that_stands_is_not_written_again(world: World) -> None:
+async def test_unchanged_pod_status_is_not_written_again(world: World) -> None:
     pod = await world.make()
     await world.admin.update_status(replace(pod, status=replace(pod.status, conditions=(GATE,))))
     writer = world.writer()
@@ -164,7 +164,7 @@ async def test_a_status_that_stands_is_not_written_again(world: World) -> None:
     assert await world.pod() == found
 
 
-async def test_the_last_status_is_written_before_the_pod_is_deleted(world: World) -> None:
+async def test_final_pod_status_is_written_before_deletion(world: World) -> None:
     pod = await world.make()
     watch = world.admin.watch(Pod, pod.metadata.resource_version)
     await world.admin.delete(Pod, "web", "default", grace_seconds=30)
@@ -184,7 +184,7 @@ async def _until_deleted(watch: AsyncIterator[Event[Pod]]) -> AsyncIterator[Even
             return
 
 
-async def test_a_master_that_is_away_gets_the_newest_status_and_the_deletion_later(world: World) -> None:
+async def test_newest_status_and_deletion_are_sent_once_the_master_returns(world: World) -> None:
     pod = await world.make()
     await world.admin.delete(Pod, "web", "default", grace_seconds=30)
     world.server.stop()
@@ -200,7 +200,7 @@ async def test_a_master_that_is_away_gets_the_newest_status_and_the_deletion_lat
         await world.until(lambda found: found is None)
 
 
-async def test_a_pod_whose_status_cannot_be_written_is_not_deleted(world: World) -> None:
+async def test_pod_is_not_deleted_while_its_status_cannot_be_written(world: World) -> None:
     pod = await world.make()
     await world.admin.delete(Pod, "web", "default", grace_seconds=30)
     writer = world.writer()
@@ -216,7 +216,7 @@ async def test_a_pod_whose_status_cannot_be_written_is_not_deleted(world: World)
         await world.until(lambda found: found is None)
 
 
-async def test_another_pod_of_that_name_is_left_alone(world: World) -> None:
+async def test_another_pod_of_the_same_name_is_not_changed(world: World) -> None:
     pod = await world.make()
     await world.admin.delete(Pod, "web", "default", grace_seconds=0)
     successor = await world.make()

@@ -31,7 +31,7 @@ def part(pod_dir: Path, path: str, *, may_make: bool = True) -> SubPath:
     return SubPath(str(pod_dir / "volume"), path, str(pod_dir / "volume-subpaths" / "v" / "main" / "0"), may_make)
 
 
-def test_a_directory_is_made_with_the_mode_of_its_volume(pod_dir: Path) -> None:
+def test_sub_path_directory_is_created_with_its_volumes_mode(pod_dir: Path) -> None:
     one = part(pod_dir, "a/b")
     before = os.umask(0o077)
     try:
@@ -45,7 +45,7 @@ def test_a_directory_is_made_with_the_mode_of_its_volume(pod_dir: Path) -> None:
     assert len(mounts.mount_points(pod_dir)) == 1
 
 
-def test_a_file_stays_what_it_was_until_its_container_is_made_anew(pod_dir: Path) -> None:
+def test_sub_path_file_stays_unchanged_until_the_container_is_replaced(pod_dir: Path) -> None:
     one = part(pod_dir, "key", may_make=False)
     atomic_writer.write_payload(pod_dir / "volume", {"key": File(b"1", 0o644)})
     mount_sub_paths((one,))
@@ -56,14 +56,14 @@ def test_a_file_stays_what_it_was_until_its_container_is_made_anew(pod_dir: Path
     assert len(mounts.mount_points(pod_dir)) == 1
 
 
-def test_what_is_not_in_a_volume_of_files_is_refused(pod_dir: Path) -> None:
+def test_missing_sub_path_in_a_file_volume_is_rejected(pod_dir: Path) -> None:
     with pytest.raises(Refused, match="subPath 'none': No such file"):
         mount_sub_paths((part(pod_dir, "none", may_make=False),))
     assert not (pod_dir / "volume" / "none").exists()
 
 
 @pytest.mark.parametrize("path", ["out", "out/etc", "up/outside", "deep/../../outside"])
-def test_no_link_leads_out_of_the_volume(pod_dir: Path, path: str) -> None:
+def test_sub_path_symlink_cannot_leave_the_volume(pod_dir: Path, path: str) -> None:
     (pod_dir / "volume" / "out").symlink_to("/")
     (pod_dir / "volume" / "up").symlink_to("..")
     (pod_dir / "volume" / "deep").mkdir()
@@ -73,7 +73,7 @@ def test_no_link_leads_out_of_the_volume(pod_dir: Path, path: str) -> None:
     assert mounts.mount_points(pod_dir) == []
 
 
-def test_a_link_within_the_volume_is_followed(pod_dir: Path) -> None:
+def test_sub_path_symlink_within_the_volume_is_followed(pod_dir: Path) -> None:
     (pod_dir / "volume" / "real").mkdir()
     (pod_dir / "volume" / "link").symlink_to("real")
     one = part(pod_dir, "link")
@@ -81,7 +81,7 @@ def test_a_link_within_the_volume_is_followed(pod_dir: Path) -> None:
     assert os.path.samefile(one.target, pod_dir / "volume" / "real")
 
 
-def test_a_link_put_in_the_way_meanwhile_is_not_followed(pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sub_path_symlink_created_meanwhile_is_not_followed(pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = pod_dir / "volume" / "a"
     place.mkdir()
     resolve = Path.resolve

@@ -76,7 +76,7 @@ async def administrator(server: ApiServer) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
+async def test_machine_joins_by_bootstrap_token_and_keeps_its_certificate(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     here = await place(tmp_path, administrator, server, "joins")
@@ -99,7 +99,7 @@ async def test_a_machine_joins_by_a_token_and_keeps_its_certificate(
             await node.create(Node(metadata=ObjectMeta(name="another"), status=NodeStatus()))
 
 
-async def test_a_token_that_is_over_or_wrong_is_nobody(
+async def test_expired_or_wrong_bootstrap_token_is_rejected(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     config = Kubeconfig.load(server.kubeconfig)
@@ -112,7 +112,7 @@ async def test_a_token_that_is_over_or_wrong_is_nobody(
         assert refused.value.status.code == 401
 
 
-async def test_a_token_may_ask_for_certificates_and_for_nothing_else(
+async def test_bootstrap_token_may_only_request_certificates(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     (tmp_path / "b").write_text(await bootstrap_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), HOUR))
@@ -123,7 +123,7 @@ async def test_a_token_may_ask_for_certificates_and_for_nothing_else(
                 await client.list(kind)
 
 
-async def test_an_agent_that_starts_again_finds_its_request(
+async def test_restarted_agent_finds_its_signing_request(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     """Of a signer for whom nothing is approved by itself."""
@@ -153,7 +153,7 @@ async def _asked_of(client: Client, signer: str) -> tuple[CertificateSigningRequ
     return tuple(found.items)
 
 
-async def test_who_is_denied_is_told_so_and_asks_again_when_the_request_is_gone(
+async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_gone(
     server: ApiServer, administrator: Client, tmp_path: Path, door: UntypedClient
 ) -> None:
     what = CertificateSpec("example.org/strict", CLIENT_USAGES, Subject("x"))
@@ -176,7 +176,7 @@ async def test_who_is_denied_is_told_so_and_asks_again_when_the_request_is_gone(
         again.cancel()
 
 
-async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
+async def test_node_renews_its_certificate_and_its_client_uses_it(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     here = await place(tmp_path, administrator, server, "renews")
@@ -202,7 +202,7 @@ async def test_a_node_renews_its_certificate_and_its_client_takes_it_up(
         await watching.aclose()
 
 
-async def test_the_certificate_of_a_nodes_server_names_that_node_alone(
+async def test_serving_certificate_names_only_its_node(
     server: ApiServer, administrator: Client, tmp_path: Path, door: UntypedClient
 ) -> None:
     """What names its address waits: it is not the one by which the node speaks to the master."""
@@ -255,7 +255,7 @@ def _is_of(item: CertificateSigningRequest, node: str) -> bool:
     return item.spec.username == f"system:node:{node}"
 
 
-async def test_nobody_says_from_where_a_request_comes_but_the_server(
+async def test_requesters_address_is_set_by_the_server_only(
     server: ApiServer, administrator: Client, door: UntypedClient
 ) -> None:
     pem = base64.b64encode(keys.create_request(keys.generate_key(), Subject("dave"))).decode()
@@ -291,7 +291,7 @@ def context(config: Kubeconfig) -> ssl.SSLContext:
     return made
 
 
-async def test_a_token_gets_no_certificate_of_a_node_that_is_there(
+async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     """But one of a node of which nothing is heard: it was off for longer than its certificate held."""

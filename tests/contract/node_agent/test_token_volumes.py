@@ -49,7 +49,7 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_token_is_written_once_and_again_when_it_was_renewed(tmp_path: Path) -> None:
+async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: Path) -> None:
     host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), Issuer(), ObjectServer()
     place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), list[str]()
     server.put(ROOT)

@@ -46,7 +46,7 @@ def place(pod_dir: str, one: Volume) -> Path:
 
 
 @pytest.mark.parametrize("source", ["secret: {secretName: s}", "projected: {sources: []}"])
-def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source: str) -> None:
+def test_secret_volume_is_in_memory_and_removed_with_the_pod(pod_dir: str, source: str) -> None:
     one = volume(source)
     assert not setup.is_set_up(one, pod_dir)
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_secrets_are_in_memory_only_and_leave_with_the_pod(pod_dir: str, source:
     setup.remove_directory(Path(pod_dir))
 
 
-def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
+def test_volume_that_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
     one = volume("secret: {secretName: s}")
     setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
     with (place(pod_dir, one) / "key").open(), pytest.raises(NotReady, match="busy"):
@@ -71,7 +71,7 @@ def test_what_is_mounted_and_cannot_be_unmounted_is_not_deleted(pod_dir: str) ->
     assert not Path(pod_dir).exists()
 
 
-def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
+def test_config_map_volume_is_on_disk(pod_dir: str) -> None:
     one = volume("configMap: {name: c}")
     before = os.umask(0o077)
     try:
@@ -86,7 +86,7 @@ def test_a_config_map_is_on_the_disk(pod_dir: str) -> None:
 
 @pytest.mark.parametrize(("group", "mode"), [(None, 0o777), (2000, 0o2777)])
 @pytest.mark.parametrize("source", ["emptyDir: {}", "emptyDir: {medium: Memory, sizeLimit: 1Mi}"])
-def test_an_empty_directory_is_everybodys(pod_dir: str, source: str, group: int | None, mode: int) -> None:
+def test_empty_dir_is_writable_by_everyone(pod_dir: str, source: str, group: int | None, mode: int) -> None:
     one = volume(source)
     before = os.umask(0o077)
     try:
@@ -105,7 +105,7 @@ def test_an_empty_directory_is_everybodys(pod_dir: str, source: str, group: int 
     assert not Path(pod_dir).exists()
 
 
-def test_a_path_of_the_host_is_what_the_pod_says_it_is(pod_dir: str, tmp_path: Path) -> None:
+def test_host_path_volume_must_have_its_declared_type(pod_dir: str, tmp_path: Path) -> None:
     there = {"Directory": tmp_path, "File": tmp_path / "file", "CharDevice": Path("/dev/null")}
     there["File"].touch()
     for kind in ("Directory", "File", "Socket", "CharDevice", "BlockDevice"):
@@ -145,7 +145,7 @@ exec {mount} --bind {folder}/export "$target"
          "-t nfs -o ro,nolock,vers=4 [fd00::1]:/ TARGET"),
     ],
 )  # fmt: skip
-def test_nfs_is_mounted_once_and_its_files_stay(
+def test_nfs_volume_is_mounted_once_and_its_files_are_kept(
     tmp_path: Path, pod_dir: str, monkeypatch: pytest.MonkeyPatch, source: str, options: tuple[str, ...], command: str
 ) -> None:
     """There is no NFS client in the kernel here: the command that mounts is another, which keeps what it is asked."""
@@ -201,7 +201,7 @@ def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
     return [(name, stat.S_IMODE(one.st_mode), one.st_uid, one.st_gid) for name, one in stats]
 
 
-def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_path: Path) -> None:
+def test_agent_killed_at_any_file_operation_completes_setup_and_teardown(tmp_path: Path) -> None:
     whole = str(tmp_path / "whole")
     with INJECTOR.after(10_000):
         live_and_go(whole)
@@ -224,7 +224,7 @@ def test_an_agent_killed_anywhere_sets_up_and_forgets_as_if_it_had_lived(tmp_pat
         assert not Path(pod_dir).exists()
 
 
-def test_a_directory_is_shared_once_and_not_over_what_is_mounted_in_it(tmp_path: Path) -> None:
+def test_directory_is_made_shared_once_and_not_over_its_mounts(tmp_path: Path) -> None:
     pods, other = tmp_path / "pods", tmp_path / "other"
     pods.mkdir()
     mounts.make_shared(pods)

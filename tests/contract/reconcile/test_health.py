@@ -17,7 +17,7 @@ from tests.testbed.ports import free_port
         ("", "no look at the pods for 200s", (500, "no look at the pods for 200s"), (200, "ok\n")),
     ],
 )
-async def test_health_and_readiness_are_told_apart(
+async def test_health_and_readiness_are_separate_endpoints(
     unready: str, stuck: str, healthz: tuple[int, str], readyz: tuple[int, str]
 ) -> None:
     address = f"127.0.0.1:{free_port()}"

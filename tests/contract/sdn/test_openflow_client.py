@@ -167,9 +167,7 @@ def one_per_row(flows: list[Flow]) -> frozenset[Flow]:
 
 @given(st.lists(flows(), min_size=1, max_size=30).map(one_per_row))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_flow_that_can_be_written_reads_back_the_same(
-    lasting_switch: DummySwitch, written: frozenset[Flow]
-) -> None:
+def test_every_flow_is_read_back_as_written(lasting_switch: DummySwitch, written: frozenset[Flow]) -> None:
     lasting_switch.replace(written)
     assert lasting_switch.read() == written
     assert not lasting_switch.replace(written)
@@ -216,7 +214,7 @@ STRANGERS = (
 
 
 @pytest.mark.parametrize("table", [0, 30, 253])
-def test_whatever_others_wrote_is_read_and_taken_away(switch: DummySwitch, table: int) -> None:
+def test_foreign_flows_are_read_and_removed(switch: DummySwitch, table: int) -> None:
     switch.replace(ROWS)
     for stranger in STRANGERS:
         ofctl(switch, "add-flow", f"table={table},{stranger.replace('goto_table:50', 'goto_table:254')}")
@@ -228,21 +226,21 @@ def test_whatever_others_wrote_is_read_and_taken_away(switch: DummySwitch, table
     assert switch.read() == ROWS
 
 
-def test_a_row_that_others_changed_is_written_again(switch: DummySwitch) -> None:
+def test_flow_changed_by_others_is_rewritten(switch: DummySwitch) -> None:
     switch.replace(ROWS)
     ofctl(switch, "mod-flows", "table=30,ip,nw_dst=10.128.0.1,actions=output:99")
     assert switch.replace(ROWS) == DiffCount(1, 0)
     assert switch.read() == ROWS
 
 
-def test_a_row_with_other_actions_replaces_the_old_one(switch: DummySwitch) -> None:
+def test_flow_with_other_actions_replaces_the_old_one(switch: DummySwitch) -> None:
     switch.replace(ROWS)
     changed = ROWS - {row(3)} | {row(3, Output(7))}
     assert switch.replace(changed) == DiffCount(1, 0)
     assert switch.read() == changed
 
 
-def test_deleting_one_row_leaves_its_neighbours(switch: DummySwitch) -> None:
+def test_deleting_one_flow_keeps_its_neighbours(switch: DummySwitch) -> None:
     wide, narrow = f.ip(dst=IPv4Network("10.128.0.0/14")), f.ip(dst=IPv4Address("10.128.0.1"))
     rows = {Flow(30, priority, match, (Output(1),)) for priority in (5, 6) for match in (Match(), f.ip(), wide, narrow)}
     switch.replace(frozenset(rows))
@@ -257,7 +255,7 @@ def test_deleting_one_row_leaves_its_neighbours(switch: DummySwitch) -> None:
 IMPOSSIBLE = Flow(30, 7, f.ip(dst=IPv4Address("10.128.0.9")), (SetField(f.IN_PORT, 3), Output(0xFFFFFF00)))
 
 
-async def test_what_is_refused_is_named_and_tried_anew_next_time(switch: DummySwitch) -> None:
+async def test_rejected_flow_is_named_and_retried(switch: DummySwitch) -> None:
     async with connected(switch) as one:
         await one.replace(ROWS)
         for _ in range(2):
@@ -267,7 +265,7 @@ async def test_what_is_refused_is_named_and_tried_anew_next_time(switch: DummySw
         assert await one.driver.read() == ROWS | {row(21)}
 
 
-async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
+async def test_flow_rejected_at_commit_is_named(switch: DummySwitch) -> None:
     """A full table is noticed only when the bundle is carried out."""
     switch.vsctl(
         *("--", "--id=@t", "create", "flow_table", "flow_limit=20", "overflow_policy=refuse"),
@@ -284,7 +282,7 @@ async def test_a_refusal_at_commit_is_named_too(switch: DummySwitch) -> None:
 # Coming, going, and what others do meanwhile
 
 
-async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitch) -> None:
+async def test_flow_monitor_reports_foreign_changes_only(switch: DummySwitch) -> None:
     async with connected(switch) as one:
         before = one.changes
         await one.replace(ROWS)
@@ -296,7 +294,7 @@ async def test_changes_of_others_are_told_and_our_own_are_not(switch: DummySwitc
         assert await one.replace(ROWS) == DiffCount(2, 0)
 
 
-async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
+async def test_missing_switch_is_an_error(tmp_path: Path) -> None:
     async with watched(tmp_path / "br0.mgmt") as one:
         await one.until(lambda: "is not there" in one.driver.unreachable_reason)
         with pytest.raises(NotReady, match="is not there"):
@@ -305,7 +303,7 @@ async def test_without_a_switch_there_is_no_answer(tmp_path: Path) -> None:
             await one.driver.read()
 
 
-async def test_a_switch_that_comes_back_is_told_of_and_has_nothing(switch: DummySwitch) -> None:
+async def test_restarted_switch_is_reported_and_has_no_flows(switch: DummySwitch) -> None:
     async with connected(switch) as one:
         await one.replace(ROWS)
         switch.kill_vswitchd()
@@ -317,7 +315,7 @@ async def test_a_switch_that_comes_back_is_told_of_and_has_nothing(switch: Dummy
         assert await one.replace(ROWS) == DiffCount(len(ROWS), 0)
 
 
-async def test_a_bridge_that_was_made_anew_is_found(switch: DummySwitch) -> None:
+async def test_recreated_bridge_is_found(switch: DummySwitch) -> None:
     async with connected(switch) as one:
         await one.replace(ROWS)
         switch.vsctl("del-br", "br0")
@@ -328,7 +326,7 @@ async def test_a_bridge_that_was_made_anew_is_found(switch: DummySwitch) -> None
         assert await one.driver.read() == ROWS
 
 
-async def test_a_bridge_that_speaks_other_versions_is_named(switch: DummySwitch) -> None:
+async def test_bridge_with_other_openflow_versions_is_reported(switch: DummySwitch) -> None:
     switch.vsctl("set", "bridge", "br0", "protocols=OpenFlow10,OpenFlow13")
     async with watched(switch.rundir / "br0.mgmt") as one:
         await one.until(lambda: "1.4" in one.driver.unreachable_reason)
@@ -357,7 +355,7 @@ async def impostor(socket: Path, answer: Answer) -> AsyncIterator[None]:
         server.close()
 
 
-async def test_a_switch_that_hangs_up_is_asked_again_at_once(tmp_path: Path) -> None:
+async def test_closed_switch_connection_is_reopened_at_once(tmp_path: Path) -> None:
     calls = 0
 
     async def hang_up(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
@@ -372,7 +370,7 @@ async def test_a_switch_that_hangs_up_is_asked_again_at_once(tmp_path: Path) -> 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nonsense_is_survived(tmp_path_factory: pytest.TempPathFactory, nonsense: bytes) -> None:
+def test_malformed_messages_do_not_crash_the_client(tmp_path_factory: pytest.TempPathFactory, nonsense: bytes) -> None:
     folder = tmp_path_factory.mktemp("nonsense")
 
     async def talk() -> None:

@@ -40,7 +40,7 @@ def _check_rows(rows: list[LogRow], compacted: int) -> None:
     assert [row.revision for row in rows[len(old) :]] == list(range(compacted + 1, rows[-1].revision + 1))
 
 
-async def test_a_store_killed_while_it_forgets(tmp_path: Path) -> None:
+async def test_store_killed_while_compacting_keeps_acknowledged_writes(tmp_path: Path) -> None:
     path, newest, forgotten = tmp_path / "store.db", 0, 0
     for _ in range(KILLS):
         told = _life(path)

@@ -58,7 +58,7 @@ def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
     return [(event.type, event.record.key.name, event.record.revision) for event in events]
 
 
-async def test_a_write_gets_the_next_revision_and_is_read_back(store: Storage) -> None:
+async def test_write_gets_the_next_revision_and_is_read_back(store: Storage) -> None:
     (one,) = await store.write(Put(ns("a", x="1")))
     (two,) = await store.write(Put(ns("b")))
     assert (one.metadata.resource_version, two.metadata.resource_version) == ("1", "2")
@@ -69,13 +69,13 @@ async def test_a_write_gets_the_next_revision_and_is_read_back(store: Storage) -
     assert store.revision == 2
 
 
-async def test_a_list_is_sorted_and_knows_namespaces(store: Storage) -> None:
+async def test_list_is_sorted_and_filters_by_namespace(store: Storage) -> None:
     await store.write(*(Put(ns(name)) for name in "cab"))
     assert names(store.list("Namespace")) == ["a", "b", "c"]
     assert names(store.list("Node")) == []
 
 
-async def test_compare_and_swap(store: Storage) -> None:
+async def test_write_with_an_outdated_revision_conflicts(store: Storage) -> None:
     await store.write(Put(ns("a"), expect=0))
     with pytest.raises(Conflict):
         await store.write(Put(ns("a"), expect=0))
@@ -91,7 +91,7 @@ async def test_compare_and_swap(store: Storage) -> None:
     assert store.revision == 3
 
 
-async def test_all_changes_of_a_write_or_none(store: Storage) -> None:
+async def test_write_applies_all_changes_or_none(store: Storage) -> None:
     with pytest.raises(Conflict):
         await store.write(Put(ns("a")), Put(ns("b"), expect=5))
     assert store.list("Namespace") == []
@@ -102,7 +102,7 @@ async def test_all_changes_of_a_write_or_none(store: Storage) -> None:
         await store.write(Put(ns("c")), Put(ns("c"), expect=0))
 
 
-async def test_readers_see_a_write_only_when_it_is_on_disk(store: Storage) -> None:
+async def test_write_is_visible_only_when_durable(store: Storage) -> None:
     writing = asyncio.create_task(store.write(Put(ns("a"))))
     await asyncio.sleep(0)
     assert store.get(key("a")) is None
@@ -115,7 +115,7 @@ async def test_readers_see_a_write_only_when_it_is_on_disk(store: Storage) -> No
     await writing
 
 
-async def test_writers_that_read_the_latest_never_conflict(store: Storage) -> None:
+async def test_writers_that_read_the_latest_revision_never_conflict(store: Storage) -> None:
     await store.write(Put(ns("a", n="0")))
 
     async def count() -> None:
@@ -130,7 +130,7 @@ async def test_writers_that_read_the_latest_never_conflict(store: Storage) -> No
     assert record.object.metadata.labels["n"] == "50"
 
 
-async def test_watches_are_told_in_order_and_can_end(store: Storage) -> None:
+async def test_watch_delivers_changes_in_order_and_can_be_closed(store: Storage) -> None:
     events: list[WatchEvent] = []
     end = store.watch("Namespace", events.append)
     await store.write(Put(ns("a")))
@@ -144,7 +144,7 @@ async def test_watches_are_told_in_order_and_can_end(store: Storage) -> None:
     assert len(events) == 3
 
 
-async def test_history_and_the_state_at_a_revision(store: Storage) -> None:
+async def test_history_and_past_state_are_read_by_revision(store: Storage) -> None:
     await store.write(Put(ns("a")), Put(ns("b")))
     await store.write(Put(ns("a", x="1")))
     await store.write(Delete(ns("b")), Put(ns("c")))
@@ -156,12 +156,12 @@ async def test_history_and_the_state_at_a_revision(store: Storage) -> None:
     assert store.list_at("Namespace", "", 0) == []
 
 
-async def test_a_revision_that_was_not_given_yet_is_expired_too(store: Storage) -> None:
+async def test_future_revision_is_reported_as_expired(store: Storage) -> None:
     with pytest.raises(Compacted):
         store.events_since("Namespace", 1)
 
 
-async def test_everything_is_there_after_opening_again(opener: Opener, tmp_path: Path) -> None:
+async def test_reopened_store_has_every_object(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     await store.write(Put(ns("a")), Put(ns("b")))
     await store.write(Put(ns("a", x="1")), Delete(ns("b")))
@@ -177,7 +177,7 @@ async def test_everything_is_there_after_opening_again(opener: Opener, tmp_path:
     await store.close()
 
 
-async def test_a_closed_store_takes_nothing(opener: Opener, tmp_path: Path) -> None:
+async def test_closed_store_rejects_writes(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     writing = asyncio.create_task(store.write(Put(ns("a"))))
     await asyncio.sleep(0)
@@ -191,7 +191,7 @@ async def test_a_closed_store_takes_nothing(opener: Opener, tmp_path: Path) -> N
     await store.close()
 
 
-async def test_what_is_compacted_is_forgotten_for_good(opener: Opener, tmp_path: Path) -> None:
+async def test_compacted_history_is_gone_for_good(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     await store.write(Put(ns("old")), Put(ns("gone")), Delete(ns("gone")))
     for number in range(5):
@@ -210,7 +210,7 @@ async def test_what_is_compacted_is_forgotten_for_good(opener: Opener, tmp_path:
     await store.close()
 
 
-async def test_the_count_of_revisions_survives_compaction_of_everything(opener: Opener, tmp_path: Path) -> None:
+async def test_revision_counter_survives_full_compaction(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
     await store.write(Put(ns("a")))
     await store.write(Delete(ns("a")))
@@ -354,7 +354,7 @@ async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_whatever_is_done_it_is_as_the_model_says(
+def test_store_agrees_with_the_model(
     opener: Opener, tmp_path_factory: pytest.TempPathFactory, steps: list[list[Write] | Compact | Reopen]
 ) -> None:
     asyncio.run(_compare(opener, tmp_path_factory.mktemp("model"), steps))

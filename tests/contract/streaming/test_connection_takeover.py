@@ -123,7 +123,7 @@ async def echo(stream: Connection) -> None:
 
 
 @pytest.mark.parametrize("upgrade", HEADS)
-async def test_bytes_go_through_both_ways_and_nothing_is_left(
+async def test_taken_over_connection_passes_bytes_both_ways_and_leaves_nothing(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str
 ) -> None:
     sent = os.urandom(8 << 20)
@@ -163,7 +163,7 @@ async def test_bytes_go_through_both_ways_and_nothing_is_left(
 
 
 @pytest.mark.parametrize("upgrade", ["websocket"])
-async def test_bytes_that_came_with_the_head_belong_to_the_stream(
+async def test_bytes_received_with_the_head_belong_to_the_stream(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str
 ) -> None:
     async with served(contexts, echo) as server:
@@ -178,7 +178,7 @@ async def test_bytes_that_came_with_the_head_belong_to_the_stream(
 
 
 @pytest.mark.parametrize("upgrade", HEADS)
-async def test_a_client_that_goes_is_the_end_of_the_stream_and_cancels_nobody(
+async def test_client_disconnect_ends_the_stream_and_cancels_no_handler(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str
 ) -> None:
     seen: list[str] = []
@@ -203,7 +203,7 @@ async def test_a_client_that_goes_is_the_end_of_the_stream_and_cancels_nobody(
 
 
 @pytest.mark.parametrize("upgrade", HEADS)
-async def test_a_handler_that_fails_says_nothing_more_and_leaves_nothing(
+async def test_failed_handler_writes_nothing_more_and_leaves_nothing(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(stream: Connection) -> None:
@@ -231,9 +231,7 @@ async def reluctant(event: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("upgrade", HEADS)
-async def test_a_slow_reader_gets_everything_however_long_it_takes(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str
-) -> None:
+async def test_slow_reader_gets_every_byte(contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str) -> None:
     sent = os.urandom(1 << 20)
     ending, ended = asyncio.Event(), asyncio.Event()
 
@@ -264,9 +262,7 @@ async def test_a_slow_reader_gets_everything_however_long_it_takes(
 
 
 @pytest.mark.parametrize("upgrade", HEADS)
-async def test_what_nobody_reads_holds_up_the_writer(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str
-) -> None:
+async def test_unread_data_blocks_the_writer(contexts: tuple[ssl.SSLContext, ssl.SSLContext], upgrade: str) -> None:
     streams: list[Connection] = []
     sent: list[int] = []
     go, written = asyncio.Event(), asyncio.Event()
@@ -304,7 +300,7 @@ async def test_what_nobody_reads_holds_up_the_writer(
         await server.idle()
 
 
-async def test_a_connection_of_tcp_is_closed_one_way() -> None:
+async def test_tcp_connection_is_half_closed() -> None:
     got: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -208,7 +208,7 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda one: one.name)
-async def test_a_conversation_as_it_was_recorded_is_understood(pod: Pod, conversation: Conversation) -> None:
+async def test_recorded_conversation_is_understood(pod: Pod, conversation: Conversation) -> None:
     """Without this the fuzzer might send nothing that anybody understands."""
     pod.refuses = False
     async with Client.to(pod.server.url) as client, asyncio.timeout(10):
@@ -220,9 +220,7 @@ async def test_a_conversation_as_it_was_recorded_is_understood(pod: Pod, convers
     assert client.said.startswith(REPLY)
 
 
-async def test_whatever_a_client_sends_ends_and_leaves_nothing_behind(
-    pod: Pod, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_mutated_conversation_ends_and_leaves_nothing(pod: Pod, caplog: pytest.LogCaptureFixture) -> None:
     log.setLevel(logging.INFO)
     try:
         await everything_mutated(pod)

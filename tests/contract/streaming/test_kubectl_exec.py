@@ -26,11 +26,11 @@ def kubectl(request: pytest.FixtureRequest, one_pod: PodServer, tmp_path: Path) 
     return Kubectl(request.param, one_pod.url, tmp_path)
 
 
-def test_there_are_kubectls() -> None:
+def test_kubectl_versions_are_installed() -> None:
     assert len(KINDS) >= 11
 
 
-async def test_output_errors_and_exit_code(kubectl: Kubectl, one_pod: PodServer) -> None:
+async def test_kubectl_exec_returns_stdout_stderr_and_exit_code(kubectl: Kubectl, one_pod: PodServer) -> None:
     code, out, err = await kubectl("exec", "p", "--", "sh", "-c", "echo said; echo complained >&2; exit 3")
     assert (code, out) == (3, b"said\n")
     assert err.splitlines() == [b"complained", b"command terminated with exit code 3"]
@@ -38,18 +38,18 @@ async def test_output_errors_and_exit_code(kubectl: Kubectl, one_pod: PodServer)
     assert one_pod.protocols == ["v5.channel.k8s.io" if kubectl.kind.websockets else "v4.channel.k8s.io"]
 
 
-async def test_nothing_is_said_of_success(kubectl: Kubectl) -> None:
+async def test_kubectl_exec_prints_nothing_on_success(kubectl: Kubectl) -> None:
     assert await kubectl("exec", "p", "--", "true") == (0, b"", b"")
 
 
-async def test_input_ends_when_the_pipe_ends(kubectl: Kubectl) -> None:
+async def test_kubectl_exec_stdin_ends_with_the_pipe(kubectl: Kubectl) -> None:
     data = os.urandom(3 << 20)
     digest = hashlib.sha256(data).hexdigest().encode()
     code, out, err = await kubectl("exec", "-i", "p", "--", "sha256sum", given=data)
     assert (code, out.split()[0], err) == (0, digest, b"")
 
 
-async def test_a_terminal_takes_the_size_of_the_clients_and_its_changes(kubectl: Kubectl) -> None:
+async def test_kubectl_exec_terminal_follows_the_clients_size(kubectl: Kubectl) -> None:
     ours, theirs = pty.openpty()
     resized(ours, 31, 97)
     script = "stty -echo; stty size; while read x; do stty size; [ $x = q ] && exit 7; done"
@@ -78,7 +78,7 @@ async def test_a_terminal_takes_the_size_of_the_clients_and_its_changes(kubectl:
     os.close(ours)
 
 
-async def test_a_killed_client_leaves_its_program(kubectl: Kubectl, one_pod: PodServer) -> None:
+async def test_program_of_a_killed_kubectl_is_ended(kubectl: Kubectl, one_pod: PodServer) -> None:
     client = await kubectl.start("exec", "-i", "p", "--", "sh", "-c", "echo began; exec sleep 1000")
     assert client.stdout is not None
     assert await client.stdout.readline() == b"began\n"
@@ -91,7 +91,7 @@ async def test_a_killed_client_leaves_its_program(kubectl: Kubectl, one_pod: Pod
 
 
 @pytest.mark.parametrize("kubectl", few(KINDS), indirect=True, ids=str)
-async def test_64_megabytes_in_and_out(kubectl: Kubectl) -> None:
+async def test_kubectl_exec_copies_64_megabytes_both_ways(kubectl: Kubectl) -> None:
     data = os.urandom(1 << 20) * 64
     code, out, err = await kubectl("exec", "-i", "p", "--", "cat", given=data)
     assert (code, err) == (0, b"")

@@ -75,7 +75,7 @@ async def forwarded(kubectl: Kubectl, *ports: int) -> AsyncIterator[tuple[asynci
         await client.communicate()
 
 
-async def test_many_ports_and_many_connections(kubectl: Kubectl) -> None:
+async def test_kubectl_port_forward_carries_many_ports_and_connections(kubectl: Kubectl) -> None:
     async with listening("echo") as one, listening("echo") as other, forwarded(kubectl, one, other) as (_, ports):
         talks = [await asyncio.open_connection("127.0.0.1", port) for port in ports * 10]
         for number, (_, writer) in enumerate(talks):
@@ -86,7 +86,7 @@ async def test_many_ports_and_many_connections(kubectl: Kubectl) -> None:
             writer.close()
 
 
-async def test_the_program_closes_first_and_the_session_goes_on(kubectl: Kubectl) -> None:
+async def test_port_forward_session_continues_when_the_program_closes_first(kubectl: Kubectl) -> None:
     async with listening("greet") as port, forwarded(kubectl, port) as (_, [local]):
         for _ in range(3):
             reader, writer = await asyncio.open_connection("127.0.0.1", local)
@@ -94,7 +94,7 @@ async def test_the_program_closes_first_and_the_session_goes_on(kubectl: Kubectl
             writer.close()
 
 
-async def test_the_client_closes_first_and_the_session_goes_on(kubectl: Kubectl) -> None:
+async def test_port_forward_session_continues_when_the_client_closes_first(kubectl: Kubectl) -> None:
     async with listening("echo") as port, forwarded(kubectl, port) as (_, [local]):
         for _ in range(3):
             reader, writer = await asyncio.open_connection("127.0.0.1", local)
@@ -104,7 +104,7 @@ async def test_the_client_closes_first_and_the_session_goes_on(kubectl: Kubectl)
             await writer.wait_closed()
 
 
-async def test_an_answer_comes_after_the_client_has_ended_its_side(kubectl: Kubectl) -> None:
+async def test_port_forward_delivers_an_answer_after_the_clients_half_close(kubectl: Kubectl) -> None:
     data = os.urandom(1 << 20)
     async with listening("digest") as port, forwarded(kubectl, port) as (_, [local]):
         reader, writer = await asyncio.open_connection("127.0.0.1", local)
@@ -114,7 +114,7 @@ async def test_an_answer_comes_after_the_client_has_ended_its_side(kubectl: Kube
         writer.close()
 
 
-async def test_a_program_that_resets_ends_one_connection_only(kubectl: Kubectl) -> None:
+async def test_port_forward_reset_by_the_program_ends_one_connection_only(kubectl: Kubectl) -> None:
     async with listening("reset") as bad, listening("echo") as good, forwarded(kubectl, bad, good) as (_, ports):
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
         assert await reader.read() == b""
@@ -125,7 +125,7 @@ async def test_a_program_that_resets_ends_one_connection_only(kubectl: Kubectl) 
         writer.close()
 
 
-async def test_kubectl_says_why_a_port_is_not_forwarded(kubectl: Kubectl) -> None:
+async def test_kubectl_reports_why_a_port_is_not_forwarded(kubectl: Kubectl) -> None:
     async with listening("echo") as port:
         pass
     async with forwarded(kubectl, port) as (client, [local]):
@@ -140,7 +140,7 @@ async def test_kubectl_says_why_a_port_is_not_forwarded(kubectl: Kubectl) -> Non
 
 
 @pytest.mark.parametrize("kubectl", few(KINDS), indirect=True, ids=str)
-async def test_64_megabytes_both_ways_at_once(kubectl: Kubectl) -> None:
+async def test_kubectl_port_forward_copies_64_megabytes_both_ways(kubectl: Kubectl) -> None:
     data = os.urandom(1 << 20) * 64
     async with listening("echo") as port, forwarded(kubectl, port) as (_, [local]):
         reader, writer = await asyncio.open_connection("127.0.0.1", local)
@@ -149,7 +149,7 @@ async def test_64_megabytes_both_ways_at_once(kubectl: Kubectl) -> None:
         writer.close()
 
 
-async def test_a_killed_client_leaves_no_connection(kubectl: Kubectl) -> None:
+async def test_killed_kubectl_port_forward_leaves_no_connection(kubectl: Kubectl) -> None:
     gone = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -112,7 +112,7 @@ class RemoteCommandWitness:
         return Exited(0)
 
 
-async def test_input_that_nobody_reads_waits_with_the_client(
+async def test_unread_stdin_blocks_the_client_and_pings_continue(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not kept here; the client is told all the same that we live, and when it goes it is noticed."""
@@ -133,7 +133,7 @@ async def test_input_that_nobody_reads_waits_with_the_client(
     await until(deaf.over.is_set)
 
 
-async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
+async def test_endless_message_is_buffered_no_more_than_short_ones(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of one client nor of many; and what waits is counted for as long as it does."""
@@ -156,7 +156,7 @@ async def test_of_a_message_without_end_no_more_waits_here_than_of_short_ones(
         assert websocket.WebSocket.held == 0
 
 
-async def test_much_that_waits_is_no_longer_counted_when_its_client_has_gone(
+async def test_buffered_bytes_of_a_disconnected_client_are_released(
     one_pod: PodServer, deaf: RemoteCommandWitness
 ) -> None:
     async with Raw.to(one_pod.url) as client:
@@ -177,7 +177,7 @@ def linger(writer: asyncio.StreamWriter) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-async def test_a_client_of_spdy_whose_input_nobody_reads_is_missed_when_it_goes(
+async def test_spdy_client_with_unread_stdin_is_noticed_when_it_disconnects(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = Session.__init__.__kwdefaults__
@@ -199,7 +199,7 @@ async def test_a_client_of_spdy_whose_input_nobody_reads_is_missed_when_it_goes(
     await until(deaf.over.is_set)
 
 
-async def test_output_that_nobody_reads_waits_with_the_program(one_pod: PodServer) -> None:
+async def test_unread_output_blocks_the_program(one_pod: PodServer) -> None:
     said = 0
     gone = asyncio.Event()
 
@@ -225,7 +225,7 @@ async def test_output_that_nobody_reads_waits_with_the_program(one_pod: PodServe
     await until(gone.is_set)
 
 
-async def test_who_reads_late_misses_nothing_of_the_end(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_reader_gets_the_complete_output(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was said last is on its way for long after the program has ended, and pings come in meanwhile."""
     monkeypatch.setattr(websocket, "LINGER_SECONDS", 0.05)
     ended = asyncio.Event()
@@ -255,7 +255,7 @@ async def test_who_reads_late_misses_nothing_of_the_end(one_pod: PodServer, monk
         assert await client.reader.read() == b""
 
 
-async def test_the_close_signal_of_a_channel_that_is_none_ends_it(
+async def test_close_signal_of_an_unknown_channel_ends_the_session(
     one_pod: PodServer, deaf: RemoteCommandWitness
 ) -> None:
     for wrong in (b"\xff", b"\xff\x00\x00", b"\xff\x05"):
@@ -268,7 +268,7 @@ async def test_the_close_signal_of_a_channel_that_is_none_ends_it(
             await until(deaf.over.is_set)
 
 
-async def test_channels_that_are_none_are_passed_over(one_pod: PodServer) -> None:
+async def test_data_of_unknown_channels_is_ignored(one_pod: PodServer) -> None:
     async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
         assert command.stdin is not None
         assert await command.stdin.read() == b"right"
@@ -291,7 +291,7 @@ async def test_channels_that_are_none_are_passed_over(one_pod: PodServer) -> Non
         assert await client.message() == b'\x03{"metadata":{},"status":"Success"}'
 
 
-async def test_nothing_for_long_ends_it(one_pod: PodServer, deaf: RemoteCommandWitness) -> None:
+async def test_idle_session_ends(one_pod: PodServer, deaf: RemoteCommandWitness) -> None:
     one_pod.idle_seconds = 0.2
     async with Raw.to(one_pod.url) as client:
         await until(deaf.over.is_set)
@@ -304,7 +304,9 @@ async def test_nothing_for_long_ends_it(one_pod: PodServer, deaf: RemoteCommandW
         await until(deaf.over.is_set)
 
 
-async def test_a_client_that_opens_too_few_streams_is_left(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_opens_too_few_streams_is_disconnected(
+    one_pod: PodServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remotecommand, "OPENING_SECONDS", 0.1)
     async with spdy(one_pod.url) as session:
         await session.open({"streamtype": "error"})
@@ -320,7 +322,7 @@ async def test_a_client_that_opens_too_few_streams_is_left(one_pod: PodServer, m
         ("channel.k8s.io", "stdin=true", b"\x03"),
     ],
 )
-async def test_the_first_message_is_empty_before_v5(
+async def test_first_websocket_message_is_empty_before_v5(
     one_pod: PodServer, deaf: RemoteCommandWitness, protocol: str, query: str, first: bytes
 ) -> None:
     async with Raw.to(one_pod.url, query, protocol) as client:
@@ -328,7 +330,7 @@ async def test_the_first_message_is_empty_before_v5(
     await until(deaf.over.is_set)
 
 
-async def test_what_is_said_is_the_first_message_of_v5(one_pod: PodServer) -> None:
+async def test_first_websocket_message_of_v5_is_data(one_pod: PodServer) -> None:
     """kubectl complains of an empty message that comes together with the answer to its handshake."""
 
     async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
@@ -355,7 +357,9 @@ async def test_what_is_said_is_the_first_message_of_v5(one_pod: PodServer) -> No
         ("channel.k8s.io", b"command terminated with non-zero exit code: exit status 3", b""),
     ],
 )
-async def test_every_protocol_of_spdy(one_pod: PodServer, protocol: str, failure: bytes, success: bytes) -> None:
+async def test_every_spdy_protocol_version_is_served(
+    one_pod: PodServer, protocol: str, failure: bytes, success: bytes
+) -> None:
     for words, expected in (("exit+3", failure), ("exit+0", success)):
         query = f"command=sh&command=-c&command=cat;{words}&stdin=true&stdout=true"
         async with spdy(one_pod.url, protocol, query) as session:
@@ -368,7 +372,7 @@ async def test_every_protocol_of_spdy(one_pod: PodServer, protocol: str, failure
             assert await error.read() == b""
 
 
-async def test_a_stream_that_is_not_expected_is_reset(one_pod: PodServer, deaf: RemoteCommandWitness) -> None:
+async def test_unexpected_spdy_stream_is_reset(one_pod: PodServer, deaf: RemoteCommandWitness) -> None:
     async with spdy(one_pod.url) as session:
         for name in ("nonsense", "resize"):
             with pytest.raises(ConnectionError):
@@ -380,7 +384,7 @@ async def test_a_stream_that_is_not_expected_is_reset(one_pod: PodServer, deaf: 
     await until(deaf.over.is_set)
 
 
-async def test_what_a_driver_says_is_told(one_pod: PodServer) -> None:
+async def test_driver_error_reaches_the_client(one_pod: PodServer) -> None:
     async def fail(_: StreamOptions, __: RemoteCommand) -> Outcome:
         raise Refused("container c does not run")
 
@@ -428,7 +432,9 @@ async def test_what_a_driver_says_is_told(one_pod: PodServer) -> None:
         (PORTS, {"Connection": "Upgrade", "Upgrade": "websocket"}, 400, 'query parameter "port" is required\n'),
     ],
 )
-async def test_refusals(one_pod: PodServer, path: str, headers: dict[str, str], status: int, words: str) -> None:
+async def test_invalid_streaming_requests_are_rejected(
+    one_pod: PodServer, path: str, headers: dict[str, str], status: int, words: str
+) -> None:
     async with aiohttp.ClientSession() as http, http.get(one_pod.url + path, headers=headers) as answer:
         assert answer.status == status
         assert (await answer.text()).startswith(words)
@@ -436,7 +442,7 @@ async def test_refusals(one_pod: PodServer, path: str, headers: dict[str, str], 
         assert accepted == (list(remotecommand.SPDY_PROTOCOLS) if "negotiate" in words else [])
 
 
-async def test_ports_of_the_oldest_clients_have_no_numbers(one_pod: PodServer) -> None:
+async def test_port_forward_of_the_oldest_clients_has_no_request_ids(one_pod: PodServer) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello " + await reader.readexactly(2))
         writer.close()
@@ -459,7 +465,7 @@ async def test_ports_of_the_oldest_clients_have_no_numbers(one_pod: PodServer) -
                     await session.open(headers)
 
 
-async def test_a_program_may_go_on_when_a_client_of_old_left_and_is_ended_in_the_end(
+async def test_program_continues_after_an_old_client_left_and_is_ended_later(
     one_pod: PodServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_exec, "FAREWELL_SECONDS", 0.1)

@@ -48,7 +48,7 @@ def command(url: str, *words: str, protocol: str = "", **flags: object) -> Any:
 
 
 @pytest.mark.parametrize("protocol", ["", V4], ids=["v5", "v4"])
-async def test_output_errors_and_exit_code(one_pod: PodServer, protocol: str) -> None:
+async def test_python_client_exec_returns_stdout_stderr_and_exit_code(one_pod: PodServer, protocol: str) -> None:
     def work() -> tuple[str, str, int]:
         talk = command(one_pod.url, "sh", "-c", "echo said; echo complained >&2; exit 3", protocol=protocol)
         talk.run_forever(timeout=20)
@@ -60,7 +60,7 @@ async def test_output_errors_and_exit_code(one_pod: PodServer, protocol: str) ->
     await until(lambda: one_pod.protocols == [protocol or "v5.channel.k8s.io"])
 
 
-async def test_input_ends_by_the_close_signal_of_v5(one_pod: PodServer) -> None:
+async def test_python_client_stdin_ends_by_the_v5_close_signal(one_pod: PodServer) -> None:
     data = os.urandom(5 << 20)
 
     def work() -> bytes:
@@ -76,7 +76,7 @@ async def test_input_ends_by_the_close_signal_of_v5(one_pod: PodServer) -> None:
     assert (await asyncio.to_thread(work)).split()[0] == hashlib.sha256(data).hexdigest().encode()
 
 
-async def test_input_ends_by_leaving_before_v5(one_pod: PodServer, tmp_path: Any) -> None:
+async def test_python_client_stdin_ends_by_disconnecting_before_v5(one_pod: PodServer, tmp_path: Any) -> None:
     data, target = os.urandom(5 << 20), tmp_path / "written"
 
     def work() -> None:
@@ -89,7 +89,7 @@ async def test_input_ends_by_leaving_before_v5(one_pod: PodServer, tmp_path: Any
     assert target.read_bytes() == data
 
 
-async def test_text_is_text(one_pod: PodServer) -> None:
+async def test_python_client_copies_unicode_text(one_pod: PodServer) -> None:
     def work() -> str:
         talk = command(one_pod.url, "head", "-n1", stdin=True)
         talk.write_stdin("grün\n")
@@ -101,7 +101,7 @@ async def test_text_is_text(one_pod: PodServer) -> None:
     assert await asyncio.to_thread(work) == "grün\n"
 
 
-async def test_16_megabytes_come_out(one_pod: PodServer) -> None:
+async def test_python_client_reads_16_megabytes(one_pod: PodServer) -> None:
     def work() -> int:
         talk = command(one_pod.url, "head", "-c", str(16 << 20), "/dev/zero", binary=True)
         size = 0
@@ -116,7 +116,7 @@ async def test_16_megabytes_come_out(one_pod: PodServer) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["base64.channel.k8s.io", "v4.base64.channel.k8s.io"])
-async def test_base64(one_pod: PodServer, protocol: str) -> None:
+async def test_python_client_base64_channel_protocol_works(one_pod: PodServer, protocol: str) -> None:
     def work() -> list[bytes]:
         query = "command=sh&command=-c&command=read+x;echo+$x;exit+4&stdin=true&stdout=true&container=c"
         address = f"ws{one_pod.url.removeprefix('http')}/api/v1/namespaces/default/pods/p/exec?{query}"
@@ -142,7 +142,7 @@ async def test_base64(one_pod: PodServer, protocol: str) -> None:
         assert end == b"3 " + words
 
 
-async def test_ports(one_pod: PodServer) -> None:
+async def test_python_client_forwards_ports(one_pod: PodServer) -> None:
     async def page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + b"page" * 10_000)
@@ -182,7 +182,7 @@ async def test_ports(one_pod: PodServer) -> None:
         await until(lambda: one_pod.protocols == [V4])
 
 
-async def test_the_program_closes_first(one_pod: PodServer) -> None:
+async def test_python_client_port_forward_ends_when_the_program_closes(one_pod: PodServer) -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")
         writer.close()
@@ -201,7 +201,7 @@ async def test_the_program_closes_first(one_pod: PodServer) -> None:
         assert await asyncio.to_thread(work, server.sockets[0].getsockname()[1]) == b"hello"
 
 
-async def test_a_port_that_is_not_forwarded_says_why(one_pod: PodServer) -> None:
+async def test_python_client_reports_why_a_port_is_not_forwarded(one_pod: PodServer) -> None:
     def work(port: int) -> str:
         ports = portforward(api(one_pod.url).connect_get_namespaced_pod_portforward, "p", "default", ports=str(port))
         talk = ports.socket(port)

@@ -228,7 +228,7 @@ async def case(dice: random.Random, wire: bytes) -> None:
     assert session._timer.cancelled() or session._timer.when() <= asyncio.get_running_loop().time()
 
 
-def test_sessions_end_cleanly_whatever_comes() -> None:
+def test_spdy_session_ends_cleanly_on_any_input() -> None:
     dice = random.Random(SEED)
     told: list[dict[str, Any]] = []
 
@@ -250,7 +250,7 @@ def test_sessions_end_cleanly_whatever_comes() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 3, 1000])
-def test_a_decoder_refuses_or_understands_whatever_comes(cut: int) -> None:
+def test_spdy_decoder_accepts_or_rejects_any_input(cut: int) -> None:
     dice = random.Random(SEED)
     for _ in range(FRAMES // 30):
         _, wire = conversation(dice)

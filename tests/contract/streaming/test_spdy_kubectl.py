@@ -53,7 +53,7 @@ def keep(one: OnePod, name: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"hello\n", BIG], ids=["little", "much"])
-async def test_input_comes_back_as_output(program: str, data: bytes) -> None:
+async def test_spdy_exec_echoes_stdin(program: str, data: bytes) -> None:
     async with one_pod() as one, kubectl(program, one, "exec", "-i", "p", "--", "cat") as process:
         stdout, stderr = await process.communicate(data)
         assert (process.returncode, stderr) == (0, b"")
@@ -64,13 +64,13 @@ async def test_input_comes_back_as_output(program: str, data: bytes) -> None:
             keep(one, f"exec-{Path(program).name}")
 
 
-async def test_a_program_without_input_ends(program: str) -> None:
+async def test_spdy_exec_without_stdin_ends(program: str) -> None:
     async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "true") as process:
         assert await process.communicate() == (b"", b"")
         assert process.returncode == 0
 
 
-async def test_output_that_waits_for_its_reader_is_whole_although_the_program_has_ended(program: str) -> None:
+async def test_spdy_output_is_complete_after_the_program_ended(program: str) -> None:
     async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "say") as process:
         while not (one.sessions and one.sessions[0].reason):
             await asyncio.sleep(0.01)
@@ -79,7 +79,7 @@ async def test_output_that_waits_for_its_reader_is_whole_although_the_program_ha
         assert process.returncode == 0
 
 
-async def test_many_connections_through_one_forward(program: str) -> None:
+async def test_spdy_port_forward_carries_many_connections(program: str) -> None:
     async with one_pod() as one, kubectl(program, one, "port-forward", "p", ":80") as process:
         assert process.stdout
         told = re.search(rb":(\d+) -> 80", await process.stdout.readline())
@@ -113,7 +113,7 @@ async def through(port: int, data: bytes) -> bytes:
     return came
 
 
-async def test_a_client_that_is_killed_ends_the_session(program: str) -> None:
+async def test_killed_kubectl_ends_the_spdy_session(program: str) -> None:
     async with one_pod() as one, kubectl(program, one, "exec", "-i", "p", "--", "cat") as process:
         assert process.stdin
         assert process.stdout

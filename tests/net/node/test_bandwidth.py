@@ -25,7 +25,7 @@ def shaped(text: str) -> dict[str, int]:
     return {row["dev"]: row["options"]["rate"] * 8 for row in json.loads(text) if row["kind"] == "tbf"}
 
 
-def test_each_direction_has_its_own_limit(cluster: PacketWorld) -> None:
+def test_ingress_and_egress_bandwidth_are_limited_separately(cluster: PacketWorld) -> None:
     namespace = cluster.pod_namespace("slow")
     run("ip", "netns", "add", namespace)
     request = AttachRequest(
@@ -51,7 +51,7 @@ def test_each_direction_has_its_own_limit(cluster: PacketWorld) -> None:
     assert shaped(cluster.in_node("node-1", *show)) == {}
 
 
-def test_a_limit_beyond_what_the_kernel_can_hold_is_its_highest(cluster: PacketWorld) -> None:
+def test_bandwidth_limit_beyond_the_kernels_range_is_its_maximum(cluster: PacketWorld) -> None:
     namespace = cluster.pod_namespace("fat")
     run("ip", "netns", "add", namespace)
     request = AttachRequest(

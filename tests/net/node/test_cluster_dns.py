@@ -89,25 +89,25 @@ def asked(cluster: PacketWorld, who: str, name: str, *, tcp: bool = False, secon
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_a_project_knows_its_names_and_no_other_does(cluster: PacketWorld, tcp: bool) -> None:
+def test_names_resolve_only_in_their_own_project(cluster: PacketWorld, tcp: bool) -> None:
     assert asked(cluster, "red-a", WEB, tcp=tcp) == [ADDRESS]
     assert asked(cluster, "red-b", WEB, tcp=tcp) == [ADDRESS]
     assert asked(cluster, "blue-a", WEB, tcp=tcp) == ["NXDOMAIN"]
 
 
-def test_the_privileged_project_and_the_node_itself_know_all_names(cluster: PacketWorld) -> None:
+def test_global_project_and_node_resolve_all_names(cluster: PacketWorld) -> None:
     for who in ("boss", "node-1", "node-2"):
         assert asked(cluster, who, WEB) == [ADDRESS]
 
 
-def test_what_changes_is_told_at_once(cluster: PacketWorld) -> None:
+def test_dns_answers_follow_changes_at_once(cluster: PacketWorld) -> None:
     cluster.ask(lambda client: client.create(web("blue", "172.30.7.8")))
     wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
     cluster.ask(lambda client: client.delete(Service, "web", "blue"))
     wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
 
 
-def test_who_asks_without_end_leaves_room_for_others(cluster: PacketWorld) -> None:
+def test_dns_flood_of_one_pod_leaves_capacity_for_others(cluster: PacketWorld) -> None:
     """Like a resolver, a pod asks three times at most."""
     command = ["ip", "netns", "exec", cluster.pod_namespace("blue-a"), sys.executable, "-c", FLOOD, GATEWAYS["node-1"]]
     floods = [subprocess.Popen([*command, WEB], stdout=subprocess.PIPE) for _ in range(2)]
@@ -130,7 +130,7 @@ def is_answered(cluster: PacketWorld) -> bool:
     return False
 
 
-def test_names_are_told_while_the_master_is_away_and_by_a_daemon_that_begins_then(cluster: PacketWorld) -> None:
+def test_dns_works_without_the_master_even_after_a_daemon_restart(cluster: PacketWorld) -> None:
     restart(cluster)
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
     wait_until(lambda: WEB.partition(".")[0] in kept(cluster), "names to be kept")

@@ -139,7 +139,7 @@ def containerd(cluster: PacketWorld) -> Iterator[Containerd]:
         shutil.rmtree(root)
 
 
-def test_containers_of_containerd_are_kept_apart_as_pods_are(cluster: PacketWorld, containerd: Containerd) -> None:
+def test_containerd_containers_are_isolated_by_project(cluster: PacketWorld, containerd: Containerd) -> None:
     before = cluster.flows("node-1")
     for name, project in CONTAINERS.items():
         containerd.start(name, project)
@@ -161,7 +161,7 @@ def test_containers_of_containerd_are_kept_apart_as_pods_are(cluster: PacketWorl
     assert cluster.flows("node-1") == before
 
 
-def test_the_network_is_told_only_while_it_is_there(cluster: PacketWorld) -> None:
+def test_cni_config_exists_only_while_the_network_is_ready(cluster: PacketWorld) -> None:
     conflist = cluster.nodes["node-1"].root / "cni" / "10-podlane.conflist"
     assert conflist.exists()
     cluster.kill("node-1 ovs-vswitchd")

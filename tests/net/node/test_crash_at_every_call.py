@@ -56,7 +56,7 @@ def traces(cluster: PacketWorld) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("calls", range(1, CALLS + 1))
-def test_a_daemon_killed_anywhere_ends_where_one_that_lives_ends(cluster: PacketWorld, calls: int) -> None:
+def test_sdn_daemon_killed_after_any_call_reaches_the_same_state(cluster: PacketWorld, calls: int) -> None:
     before = traces(cluster)
     # On one node: the switch in user space may lose a tunnelled packet whenever a link comes or goes, daemon or not.
     stream = Ping(f"/run/netns/{cluster.pod_namespace('friend')}", str(cluster.pods["admin-a"].address))

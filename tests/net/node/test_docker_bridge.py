@@ -106,13 +106,13 @@ def cluster() -> Iterator[PacketWorld]:
             dockerd.stop()
 
 
-def test_docker_gives_addresses_of_its_own_part_of_the_subnet(cluster: PacketWorld) -> None:
+def test_docker_allocates_addresses_of_its_part_of_the_subnet(cluster: PacketWorld) -> None:
     part = IPv4Network((int(cluster.gateway("node-1")) - 1 + 384, 25))
     assert all(cluster.pods[name].address in part for name in CONTAINERS)
     assert not any(pod.address in part for name, pod in cluster.pods.items() if name not in CONTAINERS)
 
 
-def test_a_container_is_in_the_lane_of_its_project_and_in_no_other(cluster: PacketWorld) -> None:
+def test_container_reaches_only_its_project(cluster: PacketWorld) -> None:
     for friend in ("red-near", "red-far", "admin-a", "admin-b"):
         assert reaches(cluster, "box-a", friend), friend
         assert reaches(cluster, friend, "box-a"), friend
@@ -121,7 +121,7 @@ def test_a_container_is_in_the_lane_of_its_project_and_in_no_other(cluster: Pack
         assert not reaches(cluster, foe, "box-a"), foe
 
 
-def test_a_container_cannot_borrow_what_is_not_dockers(cluster: PacketWorld) -> None:
+def test_container_cannot_spoof_addresses_outside_dockers_range(cluster: PacketWorld) -> None:
     assert arrives(cluster, "box-a", "red-near")
     for owner in ("red-near", "red-far", "admin-a"):
         for target in ("red-near", "red-far", "blue-near"):
@@ -132,14 +132,14 @@ def test_a_container_cannot_borrow_what_is_not_dockers(cluster: PacketWorld) -> 
 
 
 @pytest.mark.parametrize("target", ["box-b", "red-near", "red-far", "node", "outside"])
-def test_packets_and_answers_find_their_way(cluster: PacketWorld, target: str) -> None:
+def test_container_exchanges_packets_with_pods_and_the_outside(cluster: PacketWorld, target: str) -> None:
     known = {name: str(pod.address) for name, pod in cluster.pods.items()}
     known |= {"node": str(cluster.gateway("node-1")), "outside": str(cluster.lab.site.outside)}
     stream = Ping(f"/run/netns/{cluster.pod_namespace('box-a')}", known[target])
     assert stream.lost() == 0
 
 
-def test_a_web_server_in_a_container_answers_pods_the_node_and_the_published_port(cluster: PacketWorld) -> None:
+def test_web_server_in_a_container_is_reached_by_pods_node_and_published_port(cluster: PacketWorld) -> None:
     address = cluster.pods["box-a"].address
     for namespace, url in (
         (cluster.pod_namespace("red-near"), f"http://{address}/passwd"),
@@ -152,7 +152,7 @@ def test_a_web_server_in_a_container_answers_pods_the_node_and_the_published_por
         assert "root:" in done.stdout, f"{url} from {namespace}: {done.stderr}"
 
 
-def test_the_bridge_hands_nothing_to_the_node(cluster: PacketWorld) -> None:
+def test_docker_bridge_delivers_no_packet_to_the_node(cluster: PacketWorld) -> None:
     """Past br0 a tunnel packet of a container would leave with the node's address, and be believed."""
     bridge = mac_number(cluster.in_node("node-1", "cat", "/sys/class/net/lbr0/address").strip())
     box, outside = cluster.pods["box-a"], cluster.lab.site.outside
@@ -162,7 +162,7 @@ def test_the_bridge_hands_nothing_to_the_node(cluster: PacketWorld) -> None:
         assert cluster.leaves("box-a", frame, mark) == leaves, f"{gateway:x}"
 
 
-def test_nor_does_it_when_somebody_has_taken_the_guard_away(cluster: PacketWorld) -> None:
+def test_docker_bridge_delivers_no_packet_to_the_node_without_its_guard(cluster: PacketWorld) -> None:
     bridge = mac_number(cluster.in_node("node-1", "cat", "/sys/class/net/lbr0/address").strip())
     box, outside = cluster.pods["box-a"], cluster.lab.site.outside
     cluster.kill("node-1 sdn")
@@ -173,7 +173,7 @@ def test_nor_does_it_when_somebody_has_taken_the_guard_away(cluster: PacketWorld
     restart_with(cluster, "red")
 
 
-def test_killing_the_daemon_loses_no_packet_and_changes_nothing(cluster: PacketWorld) -> None:
+def test_container_traffic_loses_no_packet_when_the_daemon_is_killed(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1"), cluster.in_node("node-1", "ip", "-br", "addr")
     streams = [Ping(f"/run/netns/{cluster.pod_namespace('box-a')}", str(cluster.pods["red-near"].address))]
     streams.append(Ping(f"/run/netns/{cluster.pod_namespace('red-near')}", str(cluster.pods["box-a"].address)))
@@ -194,7 +194,7 @@ def test_killing_the_daemon_loses_no_packet_and_changes_nothing(cluster: PacketW
         "nft delete chain netdev podlane-guard lbr0",
     ],
 )
-def test_what_others_change_is_put_right(cluster: PacketWorld, harm: str) -> None:
+def test_changes_to_the_docker_bridge_are_repaired(cluster: PacketWorld, harm: str) -> None:
     cluster.in_node("node-1", *harm.split())
     wait_until(lambda: "lbr0" in cluster.in_node("node-1", "nft", "list", "table", "netdev", "podlane-guard"), "guard")
     wait_until(lambda: answers(cluster), "the container is back")
@@ -210,7 +210,7 @@ def answers(cluster: PacketWorld) -> bool:
     )
 
 
-def test_the_lane_can_be_another_one_and_none(cluster: PacketWorld) -> None:
+def test_container_bridge_project_can_be_changed_and_removed(cluster: PacketWorld) -> None:
     restart_with(cluster, "blue")
     assert reaches(cluster, "box-a", "blue-far")
     assert not reaches(cluster, "box-a", "red-near")

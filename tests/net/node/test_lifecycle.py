@@ -50,7 +50,7 @@ def links(cluster: PacketWorld, node: str) -> str:
 
 
 @pytest.mark.parametrize("target", ["red-b", "red-c"])
-def test_killing_the_sdn_daemon_loses_nothing_and_changes_nothing(cluster: PacketWorld, target: str) -> None:
+def test_killed_sdn_daemon_loses_no_packet_and_changes_no_flow(cluster: PacketWorld, target: str) -> None:
     before = cluster.flows("node-1"), links(cluster, "node-1"), cluster.in_node("node-1", "ip", "route")
     stream = ping(cluster, "red-a", target)
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_killing_the_sdn_daemon_loses_nothing_and_changes_nothing(cluster: Packe
     assert cluster.log("node-1").count('what="nft table podlane"') == 1
 
 
-def test_killing_the_master_loses_nothing_and_the_network_works_on(cluster: PacketWorld) -> None:
+def test_killed_master_loses_no_packet_and_pods_still_attach(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1")
     near, far = ping(cluster, "red-a", "red-b"), ping(cluster, "red-a", "red-c")
     cluster.kill("master")
@@ -84,7 +84,7 @@ def test_killing_the_master_loses_nothing_and_the_network_works_on(cluster: Pack
     assert cluster.flows("node-1") == before
 
 
-def test_a_restarted_switch_works_again_by_itself(cluster: PacketWorld) -> None:
+def test_restarted_switch_recovers_by_itself(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1")
     cluster.kill("node-1 ovs-vswitchd")
     cluster.start_switch("node-1")
@@ -98,7 +98,7 @@ def test_a_restarted_switch_works_again_by_itself(cluster: PacketWorld) -> None:
     )
 
 
-def test_a_restarted_database_is_found_again(cluster: PacketWorld) -> None:
+def test_restarted_database_is_reconnected(cluster: PacketWorld) -> None:
     """Without its database a switch in user space forwards nothing, one in the kernel goes on."""
     before = cluster.flows("node-1")
     streams = [ping(cluster, "red-a", "red-b"), ping(cluster, "red-a", "red-c")]
@@ -126,7 +126,7 @@ def is_attached(cluster: PacketWorld, place: PlannedPod) -> bool:
     return True
 
 
-def test_the_underlays_mtu_is_followed(cluster: PacketWorld) -> None:
+def test_pod_mtu_follows_the_underlay(cluster: PacketWorld) -> None:
     ours = cluster.specification("node-1 sdn")
     cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
@@ -183,7 +183,7 @@ def all_of_it(cluster: PacketWorld) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("what", DRIFT)
-def test_drift_is_undone_and_told(cluster: PacketWorld, what: str) -> None:
+def test_drift_is_repaired_and_reported(cluster: PacketWorld, what: str) -> None:
     ours = cluster.specification("node-1 sdn")
     cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
@@ -223,7 +223,7 @@ def test_dropped_packets_are_counted_by_reason(cluster: PacketWorld) -> None:
     wait_until(lambda: dropped(*nobody) >= before[nobody] + 5, "what may not arrive is counted")
 
 
-def test_attaching_and_detaching_again_is_harmless(cluster: PacketWorld) -> None:
+def test_repeated_attach_and_detach_change_nothing(cluster: PacketWorld) -> None:
     place = PlannedPod("red-twice", "red", "node-1")
     before = cluster.flows("node-1"), links(cluster, "node-1")
     first = cluster.add(place)
@@ -236,7 +236,7 @@ def test_attaching_and_detaching_again_is_harmless(cluster: PacketWorld) -> None
     cluster.remove("red-twice")
 
 
-def test_a_pod_with_the_longest_name_gets_its_place_and_its_node_stays_well(cluster: PacketWorld) -> None:
+def test_pod_with_the_longest_name_is_attached(cluster: PacketWorld) -> None:
     namespace = cluster.pod_namespace("red-long")
     run("ip", "netns", "add", namespace)
     try:
@@ -259,7 +259,7 @@ def test_a_pod_with_the_longest_name_gets_its_place_and_its_node_stays_well(clus
         run("ip", "netns", "del", namespace)
 
 
-def test_the_node_agent_is_told_what_is_attached_on_its_behalf_also_after_a_restart(cluster: PacketWorld) -> None:
+def test_node_agent_lists_its_attached_sandboxes_after_a_restart(cluster: PacketWorld) -> None:
     ours = {place.name for place in (*RED, *ADMINS) if place.node == "node-1"}
     assert cluster.sandboxes("node-1") == ours
     cluster.add(PlannedPod("red-extra", "red", "node-1"))
@@ -273,7 +273,7 @@ def test_the_node_agent_is_told_what_is_attached_on_its_behalf_also_after_a_rest
     assert cluster.sandboxes("node-1") == ours
 
 
-def test_a_runtime_attaches_and_detaches_by_cni(cluster: PacketWorld) -> None:
+def test_cni_plugin_attaches_and_detaches(cluster: PacketWorld) -> None:
     plugin = Path(sys.executable).with_name("podlane-cni")
     socket = cluster.nodes["node-1"].sdn_socket
     configuration = json.dumps({"cniVersion": "1.0.0", "name": "p", "type": plugin.name, "socket": str(socket)})
@@ -322,7 +322,7 @@ def test_a_runtime_attaches_and_detaches_by_cni(cluster: PacketWorld) -> None:
     subprocess.run(["ip", "netns", "del", namespace], check=True)
 
 
-def test_a_pod_without_a_project_gets_no_network(cluster: PacketWorld) -> None:
+def test_pod_without_a_project_is_not_attached(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1"), links(cluster, "node-1")
     with pytest.raises(NotReady, match="project nowhere has no NetNamespace yet"):
         cluster.add(PlannedPod("stray", "nowhere", "node-1"))
@@ -330,7 +330,7 @@ def test_a_pod_without_a_project_gets_no_network(cluster: PacketWorld) -> None:
     subprocess.run(["ip", "netns", "del", cluster.pod_namespace("stray")], check=True)
 
 
-def test_a_deleted_project_is_cut_off(cluster: PacketWorld) -> None:
+def test_pods_of_a_deleted_project_are_disconnected(cluster: PacketWorld) -> None:
     cluster.add_project("doomed")
     for name, node in (("doomed-a", "node-1"), ("doomed-b", "node-1")):
         cluster.add(PlannedPod(name, "doomed", node))
@@ -350,7 +350,7 @@ def test_a_deleted_project_is_cut_off(cluster: PacketWorld) -> None:
         cluster.remove(name)
 
 
-def test_a_pod_reaches_the_outside_with_the_address_of_its_node(cluster: PacketWorld) -> None:
+def test_pod_reaches_the_outside_with_its_nodes_address(cluster: PacketWorld) -> None:
     outside = str(cluster.nodes["node-1"].site.outside)
     with subprocess.Popen(
         ["tcpdump", "-nli", cluster.nodes["node-1"].cable, "-c", "1", f"icmp and dst host {outside}"],
@@ -366,7 +366,7 @@ def test_a_pod_reaches_the_outside_with_the_address_of_its_node(cluster: PacketW
         assert f"IP {cluster.node_address('node-1')} > {outside}" in watch.stdout.readline()
 
 
-def test_a_node_calls_its_pods_by_whichever_of_its_addresses(cluster: PacketWorld) -> None:
+def test_node_reaches_its_pods_from_any_of_its_addresses(cluster: PacketWorld) -> None:
     """Also one that it has not spoken to: nobody has told it the MAC."""
     pod = str(cluster.pods["red-a"].address)
     for address in (cluster.gateway("node-1"), cluster.node_address("node-1")):
@@ -374,7 +374,7 @@ def test_a_node_calls_its_pods_by_whichever_of_its_addresses(cluster: PacketWorl
         cluster.in_node("node-1", "ping", "-c", "1", "-W", "2", "-I", str(address), pod)
 
 
-def test_a_new_node_is_a_peer_and_a_deleted_one_is_none(cluster: PacketWorld) -> None:
+def test_new_node_becomes_a_peer_and_a_deleted_node_stops_being_one(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1")
     address = NodeAddress(type="InternalIP", address="10.245.15.99")
     newcomer = Node(metadata=ObjectMeta(name="node-9"), status=NodeStatus(addresses=(address,)))
@@ -386,7 +386,7 @@ def test_a_new_node_is_a_peer_and_a_deleted_one_is_none(cluster: PacketWorld) ->
     wait_until(lambda: cluster.has_flows("node-1", before), "the peer's flows are gone")
 
 
-def test_a_node_that_gets_another_address_keeps_its_subnet_and_is_followed(cluster: PacketWorld) -> None:
+def test_node_with_a_changed_address_keeps_its_subnet(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1")
     subnet = cluster.ask(lambda client: client.get(HostSubnet, "node-2")).subnet
     old = str(cluster.node_address("node-2"))
@@ -404,7 +404,7 @@ def test_a_node_that_gets_another_address_keeps_its_subnet_and_is_followed(clust
     wait_until(lambda: arrives(cluster, "admin-a", "admin-b"), "packets")
 
 
-def test_when_all_pods_are_gone_the_node_is_as_before(cluster: PacketWorld) -> None:
+def test_node_is_as_before_when_all_pods_are_gone(cluster: PacketWorld) -> None:
     cluster.add_project("green")
     empty = cluster.flows("node-2"), links(cluster, "node-2")
     for number in range(5):
@@ -416,7 +416,7 @@ def test_when_all_pods_are_gone_the_node_is_as_before(cluster: PacketWorld) -> N
     assert guard.count("chain") == 1 + len([place for place in (*RED, *ADMINS) if place.node == "node-2"])
 
 
-def test_a_foreign_bridge_is_left_alone(cluster: PacketWorld) -> None:
+def test_foreign_bridge_is_not_changed(cluster: PacketWorld) -> None:
     cluster.vsctl("node-2", "remove", "bridge", "br0", "external_ids", "podlane")
     cluster.kill("node-2 sdn")
     cluster.start("node-2 sdn")

@@ -40,7 +40,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_nothing_is_touched_while_something_is_in_the_way(cluster: PacketWorld, obstacle: str) -> None:
+def test_preflight_conflict_is_reported_and_nothing_is_changed(cluster: PacketWorld, obstacle: str) -> None:
     commands, sentence = OBSTACLES[obstacle]
     inside = ("ip", "-n", cluster.nodes["node-2"].namespace)
     cluster.kill("node-2 sdn")
@@ -62,7 +62,7 @@ def test_nothing_is_touched_while_something_is_in_the_way(cluster: PacketWorld, 
     cluster.remove("admin-b")
 
 
-def test_a_node_at_work_is_told_and_goes_on(cluster: PacketWorld) -> None:
+def test_preflight_conflict_on_a_running_node_is_reported_and_traffic_continues(cluster: PacketWorld) -> None:
     inside = ("ip", "-n", cluster.nodes["node-1"].namespace)
     run(*inside, "link", "add", "lan0", "type", "bridge")
     run(*inside, "addr", "add", "10.131.0.1/24", "dev", "lan0")

@@ -41,7 +41,7 @@ def tables(cluster: PacketWorld) -> set[str]:
     return {found for flow in cluster.flows("node-1") for found in re.findall(r"table=(\w+)", flow)}
 
 
-def test_an_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     source = cluster.pod_namespace("red-a")
     targets = {cluster.pod_namespace(name): cluster.pods[name].address for name in ("red-b", "red-c")}
     pings = [Ping(f"/run/netns/{source}", str(address)) for address in targets.values()]

@@ -44,14 +44,14 @@ def own(serving: PacketWorld) -> str:
     return str(serving.lab.site.outside)
 
 
-def test_the_outside_calls_any_node_and_is_masqueraded_only_to_another(serving: PacketWorld) -> None:
+def test_external_client_is_masqueraded_only_to_endpoints_on_another_node(serving: PacketWorld) -> None:
     service = create_service(serving, "reached", "default", {"app": NEAR.name}, type="NodePort")
     port = service.spec.ports[0].node_port
     assert wait_for_answer(OUTSIDE, serving.node_address("node-1"), port) == (NEAR.name, own(serving))
     assert wait_for_answer(OUTSIDE, serving.node_address("node-2"), port) == (NEAR.name, str(serving.gateway("node-2")))
 
 
-def test_with_the_local_policy_only_nodes_with_endpoints_answer(serving: PacketWorld) -> None:
+def test_local_traffic_policy_answers_only_on_nodes_with_endpoints(serving: PacketWorld) -> None:
     service = create_service(
         serving, "kept", "default", {"app": FAR.name}, type="LoadBalancer", external_traffic_policy="Local"
     )
@@ -70,7 +70,7 @@ def health_of(serving: PacketWorld, node: str, port: int) -> int:
         return int(asking.recv(64).split()[1])
 
 
-def test_who_flushes_the_ruleset_is_undone_at_once(serving: PacketWorld) -> None:
+def test_flushed_ruleset_is_restored_at_once(serving: PacketWorld) -> None:
     service = create_service(serving, "flushed", "default", {"app": NEAR.name})
     node = serving.nodes["node-1"].namespace
     wait_for_answer(node, service.spec.cluster_ip, 80)
@@ -86,7 +86,7 @@ def test_who_flushes_the_ruleset_is_undone_at_once(serving: PacketWorld) -> None
     assert "what=firewall" in serving.log("node-1")
 
 
-def test_killing_the_daemon_ends_no_connection(serving: PacketWorld) -> None:
+def test_killed_daemon_ends_no_connection(serving: PacketWorld) -> None:
     datagrams = ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP")
     service = create_service(serving, "lasting", "default", {"app": FAR.name}, type="NodePort", ports=(datagrams,))
     port = service.spec.ports[0].node_port

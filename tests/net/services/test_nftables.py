@@ -86,7 +86,7 @@ KINDS = {"TCP": (Protocol.TCP, socket.SOCK_STREAM), "UDP": (Protocol.UDP, UDP)}
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
-async def test_the_node_itself_reaches_every_backend_at_every_front(
+async def test_node_reaches_every_endpoint_at_every_frontend(
     node: Node, services: ServicesTable, place: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
@@ -99,7 +99,7 @@ async def test_the_node_itself_reaches_every_backend_at_every_front(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", ["node port", "outside IP"])
-async def test_the_outside_is_masqueraded_only_where_the_backend_is_elsewhere(
+async def test_external_client_is_masqueraded_only_to_remote_endpoints(
     node: Node, services: ServicesTable, place: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
@@ -111,7 +111,7 @@ async def test_the_outside_is_masqueraded_only_where_the_backend_is_elsewhere(
     assert sum((count[address] - 20) ** 2 / 20 for address in (*NEAR, *FAR)) < EVEN
 
 
-async def test_cluster_ips_are_not_for_the_outside(node: Node, services: ServicesTable) -> None:
+async def test_cluster_ip_is_not_reachable_from_outside(node: Node, services: ServicesTable) -> None:
     await services.replace(HOST, [web(*HERE)])
     assert call(node.outside, NODE, NODE_PORT).backend in NEAR
     with pytest.raises(TimeoutError), Caller(node.outside, CLUSTER_IP, 80, UDP) as caller:
@@ -120,7 +120,7 @@ async def test_cluster_ips_are_not_for_the_outside(node: Node, services: Service
 
 
 @pytest.mark.parametrize("affinity", [0, 600])
-async def test_who_keeps_its_source_gets_only_backends_of_this_node(
+async def test_local_traffic_policy_uses_only_local_endpoints(
     node: Node, services: ServicesTable, affinity: int
 ) -> None:
     port = web(*HERE, *THERE, protocol=Protocol.UDP, affinity_timeout_seconds=affinity)
@@ -139,7 +139,9 @@ async def test_who_keeps_its_source_gets_only_backends_of_this_node(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
-async def test_without_backends_callers_are_refused(node: Node, services: ServicesTable, place: str, kind: str) -> None:
+async def test_service_without_endpoints_rejects_clients(
+    node: Node, services: ServicesTable, place: str, kind: str
+) -> None:
     protocol, sock = KINDS[kind]
     served, empty = web(*HERE, protocol=protocol), web(protocol=protocol)
     callers = [node.node] if place == "cluster IP" else [node.node, node.outside]
@@ -156,7 +158,7 @@ async def test_without_backends_callers_are_refused(node: Node, services: Servic
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
-async def test_what_comes_from_pods_is_refused_and_never_translated(
+async def test_pod_traffic_is_rejected_and_never_translated(
     node: Node, services: ServicesTable, place: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
@@ -166,7 +168,7 @@ async def test_what_comes_from_pods_is_refused_and_never_translated(
         call(node.pods, *PLACES[place], sock)
 
 
-async def test_the_node_is_refused_what_is_no_service(node: Node, services: ServicesTable) -> None:
+async def test_node_is_rejected_at_unused_service_addresses(node: Node, services: ServicesTable) -> None:
     await services.replace(HOST, [web(*HERE)])
     with pytest.raises(ConnectionRefusedError):
         call(node.node, CLUSTER_IP, 81)
@@ -175,7 +177,9 @@ async def test_the_node_is_refused_what_is_no_service(node: Node, services: Serv
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_client_keeps_its_backend_while_there_is_one(node: Node, services: ServicesTable, kind: str) -> None:
+async def test_session_affinity_keeps_an_endpoint_while_it_exists(
+    node: Node, services: ServicesTable, kind: str
+) -> None:
     protocol, sock = KINDS[kind]
     port = web(*HERE, *THERE, protocol=protocol, affinity_timeout_seconds=600)
     await services.replace(HOST, [port])
@@ -197,7 +201,7 @@ async def test_a_client_keeps_its_backend_while_there_is_one(node: Node, service
     assert "timeout 10m" in node.nft("list", "map", "ip", TABLE, "affinity")
 
 
-async def test_affinities_of_clients_are_spread(node: Node, services: ServicesTable) -> None:
+async def test_session_affinity_spreads_clients_over_endpoints(node: Node, services: ServicesTable) -> None:
     others = tuple(IPv4Address("10.245.2.100") + number for number in range(40))
     await services.replace(HOST, [web(*HERE, *THERE, affinity_timeout_seconds=600)])
     with node.at_outside(others):
@@ -206,7 +210,7 @@ async def test_affinities_of_clients_are_spread(node: Node, services: ServicesTa
     assert set(heard) == {*NEAR, *FAR}
 
 
-async def test_a_client_of_udp_leaves_a_backend_that_has_gone(node: Node, services: ServicesTable) -> None:
+async def test_udp_client_leaves_a_removed_endpoint(node: Node, services: ServicesTable) -> None:
     before, after = web(HERE[0], protocol=Protocol.UDP), web(THERE[0], protocol=Protocol.UDP)
     await services.replace(HOST, [before])
     for client in (node.node, node.outside):
@@ -218,9 +222,7 @@ async def test_a_client_of_udp_leaves_a_backend_that_has_gone(node: Node, servic
             assert caller.ask().backend == NEAR[0]
 
 
-async def test_a_client_of_udp_that_came_too_early_is_served_when_there_is_a_service(
-    node: Node, services: ServicesTable
-) -> None:
+async def test_udp_client_is_served_once_the_service_appears(node: Node, services: ServicesTable) -> None:
     port = web(*HERE, protocol=Protocol.UDP)
     await services.replace(HOST, [])
     with Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
@@ -230,7 +232,7 @@ async def test_a_client_of_udp_that_came_too_early_is_served_when_there_is_a_ser
         assert caller.ask().backend in NEAR
 
 
-async def test_connections_go_on_while_rules_change(node: Node, services: ServicesTable) -> None:
+async def test_established_connections_survive_rule_changes(node: Node, services: ServicesTable) -> None:
     before, after = web(HERE[0]), web(THERE[0])
     await services.replace(HOST, [before])
     with Caller(node.outside, NODE, NODE_PORT) as far, Caller(node.node, CLUSTER_IP, 80) as own:
@@ -258,7 +260,9 @@ async def heard(services: ServicesTable) -> None:
 
 
 @pytest.mark.parametrize("what", FOREIGN)
-async def test_what_others_do_to_the_table_is_heard_and_undone(node: Node, services: ServicesTable, what: str) -> None:
+async def test_foreign_changes_to_the_table_are_detected_and_undone(
+    node: Node, services: ServicesTable, what: str
+) -> None:
     await services.replace(HOST, [web(*HERE)])
     listed = node.nft("list", "table", "ip", TABLE)
     assert not services.is_touched
@@ -269,7 +273,7 @@ async def test_what_others_do_to_the_table_is_heard_and_undone(node: Node, servi
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR
 
 
-async def test_what_others_do_right_after_us_is_not_missed(
+async def test_foreign_change_right_after_our_own_is_detected(
     node: Node, services: ServicesTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Nftables.run
@@ -286,7 +290,7 @@ async def test_what_others_do_right_after_us_is_not_missed(
     assert services.is_touched
 
 
-async def test_what_we_do_and_what_others_do_elsewhere_is_no_drift(node: Node, services: ServicesTable) -> None:
+async def test_own_changes_and_foreign_tables_are_not_drift(node: Node, services: ServicesTable) -> None:
     port = web(*HERE)
     await services.replace(HOST, [])
     for _ in range(10):
@@ -299,7 +303,7 @@ async def test_what_we_do_and_what_others_do_elsewhere_is_no_drift(node: Node, s
     await heard(services)
 
 
-async def test_an_edit_that_does_not_fit_changes_nothing_and_asks_for_the_whole(
+async def test_failed_table_update_changes_nothing_and_requests_a_full_replace(
     node: Node, services: ServicesTable
 ) -> None:
     port = web(*HERE)
@@ -311,7 +315,7 @@ async def test_an_edit_that_does_not_fit_changes_nothing_and_asks_for_the_whole(
     assert services.is_touched
 
 
-async def test_a_table_of_another_make_is_replaced(node: Node, services: ServicesTable) -> None:
+async def test_table_of_another_version_is_replaced(node: Node, services: ServicesTable) -> None:
     node.nft("add table ip podlane-services; add map ip podlane-services own { type mark : verdict; }")
     await services.replace(HOST, [web(*HERE)])
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR

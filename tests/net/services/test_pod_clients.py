@@ -36,7 +36,7 @@ def fronts(cluster: PacketWorld, service: Service) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("caller", ["red-b", "red-c", "admin-a", "admin-b"])
-def test_the_lane_and_vnid_0_reach_it_everywhere_and_are_seen_as_themselves(
+def test_project_and_global_pods_reach_a_service_with_their_own_address(
     serving: PacketWorld, web: Service, caller: str
 ) -> None:
     for address, port in fronts(serving, web):
@@ -46,7 +46,7 @@ def test_the_lane_and_vnid_0_reach_it_everywhere_and_are_seen_as_themselves(
 
 
 @pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
-def test_another_project_gets_nothing_anywhere(serving: PacketWorld, web: Service, caller: str) -> None:
+def test_other_project_reaches_a_service_at_no_frontend(serving: PacketWorld, web: Service, caller: str) -> None:
     namespace = serving.pod_namespace(caller)
     own = create_service(serving, f"own-{caller}", "blue", {"app": caller}, type="NodePort")
     for address, port in fronts(serving, own):
@@ -56,13 +56,13 @@ def test_another_project_gets_nothing_anywhere(serving: PacketWorld, web: Servic
             call(namespace, address, port, seconds=SILENCE_SECONDS)
 
 
-def test_a_pod_reaches_itself_by_its_service(serving: PacketWorld) -> None:
+def test_pod_reaches_itself_through_its_service(serving: PacketWorld) -> None:
     service = create_service(serving, "mirror", "red", {"app": "red-a"}, type="NodePort")
     for address, port in fronts(serving, service):
         assert wait_for_answer(serving.pod_namespace("red-a"), address, port) == ("red-a", ITSELF)
 
 
-def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(serving: PacketWorld) -> None:
+def test_source_port_of_a_service_connection_can_soon_connect_to_the_endpoint(serving: PacketWorld) -> None:
     """By itself Open vSwitch would know the call that has ended for 45 s. Each try makes it remember anew."""
     service = create_service(serving, "left", "red", {"app": "red-c"})
     caller, backend = serving.pod_namespace("red-a"), serving.pods["red-c"].address
@@ -78,7 +78,7 @@ def test_a_port_from_which_a_service_was_called_may_soon_call_its_backend(servin
     assert seen == ("red-c", str(serving.pods["red-a"].address))
 
 
-def test_a_caller_keeps_its_backend(serving: PacketWorld) -> None:
+def test_session_affinity_keeps_the_endpoint(serving: PacketWorld) -> None:
     service = create_service(serving, "kept", "red", {"all": "yes"}, session_affinity="ClientIP")
     for caller in ("red-a", "red-b", "red-c", "admin-a"):
         namespace = serving.pod_namespace(caller)
@@ -86,7 +86,7 @@ def test_a_caller_keeps_its_backend(serving: PacketWorld) -> None:
         assert len({call(namespace, service.spec.cluster_ip, 80)[0] for _ in range(12)}) == 1
 
 
-def test_a_caller_whose_time_is_over_may_get_another_backend(serving: PacketWorld) -> None:
+def test_session_affinity_expires(serving: PacketWorld) -> None:
     brief = SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=1))
     kept = {"session_affinity": "ClientIP", "session_affinity_config": brief}
     address = create_service(serving, "briefly", "red", {"all": "yes"}, **kept).spec.cluster_ip
@@ -97,7 +97,7 @@ def test_a_caller_whose_time_is_over_may_get_another_backend(serving: PacketWorl
     wait_until(lambda: call(pod, address, 80)[0] != first, "another backend", pause=2.0)
 
 
-def test_without_backends_calls_are_refused_at_once(serving: PacketWorld) -> None:
+def test_service_without_endpoints_rejects_at_once(serving: PacketWorld) -> None:
     service = create_service(serving, "empty", "red", {"app": "nobody"}, type="NodePort")
 
     def refused(address: str, port: int) -> bool:
@@ -116,7 +116,7 @@ def test_without_backends_calls_are_refused_at_once(serving: PacketWorld) -> Non
             call(serving.pod_namespace("blue-a"), address, port, seconds=SILENCE_SECONDS)
 
 
-def test_datagrams_arrive_in_fragments_and_leave_a_backend_that_has_gone(serving: PacketWorld) -> None:
+def test_fragmented_datagrams_arrive_and_leave_a_removed_endpoint(serving: PacketWorld) -> None:
     service = create_service(serving, "datagrams", "red", {"all": "yes"}, ports=UDP_PORTS)
     namespace = serving.pod_namespace("admin-b")
     wait_for_answer(namespace, service.spec.cluster_ip, 80, "UDP")

@@ -28,14 +28,14 @@ def everyone(serving: PacketWorld) -> Service:
     return create_service(serving, "everyone", "red", {"all": "yes"})
 
 
-def test_the_node_itself_reaches_a_service(serving: PacketWorld) -> None:
+def test_node_reaches_a_service(serving: PacketWorld) -> None:
     service = create_service(serving, "of-node", "red", {"app": "red-c"})
     node = serving.nodes["node-1"].namespace
     name, seen = wait_for_answer(node, service.spec.cluster_ip, 80)
     assert (name, seen) == ("red-c", str(serving.gateway("node-1")))
 
 
-def test_an_endpoint_in_another_project_is_left_out_and_told(serving: PacketWorld) -> None:
+def test_endpoint_in_another_project_is_rejected_and_reported(serving: PacketWorld) -> None:
     service = create_service(serving, "borrowed", "red", {})
     stranger, own = serving.pods["blue-a"].address, serving.pods["red-c"].address
     rows = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
@@ -58,7 +58,7 @@ def test_an_endpoint_in_another_project_is_left_out_and_told(serving: PacketWorl
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
 @pytest.mark.parametrize("caller", ["red-a", "red-b", "red-c", "admin-a", "admin-b"])
-def test_pods_of_the_lane_reach_a_service_and_are_seen_as_themselves(
+def test_pods_of_the_project_reach_a_service_with_their_own_address(
     serving: PacketWorld, everyone: Service, caller: str, protocol: str
 ) -> None:
     name, seen = wait_for_answer(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol)
@@ -67,7 +67,7 @@ def test_pods_of_the_lane_reach_a_service_and_are_seen_as_themselves(
 
 
 @pytest.mark.parametrize("caller", ["blue-a", "admin-b"])
-def test_pods_reach_an_endpoint_outside_of_the_cluster_network(serving: PacketWorld, caller: str) -> None:
+def test_pods_reach_an_endpoint_outside_the_cluster_network(serving: PacketWorld, caller: str) -> None:
     """The master itself, by way of tun0 and the node's masquerade."""
     service = serving.ask(lambda client: client.get(Service, "kubernetes", "default"))
     with inside(serving.pod_namespace(caller)):
@@ -79,7 +79,7 @@ def test_pods_reach_an_endpoint_outside_of_the_cluster_network(serving: PacketWo
 
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
-def test_calls_of_one_pod_are_dealt_out_to_all_endpoints(
+def test_connections_of_one_pod_are_spread_over_all_endpoints(
     serving: PacketWorld, everyone: Service, protocol: str
 ) -> None:
     pod, address = serving.pod_namespace("red-a"), everyone.spec.cluster_ip
@@ -89,13 +89,15 @@ def test_calls_of_one_pod_are_dealt_out_to_all_endpoints(
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
 @pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
-def test_pods_of_other_lanes_get_nothing(serving: PacketWorld, everyone: Service, caller: str, protocol: str) -> None:
+def test_pods_of_other_projects_reach_no_service(
+    serving: PacketWorld, everyone: Service, caller: str, protocol: str
+) -> None:
     wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80, protocol)
     with pytest.raises(TimeoutError):
         call(serving.pod_namespace(caller), everyone.spec.cluster_ip, 80, protocol, 0.3)
 
 
-def test_a_call_goes_on_while_its_endpoint_takes_no_new_ones(serving: PacketWorld) -> None:
+def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketWorld) -> None:
     """No other service has endpoints at its port, so nothing else keeps the way of its answers open."""
     service = create_service(serving, "leaving", "red", {}, ports=(ServicePort(port=80, name="tcp", target_port=9191),))
     row = Endpoint(addresses=(str(serving.pods["red-b"].address),))
@@ -151,7 +153,7 @@ def refuses(cluster: PacketWorld, service: Service) -> bool:
     return False
 
 
-def test_a_trace_follows_a_call_to_an_endpoint(serving: PacketWorld, everyone: Service) -> None:
+def test_trace_follows_a_service_connection_to_an_endpoint(serving: PacketWorld, everyone: Service) -> None:
     def trace(source: str) -> list[str]:
         return podlane_network(serving.lab.kubeconfig, "trace", source, "red/everyone").splitlines()
 
@@ -201,7 +203,7 @@ def calling(cluster: PacketWorld, caller: str, service: Service) -> Iterator[lis
         thread.join()
 
 
-def test_a_killed_daemon_loses_no_call_and_ends_in_the_same_rows(serving: PacketWorld, everyone: Service) -> None:
+def test_killed_daemon_loses_no_connection_and_restores_the_same_flows(serving: PacketWorld, everyone: Service) -> None:
     wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)
     before = held(serving, "node-1")
     assert any("group:" in row for row in before)
@@ -213,7 +215,7 @@ def test_a_killed_daemon_loses_no_call_and_ends_in_the_same_rows(serving: Packet
 
 
 @pytest.mark.parametrize("words", [("del-flows", "cookie=0x500000000/0xff00000000"), ("del-groups",)])
-def test_rows_and_groups_that_somebody_deletes_come_back(
+def test_deleted_service_flows_and_groups_are_restored(
     serving: PacketWorld, everyone: Service, words: tuple[str, ...]
 ) -> None:
     wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)

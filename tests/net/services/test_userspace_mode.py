@@ -66,7 +66,7 @@ def fronts(world: PacketWorld, service: Service, protocol: str) -> list[tuple[IP
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
 @pytest.mark.parametrize("caller", ["red-a", "red-c", "admin-a"])
-def test_pods_reach_all_endpoints_at_every_front(
+def test_userspace_mode_pods_reach_all_endpoints_at_every_frontend(
     world: PacketWorld, near_and_far: Service, caller: str, protocol: str
 ) -> None:
     for address, port in fronts(world, near_and_far, protocol):
@@ -77,7 +77,9 @@ def test_pods_reach_all_endpoints_at_every_front(
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
 @pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
-def test_other_projects_get_nothing(world: PacketWorld, near_and_far: Service, caller: str, protocol: str) -> None:
+def test_userspace_mode_rejects_other_projects(
+    world: PacketWorld, near_and_far: Service, caller: str, protocol: str
+) -> None:
     own = create_service(world, f"own-{caller}-{protocol.lower()}", "blue", {"app": caller}, ports=PORTS)
     namespace = world.pod_namespace(caller)
     wait_for_answer(namespace, own.spec.cluster_ip, 80, protocol)
@@ -97,7 +99,7 @@ def proxy_port(world: PacketWorld, node: str) -> int:
     return int(rules.partition("redirect to :")[2].split()[0])
 
 
-def test_a_trace_tells_of_the_proxy(world: PacketWorld, near_and_far: Service) -> None:
+def test_userspace_mode_trace_ends_at_the_proxy(world: PacketWorld, near_and_far: Service) -> None:
     told = podlane_network(world.lab.kubeconfig, "trace", "red/red-a", "red/web").splitlines()
     assert (
         told[-1] == "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
@@ -108,7 +110,7 @@ def test_a_trace_tells_of_the_proxy(world: PacketWorld, near_and_far: Service) -
     assert refused[-1] == "dropped because blue (VNID {}) may not call the service red/web (VNID {})".format(*vnids)
 
 
-def test_the_node_and_the_outside_are_served_too(world: PacketWorld, near_and_far: Service) -> None:
+def test_userspace_mode_serves_node_and_external_clients(world: PacketWorld, near_and_far: Service) -> None:
     node = world.nodes["node-1"]
     for address, port in fronts(world, near_and_far, "TCP")[:2]:
         assert {call(node.namespace, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
@@ -117,7 +119,7 @@ def test_the_node_and_the_outside_are_served_too(world: PacketWorld, near_and_fa
     assert {call(other, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
 
 
-def test_a_service_without_endpoints_refuses(world: PacketWorld, near_and_far: Service) -> None:
+def test_userspace_mode_rejects_connections_without_endpoints(world: PacketWorld, near_and_far: Service) -> None:
     empty = create_service(world, "empty", "red", {"app": "nobody"})
     namespace = world.pod_namespace("red-a")
 
@@ -132,7 +134,7 @@ def test_a_service_without_endpoints_refuses(world: PacketWorld, near_and_far: S
     wait_until(is_refused, "a refusal")
 
 
-def test_a_daemon_that_is_told_to_end_lets_connections_end_first(world: PacketWorld, near_and_far: Service) -> None:
+def test_userspace_mode_drains_connections_at_shutdown(world: PacketWorld, near_and_far: Service) -> None:
     slow = create_service(world, "slow", "red", {"app": "red-c"}, ports=(ServicePort(port=80, target_port=9090),))
     with inside(world.pod_namespace("red-c")):
         backend = socket.create_server(("0.0.0.0", 9090))

@@ -112,7 +112,7 @@ def is_refused(address: IPv4Address, port: int) -> bool:
 
 @pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
 @pytest.mark.parametrize(("address", "port"), [(CLUSTER_IP, 80), (OUTSIDE_IP, 80), (NODE, NODE_PORT)])
-def test_a_connection_goes_both_ways_and_ends_one_way_at_a_time(
+def test_connection_is_copied_both_ways_and_half_closed(
     node: ProxyNode, address: IPv4Address, port: int, caller: str
 ) -> None:
     with listening() as backend:
@@ -128,7 +128,7 @@ def test_a_connection_goes_both_ways_and_ends_one_way_at_a_time(
             assert client.recv(100) == b""
 
 
-def test_backends_take_turns_and_one_that_refuses_is_passed_over(node: ProxyNode) -> None:
+def test_endpoints_alternate_and_a_refusing_one_is_skipped(node: ProxyNode) -> None:
     with listening() as one, listening() as other:
         serve(node, served(one, nobody(), other))
         took = []
@@ -141,7 +141,7 @@ def test_backends_take_turns_and_one_that_refuses_is_passed_over(node: ProxyNode
         assert len(took) == 6
 
 
-def test_with_affinity_a_client_stays_and_finds_another_backend_when_its_own_refuses(node: ProxyNode) -> None:
+def test_session_affinity_moves_a_client_only_when_its_endpoint_refuses(node: ProxyNode) -> None:
     with listening() as one, listening() as other:
         serve(node, served(one, other, sticky=600))
         took = []
@@ -158,7 +158,7 @@ def test_with_affinity_a_client_stays_and_finds_another_backend_when_its_own_ref
                 arrived(left)[1].close()
 
 
-def test_nobody_is_reached_at_what_is_not_served(node: ProxyNode) -> None:
+def test_connection_to_an_unknown_frontend_is_closed(node: ProxyNode) -> None:
     with listening() as backend:
         port = served(backend)
         serve(node, port)
@@ -170,7 +170,7 @@ def test_nobody_is_reached_at_what_is_not_served(node: ProxyNode) -> None:
         assert is_refused(CLUSTER_IP, 80)
 
 
-def test_a_service_whose_endpoints_are_fronts_does_not_go_round(node: ProxyNode) -> None:
+def test_endpoint_that_is_a_service_frontend_does_not_loop(node: ProxyNode) -> None:
     circle = served(EndpointInfo(CLUSTER_IP, 80), EndpointInfo(OUTSIDE_IP, 80), EndpointInfo(NODE, NODE_PORT))
     serve(node, circle)
     assert is_refused(CLUSTER_IP, 80)
@@ -178,7 +178,7 @@ def test_a_service_whose_endpoints_are_fronts_does_not_go_round(node: ProxyNode)
     assert is_refused(CLUSTER_IP, 80)
 
 
-def test_connections_outlive_the_port_and_are_waited_for_at_the_end(node: ProxyNode) -> None:
+def test_connections_outlive_their_service_and_are_drained_at_shutdown(node: ProxyNode) -> None:
     with listening() as backend:
         port = served(backend)
         serve(node, port)
@@ -194,7 +194,7 @@ def test_connections_outlive_the_port_and_are_waited_for_at_the_end(node: ProxyN
             node.call(node.proxy.close(drain_seconds=10))
 
 
-def test_at_the_end_of_the_time_to_drain_connections_end(node: ProxyNode) -> None:
+def test_connections_end_at_the_drain_timeout(node: ProxyNode) -> None:
     with listening() as backend:
         serve(node, served(backend))
         with called() as client, arrived(backend)[1] as connection:
@@ -210,7 +210,7 @@ def _ends(side: socket.socket) -> bool:
         return True
 
 
-def test_a_side_that_is_lost_takes_the_other_with_it(node: ProxyNode) -> None:
+def test_lost_peer_ends_both_sides_of_the_connection(node: ProxyNode) -> None:
     with listening() as backend:
         serve(node, served(backend))
         for victim in (0, 1):
@@ -221,7 +221,7 @@ def test_a_side_that_is_lost_takes_the_other_with_it(node: ProxyNode) -> None:
                 assert _ends(ends[1 - victim])
 
 
-def test_where_there_is_no_room_who_has_the_most_makes_some(cable: None) -> None:
+def test_connection_limit_evicts_from_the_client_with_the_most_connections(cable: None) -> None:
     with ProxyNode(most_connections=4) as node, listening() as backend, contextlib.ExitStack() as undo:
         serve(node, served(backend))
         pairs = []
@@ -236,7 +236,7 @@ def test_where_there_is_no_room_who_has_the_most_makes_some(cable: None) -> None
             assert connection.recv(100) == b"still here"
 
 
-def test_a_backend_that_does_not_read_holds_up_its_client(node: ProxyNode) -> None:
+def test_endpoint_that_does_not_read_blocks_its_client(node: ProxyNode) -> None:
     with listening() as backend:
         serve(node, served(backend))
         with called() as client, arrived(backend)[1] as connection:
@@ -253,7 +253,7 @@ def test_a_backend_that_does_not_read_holds_up_its_client(node: ProxyNode) -> No
             assert taken == sent
 
 
-def test_every_byte_arrives_both_ways_and_nothing_is_left_open(node: ProxyNode) -> None:
+def test_every_byte_arrives_both_ways_and_every_socket_is_closed(node: ProxyNode) -> None:
     with listening() as backend, ThreadPoolExecutor() as threads:
         serve(node, served(backend))
         before = len(os.listdir("/proc/self/fd"))
@@ -279,7 +279,7 @@ def _hear(side: socket.socket) -> bytes:
     return bytes(taken)
 
 
-def test_many_connections_at_once_all_hear_their_own_answer(node: ProxyNode) -> None:
+def test_many_parallel_connections_get_their_own_answers(node: ProxyNode) -> None:
     with listening() as backend, contextlib.ExitStack() as opened:
         serve(node, served(backend))
         clients = [opened.enter_context(called()) for _ in range(CONNECTIONS)]
@@ -300,7 +300,7 @@ def ask(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> 
 
 
 @pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
-def test_datagrams_are_answered_by_the_front_that_was_called(node: ProxyNode, caller: str) -> None:
+def test_udp_replies_come_from_the_called_frontend(node: ProxyNode, caller: str) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as one, listening(kind) as other, socket_in(caller, kind) as client:
         second = replace(served(other, protocol=Protocol.UDP), cluster_ip=OTHER_IP, external_ips=(), node_port=0)
@@ -314,7 +314,7 @@ def test_datagrams_are_answered_by_the_front_that_was_called(node: ProxyNode, ca
                 assert client.recvfrom(100) == (text[::-1], (str(address), port))
 
 
-def test_a_datagram_that_a_backend_refuses_goes_to_the_next(node: ProxyNode) -> None:
+def test_datagram_refused_by_an_endpoint_goes_to_the_next(node: ProxyNode) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
         with listening(kind) as closed:
@@ -328,7 +328,7 @@ def test_a_datagram_that_a_backend_refuses_goes_to_the_next(node: ProxyNode) -> 
 
 
 @pytest.mark.parametrize("sticky", [0, 600])
-def test_a_backend_that_dies_after_an_answer_is_left(node: ProxyNode, sticky: int) -> None:
+def test_udp_client_leaves_an_endpoint_that_died_after_answering(node: ProxyNode, sticky: int) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
         serve(node, served(one, other, protocol=Protocol.UDP, sticky=sticky))
@@ -347,7 +347,7 @@ def test_a_backend_that_dies_after_an_answer_is_left(node: ProxyNode, sticky: in
         wait_until(is_heard, "the other backend hears the client")
 
 
-def test_a_client_whose_backend_is_gone_finds_another_with_its_next_datagram(node: ProxyNode) -> None:
+def test_udp_client_of_a_removed_endpoint_gets_another_at_its_next_datagram(node: ProxyNode) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
         before = served(one, protocol=Protocol.UDP)
@@ -360,7 +360,7 @@ def test_a_client_whose_backend_is_gone_finds_another_with_its_next_datagram(nod
         assert other.recv(100) == b"after"
 
 
-def test_a_datagram_to_the_proxy_itself_leads_nowhere(node: ProxyNode) -> None:
+def test_datagram_to_the_proxys_own_port_is_dropped(node: ProxyNode) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
         serve(node, served(backend, protocol=Protocol.UDP))
@@ -372,7 +372,7 @@ def test_a_datagram_to_the_proxy_itself_leads_nowhere(node: ProxyNode) -> None:
             assert not select.select([backend], [], [], 0)[0]
 
 
-def test_a_burst_of_one_client_arrives_whole(node: ProxyNode) -> None:
+def test_datagram_burst_of_one_client_arrives_complete(node: ProxyNode) -> None:
     kind = socket.SOCK_DGRAM
     with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
         serve(node, served(backend, protocol=Protocol.UDP))
@@ -383,7 +383,7 @@ def test_a_burst_of_one_client_arrives_whole(node: ProxyNode) -> None:
         assert len({sender for _, sender in taken}) == 1
 
 
-def test_a_port_that_is_taken_is_left_to_whom_has_it(node: ProxyNode) -> None:
+def test_port_in_use_is_left_to_its_owner(node: ProxyNode) -> None:
     assert node.proxy.port == PORT
     with ProxyNode() as other, listening() as backend:
         assert other.proxy.port != PORT
@@ -392,7 +392,7 @@ def test_a_port_that_is_taken_is_left_to_whom_has_it(node: ProxyNode) -> None:
             pass
 
 
-def test_nothing_is_left_open_when_it_has_closed(node: ProxyNode) -> None:
+def test_closed_proxy_leaves_no_socket_open(node: ProxyNode) -> None:
     with listening() as backend:
         serve(node, served(backend))
         with called(), arrived(backend)[1]:
