@@ -1,4 +1,4 @@
-"""The kernel's links, addresses and routes, here and inside the network namespaces of pods."""
+"""Links, addresses, routes and rate limits of the node and of pods' network namespaces, through rtnetlink. Driver."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from sdn.model.host import (
 T = TypeVar("T")
 
 ROUTE_PROTOCOL = 112
-"""Our mark on routes, see `ip route show proto 112`."""
+"""The protocol number of our routes; see `ip route show proto 112`."""
 
 _MAIN_TABLE = 254
-_LEAST_BURST = 2 * 9000  # bytes: two of the largest packets
+_MIN_BURST_BYTES = 2 * 9000  # two packets of the largest size
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
 _UP = 1
-_LONGEST_ALIAS = 254
-"""The kernel takes 255 bytes, of which the last is the zero that netlink adds."""
+_MAX_ALIAS_BYTES = 254
+"""The kernel accepts 255 bytes, of which the last is the zero that netlink adds."""
 _TEMPORARY_NAME = "podlane-new"
 _SIOCETHTOOL = 0x8946
 _ETHTOOL_STXCSUM = 0x17
@@ -49,7 +49,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Netlink:
-    """Use as `async with Netlink() as netlink`; acts on the namespace of the process."""
+    """The network namespace of this process. Use as `async with Netlink() as netlink`."""
 
     def __init__(self) -> None:
         self._here = AsyncIPRoute()
@@ -62,13 +62,13 @@ class Netlink:
         self._here.close()
 
     async def links(self) -> dict[str, Link]:
-        """Every link of this namespace by name, with its IPv4 addresses."""
+        """Return all links of this namespace by name, with their IPv4 addresses."""
         return await _links(self._here)
 
     async def create_veth_pair(self, pod: VethPair) -> None:
-        """Make the pair, down on this side, and configure the pod's side. Neither end speaks IPv6.
+        """Create a veth pair and configure the pod's end; the host's end stays down. IPv6 is disabled on both.
 
-        A pair left over from an attempt that was cut short is made anew. Raises Gone when the namespace is.
+        A pair left by an interrupted attempt is replaced. Raises Gone if the network namespace is gone.
         """
         try:
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
@@ -77,7 +77,7 @@ class Netlink:
         try:
             with _translate_errors(f"veth pair {pod.device}"):
                 await self._add_pair(netns, pod)
-                _switch_ipv6_off(pod.device)
+                _disable_ipv6(pod.device)
                 await self._configure(netns, pod)
         finally:
             os.close(netns)
@@ -94,7 +94,7 @@ class Netlink:
             await self._here.link("add", **pair)
 
     async def _configure(self, netns: int, pod: VethPair) -> None:
-        endpoint = await asyncio.to_thread(_in_netns, netns, lambda: _prepare(pod))
+        endpoint = await asyncio.to_thread(_in_netns, netns, lambda: _prepare_netns(pod))
         async with AsyncIPRoute(use_socket=endpoint) as inside:
             index = (await inside.link("get", ifname=pod.ifname))[0]["index"]
             if pod.egress_bandwidth:
@@ -107,15 +107,15 @@ class Netlink:
                 await inside.route("replace", dst=str(network), oif=index, scope="link")
 
     async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
-        """What a pod's end of the pair lacks of what `create` gave it; empty if nothing. Raises Gone."""
+        """Return what the pod's end of a veth pair lacks, or an empty string. Raises Gone."""
         try:
-            there = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+            netns_fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise Gone(f"{netns}: {error.strerror}; the sandbox is gone") from None
         try:
-            endpoint = await asyncio.to_thread(_in_netns, there, _kernel_socket)
+            endpoint = await asyncio.to_thread(_in_netns, netns_fd, _kernel_socket)
         finally:
-            os.close(there)
+            os.close(netns_fd)
         async with AsyncIPRoute(use_socket=endpoint) as inside:
             link = (await _links(inside)).get(ifname)
             if link is None:
@@ -129,25 +129,25 @@ class Netlink:
             return "" if str(gateway) in gateways else f"it has lost its default route through {gateway}"
 
     async def rate_limits(self) -> dict[str, int]:
-        """What links of this namespace may send, in bits a second, as far as they are limited."""
-        names, found = await self._names(), {}
+        """Return the rate limits of links of this namespace, in bits per second, by name of the link."""
+        names, limits = await self._names(), {}
         async for message in await self._here.tc("dump"):
             if message.get_attr("TCA_KIND") == "tbf" and message["index"] in names:
-                found[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
-        return found
+                limits[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
+        return limits
 
     async def set_rate_limit(self, device: str, bits: int) -> None:
-        """Let a link of this namespace send no more than so many bits a second."""
+        """Limit what a link of this namespace sends, in bits per second."""
         with _translate_errors(f"link {device}"):
             await _limit(self._here, await self._index(device), bits)
 
     async def set_up(self, device: str, alias: str) -> None:
-        """Bring a link of this namespace up, with a note for people."""
+        """Set a link of this namespace up, and give it an alias."""
         with _translate_errors(f"link {device}"):
-            await self._here.link("set", ifname=device, state="up", ifalias=alias[:_LONGEST_ALIAS])
+            await self._here.link("set", ifname=device, state="up", ifalias=alias[:_MAX_ALIAS_BYTES])
 
     async def delete_links(self, devices: Iterable[str]) -> None:
-        """Delete links; one that is not there is no error."""
+        """Delete links. A link that does not exist is no error."""
         for device in devices:
             with _translate_errors(f"link {device}"):
                 await self._delete(device)
@@ -160,26 +160,26 @@ class Netlink:
                 raise
 
     async def gateway_routes(self, device: str) -> frozenset[IPv4Network]:
-        """The networks behind a device, as far as the routes carry our mark."""
+        """Return the destinations of our routes through a device."""
         index = await self._index(device)
-        found = set()
+        destinations = set()
         async for message in await self._here.route("dump", family=socket.AF_INET):
             if message["proto"] == ROUTE_PROTOCOL and message.get_attr("RTA_OIF") == index:
-                found.add(IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"])))
-        return frozenset(found)
+                destinations.add(IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"])))
+        return frozenset(destinations)
 
     async def routes(self) -> tuple[Route, ...]:
-        """Every IPv4 route of the main table that leads through a link."""
-        names, found = await self._names(), []
+        """Return all IPv4 routes of the main table that go through a link."""
+        names, routes = await self._names(), []
         async for message in await self._here.route("dump", family=socket.AF_INET, table=_MAIN_TABLE):
             device = names.get(message.get_attr("RTA_OIF"))
             if device is not None and message.get_attr("RTA_TABLE") == _MAIN_TABLE:
                 target = IPv4Network((message.get_attr("RTA_DST") or "0.0.0.0", message["dst_len"]))
-                found.append(Route(target, device))
-        return tuple(found)
+                routes.append(Route(target, device))
+        return tuple(routes)
 
     async def set_gateway(self, device: str, address: IPv4Interface, routes: frozenset[IPv4Network]) -> None:
-        """Give a device exactly this address, and these routes with our mark, and bring it up."""
+        """Set a device up with exactly this address and these routes of ours."""
         with _translate_errors(f"link {device}"):
             index = await self._index(device)
             await self._here.link("set", index=index, state="up")
@@ -196,29 +196,32 @@ class Netlink:
                     prefsrc=str(address.ip),
                 )
 
-    async def put_docker_bridge(self, wish: DockerBridgeConfig) -> None:
-        """Make bridge and cable, or put right what differs. Neither speaks IPv6."""
+    async def put_docker_bridge(self, config: DockerBridgeConfig) -> None:
+        """Create or repair Docker's bridge and its veth pair. IPv6 is disabled on both."""
         with _translate_errors(f"bridge {DOCKER_BRIDGE}"):
             present = await self.links()
             if DOCKER_BRIDGE not in present:
-                await self._add_marked_bridge(DOCKER_BRIDGE)
+                await self._add_bridge_with_alias(DOCKER_BRIDGE)
             if not {BRIDGE_END, DOCKER_PORT} <= present.keys():
                 await self._delete(BRIDGE_END)
                 far = {"ifname": DOCKER_PORT, "txqlen": 0}
                 await self._here.link("add", ifname=BRIDGE_END, kind="veth", txqlen=0, peer=far)
             master = await self._index(DOCKER_BRIDGE)
             for name in DOCKER_LINKS:
-                _switch_ipv6_off(name)
+                _disable_ipv6(name)
                 own = {"master": master} if name == BRIDGE_END else {}
                 index = await self._index(name)
-                await self._here.link("set", index=index, mtu=wish.mtu, ifalias=ALIAS, state="up", **own)
-                addresses = frozenset({wish.address}) if name == DOCKER_BRIDGE else frozenset()
+                await self._here.link("set", index=index, mtu=config.mtu, ifalias=ALIAS, state="up", **own)
+                addresses = frozenset({config.address}) if name == DOCKER_BRIDGE else frozenset()
                 await self._set_addresses(name, index, addresses)
-            if not wish.tx_checksum_offload:
-                _switch_checksums_off(BRIDGE_END)
+            if not config.tx_checksum_offload:
+                _disable_tx_checksum_offload(BRIDGE_END)
 
-    async def _add_marked_bridge(self, name: str) -> None:
-        """The kernel takes no alias with a new link: the bridge has its name only once it has our mark."""
+    async def _add_bridge_with_alias(self, name: str) -> None:
+        """Create a bridge that never exists under its name without our alias.
+
+        The kernel accepts no alias for a new link, so the bridge is renamed after it has the alias.
+        """
         await self._delete(_TEMPORARY_NAME)
         await self._here.link("add", ifname=_TEMPORARY_NAME, kind="bridge")
         index = await self._index(_TEMPORARY_NAME)
@@ -226,7 +229,7 @@ class Netlink:
         await self._here.link("set", index=index, ifname=name)
 
     async def _set_addresses(self, device: str, index: int, addresses: frozenset[IPv4Interface]) -> None:
-        """These and no others, without the kernel's own routes to their networks."""
+        """Set exactly these addresses, without the kernel's routes to their networks."""
         present = (await self.links())[device].addresses
         for stale in present - addresses:
             await self._here.addr("del", index=index, address=str(stale.ip), prefixlen=stale.network.prefixlen)
@@ -270,14 +273,14 @@ async def _links(kernel: AsyncIPRoute) -> dict[str, Link]:
 
 
 async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
-    """Let a device send no more than so many bits a second; a queue of 50 ms takes up bursts."""
+    """Limit what a device sends, in bits per second, with a queue of 50 ms for bursts."""
     rate = max(bits // 8, 1)
-    burst = max(rate // 100, _LEAST_BURST)
+    burst = max(rate // 100, _MIN_BURST_BYTES)
     await kernel.tc("replace", "tbf", index, handle=0x10000, rate=rate, burst=burst, limit=burst + rate // 20)
 
 
 def set_sysctl(name: str, value: str, required: bool = True) -> bool:
-    """Write a kernel setting; whether it had another value before. Raises Refused; one not required may be missing."""
+    """Write a sysctl. Return True if its value was changed. Raises Refused; a missing one is an error if required."""
     path = Path("/proc/sys") / name.replace(".", "/")
     if not required and not path.exists():
         return False
@@ -291,38 +294,37 @@ def set_sysctl(name: str, value: str, required: bool = True) -> bool:
 
 
 def netns_id(path: str) -> str:
-    """What tells the network namespace at `path` from all others of this host.
+    """Return an identifier of the network namespace at `path`, unique on this host.
 
-    Raises Gone when there is none, Refused when it is the node's own.
+    Raises Gone if there is none, and Refused if it is the node's own.
     """
     try:
-        there, own = Path(path).stat(), Path("/proc/self/ns/net").stat()
+        netns, own = Path(path).stat(), Path("/proc/self/ns/net").stat()
     except OSError as error:
         raise Gone(f"{path}: {error.strerror}; the sandbox is gone") from None
-    if (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+    if (netns.st_dev, netns.st_ino) == (own.st_dev, own.st_ino):
         raise Refused(f"{path} is the node's own network namespace; that of a sandbox is accepted")
-    return f"{there.st_dev}:{there.st_ino}"
+    return f"{netns.st_dev}:{netns.st_ino}"
 
 
 @contextlib.contextmanager
-def _translate_errors(what: str) -> Iterator[None]:
+def _translate_errors(subject: str) -> Iterator[None]:
     try:
         yield
     except NetlinkError as error:
-        words = os.strerror(error.code)
         kind: type[DriverError] = NotReady if error.code in {errno.ENODEV, errno.EBUSY} else Refused
-        raise kind(f"{what}: the kernel says {words}") from None
+        raise kind(f"{subject}: the kernel says {os.strerror(error.code)}") from None
     except (struct.error, ValueError) as error:
-        raise Refused(f"{what}: cannot be told to the kernel: {error}") from None
+        raise Refused(f"{subject}: cannot be encoded for the kernel: {error}") from None
 
 
-def _in_netns(netns: int, act: Callable[[], T]) -> T:
-    """Run `act` in this thread with another network namespace."""
+def _in_netns(netns: int, function: Callable[[], T]) -> T:
+    """Run a function in this thread with another network namespace."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _set_namespace(netns)
         try:
-            return act()
+            return function()
         finally:
             _set_namespace(home)
     finally:
@@ -334,12 +336,12 @@ def _set_namespace(fd: int) -> None:
         raise Gone(f"network namespace: {os.strerror(ctypes.get_errno())}")
 
 
-def _prepare(pod: VethPair) -> Any:
-    """Before the link comes up: no IPv6 (its address detection would delay the pod), and a socket to the kernel."""
+def _prepare_netns(pod: VethPair) -> Any:
+    """Disable IPv6, whose duplicate address detection would delay the pod, and open a netlink socket."""
     for scope in ("all", "default"):
-        _switch_ipv6_off(scope)
+        _disable_ipv6(scope)
     if not pod.tx_checksum_offload:
-        _switch_checksums_off(pod.ifname)
+        _disable_tx_checksum_offload(pod.ifname)
     return _kernel_socket()
 
 
@@ -347,14 +349,14 @@ def _kernel_socket() -> Any:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
 
 
-def _switch_ipv6_off(name: str) -> None:
-    """For a device, or for `all` and `default`; where the kernel has no IPv6 there is nothing to switch off."""
+def _disable_ipv6(name: str) -> None:
+    """Disable IPv6 for a device, or for `all` and `default`, unless the kernel has no IPv6."""
     with contextlib.suppress(FileNotFoundError):
         Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
 
 
-def _switch_checksums_off(ifname: str) -> None:
-    """As `ethtool -K IFNAME tx off`."""
+def _disable_tx_checksum_offload(ifname: str) -> None:
+    """Do what `ethtool -K IFNAME tx off` does."""
     value = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_STXCSUM, 0))
     request = struct.pack("16sP8x", ifname.encode(), ctypes.addressof(value))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

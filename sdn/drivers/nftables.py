@@ -18,27 +18,28 @@ from reconcile.errors import Refused
 _JSON = 1 << 4
 _NETFILTER = 12  # NETLINK_NETFILTER
 _GET_GENERATION = 10 << 8 | 16  # NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN
-_QUESTION = struct.pack("=IHHIIBBH", 20, _GET_GENERATION, 1, 0, 0, 0, 0, 0)
-_REMEMBERED = 1024
+_GENERATION_REQUEST = struct.pack("=IHHIIBBH", 20, _GET_GENERATION, 1, 0, 0, 0, 0, 0)
+_MAX_OWN_GENERATIONS = 1024
 
 
 def netfilter_socket(flags: int = 0) -> socket.socket:
-    """A way to the kernel's netfilter, in the network namespace of this thread."""
+    """Open a netlink socket to the kernel's netfilter, in the network namespace of this thread."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | flags, _NETFILTER)
 
 
 def generation(kernel: socket.socket) -> int:
-    """How often the ruleset has been changed, asked through a socket that waits."""
-    kernel.send(_QUESTION)
+    """Return the generation of the ruleset, which every change increments. Needs a blocking socket."""
+    kernel.send(_GENERATION_REQUEST)
     (number,) = struct.unpack(">I", kernel.recv(4096)[24:28])
     return int(number)
 
 
 class Nftables:
-    """The ruleset of the network namespace in which it was made.
+    """The ruleset of the network namespace in which the object was created.
 
-    The kernel counts the changes of a ruleset: `own` are the numbers of ours, as far as nobody else came between;
-    `latest` is how many there were when our last one had been made.
+    The kernel gives every change of a ruleset a generation number. `own_generations` are those of our changes, except
+    where a change by another program came in between. `last_generation` is the number after our last change.
+    `on_idle` are called each time that no change of ours is in progress any more.
     """
 
     def __init__(self) -> None:
@@ -52,85 +53,88 @@ class Nftables:
         library.nft_ctx_buffer_error(self._context)
         self._lock = threading.Lock()
         self._kernel = netfilter_socket()
-        self._at_work = 0
+        self._changes_in_progress = 0
         self.last_generation = 0
-        self.own_generations: deque[int] = deque(maxlen=_REMEMBERED)
+        self.own_generations: deque[int] = deque(maxlen=_MAX_OWN_GENERATIONS)
         self.on_idle: list[Callable[[], None]] = []
 
     def close(self) -> None:
-        """Let go of the kernel."""
+        """Close the socket and free the library's context."""
         self._kernel.close()
         self._library.nft_ctx_free(self._context)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no change of ours is under way; those in `when_idle` are called each time that becomes so."""
-        return not self._at_work
+        """True if no change of ours is in progress."""
+        return not self._changes_in_progress
 
     async def run(self, text: str) -> None:
-        """Run all commands or none. Raises Refused with nft's own words."""
-        self._at_work += 1
+        """Run all commands, or none. Raises Refused with nft's message."""
+        self._changes_in_progress += 1
         try:
             await asyncio.to_thread(self._change, text)
         finally:
-            self._at_work -= 1
+            self._changes_in_progress -= 1
             if self.is_idle:
-                for call in self.on_idle:
-                    call()
+                for callback in self.on_idle:
+                    callback()
 
     async def list_table(self, family: str, table: str) -> str:
-        """A table as nft prints it; empty when there is none."""
+        """Return a table as nft prints it; empty if there is none."""
         try:
             return await asyncio.to_thread(self._run, f"list table {family} {table}", 0)
         except Refused:
             return ""
 
     async def list_chains(self, family: str, table: str) -> frozenset[str]:
-        """The names of a table's chains; empty when there is no table."""
+        """Return the names of a table's chains; empty if there is no table."""
         try:
-            answer = json.loads(await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON))
+            listing = json.loads(await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON))
         except Refused:
             return frozenset()
-        return frozenset(item["chain"]["name"] for item in answer["nftables"] if "chain" in item)
+        return frozenset(item["chain"]["name"] for item in listing["nftables"] if "chain" in item)
 
     def _change(self, text: str) -> None:
         with self._lock:
             before = generation(self._kernel)
-            self._run_alone(text, 0)
+            self._run_locked(text, 0)
             self.last_generation = generation(self._kernel)
             if self.last_generation == before + 1:
                 self.own_generations.append(self.last_generation)
 
     def _run(self, text: str, flags: int) -> str:
         with self._lock:
-            return self._run_alone(text, flags)
+            return self._run_locked(text, flags)
 
-    def _run_alone(self, text: str, flags: int) -> str:
+    def _run_locked(self, text: str, flags: int) -> str:
         self._library.nft_ctx_output_set_flags(self._context, ctypes.c_uint(flags))
         code = self._library.nft_run_cmd_from_buffer(self._context, ctypes.c_char_p(text.encode()))
         output = self._library.nft_ctx_get_output_buffer(self._context) or b""
         error = self._library.nft_ctx_get_error_buffer(self._context) or b""
         if code:
-            words = " ".join(error.decode(errors="replace").split())
-            raise Refused(f"nft refused {text.splitlines()[0]!r} and what follows: {words}; the ruleset is as it was")
+            message = " ".join(error.decode(errors="replace").split())
+            raise Refused(f"nft refused {text.splitlines()[0]!r} and what follows: {message}; the ruleset is as it was")
         return str(output.decode(errors="replace"))
 
 
 _SOL_NETLINK, _JOIN, _LEAVE = 270, 1, 2
 _NFTABLES_GROUP = 7  # NFNLGRP_NFTABLES
 _NEW_GENERATION = 10 << 8 | 15  # NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN
-_ROOM_BYTES = 1 << 20
+_RECEIVE_BUFFER_BYTES = 1 << 20
 _HEADER = struct.Struct("=IHHII4xHH")
-"""nlmsghdr, nfgenmsg, and the first attribute's: length and type. Of all messages about nftables the first attribute is
-the name of the table; of a new generation it is its number."""
+"""nlmsghdr, nfgenmsg, and length and type of the first attribute.
+
+The first attribute is the name of the table in all messages about nftables, except that it is the number in a message
+about a new generation.
+"""
 
 
 class NftablesMonitor:
-    """`on_touch` is called when one of the tables is no longer known to be as `nft` has left it. `is_touched` is set
-    then, until `deaf` has been used to put it right.
+    """Watches tables for changes by other programs.
 
-    Changes are told apart by the number that the kernel gives to each. Changes of ours that collide with another
-    program's in the same moment count as that program's.
+    After such a change `modified_externally` is True until the table has been rewritten within `suspended`, and
+    `on_external_change` is called. Changes are told apart by their generation numbers. A change of ours that coincides
+    with one of another program counts as a change of the other program.
     """
 
     def __init__(self, nft: Nftables, tables: tuple[str, ...], on_external_change: Callable[[], None]) -> None:
@@ -139,27 +143,27 @@ class NftablesMonitor:
         self._names = frozenset(table.encode() + b"\0" for table in tables)
         self._on_external_change = on_external_change
         self._changes: list[int] = []
-        self._is_ours = False
+        self._is_watched_table = False
         self._kernel = netfilter_socket()
         self._socket = netfilter_socket(socket.SOCK_NONBLOCK)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM_BYTES)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
         self._socket.bind((0, 0))
 
     def open(self) -> None:
-        """Begin to listen."""
+        """Start watching."""
         self._nft.on_idle.append(self._check)
         self._socket.setsockopt(_SOL_NETLINK, _JOIN, _NFTABLES_GROUP)
         asyncio.get_running_loop().add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop watching."""
         self._nft.on_idle.remove(self._check)
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._kernel.close()
 
     async def run(self) -> None:
-        """Listen until cancelled."""
+        """Watch until cancelled."""
         self.open()
         try:
             await asyncio.get_running_loop().create_future()
@@ -168,8 +172,9 @@ class NftablesMonitor:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """While the table is written anew: what others did to it before no longer matters, what they do to any table
-        right afterwards does.
+        """Suspend change notifications while the table is rewritten.
+
+        Changes by other programs before the rewrite are discarded; changes after it are reported.
         """
         self._socket.setsockopt(_SOL_NETLINK, _LEAVE, _NFTABLES_GROUP)
         try:
@@ -199,11 +204,11 @@ class NftablesMonitor:
             length, kind, _, _, _, attribute, _ = _HEADER.unpack_from(data)
             value = data[_HEADER.size : 20 + attribute]
             if kind == _NEW_GENERATION:
-                if self._is_ours:
+                if self._is_watched_table:
                     self._changes.append(int.from_bytes(value, "big"))
-                self._is_ours = False
+                self._is_watched_table = False
             elif value in self._names:
-                self._is_ours = True
+                self._is_watched_table = True
             data = data[(length + 3) & ~3 :]
 
     def _check(self) -> None:

@@ -1,7 +1,7 @@
-"""Reads and writes the switch's database: bridges, ports, their numbers and whose they are.
+"""Reads and writes Open vSwitch's database: bridges, ports, their numbers and external_ids, conntrack timeouts. Driver.
 
-The library's connection blocks, so it turns in a thread of its own; requests reach the thread through a queue and a
-pipe, answers come back as futures of the event loop.
+The library's connection blocks, so a thread of its own runs it. Requests reach the thread through a queue and a pipe;
+results come back as futures of the event loop.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ COLUMNS = {
     "CT_Zone": ["timeout_policy"],
     "CT_Timeout_Policy": ["timeouts"],
 }
-ANSWER_SECONDS = 10.0
+REPLY_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PutBridge:
-    """Make the bridge, or give it these columns and these of its ports; ports that are not named stay as they are."""
+    """A change that creates a bridge or sets its columns and these ports; other ports are unchanged."""
 
     bridge: Bridge
 
 
 @dataclass(frozen=True, slots=True)
 class RemovePort:
-    """Take a port off its bridge; one that is not there is no error."""
+    """A change that removes a port from its bridge; a port that does not exist is no error."""
 
     bridge: str
     name: str
@@ -54,7 +54,7 @@ class RemovePort:
 
 @dataclass(frozen=True, slots=True)
 class PutZone:
-    """Give a zone of connection tracking these timeouts and no others."""
+    """A change that gives a conntrack zone exactly these timeouts."""
 
     zone: ConntrackZone
 
@@ -71,29 +71,29 @@ class _Job:
 
 
 class Ovsdb:
-    """One host's database. `on_change` is called in the event loop whenever something that is observed has changed."""
+    """The database of this host. `on_change` is called in the event loop when the observed state has changed."""
 
     def __init__(self, socket: Path, on_change: Callable[[], None]) -> None:
         self._socket = socket
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._switch: OvsState | None = None
+        self._state: OvsState | None = None
         self._jobs: deque[_Job] = deque()
         self._stopping = False
-        self._wake_end, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._turn, name="ovsdb", daemon=True)
+        self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="ovsdb", daemon=True)
         self._thread.start()
 
     def observe(self) -> OvsState:
-        """What the database holds. Raises NotReady until it has answered."""
-        if self._switch is None:
+        """Return the state of the database. Raises NotReady until it has answered."""
+        if self._state is None:
             raise NotReady(f"{self._socket}: the switch's database does not answer")
-        return self._switch
+        return self._state
 
     async def apply(self, changes: tuple[Change, ...]) -> None:
-        """Make all changes in one transaction and wait until the switch has carried them out.
+        """Apply changes in one transaction, and wait until the switch has carried them out.
 
-        Raises NotReady when there is no answer in time, Refused with the database's words otherwise.
+        Raises NotReady if there is no reply in time, and Refused with the database's message.
         """
         if not changes:
             return
@@ -101,52 +101,52 @@ class Ovsdb:
         self._jobs.append(job)
         self._wake()
         try:
-            await asyncio.wait_for(job.future, ANSWER_SECONDS)
+            await asyncio.wait_for(job.future, REPLY_TIMEOUT_SECONDS)
         except TimeoutError:
-            raise NotReady(f"{self._socket}: no answer within {ANSWER_SECONDS:.0f} s") from None
+            raise NotReady(f"{self._socket}: no answer within {REPLY_TIMEOUT_SECONDS:.0f} s") from None
 
     async def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stopping = True
         self._wake()
         await asyncio.to_thread(self._thread.join)
 
     def _wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.write(self._waker, b"\0")
+            os.write(self._wake_writer, b"\0")
 
-    def _turn(self) -> None:
+    def _run(self) -> None:
         helper = ovs_idl.SchemaHelper(SCHEMA)
         for table, columns in COLUMNS.items():
             helper.register_columns(table, columns)
         idl = _Idl(f"unix:{self._socket}", helper)
-        seen = None
+        published_seqno = None
         while not self._stopping:
             idl.run()
-            if idl.change_seqno != seen and idl.has_ever_connected():
-                seen = idl.change_seqno
+            if idl.change_seqno != published_seqno and idl.has_ever_connected():
+                published_seqno = idl.change_seqno
                 self._publish(idl)
-            self._work(idl)
+            self._run_jobs(idl)
             self._block(idl)
         idl.close()
 
     def _block(self, idl: Any) -> None:
         poller = ovs.poller.Poller()
         idl.wait(poller)
-        poller.fd_wait(self._wake_end, select.POLLIN)
+        poller.fd_wait(self._wake_reader, select.POLLIN)
         if self._jobs and self._jobs[0].transaction is not None:
             self._jobs[0].transaction.wait(poller)
         poller.block()
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_end, 4096)
+            os.read(self._wake_reader, 4096)
 
     def _publish(self, idl: Any) -> None:
-        switch = _switch(idl)
-        if switch != self._switch:
-            self._switch = switch
+        state = _ovs_state(idl)
+        if state != self._state:
+            self._state = state
             self._loop.call_soon_threadsafe(self._on_change)
 
-    def _work(self, idl: Any) -> None:
+    def _run_jobs(self, idl: Any) -> None:
         while self._jobs and idl.has_ever_connected():
             job = self._jobs[0]
             if job.future.done() or self._advance(idl, job):
@@ -155,7 +155,7 @@ class Ovsdb:
                 return
 
     def _advance(self, idl: Any, job: _Job) -> bool:
-        """Take one job as far as it goes now; True when it has ended."""
+        """Advance a job as far as possible now. Return True if it has ended."""
         root = next(iter(idl.tables["Open_vSwitch"].rows.values()), None)
         if root is None:
             return False
@@ -184,19 +184,19 @@ class Ovsdb:
         return self._end(job, Refused(f"{self._socket}: {job.transaction.get_error()}; nothing was changed"))
 
     def _end(self, job: _Job, error: Exception | None) -> bool:
-        def settle() -> None:
+        def complete() -> None:
             if not job.future.done():
                 if error is None:
                     job.future.set_result(None)
                 else:
                     job.future.set_exception(error)
 
-        self._loop.call_soon_threadsafe(settle)
+        self._loop.call_soon_threadsafe(complete)
         return True
 
 
 class _Idl(ovs_idl.Idl):  # type: ignore[misc]
-    """The library's copy of the database; it remembers ports as values, because reading one out takes 40 µs."""
+    """The library's copy of the database, with a cache of ports as values, because converting one takes 40 µs."""
 
     def __init__(self, remote: str, schema_helper: Any) -> None:
         super().__init__(remote, schema_helper)
@@ -204,7 +204,7 @@ class _Idl(ovs_idl.Idl):  # type: ignore[misc]
         self._port_of: dict[Any, Any] = {}
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
-        """The library's hook: forget what has changed."""
+        """Remove a changed port from the cache. The library calls this for every change."""
         del event, updates
         if row._table.name == "Interface":
             self._ports.pop(self._port_of.pop(row.uuid, None), None)
@@ -212,20 +212,20 @@ class _Idl(ovs_idl.Idl):  # type: ignore[misc]
             self._ports.pop(row.uuid, None)
 
     def port(self, row: Any) -> Port | None:
-        """A row of the table Port as a value; None while it has no interface."""
-        known = self._ports.get(row.uuid)
-        if known is None and row.interfaces:
+        """Return a row of the table Port as a value; None while it has no interface."""
+        port = self._ports.get(row.uuid)
+        if port is None and row.interfaces:
             self._port_of[row.interfaces[0].uuid] = row.uuid
-            known = self._ports[row.uuid] = _port(row)
-        return known
+            port = self._ports[row.uuid] = _port(row)
+        return port
 
 
 def _first(column: Any) -> Any:
-    """The value of a column that holds at most one."""
+    """Return the value of a column that has at most one, or None."""
     return column[0] if isinstance(column, list) and column else None if isinstance(column, list) else column
 
 
-def _switch(idl: _Idl) -> OvsState:
+def _ovs_state(idl: _Idl) -> OvsState:
     bridges = [_bridge(idl, row) for row in idl.tables["Bridge"].rows.values()]
     zones = frozenset(zone for row in idl.tables["Open_vSwitch"].rows.values() for zone in _zones(row))
     return OvsState(tuple(sorted(bridges, key=lambda bridge: bridge.name)), zones)
@@ -270,7 +270,7 @@ def _write(idl: Any, transaction: Any, root: Any, change: Change) -> None:
     if isinstance(change, PutZone):
         _write_zone(idl, transaction, root, change.zone)
         return
-    row = _named(idl, "Bridge", change.bridge.name if isinstance(change, PutBridge) else change.bridge)
+    row = _row_by_name(idl, "Bridge", change.bridge.name if isinstance(change, PutBridge) else change.bridge)
     if isinstance(change, PutBridge):
         if row is None:
             row = transaction.insert(idl.tables["Bridge"])
@@ -292,11 +292,11 @@ def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
         table = transaction.insert(idl.tables["Flow_Table"])
         table.name = name
         row.setkey("flow_tables", number, table)
-    there = {port.name: port for port in _ports_of(row)}
+    present = {port.name: port for port in _ports_of(row)}
     local = Port(bridge.name, type="internal")
-    for port in bridge.ports if bridge.name in there else (local, *bridge.ports):
-        old = there.get(port.name)
-        interface = old.interfaces[0] if old is not None else _insert_port(idl, transaction, row, port.name)
+    for port in bridge.ports if bridge.name in present else (local, *bridge.ports):
+        row_port = present.get(port.name)
+        interface = row_port.interfaces[0] if row_port is not None else _insert_port(idl, transaction, row, port.name)
         _write_interface(interface, port)
 
 
@@ -337,5 +337,5 @@ def _write_interface(interface: Any, port: Port) -> None:
     interface.external_ids = dict(port.external_ids)
 
 
-def _named(idl: Any, table: str, name: str) -> Any:
+def _row_by_name(idl: Any, table: str, name: str) -> Any:
     return next((row for row in idl.tables[table].rows.values() if row.name == name), None)

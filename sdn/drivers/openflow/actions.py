@@ -39,19 +39,19 @@ _HASH_CONNECTION, _MODULO_N = 3, 0
 _SAME_PORT = 0xFFF8
 _COMMIT = 1
 _NAT_SRC, _NAT_DST = 1, 2
-_HAS_ADDRESS, _HAS_PORT = 1, 1 << 4
+_HAS_IP, _HAS_PORT = 1, 1 << 4
 _IMMEDIATE, _LOADS = 1 << 13, 1 << 11
 _NUMBER_OF_BITS = 0x3FF
 _NICIRA_HEAD = struct.Struct("!HHIH")
 _CT_HEAD = struct.Struct("!HIHBxxxH")
 _NAT_HEAD = struct.Struct("!2xHH")
-_PICK_HEAD = struct.Struct("!HHHHHIHH")
+_MULTIPATH_HEAD = struct.Struct("!HHHHHIHH")
 _LEARN_HEAD = struct.Struct("!HHHQHBxHH")
 _BUCKET_HEAD = struct.Struct("!HHII4x")
 
 
 def instruction_bytes(actions: tuple[Action, ...]) -> bytes:
-    """What a row does, as instructions: apply the actions, then perhaps go on in another table."""
+    """Encode the actions of a flow as instructions: apply the actions, then go to another table if there is one."""
     apply = b"".join(_action_bytes(action) for action in actions if not isinstance(action, Goto))
     instructions = struct.pack("!HHI", 4, 8 + len(apply), 0) + apply if apply else b""
     for action in actions:
@@ -61,13 +61,13 @@ def instruction_bytes(actions: tuple[Action, ...]) -> bytes:
 
 
 def bucket_bytes(bucket: Bucket) -> bytes:
-    """One bucket of a group, as OpenFlow 1.1 to 1.4 have it."""
+    """Encode a bucket in the format of OpenFlow 1.1 to 1.4."""
     body = b"".join(map(_action_bytes, bucket.actions))
     return _BUCKET_HEAD.pack(_BUCKET_HEAD.size + len(body), bucket.weight, ANY, ANY) + body
 
 
 def read_buckets(data: bytes) -> Iterator[Bucket]:
-    """The buckets of a group. Raises Unknown."""
+    """Decode the buckets of a group. Raises Unknown."""
     while data:
         length, weight, watched_port, watched_group = _BUCKET_HEAD.unpack_from(data)
         if (watched_port, watched_group) != (ANY, ANY):
@@ -77,7 +77,7 @@ def read_buckets(data: bytes) -> Iterator[Bucket]:
 
 
 def read_instructions(data: bytes) -> Iterator[Action]:
-    """What a row does. Raises Unknown."""
+    """Decode the instructions of a flow. Raises Unknown."""
     while data:
         kind, length = struct.unpack_from("!HH", data)
         if kind == 4:
@@ -107,9 +107,11 @@ def _move_body(move: RegMove) -> bytes:
     return struct.pack("!HHH", move.bits, 0, 0) + field_header(move.source) + field_header(move.target)
 
 
-def _pick_body(pick: Multipath) -> bytes:
-    how = _PICK_HEAD.pack(_HASH_CONNECTION, 0, 0, _MODULO_N, pick.choices - 1, 0, 0, pick.target.bits - 1)
-    return how + field_header(pick.target)
+def _multipath_body(multipath: Multipath) -> bytes:
+    head = _MULTIPATH_HEAD.pack(
+        _HASH_CONNECTION, 0, 0, _MODULO_N, multipath.choices - 1, 0, 0, multipath.target.bits - 1
+    )
+    return head + field_header(multipath.target)
 
 
 def _nicira(subtype: int, body: bytes) -> bytes:
@@ -117,14 +119,14 @@ def _nicira(subtype: int, body: bytes) -> bytes:
     return _NICIRA_HEAD.pack(_EXPERIMENTER, len(body), NICIRA, subtype) + body[_NICIRA_HEAD.size :]
 
 
-def _track_body(track: Ct) -> bytes:
-    head = _CT_HEAD.pack(_COMMIT if track.commit else 0, 0, track.zone, track.table, 0)
-    address = track.dst or track.src
-    flags = _NAT_DST if track.dst else _NAT_SRC if track.src else 0
-    present = (_HAS_ADDRESS if address else 0) | (_HAS_PORT if track.port else 0)
+def _ct_body(ct: Ct) -> bytes:
+    head = _CT_HEAD.pack(_COMMIT if ct.commit else 0, 0, ct.zone, ct.table, 0)
+    address = ct.dst or ct.src
+    flags = _NAT_DST if ct.dst else _NAT_SRC if ct.src else 0
+    present = (_HAS_IP if address else 0) | (_HAS_PORT if ct.port else 0)
     body = _NAT_HEAD.pack(flags, present)
     body += address.packed if address else b""
-    body += struct.pack("!H", track.port) if track.port else b""
+    body += struct.pack("!H", ct.port) if ct.port else b""
     return head + _nicira(_NAT, body)
 
 
@@ -178,35 +180,35 @@ def _read_load(body: bytes) -> RegLoad:
 
 def _read_move(body: bytes) -> RegMove:
     if body[2:6] != bytes(4):
-        raise Unknown("a move from or to the middle of a field")
+        raise Unknown("a move that does not begin at bit 0")
     return RegMove(read_field(body[6:])[0], read_field(body[10:])[0], int.from_bytes(body[:2], "big"))
 
 
 def _read_resubmit(body: bytes) -> Resubmit:
     if int.from_bytes(body[:2], "big") != _SAME_PORT:
-        raise Unknown("a look from another port")
+        raise Unknown("a resubmit with another port")
     return Resubmit(body[2])
 
 
-def _read_pick(body: bytes) -> Multipath:
-    pick = Multipath(int.from_bytes(body[8:10], "big") + 1, read_field(body[_PICK_HEAD.size :])[0])
-    if body != _pick_body(pick):
-        raise Unknown("another choice than by the connection")
-    return pick
+def _read_multipath(body: bytes) -> Multipath:
+    multipath = Multipath(int.from_bytes(body[8:10], "big") + 1, read_field(body[_MULTIPATH_HEAD.size :])[0])
+    if body != _multipath_body(multipath):
+        raise Unknown("a multipath action with another hash")
+    return multipath
 
 
-def _read_track(body: bytes) -> Ct:
+def _read_ct(body: bytes) -> Ct:
     flags, _, zone, table, _ = _CT_HEAD.unpack_from(body)
     nat = body[_CT_HEAD.size + _NICIRA_HEAD.size :]
     side, present = _NAT_HEAD.unpack_from(nat)
     rest = nat[_NAT_HEAD.size :]
-    address = IPv4Address(rest[:4]) if present & _HAS_ADDRESS else None
+    address = IPv4Address(rest[:4]) if present & _HAS_IP else None
     port = int.from_bytes(rest[4:6], "big") if present & _HAS_PORT else 0
     dst, src = (address, None) if side == _NAT_DST else (None, address)
-    track = Ct(zone, table, bool(flags & _COMMIT), dst, port, src)
-    if body != _track_body(track):
-        raise Unknown("connection tracking in another way")
-    return track
+    ct = Ct(zone, table, bool(flags & _COMMIT), dst, port, src)
+    if body != _ct_body(ct):
+        raise Unknown("a ct action of another form")
+    return ct
 
 
 def _read_learn(body: bytes) -> Learn:
@@ -223,10 +225,10 @@ def _read_learn(body: bytes) -> Learn:
             key = (target, value)
         rest = rest[end + 6 :]
     if key is None:
-        raise Unknown("learning without a register")
+        raise Unknown("a learn action without a register")
     learn = Learn(table, priority, cookie, idle, key, tuple(loads))
     if pad(bytes(_NICIRA_HEAD.size) + _learn_body(learn))[_NICIRA_HEAD.size :] != body:
-        raise Unknown("learning in another way")
+        raise Unknown("a learn action of another form")
     return learn
 
 
@@ -238,15 +240,15 @@ _WRITERS: dict[type[Action], Callable[[Any], bytes]] = {
     RegLoad: lambda action: _nicira(_LOAD, _load_body(action)),
     RegMove: lambda action: _nicira(_MOVE, _move_body(action)),
     Resubmit: lambda action: _nicira(_RESUBMIT, struct.pack("!HB3x", _SAME_PORT, action.table)),
-    Multipath: lambda action: _nicira(_MULTIPATH, _pick_body(action)),
-    Ct: lambda action: _nicira(_CT, _track_body(action)),
+    Multipath: lambda action: _nicira(_MULTIPATH, _multipath_body(action)),
+    Ct: lambda action: _nicira(_CT, _ct_body(action)),
     Learn: lambda action: _nicira(_LEARN, _learn_body(action)),
 }
 _READERS: dict[int, Callable[[bytes], Action]] = {
     _LOAD: _read_load,
     _MOVE: _read_move,
     _RESUBMIT: _read_resubmit,
-    _MULTIPATH: _read_pick,
-    _CT: _read_track,
+    _MULTIPATH: _read_multipath,
+    _CT: _read_ct,
     _LEARN: _read_learn,
 }

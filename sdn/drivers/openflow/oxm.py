@@ -13,7 +13,7 @@ from sdn.model.match import Field, FieldMatch, Match
 
 
 class Unknown(ValueError):
-    """Bytes that follow the specification but mean something that the pipeline never writes."""
+    """Raised for bytes that are valid OpenFlow but that the pipeline never writes."""
 
 
 _BASIC, _NICIRA_0, _NICIRA_1 = 0x8000, 0x0000, 0x0001
@@ -66,23 +66,23 @@ _OLD_CODES: dict[tuple[int, int], Field] = {
     (_NICIRA_1, 17): f.ARP_SHA,
     (_NICIRA_1, 18): f.ARP_THA,
 }
-"""Inside moves and loads the switch reads fields back under the numbers they had before OpenFlow 1.2."""
+"""In the actions move and load, the switch reports fields with their numbers from before OpenFlow 1.2."""
 _OLD_NUMBERS = {field: code for code, field in _OLD_CODES.items()}
 _FIELDS = {code: field for field, code in _CODES.items()} | _OLD_CODES
 
 
 def padded(length: int) -> int:
-    """Up to the next eight bytes."""
+    """Return the length rounded up to a multiple of eight bytes."""
     return (length + 7) // 8 * 8
 
 
 def pad(data: bytes) -> bytes:
-    """With zeros up to the next eight bytes."""
+    """Pad with zeros to a multiple of eight bytes."""
     return data.ljust(padded(len(data)), b"\0")
 
 
 def field_header(field: Field, masked: bool = False, old: bool = False) -> bytes:
-    """What stands before a field's value, or for the field itself; `old` is the number it had before OpenFlow 1.2."""
+    """Encode the header of a field; `old` selects the number that the field had before OpenFlow 1.2."""
     space, number = _OLD_NUMBERS.get(field, _CODES[field]) if old else _CODES[field]
     length = field.bits // 8 * (2 if masked else 1)
     return struct.pack("!HBB", space, number << 1 | masked, length)
@@ -92,7 +92,7 @@ def _oxm(match: FieldMatch) -> bytes:
     size = match.field.bits // 8
     if match.field == f.VLAN_TCI:
         if (match.value, match.mask) != (0, f.VLAN_ID_AND_PRESENT):
-            raise Unknown(f"{match}: only the absence of a tag can be matched")
+            raise Unknown(f"{match}: only packets without a VLAN tag can be matched")
         return field_header(match.field) + bytes(size)
     masked = match.mask != match.field.all_ones
     data = match.value.to_bytes(size, "big")
@@ -100,13 +100,13 @@ def _oxm(match: FieldMatch) -> bytes:
 
 
 def match_bytes(match: Match) -> bytes:
-    """A match with its head, padded."""
+    """Encode a match with its header, padded."""
     fields = b"".join(map(_oxm, match.fields))
     return pad(struct.pack("!HH", 1, 4 + len(fields)) + fields)
 
 
 def read_field(data: bytes) -> tuple[Field, bool, int]:
-    """The field that a header names, whether a mask comes with it, and how long both are. Raises Unknown."""
+    """Decode a header: the field, whether a mask follows, and the length of value and mask. Raises Unknown."""
     space, number, length = struct.unpack_from("!HBB", data)
     field = _FIELDS.get((space, number >> 1))
     if field is None:
@@ -115,7 +115,7 @@ def read_field(data: bytes) -> tuple[Field, bool, int]:
 
 
 def read_match(data: bytes) -> Match:
-    """A match with its head. Raises Unknown."""
+    """Decode a match with its header. Raises Unknown."""
     _, length = struct.unpack_from("!HH", data)
     data, fields = data[4:length], []
     while data:
@@ -125,7 +125,7 @@ def read_match(data: bytes) -> Match:
         number = int.from_bytes(value[: size // 2] if masked else value, "big")
         if field == f.VLAN_TCI:
             if number or masked:
-                raise Unknown("a tag")
+                raise Unknown("a VLAN tag")
             mask = f.VLAN_ID_AND_PRESENT
         fields.append(FieldMatch(field, number, mask))
         data = data[4 + size :]
