@@ -31,7 +31,7 @@ def functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"line {row[0]}")
-def test_a_row_is_shown_or_says_why_not(row: tuple[int, str, str]) -> None:
+def test_conformance_row_names_existing_tests_or_a_reason(row: tuple[int, str, str]) -> None:
     line, what, shown = row
     named = NAMED.findall(shown)
     assert what
@@ -43,7 +43,7 @@ def test_a_row_is_shown_or_says_why_not(row: tuple[int, str, str]) -> None:
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: f"line {row[0]}")
-def test_what_is_shown_is_shown_with_a_real_docker(row: tuple[int, str, str]) -> None:
+def test_conformance_row_names_a_test_with_a_real_docker(row: tuple[int, str, str]) -> None:
     line, _, shown = row
     real = [file for file, _ in NAMED.findall(shown) if file.startswith(("e2e/", "contract/", "net/"))]
     assert real or REASON.search(shown), f"docs/conformance.md:{line}: only tests that need no Docker"

@@ -15,7 +15,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("daemon", LARGE)
-def test_a_daemon_does_not_load_what_it_does_not_need_all_the_time(daemon: str) -> None:
+def test_daemon_does_not_load_large_optional_libraries(daemon: str) -> None:
     program = f"import {daemon}.__main__, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.split())

@@ -26,7 +26,7 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def test_docker_is_started_with_what_the_sdn_daemon_writes() -> None:
+def test_docker_unit_reads_the_options_file_of_the_sdn_daemon() -> None:
     drop_in = (ROOT / "systemd" / "docker-podlane.conf").read_text()
     name = docker_options(CLUSTER, NODE).partition("=")[0]
     file = next(field.default for field in msgspec.structs.fields(SdnSettings) if field.name == "docker_options_file")
@@ -35,18 +35,18 @@ def test_docker_is_started_with_what_the_sdn_daemon_writes() -> None:
         assert str(file) in text
 
 
-def test_the_node_agent_is_taken_last() -> None:
+def test_node_agent_unit_has_the_lowest_oom_score() -> None:
     unit = (ROOT / "systemd" / "podlane-node-agent.service").read_text()
     assert "\nOOMScoreAdjust=-999\n" in unit
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_the_example_configuration_is_accepted(name: str) -> None:
+def test_example_configuration_is_valid(name: str) -> None:
     document = yaml.safe_load((ROOT / "systemd" / f"{name}.yaml").read_text())
     assert merge(SETTINGS[name], document, {})
 
 
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+def test_systemd_verifies_the_units(tmp_path: Path) -> None:
     """With stand-ins for the units of other packages, which may not be installed here."""
     for other in ("openvswitch-switch", "docker"):
         (tmp_path / f"{other}.service").write_text("[Service]\nExecStart=/bin/true\n")

@@ -66,7 +66,7 @@ def configuration(sdn: Sdn, version: str = "1.0.0", **rest: object) -> str:
     )
 
 
-def test_add_asks_for_the_pod_of_the_arguments(sdn: Sdn) -> None:
+def test_cni_add_attaches_the_pod_of_its_arguments(sdn: Sdn) -> None:
     result = answer(CALL, configuration(sdn))
     wish = {"netns": "/run/netns/x", "namespace": "red", "name": "web", "uid": "u1", "ifname": "eth0", "runtime": "cni"}
     assert sdn.asked == [("/ADD", {"sandbox": "abc", **wish})]
@@ -78,29 +78,29 @@ def test_add_asks_for_the_pod_of_the_arguments(sdn: Sdn) -> None:
     }
 
 
-def test_the_older_result_names_the_family(sdn: Sdn) -> None:
+def test_cni_result_of_older_versions_names_the_ip_family(sdn: Sdn) -> None:
     result = answer(CALL, configuration(sdn, "0.4.0"))
     assert (result["cniVersion"], result["ips"][0]["version"]) == ("0.4.0", "4")
 
 
-def test_without_arguments_the_project_of_the_configuration_counts(sdn: Sdn) -> None:
+def test_cni_add_without_arguments_uses_the_configured_project(sdn: Sdn) -> None:
     answer({**CALL, "CNI_ARGS": ""}, configuration(sdn, project="blue"))
     assert (sdn.asked[0][1]["namespace"], sdn.asked[0][1]["name"]) == ("blue", "abc")
 
 
-def test_del_needs_only_the_container(sdn: Sdn) -> None:
+def test_cni_del_needs_only_the_container_id(sdn: Sdn) -> None:
     assert answer({"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "abc"}, configuration(sdn)) == {}
     assert sdn.asked == [("/DEL", {"sandbox": "abc"})]
 
 
-def test_the_words_and_the_code_of_the_daemon_are_handed_on(sdn: Sdn) -> None:
+def test_cni_error_of_the_daemon_is_returned_unchanged(sdn: Sdn) -> None:
     sdn.status, sdn.reply = 503, json.dumps({"code": 11, "msg": "project red has no NetNamespace yet"})
     with pytest.raises(CniError, match="project red has no NetNamespace yet") as refused:
         answer(CALL, configuration(sdn))
     assert refused.value.code == 11
 
 
-def test_versions_are_told_without_a_daemon() -> None:
+def test_cni_version_needs_no_daemon() -> None:
     assert answer({"CNI_COMMAND": "VERSION"}, "")["supportedVersions"] == ["0.4.0", "1.0.0"]
 
 
@@ -126,7 +126,7 @@ def test_versions_are_told_without_a_daemon() -> None:
         ({}, '{"cniVersion": "1.0.0", "socket": "/nowhere/sdn.sock"}', 11, "does not answer on /nowhere/sdn.sock"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_code(environment: dict[str, str], text: str, code: int, words: str) -> None:
+def test_cni_error_has_its_code_and_message(environment: dict[str, str], text: str, code: int, words: str) -> None:
     with pytest.raises(CniError, match=words) as refused:
         answer({**CALL, **environment}, text)
     assert refused.value.code == code

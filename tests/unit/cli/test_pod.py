@@ -41,7 +41,7 @@ def held(node: LocalApiSource) -> list[str]:
     return [pod.metadata.name for offer in node.offers for pod in offer.pods]
 
 
-async def test_a_pod_is_submitted_replaced_and_ended(
+async def test_podlane_pod_submits_replaces_and_deletes_a_pod(
     node: LocalApiSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "web.yaml"
@@ -60,7 +60,7 @@ async def test_a_pod_is_submitted_replaced_and_ended(
     assert capsys.readouterr().out == 'default/db: pods "db" was not submitted to the namespace "default"\n'
 
 
-async def test_what_is_wrong_is_told_by_path_and_stops_nothing_else(
+async def test_podlane_pod_reports_errors_by_path_and_submits_the_rest(
     node: LocalApiSource, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: red}\n"
@@ -85,7 +85,9 @@ async def test_what_is_wrong_is_told_by_path_and_stops_nothing_else(
     assert held(node) == ["web-node-1"]
 
 
-async def test_without_a_node_agent_or_a_file_it_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_podlane_pod_fails_without_a_node_agent_or_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "web.yaml"
     file.write_text(WEB)
     assert await podlane(tmp_path, "submit", str(file)) == 1
@@ -95,14 +97,14 @@ async def test_without_a_node_agent_or_a_file_it_fails(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("words", [("submit",), ("delete",), ("delete", "a/b/c"), ("delete", "/web"), ("list",), ()])
-async def test_wrong_use_is_told(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+async def test_podlane_pod_reports_wrong_usage(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["pod", *words])
     assert end.value.code == 2
     assert "usage: podlane pod" in capsys.readouterr().err
 
 
-async def test_help_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_podlane_pod_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["pod", "submit", "--help"])
     assert end.value.code == 0

@@ -8,7 +8,7 @@ from cli.services import text
 FIVE = tuple(f"10.128.0.{number}:8080" for number in range(2, 7))
 
 
-def test_a_port_with_everything() -> None:
+def test_service_port_is_printed_with_all_its_fields() -> None:
     port = ServicePortReport(
         service="red/web",
         port="80/TCP",
@@ -28,7 +28,7 @@ def test_a_port_with_everything() -> None:
     assert FIVE[4] in text(ServicesResult(ports=(port,)), all_endpoints=True)
 
 
-def test_nothing_and_what_is_left_out() -> None:
+def test_services_report_prints_none_and_rejected_endpoints() -> None:
     assert text(ServicesResult(), all_endpoints=False) == "no services"
     left_out = RejectionReport(
         service="red/web", subject="endpoint 10.128.2.9:80", reason="is a pod of the project blue"

@@ -59,7 +59,7 @@ def directory() -> ServiceStore:
     return made
 
 
-def test_bad_packets_are_answered_or_not_but_never_raise(directory: ServiceStore) -> None:
+def test_malformed_dns_packets_never_raise(directory: ServiceStore) -> None:
     dice, known, answered = random.Random(SEED), names(directory), 0
     for _ in range(PACKETS):
         packet = dice.randbytes(dice.randrange(80)) if dice.random() < 0.1 else spoiled(good(dice), dice)

@@ -21,17 +21,17 @@ nameserver 10.128.0.1
 """
 
 
-def test_addresses_of_servers_are_taken_in_order_and_nothing_else() -> None:
+def test_resolv_conf_yields_nameserver_addresses_in_order() -> None:
     assert list(nameservers(TEXT)) == [Upstream("192.0.2.1"), Upstream("2001:db8::53"), Upstream("10.128.0.1")]
 
 
-def test_oneself_is_not_asked(tmp_path: Path) -> None:
+def test_resolv_conf_omits_the_servers_own_addresses(tmp_path: Path) -> None:
     path = tmp_path / "resolv.conf"
     path.write_text(TEXT)
     assert ResolvConf(path, ("10.128.0.1",))() == (Upstream("192.0.2.1"), Upstream("2001:db8::53"))
 
 
-def test_a_file_that_changes_is_read_anew_and_none_means_nobody(
+def test_changed_resolv_conf_is_read_again_and_a_missing_one_means_no_upstream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = ResolvConf(tmp_path / "resolv.conf")

@@ -25,7 +25,7 @@ from tests.unit.nameserver.examples import NOTHING, addresses, endpoint, names, 
         ("2.0.128.10.in-addr.arpa", "PTR"),
     ],
 )
-def test_other_lanes_know_no_name_of_a_project(directory: ServiceStore, name: str, kind: str) -> None:
+def test_names_of_a_project_are_unknown_to_other_projects(directory: ServiceStore, name: str, kind: str) -> None:
     known = names(directory)
     assert told(known, name, kind, lane=11) == ("NXDOMAIN", NOTHING)
     assert told(known, name, kind, lane=UNKNOWN_CLIENT) == ("NXDOMAIN", NOTHING)
@@ -34,39 +34,39 @@ def test_other_lanes_know_no_name_of_a_project(directory: ServiceStore, name: st
     assert told(names(directory, None), name, kind, lane=11)[0] == "NOERROR", "one flat network"
 
 
-def test_an_alias_does_not_lead_into_another_lane(directory: ServiceStore) -> None:
+def test_external_name_does_not_resolve_into_another_project(directory: ServiceStore) -> None:
     spy = service("blue", "spy", '{"type": "ExternalName", "externalName": "web.red.svc.cluster.local"}')
     directory.put_service(("blue", "spy"), spy)
     code, rows = told(names(directory), "spy.blue.svc.cluster.local", lane=11)
     assert (code, [row.split()[3] for row in rows]) == ("NXDOMAIN", ["CNAME"])
 
 
-def test_names_of_all_are_known_by_all(directory: ServiceStore) -> None:
+def test_names_of_global_projects_are_known_to_all(directory: ServiceStore) -> None:
     for lane in (UNKNOWN_CLIENT, 0, 10, 11):
         assert addresses(directory, "web.default.svc.cluster.local", lane) == ["NOERROR", "172.30.0.8"]
 
 
-def test_joined_projects_know_each_other(directory: ServiceStore) -> None:
+def test_joined_projects_resolve_each_others_names(directory: ServiceStore) -> None:
     assert addresses(directory, "web.pink.svc.cluster.local", lane=10) == ["NOERROR", "172.30.0.7"]
 
 
 @pytest.mark.parametrize("name", ["example.com", "1.0.0.127.in-addr.arpa", "local", "1.0.31.172.in-addr.arpa"])
-def test_other_names_are_asked_of_others(directory: ServiceStore, name: str) -> None:
+def test_external_names_are_forwarded(directory: ServiceStore, name: str) -> None:
     assert isinstance(names(directory).tell(question(name), 0), Delegation)
 
 
-def test_an_alias_to_the_outside_is_followed_there(directory: ServiceStore) -> None:
+def test_external_name_outside_the_cluster_is_forwarded(directory: ServiceStore) -> None:
     found = names(directory).tell(question("docs.red.svc.cluster.local"), 10)
     assert isinstance(found, Delegation)
     assert (str(found.name), len(found.answer)) == ("www.example.com.", 1)
 
 
-def test_before_anything_is_known_no_name_is_denied() -> None:
+def test_unsynced_store_answers_servfail() -> None:
     assert told(names(ServiceStore()), "web.red.svc.cluster.local")[0] == "SERVFAIL"
     assert told(names(ServiceStore()), "5.0.30.172.in-addr.arpa", "PTR")[0] == "SERVFAIL"
 
 
-def test_of_many_ports_at_many_endpoints_those_are_told_that_a_message_can_hold() -> None:
+def test_srv_answer_contains_as_many_records_as_a_message_holds() -> None:
     """All others cost nothing: there may be a million."""
     ports = ", ".join(f'{{"name": "p{port}", "protocol": "TCP", "port": {port}}}' for port in range(1, 1001))
     rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(1000)]

@@ -6,7 +6,7 @@ from nameserver.service_store import ServiceStore
 from tests.unit.nameserver.examples import addresses, endpoint, names, service, slice_of, told
 
 
-def test_what_changes_one_by_one_ends_as_what_is_told_at_once(directory: ServiceStore) -> None:
+def test_single_changes_lead_to_the_same_store_as_a_full_replace(directory: ServiceStore) -> None:
     stepwise = ServiceStore()
     stepwise.replace([], [])
     stepwise.put_slice(("red", "db-1"), slice_of("db", "red", endpoint("10.128.9.9")))
@@ -25,7 +25,7 @@ def test_what_changes_one_by_one_ends_as_what_is_told_at_once(directory: Service
     assert vars(stepwise) == vars(ServiceStore()) | {"ready": True, "revision": stepwise.revision}
 
 
-def test_a_slice_that_is_nobodys_or_of_another_family_is_left_out() -> None:
+def test_slice_without_a_service_or_of_another_family_is_ignored() -> None:
     made = ServiceStore()
     made.replace([service("red", "db", '{"clusterIP": "None"}')], [])
     made.put_slice(("red", "x"), slice_of("", "red", endpoint("10.128.0.2")))

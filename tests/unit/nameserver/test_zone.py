@@ -38,12 +38,12 @@ from tests.unit.nameserver.examples import NOTHING, addresses, names, service, t
         ("\\200.red.svc.cluster.local", ["NXDOMAIN"]),
     ],
 )
-def test_a_name_has_its_addresses(directory: ServiceStore, name: str, wanted: list[str]) -> None:
+def test_service_and_pod_names_have_their_addresses(directory: ServiceStore, name: str, wanted: list[str]) -> None:
     assert addresses(directory, name) == wanted
 
 
 @pytest.mark.parametrize("star", ["*", "any"])
-def test_wildcards_stand_for_all_that_one_may_know(directory: ServiceStore, star: str) -> None:
+def test_wildcard_names_match_all_visible_services(directory: ServiceStore, star: str) -> None:
     everything = ["172.30.0.5", "172.30.0.6", "172.30.0.7", "172.30.0.8"]
     assert addresses(directory, f"web.{star}.svc.cluster.local") == ["NOERROR", *everything]
     assert addresses(directory, f"web.{star}.svc.cluster.local", lane=11) == ["NOERROR", "172.30.0.6", "172.30.0.8"]
@@ -52,7 +52,7 @@ def test_wildcards_stand_for_all_that_one_may_know(directory: ServiceStore, star
     assert len(told(names(directory), f"_{star}._{star}.web.red.svc.cluster.local", "SRV")[1]) == 2
 
 
-def test_what_is_really_called_so_goes_before_a_wildcard(directory: ServiceStore) -> None:
+def test_service_named_like_a_wildcard_takes_precedence(directory: ServiceStore) -> None:
     directory.put_service(("red", "any"), service("red", "any", '{"clusterIP": "172.30.0.99"}'))
     assert addresses(directory, "any.red.svc.cluster.local") == ["NOERROR", "172.30.0.99"]
 
@@ -87,6 +87,6 @@ def test_what_is_really_called_so_goes_before_a_wildcard(directory: ServiceStore
         ("cluster.local", "NS", ["ns.dns.cluster.local."]),
     ],
 )
-def test_a_name_has_what_is_asked_for(directory: ServiceStore, name: str, kind: str, wanted: list[str]) -> None:
+def test_name_has_records_of_the_queried_type(directory: ServiceStore, name: str, kind: str, wanted: list[str]) -> None:
     rows = [row.split(" ", 4)[4] for row in told(names(directory), name, kind)[1]]
     assert sorted(rows) == wanted

@@ -18,12 +18,12 @@ class ExampleConfig(msgspec.Struct, frozen=True, rename="camel"):
     plugin: str = "a"
 
 
-def test_a_flag_wins_over_the_file_and_the_file_over_the_default(tmp_path: object) -> None:
+def test_config_flag_overrides_file_and_file_overrides_default(tmp_path: object) -> None:
     assert merge(ExampleConfig, {"nodeName": "n", "port": 1}, {"port": "2"}) == ExampleConfig("n", 2)
     assert merge(ExampleConfig, {"nodeName": "n"}, {}) == ExampleConfig("n", 80)
 
 
-def test_every_problem_of_the_settings_is_told() -> None:
+def test_config_reports_every_error() -> None:
     with pytest.raises(InvalidConfig) as told:
         merge(ExampleConfig, {"port": 70000, "plugin": 3}, {})
     assert [line.partition(":")[0] for line in str(told.value).splitlines()] == ["nodeName", "port", "plugin"]
@@ -31,14 +31,14 @@ def test_every_problem_of_the_settings_is_told() -> None:
         merge(ExampleConfig, {"nodNam": "x"}, {})
 
 
-def test_wrong_use_ends_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_config_flag_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         load(ExampleConfig, "podlane-test", "/nowhere", ["--node-name", "n", "--port", "none"])
     assert end.value.code == 2
     assert "podlane-test: port: found 'none'" in capsys.readouterr().err
 
 
-def test_check_prints_what_is_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_config_prints_effective_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         load(ExampleConfig, "podlane-test", "/nowhere", ["--node-name", "n", "--check"])
     assert end.value.code == 0

@@ -36,7 +36,7 @@ class Passes:
                 await self.reached.wait()
 
 
-async def test_the_first_pass_comes_at_once_and_an_event_brings_the_next() -> None:
+async def test_loop_runs_first_pass_at_once_and_next_on_an_event() -> None:
     passes = Passes()
     loop = Loop("test", passes, LoopTiming(resync=1000))
     task = asyncio.create_task(loop.run())
@@ -49,7 +49,7 @@ async def test_the_first_pass_comes_at_once_and_an_event_brings_the_next() -> No
     assert passes.count == 3
 
 
-async def test_a_drivers_error_brings_the_next_pass_sooner() -> None:
+async def test_loop_retries_sooner_after_a_driver_error() -> None:
     passes = Passes(NotReady("away"), NotReady("away"))
     loop = Loop("test", passes, LoopTiming(resync=1000, backoff_base=0.001))
     task = asyncio.create_task(loop.run())
@@ -58,18 +58,18 @@ async def test_a_drivers_error_brings_the_next_pass_sooner() -> None:
     assert loop.failures in {0, 2}
 
 
-async def test_any_other_error_ends_the_loop() -> None:
+async def test_loop_ends_on_an_unexpected_error() -> None:
     loop = Loop("test", Passes(ZeroDivisionError()), LoopTiming())
     with pytest.raises(ZeroDivisionError):
         await loop.run()
 
 
-def test_retries_double_up_to_the_last() -> None:
+def test_back_off_doubles_up_to_its_maximum() -> None:
     pace = LoopTiming(backoff_base=0.1, backoff_max=1.0)
     assert [retry_delay(n, pace) for n in (1, 2, 3, 4, 5, 500)] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-async def test_a_bug_is_logged_and_the_work_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_contained_bug_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     async def wrong() -> None:
         raise ValueError("nobody foresaw this")
 

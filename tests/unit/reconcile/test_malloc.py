@@ -33,6 +33,6 @@ raise SystemExit(daemon.run(main))
 """
 
 
-def test_a_daemon_gives_back_what_it_no_longer_needs() -> None:
+def test_freed_memory_is_returned_to_the_kernel() -> None:
     """The last piece stays, so that the C library does not give back the others by itself."""
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)

@@ -66,23 +66,23 @@ def lanes_of(*lanes: NetNamespace) -> dict[str, int]:
     return dict(found.vnids)
 
 
-def test_of_two_with_one_vnid_the_older_has_it_and_the_other_none() -> None:
+def test_duplicate_vnid_belongs_to_the_older_project() -> None:
     assert lanes_of(lane("red", 10, age=1), lane("blue", 10)) == {"red": 10}
     assert lanes_of(lane("red", 10), lane("blue", 10)) == {"blue": 10}, "all nodes come to the same"
 
 
-def test_those_who_are_joined_share_one() -> None:
+def test_joined_projects_share_a_vnid() -> None:
     assert lanes_of(lane("red", 10), lane("blue", 10, joined="red")) == {"red": 10, "blue": 10}
     assert lanes_of(lane("blue", 10, joined="red"), lane("green", 10, joined="red")) == {"blue": 10, "green": 10}
     assert lanes_of(lane("a", 0), lane("b", 0)) == {"a": 0, "b": 0}, "VNID 0 is for everybody"
 
 
-def test_a_lane_of_another_name_or_number_is_none() -> None:
+def test_netnamespace_with_another_name_or_invalid_vnid_is_ignored() -> None:
     assert lanes_of(NetNamespace(metadata=ObjectMeta(name="red"), netname="default", netid=0)) == {}
     assert lanes_of(lane("red", 1 << 24), lane("blue", -1)) == {}
 
 
-def test_a_younger_peer_over_an_older_one_is_no_peer() -> None:
+def test_younger_overlapping_host_subnet_is_ignored() -> None:
     older, younger = subnet("b", "10.128.2.0/23", "10.245.2.4", age=1), subnet("a", "10.128.2.0/24", "10.245.2.5")
     found = ground((older, younger))
     assert isinstance(found, NetworkConfig)
@@ -93,7 +93,7 @@ def test_a_younger_peer_over_an_older_one_is_no_peer() -> None:
     assert [peer.name for peer in found.peers] == ["b"], "nor one at the address of another"
 
 
-def test_what_makes_no_sense_is_no_peer() -> None:
+def test_invalid_host_subnet_is_ignored() -> None:
     for bad in (
         subnet("x", "10.128.2.7/23", "10.245.2.4"),
         subnet("x", "nonsense", "10.245.2.4"),
@@ -105,20 +105,20 @@ def test_what_makes_no_sense_is_no_peer() -> None:
         assert found.peers == frozenset()
 
 
-def test_a_node_whose_own_subnet_is_an_older_ones_does_not_begin() -> None:
+def test_node_whose_subnet_overlaps_an_older_one_is_not_ready() -> None:
     found = ground((subnet("older", "10.128.0.0/22", "10.245.2.4", age=20),))
     assert isinstance(found, Unavailable)
     assert found.reason == "HostSubnet node-1 is invalid: its subnet or hostIP is that of older"
 
 
-def test_nor_one_whose_cluster_network_makes_no_sense() -> None:
+def test_node_with_an_invalid_cluster_network_is_not_ready() -> None:
     bad = replace(NETWORK, service_network="10.128.0.0/16")
     found = network_config(without_invalid_objects(Snapshot(bad, (), ())), IDENTITY, 1450)
     assert isinstance(found, Unavailable)
     assert "ClusterNetwork default is invalid" in found.reason
 
 
-def test_what_our_own_master_says_is_taken_as_it_is() -> None:
+def test_objects_of_our_own_master_are_taken_unchecked() -> None:
     ours = ClusterNetwork(metadata=ObjectMeta(name="default"), network="10.128.0.0/14", plugin_name=PLUGIN_MULTITENANT)
     shown = Snapshot(ours, (), (lane("red", 10), lane("blue", 10)))
     assert without_invalid_objects(shown) is shown
@@ -147,7 +147,7 @@ SUBNETS = st.lists(
 
 
 @given(lanes=LANES, subnets=SUBNETS)
-def test_nothing_that_is_believed_meets_anything_else(lanes: list[NetNamespace], subnets: list[HostSubnet]) -> None:
+def test_accepted_network_objects_never_conflict(lanes: list[NetNamespace], subnets: list[HostSubnet]) -> None:
     shown = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(lanes)))
     for one, other in combinations(shown.host_subnets, 2):
         assert not IPv4Network(one.subnet).overlaps(IPv4Network(other.subnet))
@@ -162,7 +162,9 @@ def test_nothing_that_is_believed_meets_anything_else(lanes: list[NetNamespace],
 
 
 @given(lanes=LANES, subnets=SUBNETS)
-def test_all_come_to_the_same(lanes: list[NetNamespace], subnets: list[HostSubnet]) -> None:
+def test_accepted_network_objects_do_not_depend_on_their_order(
+    lanes: list[NetNamespace], subnets: list[HostSubnet]
+) -> None:
     one = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(lanes)))
     other = without_invalid_objects(Snapshot(NETWORK, tuple(reversed(subnets)), tuple(reversed(lanes))))
     assert one.net_namespaces == tuple(reversed(other.net_namespaces))
@@ -170,7 +172,7 @@ def test_all_come_to_the_same(lanes: list[NetNamespace], subnets: list[HostSubne
     assert one.ignored == other.ignored
 
 
-def test_a_lane_has_multicast_when_all_of_its_projects_have() -> None:
+def test_vnid_has_multicast_when_all_its_projects_enable_it() -> None:
     def lane(name: str, netid: int, on: str = "") -> NetNamespace:
         annotations = {MULTICAST_ENABLED: on} if on else {}
         return NetNamespace(metadata=ObjectMeta(name=name, annotations=annotations), netname=name, netid=netid)

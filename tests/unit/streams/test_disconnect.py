@@ -41,7 +41,7 @@ async def fill(client: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("way", ["in order", "with a reset"])
-async def test_it_is_missed_and_the_connection_ends(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disconnected_client_with_unread_data_is_noticed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CLIENT_CHECK_SECONDS", 0.01)
     client, ours = await joined(guest=True)
     client.setblocking(True)
@@ -55,7 +55,7 @@ async def test_it_is_missed_and_the_connection_ends(way: str, monkeypatch: pytes
         await ours.read()
 
 
-async def test_one_that_stays_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connected_client_with_unread_data_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CLIENT_CHECK_SECONDS", 0.001)
     client, ours = await joined(guest=True)
     await fill(client)
@@ -66,7 +66,7 @@ async def test_one_that_stays_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     ours.abort()
 
 
-async def test_what_another_side_said_before_it_closed_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_data_sent_before_closing_waits_for_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CLIENT_CHECK_SECONDS", 0.001)
     client, ours = await joined(guest=False)
     client.setblocking(True)

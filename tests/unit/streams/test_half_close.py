@@ -8,7 +8,7 @@ import socket
 from streams.connection import Connection
 
 
-async def test_a_connection_is_not_closed_over_bytes_on_their_way() -> None:
+async def test_connection_is_not_closed_while_bytes_are_in_flight() -> None:
     loop = asyncio.get_running_loop()
     made: asyncio.Queue[Connection] = asyncio.Queue()
 

@@ -43,7 +43,7 @@ class Side:
             self.coming.put_nowait(b"")
 
 
-async def test_both_ways_until_both_have_ended() -> None:
+async def test_splice_copies_both_ways_until_both_sides_end() -> None:
     a, b = Side(), Side()
     for side, words in ((a, (b"one", b"two", b"")), (b, (b"three", b""))):
         for word in words:
@@ -53,7 +53,7 @@ async def test_both_ways_until_both_have_ended() -> None:
     assert (a.ended, b.ended, a.aborted, b.aborted) == (True, True, False, False)
 
 
-async def test_one_way_goes_on_after_the_other_has_ended() -> None:
+async def test_splice_continues_one_way_after_the_other_ended() -> None:
     a, b = Side(), Side()
     a.coming.put_nowait(b"")
     joined = asyncio.create_task(splice(a, b, FOREVER))
@@ -66,7 +66,7 @@ async def test_one_way_goes_on_after_the_other_has_ended() -> None:
     assert a.ended
 
 
-async def test_what_has_come_from_a_lost_side_is_delivered_before_the_other_is_ended() -> None:
+async def test_splice_delivers_data_of_a_lost_side_before_it_ends_the_other() -> None:
     a, b = Side(), Side()
     for found in (b"last words", ConnectionResetError()):
         a.coming.put_nowait(found)
@@ -76,7 +76,7 @@ async def test_what_has_come_from_a_lost_side_is_delivered_before_the_other_is_e
     assert b.aborted
 
 
-async def test_what_a_side_said_before_it_refused_is_delivered() -> None:
+async def test_splice_delivers_data_sent_before_a_reset() -> None:
     a, b = Side(), Side()
     b.refuses = True
     a.coming.put_nowait(b"nobody takes it")
@@ -88,7 +88,7 @@ async def test_what_a_side_said_before_it_refused_is_delivered() -> None:
     assert not a.aborted
 
 
-async def test_no_more_is_taken_than_the_other_side_has_room_for() -> None:
+async def test_splice_reads_no_more_than_the_other_side_accepts() -> None:
     a, b = Side(), Side()
     b.room.clear()
     for word in (b"1", b"2", b"3", b""):
@@ -104,14 +104,14 @@ async def test_no_more_is_taken_than_the_other_side_has_room_for() -> None:
     assert b.got == [b"1", b"2", b"3"]
 
 
-async def test_silence_of_both_ends_both() -> None:
+async def test_splice_aborts_both_sides_at_its_idle_timeout() -> None:
     a, b = Side(), Side()
     await splice(a, b, 0.001)
     assert a.aborted
     assert b.aborted
 
 
-async def test_cancelling_aborts_both() -> None:
+async def test_cancelled_splice_aborts_both_sides() -> None:
     a, b = Side(), Side()
     joined = asyncio.create_task(splice(a, b, FOREVER))
     await asyncio.sleep(0)
@@ -124,7 +124,7 @@ async def test_cancelling_aborts_both() -> None:
 
 
 @pytest.mark.parametrize("way", ["read", "write"])
-async def test_a_side_that_takes_nothing_does_not_hold_what_is_lost(way: str) -> None:
+async def test_splice_ends_a_lost_side_while_the_other_does_not_read(way: str) -> None:
     """The client has gone; the other side neither reads what it had said nor ends."""
     client, node = Side(), Side()
     node.room.clear()
@@ -143,7 +143,7 @@ async def test_a_side_that_takes_nothing_does_not_hold_what_is_lost(way: str) ->
     await joined
 
 
-async def test_a_side_that_cannot_even_be_ended_is_lost() -> None:
+async def test_splice_aborts_a_side_that_cannot_be_ended() -> None:
     class Reset(Side):
         async def end(self) -> None:
             raise ConnectionResetError

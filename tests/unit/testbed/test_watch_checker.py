@@ -98,7 +98,7 @@ def _evidence(seed: int) -> Evidence:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_is_found_in_what_is_true(seed: int) -> None:
+def test_watch_checker_finds_nothing_in_a_correct_history(seed: int) -> None:
     assert problems(_evidence(seed)) == []
 
 
@@ -196,7 +196,7 @@ SPOILS: tuple[Spoil, ...] = (
 
 @pytest.mark.parametrize("selection", SELECTIONS, ids=str)
 @pytest.mark.parametrize("spoil", SPOILS)
-def test_what_one_watch_gets_wrong_is_found(spoil: Spoil, selection: Selection) -> None:
+def test_watch_checker_finds_an_error_of_one_watch(spoil: Spoil, selection: Selection) -> None:
     spoiled = 0
     for seed in SEEDS:
         dice, true = random.Random(seed), _evidence(seed)
@@ -219,7 +219,7 @@ def test_what_one_watch_gets_wrong_is_found(spoil: Spoil, selection: Selection) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_all_watches_lose_is_found(seed: int) -> None:
+def test_watch_checker_finds_a_change_lost_by_all_watches(seed: int) -> None:
     """Whoever is told the next change of the object, or its removal, misses the one before."""
     dice, true = random.Random(seed), _evidence(seed)
     whole = [one for session in true.sessions if session.selection == Selection() for one in session.seen]
@@ -238,7 +238,7 @@ def test_what_all_watches_lose_is_found(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_an_acknowledged_write_that_nobody_saw_is_found(seed: int) -> None:
+def test_watch_checker_finds_an_acknowledged_write_that_no_watch_saw(seed: int) -> None:
     true = _evidence(seed)
     last = max(one.revision for session in true.sessions for one in session.seen)
     ghost = State("ghost", 0, "nobody", "red")
@@ -247,7 +247,7 @@ def test_an_acknowledged_write_that_nobody_saw_is_found(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_write_acknowledged_twice_is_found(seed: int) -> None:
+def test_watch_checker_finds_a_write_acknowledged_twice(seed: int) -> None:
     """Two writers, each told that its own change followed the same state."""
     true = _evidence(seed)
     one = next(write for write in true.acknowledged if write.revision)
@@ -256,7 +256,7 @@ def test_a_write_acknowledged_twice_is_found(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_list_that_is_wrong_is_found(seed: int) -> None:
+def test_watch_checker_finds_a_wrong_list(seed: int) -> None:
     dice, true = random.Random(seed), _evidence(seed)
     place, snapshot = next((p, one) for p, one in enumerate(true.snapshots) if one.items)
     item = dice.choice(sorted(snapshot.items))
@@ -271,7 +271,7 @@ def test_a_list_that_is_wrong_is_found(seed: int) -> None:
         assert problems(replace(true, snapshots=wrong))
 
 
-def test_where_nobody_looked_nothing_is_called_good() -> None:
+def test_watch_checker_rejects_a_history_without_watches() -> None:
     true = _evidence(0)
     partial = [session for session in true.sessions if session.selection != Selection()]
     assert "nobody watched everything" in problems(replace(true, sessions=partial))[0]

@@ -53,7 +53,7 @@ def write(path: Path, server: str, token: str) -> None:
     fresh.replace(path)
 
 
-async def test_new_requests_go_under_the_new_identity_and_old_ones_end_as_they_began(tmp_path: Path) -> None:
+async def test_renewed_identity_is_used_by_new_requests_only(tmp_path: Path) -> None:
     async with served() as (asked, server):
         write(tmp_path / "config", server, "one")
         async with Client(Kubeconfig.load(tmp_path / "config")) as client:
@@ -67,7 +67,7 @@ async def test_new_requests_go_under_the_new_identity_and_old_ones_end_as_they_b
         assert asked.tokens == ["Bearer one", "Bearer one", "Bearer two"]
 
 
-async def test_a_file_that_is_gone_or_half_written_leaves_the_client_as_it_was(tmp_path: Path) -> None:
+async def test_missing_or_partial_kubeconfig_keeps_the_previous_identity(tmp_path: Path) -> None:
     async with served() as (asked, server):
         path = tmp_path / "config"
         write(path, server, "one")
@@ -81,7 +81,7 @@ async def test_a_file_that_is_gone_or_half_written_leaves_the_client_as_it_was(t
         assert asked.tokens == ["Bearer one", "Bearer one", "Bearer two"]
 
 
-async def test_a_client_that_was_given_no_file_stays_who_it_is() -> None:
+async def test_client_without_a_kubeconfig_file_keeps_its_identity() -> None:
     async with served() as (asked, server):
         async with Client(Kubeconfig(server, b"", token="given")) as client:
             await client.get(Namespace, "x")

@@ -76,7 +76,7 @@ async def follow(script: Script, client: Client) -> tuple[Informer[Namespace], l
     return mirror, states
 
 
-async def test_it_lists_once_and_resumes_where_it_was(script: tuple[Script, Client]) -> None:
+async def test_informer_lists_once_and_resumes_its_watch(script: tuple[Script, Client]) -> None:
     server, client = script
     server.lists = [
         {
@@ -96,7 +96,7 @@ async def test_it_lists_once_and_resumes_where_it_was(script: tuple[Script, Clie
     assert mirror.synced
 
 
-async def test_a_forgotten_revision_is_listed_again(script: tuple[Script, Client]) -> None:
+async def test_informer_lists_again_when_its_revision_expired(script: tuple[Script, Client]) -> None:
     server, client = script
     server.lists = [
         {
@@ -122,7 +122,7 @@ async def test_a_forgotten_revision_is_listed_again(script: tuple[Script, Client
     assert {name for _, name in mirror.items} == {"b"}
 
 
-async def test_a_server_that_is_away_keeps_what_is_known(script: tuple[Script, Client]) -> None:
+async def test_informer_keeps_its_objects_while_the_server_is_unreachable(script: tuple[Script, Client]) -> None:
     server, client = script
     server.lists = [
         {"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": [namespace("a", 1)]}
@@ -131,7 +131,9 @@ async def test_a_server_that_is_away_keeps_what_is_known(script: tuple[Script, C
     assert {name for _, name in mirror.items} == {"a"}
 
 
-async def test_what_a_server_cannot_select_is_chosen_here(script: tuple[Script, Client]) -> None:
+async def test_informer_filters_locally_when_the_server_rejects_its_field_selector(
+    script: tuple[Script, Client],
+) -> None:
     server, client = script
     items = [namespace("mine", 1), namespace("theirs", 2)]
     server.lists = [{"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": items}]
@@ -153,7 +155,9 @@ async def test_what_a_server_cannot_select_is_chosen_here(script: tuple[Script, 
     assert {name for _, name in mirror.items} == {"mine"}
 
 
-async def test_without_leave_to_choose_nothing_is_taken(script: tuple[Script, Client]) -> None:
+async def test_informer_without_local_filtering_never_syncs_when_its_selector_is_rejected(
+    script: tuple[Script, Client],
+) -> None:
     server, client = script
     mirror = Informer(client, Namespace, field_selector="spec.nodeName=mine")
     task = asyncio.create_task(mirror.run())
@@ -165,7 +169,7 @@ async def test_without_leave_to_choose_nothing_is_taken(script: tuple[Script, Cl
     assert not mirror.synced
 
 
-async def test_errors_have_their_own_types(script: tuple[Script, Client]) -> None:
+async def test_client_errors_have_their_own_types(script: tuple[Script, Client]) -> None:
     _, client = script
     with pytest.raises(NotFound):
         await client.get(Namespace, "nobody")
@@ -176,12 +180,12 @@ async def test_errors_have_their_own_types(script: tuple[Script, Client]) -> Non
     assert not issubclass(AlreadyExists, Conflict)
 
 
-def test_a_kubeconfig_says_what_is_wrong_with_it(tmp_path: object) -> None:
+def test_invalid_kubeconfig_names_the_error(tmp_path: object) -> None:
     with pytest.raises(BadKubeconfig, match="No such file"):
         Kubeconfig.load("/nowhere/at/all")
 
 
-async def test_of_a_kind_that_the_server_does_not_have_there_is_none(script: tuple[Script, Client]) -> None:
+async def test_informer_of_an_unknown_kind_is_empty(script: tuple[Script, Client]) -> None:
     _, client = script
     changed = asyncio.Event()
     mirror = Informer(client, Node, on_change=changed.set, optional=True)

@@ -41,7 +41,7 @@ def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path
     return path
 
 
-def test_a_kubelets_own_file_with_key_and_certificate_in_one(tmp_path: Path) -> None:
+def test_kubeconfig_reads_key_and_certificate_from_one_file(tmp_path: Path) -> None:
     (tmp_path / "pki").mkdir()
     (tmp_path / "pki" / "first.pem").write_bytes(PEM + KEY)
     (tmp_path / "pki" / "current.pem").symlink_to("first.pem")
@@ -58,7 +58,7 @@ def test_a_kubelets_own_file_with_key_and_certificate_in_one(tmp_path: Path) -> 
     assert config.file_versions() != before
 
 
-def test_tokens_stand_in_the_file_or_in_another(tmp_path: Path) -> None:
+def test_kubeconfig_reads_a_token_inline_or_from_a_file(tmp_path: Path) -> None:
     assert Kubeconfig.load(written(tmp_path, {}, {"token": "abc"})).token == "abc"
     (tmp_path / "token").write_text("def\n")
     config = Kubeconfig.load(written(tmp_path, {}, {"tokenFile": "token", "token": "abc"}))
@@ -66,7 +66,7 @@ def test_tokens_stand_in_the_file_or_in_another(tmp_path: Path) -> None:
     assert tmp_path / "token" in config.files
 
 
-def test_another_name_and_no_verification(tmp_path: Path) -> None:
+def test_kubeconfig_reads_tls_server_name_and_insecure_skip_verify(tmp_path: Path) -> None:
     config = Kubeconfig.load(written(tmp_path, {"tls-server-name": "kubernetes", "insecure-skip-tls-verify": True}, {}))
     assert config.server_name == "kubernetes"
     assert config.ssl_context().verify_mode == ssl.CERT_NONE
@@ -82,14 +82,14 @@ def test_another_name_and_no_verification(tmp_path: Path) -> None:
         Kubeconfig("https://a", b"", PEM, KEY, server_name="b", insecure=True),
     ],
 )
-def test_what_is_written_is_read_again(config: Kubeconfig, tmp_path: Path) -> None:
+def test_written_kubeconfig_is_read_back(config: Kubeconfig, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(config.text("cluster", "user"))
     found = Kubeconfig.load(tmp_path / "x")
     for name in ("server", "ca", "certificate", "key", "token", "server_name", "insecure"):
         assert getattr(found, name) == getattr(config, name)
 
 
-def test_a_renewed_file_keeps_all_but_the_identity_of_its_user(tmp_path: Path) -> None:
+def test_renewed_kubeconfig_changes_only_the_users_identity(tmp_path: Path) -> None:
     path = written(tmp_path, {}, {"client-certificate": "x.pem", "client-key": "x.pem"})
     (tmp_path / "x.pem").write_bytes(PEM + KEY)
     document = yaml.safe_load(path.read_text())
@@ -104,18 +104,18 @@ def test_a_renewed_file_keeps_all_but_the_identity_of_its_user(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "a: b", "contexts: []\ncurrent-context: x", "\tx"])
-def test_what_is_no_kubeconfig_is_said_to_be_none(text: str, tmp_path: Path) -> None:
+def test_text_that_is_no_kubeconfig_is_rejected(text: str, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(text)
     with pytest.raises(BadKubeconfig, match=str(tmp_path / "x")):
         Kubeconfig.load(tmp_path / "x")
 
 
-def test_a_file_that_it_names_and_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_kubeconfig_names_its_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadKubeconfig, match=r"gone\.pem"):
         Kubeconfig.load(written(tmp_path, {}, {"client-certificate": "gone.pem"}))
 
 
-def test_a_key_of_another_certificate_is_refused(tmp_path: Path) -> None:
+def test_kubeconfig_with_a_key_of_another_certificate_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "x").write_text(Kubeconfig("https://a", PEM, PEM, OTHER).text("a", "b"))
     with pytest.raises(BadKubeconfig, match="do not go together"):
         Kubeconfig.load(tmp_path / "x").ssl_context()

@@ -15,11 +15,11 @@ CASES: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("text", "names"), CASES)
-def test_null_is_what_was_not_said(text: str, names: tuple[str, ...]) -> None:
+def test_json_null_means_absent(text: str, names: tuple[str, ...]) -> None:
     assert tuple(one.name for one in decode_json(text.encode(), Pod).spec.containers) == names
 
 
-def test_a_list_of_nothing_may_be_null() -> None:
+def test_json_list_items_may_be_null() -> None:
     assert (
         decode_json(
             b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":null}', List[Pod]
@@ -29,6 +29,6 @@ def test_a_list_of_nothing_may_be_null() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"spec":{"containers":7}}', '{"spec":{"containers":[null]}}'])
-def test_what_is_no_such_object_is_refused_in_words(text: str) -> None:
+def test_json_of_another_type_is_rejected_with_a_message(text: str) -> None:
     with pytest.raises(DecodeError, match=r"not JSON|not Pod: Expected"):
         decode_json(text.encode(), Pod)

@@ -26,7 +26,7 @@ other.join()
 """
 
 
-def test_two_threads_may_be_the_first_to_read_a_pod() -> None:
+def test_two_threads_decode_the_first_pod_at_once() -> None:
     """Without the kinds being known beforehand, about one process of three dies."""
 
     def ended(_: int) -> subprocess.CompletedProcess[str]:

@@ -22,20 +22,20 @@ def coded(text: str) -> str:
 
 
 @pytest.mark.parametrize("key", ["a", "a.b-c_D9", ".hidden", ".x", "x" * 253])
-def test_keys_that_may_be_file_names(key: str) -> None:
+def test_config_map_accepts_keys_that_are_file_names(key: str) -> None:
     assert paths(ConfigMap, data={key: "1"}) == []
     assert paths(Secret, stringData={key: "1"}) == []
 
 
 @pytest.mark.parametrize("key", ["", ".", "..", "..data", "a/b", "a b", "ä", "x" * 254])
-def test_keys_that_may_not(key: str) -> None:
+def test_config_map_rejects_keys_that_are_no_file_names(key: str) -> None:
     assert paths(ConfigMap, data={key: "1"}) == [f"data[{key}]"]
     assert paths(ConfigMap, binaryData={key: "MQ=="}) == [f"binaryData[{key}]"]
     assert paths(Secret, data={key: "MQ=="}) == [f"data[{key}]"]
     assert paths(Secret, stringData={key: "1"}) == [f"stringData[{key}]"]
 
 
-def test_a_key_stands_once_and_all_together_are_no_more_than_a_mebibyte() -> None:
+def test_config_map_rejects_duplicate_keys_and_more_than_a_mebibyte() -> None:
     assert paths(ConfigMap, data={"a": "1"}, binaryData={"a": "MQ=="}) == ["binaryData[a]"]
     assert paths(ConfigMap, data={"a": "x" * (MOST_BYTES - 1)}, binaryData={"b": "MQ=="}) == []
     assert paths(ConfigMap, data={"a": "x" * MOST_BYTES}, binaryData={"b": "MQ=="}) == ["data"]
@@ -43,7 +43,7 @@ def test_a_key_stands_once_and_all_together_are_no_more_than_a_mebibyte() -> Non
     assert paths(Secret, data={"a": coded("x" * MOST_BYTES)}, stringData={"a": "1"}) == []
 
 
-def test_bytes_are_base64() -> None:
+def test_secret_data_must_be_base64() -> None:
     assert paths(Secret, data={"a": "not base64!"}) == ["data[a]"]
     assert paths(ConfigMap, binaryData={"a": "a"}) == ["binaryData[a]"]
     config, _, _ = decode(ConfigMap, {"metadata": META, "data": {"t": "ü"}, "binaryData": {"b": "AAE="}})
@@ -66,18 +66,18 @@ def test_bytes_are_base64() -> None:
         ("example.com/own", {}, []),
     ],
 )
-def test_a_type_says_which_keys_there_must_be(kind: str, data: dict[str, str], wrong: list[str]) -> None:
+def test_secret_type_requires_its_keys(kind: str, data: dict[str, str], wrong: list[str]) -> None:
     assert paths(Secret, type=kind, stringData=data) == wrong
 
 
-def test_a_secret_is_kept_with_its_strings_as_data() -> None:
+def test_secret_string_data_is_stored_as_data() -> None:
     written = Secret(metadata=ObjectMeta(name="x"), data={"a": b"old", "b": b"2"}, string_data={"a": "new"})
     kept = default(written)
     assert (kept.data, kept.string_data, kept.type) == ({"a": b"new", "b": b"2"}, {}, "Opaque")
     assert default(kept) == kept
 
 
-def test_what_is_immutable_stays() -> None:
+def test_immutable_config_map_and_secret_cannot_change() -> None:
     def changed(old: Object, **fields: Any) -> list[str]:
         return [problem.path for problem in immutable(old, replace(old, **fields))]
 

@@ -25,11 +25,11 @@ def refusal(query: str) -> tuple[int, str]:
     return caught.value.status, str(caught.value)
 
 
-def test_nothing_asked_for_is_everything_that_there_is() -> None:
+def test_log_options_default_to_the_whole_log() -> None:
     assert wish("") == wish("container=web&pretty=1") == PodLogOptions()
 
 
-def test_every_parameter_is_read() -> None:
+def test_log_options_parse_every_parameter() -> None:
     assert wish("follow=true&previous=1&timestamps=true&stream=Stderr&limitBytes=7&sinceSeconds=9") == PodLogOptions(
         follow=True, previous=True, timestamps=True, stream="Stderr", limit_bytes=7, since_seconds=9
     )
@@ -40,16 +40,16 @@ def test_every_parameter_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "meant"), [("", True), ("yes", True), ("0", False), ("false", False), ("FALSE", False)]
 )
-def test_a_flag_says_yes_unless_it_says_no(text: str, meant: bool) -> None:
+def test_log_option_flag_is_true_unless_false_is_given(text: str, meant: bool) -> None:
     assert wish(f"follow={text}").follow is meant
 
 
-def test_the_first_of_two_values_counts() -> None:
+def test_log_option_given_twice_takes_the_first_value() -> None:
     assert wish("tailLines=1&tailLines=2").tail_lines == 1
 
 
 @pytest.mark.parametrize(("query", "lines"), [("tail=3", 3), ("tail=all&tailLines=4", None), ("tail=&tailLines=4", 4)])
-def test_the_old_name_of_tail_lines_is_understood(query: str, lines: int | None) -> None:
+def test_log_options_accept_the_old_name_of_tail_lines(query: str, lines: int | None) -> None:
     assert wish(query).tail_lines == lines
 
 
@@ -64,16 +64,16 @@ def test_the_old_name_of_tail_lines_is_understood(query: str, lines: int | None)
         ("2023-11-14T14:13:20,25-08:00", 250_000_000),
     ],
 )
-def test_a_time_is_read_to_the_nanosecond(text: str, nanoseconds: int) -> None:
+def test_log_since_time_is_parsed_to_the_nanosecond(text: str, nanoseconds: int) -> None:
     assert wish(f"sinceTime={text}").since_time == SECOND * NANOSECONDS + nanoseconds
 
 
 @pytest.mark.parametrize("text", ["", "null"])
-def test_an_empty_time_comes_before_everything(text: str) -> None:
+def test_empty_log_since_time_means_the_beginning(text: str) -> None:
     assert wish(f"sinceTime={text}").since_time == 0
 
 
-def test_the_beginning_is_counted_back_from_now_or_given() -> None:
+def test_log_start_is_since_seconds_before_now_or_since_time() -> None:
     now = SECOND * NANOSECONDS + 5
     assert PodLogOptions(since_seconds=10).since(now) == (SECOND - 10) * NANOSECONDS + 5
     assert PodLogOptions(since_time=7).since(now) == 7
@@ -93,7 +93,7 @@ def test_the_beginning_is_counted_back_from_now_or_given() -> None:
         ("sinceTime=2023-13-14T22:13:20Z", "month must be in 1..12"),
     ],
 )
-def test_what_cannot_be_read_is_a_bad_request(query: str, words: str) -> None:
+def test_unparsable_log_option_is_a_bad_request(query: str, words: str) -> None:
     status, said = refusal(query)
     assert status == 400
     assert said.startswith("Unable to decode query: ")
@@ -117,17 +117,17 @@ def test_what_cannot_be_read_is_a_bad_request(query: str, words: str) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_invalid(query: str, words: str) -> None:
+def test_contradictory_log_options_are_invalid(query: str, words: str) -> None:
     assert refusal(query) == (422, f"Invalid request: {words}")
 
 
-def test_every_problem_is_told() -> None:
+def test_log_options_report_every_error() -> None:
     _, said = refusal("tailLines=-1&limitBytes=-1&sinceSeconds=-1")
     assert said.count("Invalid value: -1") == 3
 
 
 @given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1)), st.integers(0, 999))
-def test_any_moment_is_read_as_it_was_written(moment: datetime, nanoseconds: int) -> None:
+def test_any_log_since_time_is_parsed_as_written(moment: datetime, nanoseconds: int) -> None:
     seconds = int(moment.replace(microsecond=0, tzinfo=UTC).timestamp())
     text = f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond:06}{nanoseconds:03}Z"
     found = wish(f"sinceTime={text}").since_time
@@ -135,7 +135,7 @@ def test_any_moment_is_read_as_it_was_written(moment: datetime, nanoseconds: int
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_log_query_is_parsed_or_rejected(text: str) -> None:
     for name in ("tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream", "follow"):
         status = 200
         try:

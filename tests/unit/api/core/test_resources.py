@@ -25,23 +25,23 @@ def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
         ([needs("100m", sidecar=True), needs("500m")], ["100m"], 600),
     ],
 )
-def test_init_steps_and_sidecars_count(init: list[Container], own: list[str], wanted: int) -> None:
+def test_pod_request_includes_init_containers_and_sidecars(init: list[Container], own: list[str], wanted: int) -> None:
     spec = PodSpec(init_containers=tuple(init), containers=tuple(map(needs, own)))
     assert pod_request(spec, requested_cpu) == wanted
 
 
-def test_a_pod_has_a_limit_only_when_every_container_has_one() -> None:
+def test_pod_limit_exists_only_when_every_container_has_one() -> None:
     one, two = needs("100m", limit=True), needs("200m", limit=True)
     assert pod_limit(PodSpec(containers=(one, two)), limited_cpu) == 300
     assert pod_limit(PodSpec(containers=(one, needs(""))), limited_cpu) == 0
     assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(one,)), limited_cpu) == 0
 
 
-def test_a_limit_without_a_request_is_one() -> None:
+def test_limit_without_a_request_is_the_request() -> None:
     assert requested_cpu(needs("100m", limit=True)) == 100
 
 
-def test_init_containers_count_for_the_class_of_service() -> None:
+def test_init_containers_count_for_the_qos_class() -> None:
     full = Container(resources=ResourceRequirements(limits={"cpu": 1, "memory": 1}, requests={"cpu": 1, "memory": 1}))
     assert qos_class([full]) == "Guaranteed"
     assert qos_class([full, needs("")]) == "Burstable"
@@ -59,7 +59,7 @@ def test_init_containers_count_for_the_class_of_service() -> None:
         ({"cpu": "0", "memory": "1Gi"}, {"cpu": "0", "memory": "1Gi"}, "Burstable"),
     ],
 )
-def test_only_cpu_and_memory_make_the_class_of_service(
+def test_qos_class_depends_on_cpu_and_memory_only(
     limits: dict[str, str | int | float], requests: dict[str, str | int | float], wanted: str
 ) -> None:
     resources = ResourceRequirements(limits=limits, requests=requests)

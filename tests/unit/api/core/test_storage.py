@@ -42,7 +42,7 @@ def paths(kind: type[Object], spec: dict[str, Any]) -> list[str]:
         ({"mountOptions": ["ro,suid", "-o"]}, ["spec.mountOptions[0]", "spec.mountOptions[1]"]),
     ],
 )
-def test_a_wrong_volume_is_refused_by_path(change: dict[str, Any], wanted: list[str]) -> None:
+def test_invalid_persistent_volume_is_rejected_by_path(change: dict[str, Any], wanted: list[str]) -> None:
     assert paths(PersistentVolume, DISK | change) == wanted
 
 
@@ -58,7 +58,7 @@ def test_a_wrong_volume_is_refused_by_path(change: dict[str, Any], wanted: list[
         ({"dataSource": {"kind": "x"}}, ["spec.dataSource"]),
     ],
 )
-def test_a_wrong_claim_is_refused_by_path(change: dict[str, Any], wanted: list[str]) -> None:
+def test_invalid_persistent_volume_claim_is_rejected_by_path(change: dict[str, Any], wanted: list[str]) -> None:
     assert paths(PersistentVolumeClaim, CLAIM | change) == wanted
 
 
@@ -69,7 +69,7 @@ def made(kind: type[Any], spec: dict[str, Any]) -> Any:
     return default(obj)
 
 
-def test_where_storage_is_and_what_a_claim_asks_for_stay() -> None:
+def test_volume_source_and_claim_spec_are_immutable() -> None:
     disk, claim = made(PersistentVolume, DISK), made(PersistentVolumeClaim, CLAIM)
     elsewhere = made(PersistentVolume, DISK | {"nfs": {"server": "other", "path": "/srv"}})
     assert [problem.path for problem in immutable(disk, elsewhere)] == ["spec.persistentvolumesource"]

@@ -25,18 +25,18 @@ from api.meta import quantity
         (0.5, "0.5"),
     ],
 )
-def test_a_quantity_is_exact(text: str | float, value: int | str) -> None:
+def test_quantity_is_parsed_exactly(text: str | float, value: int | str) -> None:
     assert quantity.parse(text) == Decimal(value)
 
 
 @pytest.mark.parametrize("text", ["", "x", "1x", "1 Gi", "1KI", "--1", "1e", "1e99", "Mi", "1.2.3", "１２Mi"])
-def test_what_is_no_quantity_says_so(text: str) -> None:
+def test_invalid_quantity_is_rejected(text: str) -> None:
     with pytest.raises(quantity.BadQuantity):
         quantity.parse(text)
 
 
 @given(st.integers(0, 10**12))
-def test_quantities_round_up(number: int) -> None:
+def test_quantity_rounds_up_to_integer_and_milli(number: int) -> None:
     assert quantity.to_milli(f"{number}u") == -(-number // 1000)
     assert quantity.to_int(f"{number}m") == -(-number // 1000)
     assert quantity.to_int(f"{number}Ki") == number * 1024

@@ -30,7 +30,7 @@ LABELS = {"app": "web", "tier": "front", "empty": ""}
         ("example.com/x=y", False),
     ],
 )
-def test_label_selectors(selector: str, matches: bool) -> None:
+def test_label_selector_matches_labels(selector: str, matches: bool) -> None:
     assert parse_label_selector(selector).matches(LABELS) == matches
 
 
@@ -54,27 +54,27 @@ def test_label_selectors(selector: str, matches: bool) -> None:
         ("/a", 'unable to parse requirement: <nil>: Invalid value: "/a": prefix part must be non-empty'),
     ],
 )
-def test_bad_label_selectors_say_so(selector: str, told: str) -> None:
+def test_invalid_label_selector_is_rejected(selector: str, told: str) -> None:
     with pytest.raises(BadSelector) as caught:
         parse_label_selector(selector)
     assert str(caught.value) == told
 
 
-def test_labels_are_compared_as_numbers() -> None:
+def test_label_selector_compares_numbers() -> None:
     assert parse_label_selector("size>8,size<10").matches({"size": "9"})
     assert not parse_label_selector("size>8").matches({"size": "8"})
     assert not parse_label_selector("size<8").matches({"size": "small"})
 
 
 @given(st.text(alphabet="a1=!(),<> in", max_size=12))
-def test_any_text_is_a_selector_or_a_bad_one(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_as_a_selector(text: str) -> None:
     try:
         parse_label_selector(text)
     except BadSelector:
         pass
 
 
-def test_field_selectors() -> None:
+def test_field_selector_matches_fields() -> None:
     known = frozenset({"metadata.name", "spec.nodeName"})
     selector = parse_field_selector("metadata.name=a,spec.nodeName!=b", known)
     assert selector.matches({"metadata.name": "a", "spec.nodeName": "c"})

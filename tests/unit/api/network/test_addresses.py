@@ -18,19 +18,19 @@ NOWHERE = [
 
 
 @pytest.mark.parametrize("address", NOWHERE)
-def test_addresses_that_mean_something_else_everywhere(address: str) -> None:
+def test_address_with_a_special_meaning_is_unreachable(address: str) -> None:
     assert unreachable_reason(address) == "an address that other nodes can reach is accepted"
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "127.1", "2130706433", "10.0.0.1:80", "[::1]"])
-def test_what_is_no_address(address: str) -> None:
+def test_text_that_is_no_address_is_rejected(address: str) -> None:
     assert unreachable_reason(address) == "an IP address is accepted"
 
 
 @pytest.mark.parametrize(
     "address", ["10.0.0.1", "192.168.1.1", "100.64.0.1", "203.0.113.9", "fd00::1", "2001:db8::1", "::ffff:10.0.0.1"]
 )
-def test_addresses_of_machines(address: str) -> None:
+def test_machine_addresses_are_accepted(address: str) -> None:
     assert unreachable_reason(address) == ""
 
 
@@ -46,14 +46,14 @@ def test_addresses_of_machines(address: str) -> None:
         ("Hostname", "localhost", False),
     ],
 )
-def test_addresses_of_nodes(kind: str, address: str, *, refused: bool) -> None:
+def test_node_addresses_are_validated(kind: str, address: str, *, refused: bool) -> None:
     rows = (NodeAddress(type="Hostname", address="n1"), NodeAddress(type=kind, address=address))
     node = Node(metadata=ObjectMeta(name="n1"), status=NodeStatus(addresses=rows))
     found = [problem.path for problem in RULES[Node].validate(node)]
     assert found == (["status.addresses[1].address"] if refused else [])
 
 
-def test_addresses_of_pods() -> None:
+def test_pod_addresses_are_validated() -> None:
     def found(first: str, *more: str) -> list[str]:
         status = PodStatus(pod_ip=first, pod_ips=tuple(PodIP(ip=one) for one in more))
         paths = [problem.path for problem in RULES[Pod].validate(Pod(metadata=ObjectMeta(name="p"), status=status))]

@@ -13,7 +13,7 @@ from api.network.attach import NODE_AGENT, AttachRequest, check_attach_request
 GOOD = AttachRequest(sandbox="0af3", netns="/proc/7/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
 
 
-def test_a_good_request_has_no_problems() -> None:
+def test_valid_attach_request_has_no_errors() -> None:
     assert list(check_attach_request(GOOD)) == []
     assert (
         list(
@@ -45,7 +45,7 @@ def test_a_good_request_has_no_problems() -> None:
         {"egress_bandwidth": -1},
     ],
 )
-def test_each_problem_names_the_field_and_what_was_found(change: Mapping[str, object]) -> None:
+def test_attach_request_error_names_field_and_value(change: Mapping[str, object]) -> None:
     (found,) = check_attach_request(replace(GOOD, **change))
     ((field, value),) = change.items()
     assert found.startswith(
@@ -54,11 +54,11 @@ def test_each_problem_names_the_field_and_what_was_found(change: Mapping[str, ob
     assert repr(value) in found
 
 
-def test_every_problem_is_told() -> None:
+def test_attach_request_reports_every_error() -> None:
     assert len(list(check_attach_request(replace(GOOD, sandbox="", netns="", ifname="", namespace="", name="")))) == 5
 
 
-def test_a_misspelt_field_is_no_silent_default() -> None:
+def test_misspelt_attach_request_field_is_rejected() -> None:
     with pytest.raises(msgspec.ValidationError, match="ingress_bandwidth"):
         msgspec.json.decode(
             msgspec.json.encode({**msgspec.to_builtins(GOOD), "ingress_bandwidth": 1}), type=AttachRequest

@@ -14,7 +14,7 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd00::1"))
 
 
-def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
+def test_csr_and_certificate_carry_their_inputs() -> None:
     key = keys.generate_key()
     assert keys.parse_request(keys.create_request(key, SUBJECT)) == CertificateRequest(SUBJECT, ())
     signed = keys.self_signed(key, SUBJECT, NOW)
@@ -26,14 +26,14 @@ def test_a_request_and_a_certificate_say_what_was_put_into_them() -> None:
 @pytest.mark.parametrize(
     "pem", [b"", b"x", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"]
 )
-def test_what_is_no_request_is_said_to_be_none(pem: bytes) -> None:
+def test_data_that_is_no_csr_is_rejected(pem: bytes) -> None:
     with pytest.raises(BadPem):
         keys.parse_request(pem)
     with pytest.raises(BadPem):
         keys.parse_certificate(pem)
 
 
-def test_a_request_that_was_changed_is_refused() -> None:
+def test_modified_csr_is_rejected() -> None:
     text = keys.create_request(keys.generate_key(), SUBJECT)
     found = pem_blocks(text, "CERTIFICATE REQUEST").splitlines()
     broken = b"\n".join([*found[:-2], found[-2][:-8] + b"AAAA" + found[-2][-4:], found[-1]])
@@ -41,7 +41,7 @@ def test_a_request_that_was_changed_is_refused() -> None:
         keys.parse_request(broken)
 
 
-def test_a_file_with_both_is_taken_apart() -> None:
+def test_pem_file_is_split_into_key_and_certificate() -> None:
     key = keys.generate_key()
     signed = keys.self_signed(key, SUBJECT, NOW)
     for both in (key + signed, signed + key, b"words\n" + signed + b"\n\n" + key):
@@ -49,7 +49,7 @@ def test_a_file_with_both_is_taken_apart() -> None:
         assert pem_blocks(both, "CERTIFICATE") == signed
 
 
-def test_a_certificate_is_renewed_late_in_its_life_at_a_moment_of_its_own() -> None:
+def test_certificate_renewal_time_is_jittered_late_in_its_lifetime() -> None:
     moments = set()
     for _ in range(20):
         one = keys.parse_certificate(keys.self_signed(keys.generate_key(), SUBJECT, NOW))

@@ -29,7 +29,7 @@ def told(fields: dict[str, Any], **spec: Any) -> list[str]:
     return [str(problem).removeprefix("spec.containers[0].") for problem in decode(Pod, pod(fields, **spec))[1]]
 
 
-def test_what_a_probe_leaves_out_is_filled_in_once() -> None:
+def test_probe_defaults_are_set_once() -> None:
     probe = container({"livenessProbe": {"httpGet": {"port": "web"}}}).liveness_probe
     assert msgspec.to_builtins(probe) == {
         "httpGet": {"port": "web", "path": "/", "scheme": "HTTP"},
@@ -102,11 +102,11 @@ def test_what_a_probe_leaves_out_is_filled_in_once() -> None:
         ({**HTTP, "period": 1}, 'livenessProbe.period: is not a field; did you mean "periodSeconds"?'),
     ],
 )
-def test_a_wrong_probe_is_refused_in_words(probe: dict[str, Any], words: str) -> None:
+def test_invalid_probe_is_rejected_with_a_message(probe: dict[str, Any], words: str) -> None:
     assert told({"livenessProbe": probe}) == [words]
 
 
-def test_a_pod_in_its_nodes_network_may_have_others_asked() -> None:
+def test_probe_host_is_accepted_for_host_network_pods_only() -> None:
     tcp = {"livenessProbe": {"tcpSocket": {"port": 1, "host": "10.0.0.1"}}}
     hook = {"lifecycle": {"preStop": {"httpGet": {"port": 1, "host": "10.0.0.1"}}}}
     assert told({**tcp, **hook}, hostNetwork=True) == []
@@ -116,7 +116,7 @@ def test_a_pod_in_its_nodes_network_may_have_others_asked() -> None:
     ]
 
 
-def test_a_readiness_probe_may_count_successes_but_ends_no_container() -> None:
+def test_readiness_probe_accepts_success_threshold_and_no_grace_period() -> None:
     assert told({"readinessProbe": {**HTTP, "successThreshold": 2}}) == []
     assert told({"readinessProbe": {**HTTP, "terminationGracePeriodSeconds": 5}}) == [
         "readinessProbe.terminationGracePeriodSeconds: is 5; a readinessProbe ends no container; leave this out"
@@ -142,11 +142,11 @@ def test_a_readiness_probe_may_count_successes_but_ends_no_container() -> None:
         ),
     ],
 )
-def test_a_wrong_hook_is_refused_in_words(lifecycle: dict[str, Any], words: str) -> None:
+def test_invalid_lifecycle_hook_is_rejected_with_a_message(lifecycle: dict[str, Any], words: str) -> None:
     assert told({"lifecycle": lifecycle}) == [words]
 
 
-def test_a_hook_sleeps_no_longer_than_the_pods_grace() -> None:
+def test_sleep_hook_is_limited_by_the_pods_grace_period() -> None:
     hook = {"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}
     assert told(hook, terminationGracePeriodSeconds=5) == []
     assert told(hook, terminationGracePeriodSeconds=4)[0].endswith(

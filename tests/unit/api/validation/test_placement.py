@@ -61,7 +61,7 @@ def field(**row: Any) -> dict[str, Any]:
         ({"terminationGracePeriodSeconds": 1 << 31}, "spec.terminationGracePeriodSeconds"),
     ],
 )
-def test_one_problem_has_one_path(spec: dict[str, Any], path: str) -> None:
+def test_invalid_placement_is_rejected_by_path(spec: dict[str, Any], path: str) -> None:
     assert [problem.path for problem in decode(Pod, pod(**spec))[1]] == ([path] if path else [])
 
 
@@ -84,7 +84,7 @@ EVEN: dict[str, Any] = {**ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedul
         ({"topologyKey": "zone", "mismatchLabelKeys": ["a"]}, ".mismatchLabelKeys"),
     ],
 )
-def test_affinity_to_pods_is_checked(half: str, term: dict[str, Any], path: str) -> None:
+def test_pod_affinity_is_validated(half: str, term: dict[str, Any], path: str) -> None:
     weighted = {"weight": 1, "podAffinityTerm": term}
     for how, row, inside in ((REQUIRED, term, ""), (PREFERRED, weighted, ".podAffinityTerm")):
         problems = [one.path for one in decode(Pod, pod(affinity={half: {how: [row]}}))[1]]
@@ -108,12 +108,12 @@ def test_affinity_to_pods_is_checked(half: str, term: dict[str, Any], path: str)
         ([EVEN, EVEN], ["[1].{topologyKey, whenUnsatisfiable}"]),
     ],
 )
-def test_even_spreading_is_checked(rows: list[dict[str, Any]], paths: list[str]) -> None:
+def test_topology_spread_constraints_are_validated(rows: list[dict[str, Any]], paths: list[str]) -> None:
     problems = decode(Pod, pod(topologySpreadConstraints=rows))[1]
     assert [one.path for one in problems] == [f"spec.topologySpreadConstraints{path}" for path in paths]
 
 
-def test_preferences_for_nodes_are_checked() -> None:
+def test_preferred_node_affinity_is_validated() -> None:
     bad = {"weight": 101, "preference": {"matchExpressions": [{"key": "a", "operator": "In"}]}}
     problems = decode(Pod, pod(affinity={"nodeAffinity": {PREFERRED: [bad]}}))[1]
     path = f"spec.affinity.nodeAffinity.{PREFERRED}[0]"
@@ -123,7 +123,7 @@ def test_preferences_for_nodes_are_checked() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "good"), [(None, 5, True), (5, 5, True), (5, 4, True), (5, 6, False), (5, None, False)]
 )
-def test_a_deadline_only_comes_nearer(before: int | None, after: int | None, good: bool) -> None:
+def test_active_deadline_may_only_decrease(before: int | None, after: int | None, good: bool) -> None:
     old, new = (decode(Pod, pod(activeDeadlineSeconds=value))[0] for value in (before, after))
     assert old is not None
     assert new is not None

@@ -31,7 +31,7 @@ def paths(document: object, kind: type[Any] = Pod) -> list[str]:
     return [problem.path for problem in decode(kind, document)[1]]
 
 
-def test_a_good_pod_has_no_problems() -> None:
+def test_valid_pod_has_no_errors() -> None:
     obj, problems, warnings = decode(Pod, pod())
     assert obj is not None
     assert not problems
@@ -60,7 +60,7 @@ def test_a_good_pod_has_no_problems() -> None:
         ({"securityContext": {"runAsUser": -1}}, "securityContext.runAsUser"),
     ],
 )
-def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str) -> None:
+def test_invalid_container_is_rejected_by_path(fields: dict[str, Any], path: str) -> None:
     container = {"name": "a", "image": "b", **fields}
     assert paths(pod(containers=[container])) == [f"spec.containers[0].{path}"]
 
@@ -103,11 +103,11 @@ def test_a_wrong_container_is_refused_by_path(fields: dict[str, Any], path: str)
         ({"tenent": "red"}, "spec.tenent"),
     ],
 )  # fmt: skip
-def test_one_problem_has_one_path(spec: dict[str, Any], path: str) -> None:
+def test_invalid_pod_field_is_rejected_by_path(spec: dict[str, Any], path: str) -> None:
     assert paths(pod(**spec)) == [path]
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_errors_of_a_pod_are_reported_at_once() -> None:
     document = pod(
         restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], subdomain="A.B"
     )
@@ -122,17 +122,17 @@ def test_all_problems_come_at_once() -> None:
     }
 
 
-def test_unknown_fields_are_pruned_and_told_with_a_suggestion() -> None:
+def test_unknown_fields_are_pruned_with_a_warning_and_suggestion() -> None:
     obj, [problem], _ = decode(Pod, pod(restartPolcy="Never"))
     assert obj is not None
     assert str(problem) == 'spec.restartPolcy: is not a field; did you mean "restartPolicy"?'
 
 
-def test_null_means_absent() -> None:
+def test_null_field_means_absent() -> None:
     assert not paths(pod(volumes=None, nodeSelector=None, restartPolicy=None))
 
 
-def test_what_is_kept_but_not_acted_on_is_told() -> None:
+def test_stored_fields_without_effect_cause_warnings() -> None:
     document = pod(containers=[{"name": "a", "image": "b", "resizePolicy": [1]}], overhead={"a": 1})
     warnings = decode(Pod, document)[2]
     assert [warning.partition(":")[0] for warning in warnings] == [
@@ -156,7 +156,7 @@ def test_what_is_kept_but_not_acted_on_is_told() -> None:
           "serviceNetwork": "10.130.0.0/16", "pluginName": "redhat/openshift-ovs-subnet"}, "serviceNetwork"),
     ],
 )  # fmt: skip
-def test_the_other_kinds(kind: type[Any], fields: dict[str, Any], path: str) -> None:
+def test_invalid_object_of_another_kind_is_rejected_by_path(kind: type[Any], fields: dict[str, Any], path: str) -> None:
     assert paths(fields, kind) == [path]
 
 
@@ -189,19 +189,19 @@ shaped = st.recursive(
 
 
 @given(json | shaped)
-def test_no_document_is_too_strange(document: object) -> None:
+def test_any_document_is_decoded_or_rejected(document: object) -> None:
     for kind in KINDS:
         obj, problems, _ = decode(kind, document)
         assert (obj is None) == any(problem.reason != "UnknownField" for problem in problems)
 
 
 @given(st.text(max_size=200))
-def test_no_manifest_is_too_strange(text: str) -> None:
+def test_any_manifest_is_parsed_or_rejected(text: str) -> None:
     for document in manifest.parse_manifest(text):
         assert document.obj is not None or document.errors
 
 
-def test_defaults_are_written_out_once() -> None:
+def test_pod_defaults_are_set_once() -> None:
     document = pod(containers=[{"name": "a", "image": "reg:5000/b", "ports": [{"containerPort": 1}],
                                 "resources": {"limits": {"cpu": "1", "memory": "1Mi"}}}])  # fmt: skip
     obj, _, _ = decode(Pod, document)
@@ -226,13 +226,13 @@ def test_defaults_are_written_out_once() -> None:
         ("a@sha256:0", "IfNotPresent"),
     ],
 )
-def test_the_pull_policy_follows_the_tag(image: str, policy: str) -> None:
+def test_image_pull_policy_defaults_from_the_tag(image: str, policy: str) -> None:
     obj, _, _ = decode(Pod, pod(containers=[{"name": "a", "image": image}]))
     assert obj is not None
     assert default(obj).spec.containers[0].image_pull_policy == policy
 
 
-def test_quality_of_service() -> None:
+def test_qos_class_is_computed() -> None:
     def of(**resources: Any) -> str:
         obj, problems, _ = decode(Pod, pod(containers=[{"name": "a", "image": "b", "resources": resources}]))
         assert obj is not None, problems
@@ -245,7 +245,7 @@ def test_quality_of_service() -> None:
     assert of(limits={"cpu": "1", "memory": "1Gi"}, requests={"cpu": "500m"}) == "Burstable"
 
 
-def test_a_pods_spec_stays_but_for_its_images() -> None:
+def test_pod_spec_is_immutable_except_for_images() -> None:
     def make(**container: Any) -> Pod:
         obj, _, _ = decode(Pod, pod(containers=[{"name": "a", "image": "b:1"} | container]))
         assert obj is not None
@@ -255,7 +255,7 @@ def test_a_pods_spec_stays_but_for_its_images() -> None:
     assert [problem.path for problem in immutable(make(), make(workingDir="/x"))] == ["spec"]
 
 
-def test_a_refusal_reads_like_a_sentence() -> None:
+def test_rejected_manifest_error_names_file_path_value_and_accepted_values() -> None:
     text = """
 apiVersion: v1
 kind: Pod
@@ -271,7 +271,7 @@ spec: {tenent: red, containers: [{name: a, ports: [{containerPort: 70000}]}]}
     )
 
 
-def test_lists_and_several_documents_are_read_one_by_one() -> None:
+def test_lists_and_multiple_documents_are_parsed_one_by_one() -> None:
     text = """
 apiVersion: v1
 kind: List
@@ -289,7 +289,7 @@ items:
 
 
 @pytest.mark.parametrize(("pcap", "good"), [("", True), ("1MOyoQ==", True), ("*", False), (7, False)])
-def test_bytes_are_base64(pcap: object, good: bool) -> None:
+def test_binary_fields_must_be_base64(pcap: object, good: bool) -> None:
     document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "report": True}, "status": {"pcap": pcap}}
     found = paths(document, NodeQuery)
     assert found == ([] if good else ["status.pcap"])
@@ -298,7 +298,7 @@ def test_bytes_are_base64(pcap: object, good: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "good"), [("1k", True), ("10M", True), ("1P", True), ("999", False), ("2P", False), ("x", False)]
 )
-def test_bandwidths_have_a_range(text: str, good: bool) -> None:
+def test_bandwidth_annotation_has_a_range(text: str, good: bool) -> None:
     document = pod()
     document["metadata"] = {**document["metadata"], "annotations": {"kubernetes.io/egress-bandwidth": text}}
     found = paths(document)
@@ -326,7 +326,7 @@ def test_bandwidths_have_a_range(text: str, good: bool) -> None:
         ({"fragment": "last"}, ["spec.trace.fragment"]),
     ],
 )
-def test_a_packet_that_makes_no_sense_is_refused(fields: dict[str, Any], found: list[str]) -> None:
+def test_invalid_trace_packet_is_rejected_by_path(fields: dict[str, Any], found: list[str]) -> None:
     asked = {"enters": "pod", "sender": "10.128.0.2", "source": "10.128.0.2", "target": "10.128.2.3"} | fields
     document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "trace": asked}}
     assert paths(document, NodeQuery) == found

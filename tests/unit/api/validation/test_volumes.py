@@ -60,19 +60,19 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("volume", "wanted"), WRONG, ids=str)
-def test_a_wrong_volume_is_refused_by_path(volume: dict[str, Any], wanted: list[str]) -> None:
+def test_invalid_volume_is_rejected_by_path(volume: dict[str, Any], wanted: list[str]) -> None:
     assert paths(pod(volume)) == wanted
 
 
 @pytest.mark.parametrize("path", ["", "/a", "..", "../a", "a/../b", "..a", "a/..", "x" * 4097])
-def test_a_file_stays_in_its_volume(path: str) -> None:
+def test_file_path_that_leaves_its_volume_is_rejected(path: str) -> None:
     assert paths(pod({"configMap": {"name": "c", "items": [{"key": "k", "path": path}]}})) == [
         "configMap.items[0].path"
     ]
 
 
 @pytest.mark.parametrize("path", ["a", "a/b", ".a", "a/..b", "a..b", "x" * 4096])
-def test_a_file_may_have_such_a_path(path: str) -> None:
+def test_relative_file_path_is_accepted(path: str) -> None:
     assert paths(pod({"configMap": {"name": "c", "items": [{"key": "k", "path": path}]}})) == []
 
 
@@ -101,19 +101,19 @@ MOUNTS = [
 
 
 @pytest.mark.parametrize(("mount", "wanted"), MOUNTS, ids=str)
-def test_a_wrong_mount_is_refused_by_path(mount: dict[str, Any], wanted: list[str]) -> None:
+def test_invalid_volume_mount_is_rejected_by_path(mount: dict[str, Any], wanted: list[str]) -> None:
     document = pod({"emptyDir": {}}, [{"name": "v", "mountPath": "/v", **mount}])
     assert paths(document) == [f"spec.containers[0].volumeMounts[0].{path}" for path in wanted]
 
 
-def test_a_privileged_container_may_mount_for_the_host() -> None:
+def test_bidirectional_mount_needs_a_privileged_container() -> None:
     mount = {"name": "v", "mountPath": "/v", "mountPropagation": "Bidirectional"}
     document = pod({"emptyDir": {}}, [mount])
     document["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert paths(document) == []
 
 
-def test_what_is_filled_in() -> None:
+def test_volume_defaults_are_set_once() -> None:
     volume = projected({"downwardAPI": {"items": [FIELD]}})
     for source, mode in ((volume, "projected"), ({"secret": {"secretName": "s"}}, "secret")):
         obj, _, _ = decode(Pod, pod(source))
@@ -136,7 +136,7 @@ def test_what_is_filled_in() -> None:
          ['configmap "c"', 'secret "s"']),
     ],
 )  # fmt: skip
-def test_what_a_volume_needs(volume: dict[str, Any], names: list[str]) -> None:
+def test_volume_references_name_their_objects(volume: dict[str, Any], names: list[str]) -> None:
     obj, _, _ = decode(Pod, pod(volume))
     assert obj is not None
     assert sorted(map(str, pod_refs(obj))) == names

@@ -22,7 +22,7 @@ from cli.trace.command import pods_with_addresses
         ({"host_network": True}, {"pod_ip": "10.245.2.3", "phase": "Running"}, False),
     ],
 )
-def test_a_pod_has_an_address_of_its_own_while_it_runs(
+def test_only_running_pods_with_an_own_address_can_be_traced(
     spec: dict[str, Any], status: dict[str, Any], is_there: bool
 ) -> None:
     meta = ObjectMeta(name="a", namespace="red")

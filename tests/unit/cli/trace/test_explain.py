@@ -48,12 +48,12 @@ def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source:
     return explain(source, target, [Hop("node-1", asked, answer), *onward], MAP)
 
 
-def test_a_call_that_arrives_names_its_endpoint() -> None:
+def test_explanation_of_a_delivered_connection_names_its_endpoint() -> None:
     far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), ("pod 10.128.2.3",), 11))
     assert told(LED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
 
 
-def test_an_endpoint_that_drops_it_is_told_of() -> None:
+def test_explanation_names_the_endpoint_that_drops_the_packet() -> None:
     far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), (), 10))
     assert told(LED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
 
@@ -86,7 +86,7 @@ def test_an_endpoint_that_drops_it_is_told_of() -> None:
         ),
     ],
 )
-def test_a_call_that_gets_no_pod_says_why(answer: TraceResult, words: str) -> None:
+def test_explanation_states_why_a_connection_reaches_no_pod(answer: TraceResult, words: str) -> None:
     assert told(answer) == words
 
 
@@ -103,14 +103,14 @@ def test_a_call_that_gets_no_pod_says_why(answer: TraceResult, words: str) -> No
         ),
     ],
 )
-def test_what_is_served_nowhere_is_told(target: str, asked: TraceRequest, why: str) -> None:
+def test_explanation_states_why_a_frontend_is_not_served(target: str, asked: TraceRequest, why: str) -> None:
     end = MAP.end(target)
     assert end is not None
     hop = Hop("node-1", asked, TraceResult((TraceStep("source"), TraceStep("service")), vnid=10))
     assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
 
 
-def test_all_endpoints_are_shown_with_those_left_out() -> None:
+def test_trace_output_lists_all_and_rejected_endpoints() -> None:
     sticky = structs.replace(LED, service=structs.replace(WEB, affinity_seconds=600))
     assert list(endpoint_lines(Hop("node-1", ASKED, sticky), MAP)) == [
         "blue/web 80/TCP on node-1: blue/b (10.128.2.3:8080) (traced), 198.51.100.7:443; "
@@ -120,7 +120,7 @@ def test_all_endpoints_are_shown_with_those_left_out() -> None:
     assert list(endpoint_lines(Hop("node-1", ASKED, TraceResult()), MAP)) == []
 
 
-def test_the_next_switch_is_asked_about_the_endpoint() -> None:
+def test_trace_query_to_the_next_switch_targets_the_endpoint() -> None:
     [(node, asked)] = next_hops(Hop("node-1", ASKED, LED), MAP)
     assert (node, asked.target, asked.port, asked.source) == ("node-2", "10.128.2.3", 8080, "10.128.0.2")
     outside = structs.replace(ASKED, enters="node", source="203.0.113.5", sender="")
@@ -141,7 +141,7 @@ def test_the_next_switch_is_asked_about_the_endpoint() -> None:
         ("red/a blue/b", ("10.128.2.3", "icmp", 0)),
     ],
 )
-def test_what_is_not_said_of_a_call_follows_from_the_service(words: str, kind: tuple[str, str, int]) -> None:
+def test_trace_defaults_protocol_and_port_from_the_service(words: str, kind: tuple[str, str, int]) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(words.split())
@@ -152,14 +152,14 @@ def test_what_is_not_said_of_a_call_follows_from_the_service(words: str, kind: t
     assert (asked.target, asked.protocol, asked.port) == kind
 
 
-def test_a_service_sends_nothing() -> None:
+def test_service_cannot_be_a_trace_source() -> None:
     service = MAP.end("blue/web")
     assert service == Host(CLUSTER_IP, "blue/web")
     assert service.enters == ""
     assert (NODE.enters, BLUE.enters) == ("node", "pod")
 
 
-def test_fronts_are_the_addresses_and_ports_of_services() -> None:
+def test_frontends_are_addresses_and_ports_of_services() -> None:
     ports = (ServicePort(port=80), ServicePort(port=53, protocol="UDP"), ServicePort(port=9, protocol="SCTP"))
     spec = ServiceSpec(cluster_ip="172.30.0.9", external_ips=("192.0.2.9",), ports=ports)
     ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"), LoadBalancerIngress(hostname="web")))
@@ -194,17 +194,17 @@ def drop(table: str, node: str, asked: TraceRequest) -> Hop:
         (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no row of the table flood {GENERIC}"),
     ],
 )
-def test_a_switch_that_is_behind_is_told_of(target: Host, hop: Hop, known: ClusterTopology, why: str) -> None:
+def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, known: ClusterTopology, why: str) -> None:
     assert explain(RED, target, [hop], known) == f"dropped because {why}"
 
 
-def test_with_the_flat_network_nobody_is_cut_off_for_want_of_a_vnid() -> None:
+def test_explanation_in_the_flat_network_mentions_no_missing_vnid() -> None:
     flat = replace(KNOWN, vnids={})
     told = explain(RED, BLUE, [drop("deliver", "node-2", FAR)], flat)
     assert told == "dropped because blue/b is not attached to the switch of node-2"
 
 
-def test_a_tunnel_to_somebody_who_is_gone() -> None:
+def test_explanation_reports_a_tunnel_to_a_deleted_node() -> None:
     target = Host(IPv4Address("10.128.8.9"))
     first = Hop("node-1", NEAR, TraceResult((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
     known = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))

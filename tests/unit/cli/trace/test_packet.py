@@ -51,13 +51,13 @@ def read(words: str) -> tuple[str, TraceRequest]:
         ("red/a blue/b --from-tunnel node-1 --vnid 16777216", "--vnid: is 16777216; 0 to 16777215 is accepted"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_words(words: str, refusal: str) -> None:
+def test_contradictory_trace_arguments_are_rejected(words: str, refusal: str) -> None:
     with pytest.raises(UsageError) as refused:
         read(words)
     assert refusal in str(refused.value)
 
 
-def test_a_packet_comes_from_outside_or_from_a_tunnel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_packet_from_outside_or_a_tunnel(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read("red/a blue/b --from-outside --from-tunnel node-1")
     assert "not allowed with" in capsys.readouterr().err
@@ -77,11 +77,11 @@ def test_a_packet_comes_from_outside_or_from_a_tunnel(capsys: pytest.CaptureFixt
         ("red/a blue/b --from-tunnel 10.9.9.9 --vnid 10", "node-2", "tunnel", ""),
     ],
 )
-def test_who_sends_decides_where_a_packet_enters(words: str, node: str, enters: str, sender: str) -> None:
+def test_trace_source_determines_the_ingress_port(words: str, node: str, enters: str, sender: str) -> None:
     found, asked = read(words)
     assert (found, asked.enters, asked.sender) == (node, enters, sender)
 
 
-def test_a_tunnel_is_named_after_its_node_or_by_its_address() -> None:
+def test_trace_tunnel_source_is_a_node_name_or_address() -> None:
     assert read("red/a blue/b --from-tunnel node-1 --vnid 7")[1].tunnel_source == "10.245.2.3"
     assert read("red/a blue/b --from-tunnel 10.9.9.9 --vnid 7")[1].tunnel_source == "10.9.9.9"

@@ -36,7 +36,7 @@ VIEW = NodeNetwork(CLUSTER, NODE, frozenset(), PODS, docker=DOCKER)
         ("192.0.2.1", UNKNOWN_CLIENT, UNKNOWN_CLIENT),
     ],
 )
-def test_only_who_is_known_here_is_in_a_lane(address: str, lane: int, flat: int) -> None:
+def test_only_local_clients_have_a_vnid(address: str, lane: int, flat: int) -> None:
     assert client_vnids(VIEW).lane(address) == lane
     assert client_vnids(replace(VIEW, cluster=replace(CLUSTER, multitenant=False))).lane(address) == flat
 
@@ -45,7 +45,7 @@ ASKERS = ClientVnids({"10.128.0.2": 10, "10.128.0.1": 0}, (IPv4Network("10.128.1
 
 
 @pytest.mark.parametrize("lanes", [{"red": 10, "blue": 11}, None])
-def test_what_was_kept_is_told_to_the_same(lanes: dict[str, int] | None) -> None:
+def test_stored_dns_state_is_restored(lanes: dict[str, int] | None) -> None:
     directory = ServiceStore()
     directory.replace(
         [
@@ -74,6 +74,6 @@ def test_what_was_kept_is_told_to_the_same(lanes: dict[str, int] | None) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"gateway": 1}'])
-def test_what_is_no_recollection_is_refused(data: bytes) -> None:
+def test_invalid_dns_state_is_rejected(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         load(data, DOMAIN.origin)

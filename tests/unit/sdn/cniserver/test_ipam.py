@@ -14,7 +14,7 @@ from sdn.topology import FIRST_POD_PORT, LAST_POD_PORT, docker_subnet
 from tests.unit.sdn.examples import NODE, SMALL
 
 
-def test_addresses_begin_at_the_second_and_leave_out_the_gateway() -> None:
+def test_first_pod_address_follows_the_gateway() -> None:
     first, last = SMALL.first_pod, SMALL.last_pod
     assert next_address(first, last, set(), None) == IPv4Address("10.128.0.2")
     taken = {IPv4Address("10.128.0.2") + n for n in range(5)}
@@ -22,7 +22,7 @@ def test_addresses_begin_at_the_second_and_leave_out_the_gateway() -> None:
         next_address(first, last, taken, None)
 
 
-def test_pods_get_no_address_of_dockers_part() -> None:
+def test_pods_get_no_address_of_dockers_range() -> None:
     node = replace(NODE, docker_subnet=docker_subnet(NODE.subnet))
     assert node.docker_subnet == IPv4Network("10.128.1.128/25")
     assert (node.first_pod, node.last_pod) == (IPv4Address("10.128.0.2"), IPv4Address("10.128.1.127"))
@@ -30,7 +30,7 @@ def test_pods_get_no_address_of_dockers_part() -> None:
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.sets(st.integers(0, 40)), st.integers(-5, 50))
-def test_next_number_is_free_in_range_and_the_first_after_the_cursor(
+def test_next_number_is_the_first_free_one_after_the_cursor(
     first: int, size: int, taken: set[int], cursor: int
 ) -> None:
     last = first + size
@@ -44,6 +44,6 @@ def test_next_number_is_free_in_range_and_the_first_after_the_cursor(
     assert number == (later or free)[0]
 
 
-def test_port_numbers_go_round_too() -> None:
+def test_port_numbers_wrap_around() -> None:
     assert next_ofport(set(), 0) == FIRST_POD_PORT
     assert next_ofport({FIRST_POD_PORT}, LAST_POD_PORT) == FIRST_POD_PORT + 1

@@ -46,7 +46,7 @@ def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
     return replace(bridge, ports=tuple(ports.values()), external_ids=tuple(sorted(marks.items())))
 
 
-def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
+def test_freed_address_is_reused_only_after_the_range_wrapped_around() -> None:
     bridge, given_out = Bridge("br0"), []
     for number in range(12):
         plan = plan_attach(bridge, SMALL, [wish(str(number))])
@@ -56,13 +56,13 @@ def test_a_freed_address_rests_until_the_range_has_gone_round() -> None:
     assert given_out == ["2", "3", "4", "5", "6", "2", "3", "4", "5", "6", "2", "3"]
 
 
-def test_a_full_subnet_refuses_only_who_does_not_fit() -> None:
+def test_full_subnet_rejects_only_new_pods() -> None:
     plan = plan_attach(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
     assert [arrival.config.sandbox for arrival in plan.to_attach] == ["0", "1", "2", "3", "4"]
     assert set(plan.no_address) == {"5", "6"}
 
 
-def test_who_has_an_address_of_another_subnet_is_stranded() -> None:
+def test_pod_with_an_address_of_another_subnet_is_stranded() -> None:
     bridge = Bridge("br0")
     bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
     plan = plan_attach(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
@@ -70,7 +70,7 @@ def test_who_has_an_address_of_another_subnet_is_stranded() -> None:
     assert plan.wrong_subnet == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
 
 
-def test_who_is_attached_is_not_attached_again() -> None:
+def test_attached_sandbox_is_not_attached_again() -> None:
     bridge = Bridge("br0")
     bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
     assert not plan_attach(bridge, NODE, [wish("a")]).to_attach
@@ -78,7 +78,7 @@ def test_who_is_attached_is_not_attached_again() -> None:
     assert [port.name for port in ports_of_pods(bridge, {"a", "b"})] == [host_veth_name("a")]
 
 
-def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
+def test_port_without_a_device_is_lost_and_gets_no_flow() -> None:
     bridge = carried_out(
         Bridge("br0"), bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wish("a")]).to_attach)
     )
@@ -88,7 +88,7 @@ def test_a_port_without_a_device_is_lost_and_gets_no_flow() -> None:
     assert not pods_without_device(bridge)
 
 
-def test_a_runtime_is_told_only_of_its_own_sandboxes_alive_or_lost() -> None:
+def test_runtime_lists_only_its_own_sandboxes() -> None:
     bridge = replace(Bridge("br0"), ports=(Port("tun0", type="internal", ofport=2),))
     wishes = [wish("a"), wish("b", CNI), wish("c")]
     bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, wishes).to_attach))
@@ -100,13 +100,13 @@ def test_a_runtime_is_told_only_of_its_own_sandboxes_alive_or_lost() -> None:
     assert sandboxes_of_runtime(None, NODE_AGENT) == ()
 
 
-def test_device_names_fit_and_differ() -> None:
+def test_host_veth_names_fit_and_are_unique() -> None:
     names = {host_veth_name(f"{number:064x}") for number in range(1000)}
     assert len(names) == 1000
     assert all(len(name) == 15 for name in names)
 
 
-def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
+def test_sandbox_attached_differently_is_rejected_with_the_difference() -> None:
     wanted = wish("a")
     (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).to_attach).ports
     assert mismatch(port, wanted) == ""
@@ -118,5 +118,5 @@ def test_a_sandbox_that_is_attached_otherwise_says_how() -> None:
 @pytest.mark.parametrize(
     ("asked", "held"), [(1_001, 1_000), (10**9, 10**9), (10**11, 34_359_738_360), (10**15, 34_359_738_360)]
 )
-def test_a_limit_is_what_the_kernel_can_hold(asked: int, held: int) -> None:
+def test_rate_limit_is_capped_at_the_kernels_range(asked: int, held: int) -> None:
     assert kernel_rate_limit(asked) == held

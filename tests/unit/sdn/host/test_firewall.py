@@ -10,7 +10,7 @@ from sdn.topology import docker_subnet
 from tests.unit.sdn.examples import NODE
 
 
-def test_the_guard_is_for_devices_that_are_read_in_user_space() -> None:
+def test_guard_covers_devices_read_in_user_space() -> None:
     ports = (Port("eth0"), Port("tun0", type="internal"), Port("br0", type="internal"), Port("vxlan0", type="vxlan"))
     for datapath, wanted in ((NETDEV, {"eth0"}), ("system", set())):
         switch = OvsState((Bridge("br0", datapath_type=datapath, ports=ports),))

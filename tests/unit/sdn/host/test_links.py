@@ -10,7 +10,7 @@ from sdn.topology import docker_subnet
 from tests.unit.sdn.examples import CLUSTER, NODE
 
 
-def test_a_bridge_as_desired_needs_nothing_and_pods_ports_do_not_matter() -> None:
+def test_desired_bridge_needs_no_change_and_pod_ports_are_ignored() -> None:
     desired = desired_bridge(CLUSTER, NODE, NETDEV)
     seen = replace(
         desired,
@@ -25,7 +25,7 @@ def test_a_bridge_as_desired_needs_nothing_and_pods_ports_do_not_matter() -> Non
     assert [port.name for port in wrong.ports] == ["tun0"]
 
 
-def test_dockers_bridge_is_as_wished_or_not() -> None:
+def test_docker_bridge_is_compared_with_its_desired_state() -> None:
     node = replace(NODE, docker_subnet=docker_subnet(NODE.subnet))
     wish = desired_docker_bridge(CLUSTER, node, NETDEV)
     assert wish is not None

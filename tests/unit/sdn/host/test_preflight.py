@@ -32,12 +32,12 @@ def told(
     return list(conflicts(replace(CLUSTER, mtu=mtu), address, here, routes, bridge))
 
 
-def test_an_ordinary_node_is_welcome() -> None:
+def test_ordinary_node_has_no_conflicts() -> None:
     routes = (Route(IPv4Network("0.0.0.0/0"), "eth0"), Route(IPv4Network("10.245.2.0/24"), "eth0"))
     assert told(link("docker0", "172.17.0.1/16"), routes=routes) == []
 
 
-def test_our_own_links_and_routes_do_not_count() -> None:
+def test_own_links_and_routes_are_no_conflict() -> None:
     routes = (Route(IPv4Network("10.128.0.0/14"), "tun0"), Route(IPv4Network("172.30.0.0/16"), "tun0"))
     assert told(link("tun0", "10.128.0.1/23"), routes=routes, bridge=OUR_BRIDGE) == []
     lbr0 = replace(link("lbr0", "10.128.0.1/23"), alias="podlane")
@@ -47,7 +47,7 @@ def test_our_own_links_and_routes_do_not_count() -> None:
 @pytest.mark.parametrize(
     "bridge", [None, Bridge("br0"), replace(OUR_BRIDGE, ports=()), Bridge("br0", ports=(Port("tun0"),))]
 )
-def test_a_link_that_is_called_like_ours_but_is_not(bridge: Bridge | None) -> None:
+def test_foreign_link_with_our_name_is_a_conflict(bridge: Bridge | None) -> None:
     (found,) = told(link("tun0", "10.8.0.2/24"), bridge=bridge)
     assert found.startswith("there is a link tun0 that Podlane did not make")
     (found,) = told(link("lbr0", "10.128.2.1/23"), bridge=OUR_BRIDGE)
@@ -62,25 +62,25 @@ def test_a_link_that_is_called_like_ours_but_is_not(bridge: Bridge | None) -> No
         ("172.30.0.1/24", "br-lan has the address 172.30.0.1/24, which overlaps the service network 172.30.0.0/16"),
     ],
 )
-def test_a_local_network_in_the_way(address: str, sentence: str) -> None:
+def test_local_network_within_the_cluster_network_is_a_conflict(address: str, sentence: str) -> None:
     (found,) = told(link("br-lan", address))
     assert found.startswith(sentence)
     assert "renumber br-lan, or set up the cluster with another" in found
 
 
-def test_a_route_in_the_way() -> None:
+def test_route_into_the_cluster_network_is_a_conflict() -> None:
     (found,) = told(routes=(Route(IPv4Network("10.130.0.0/16"), "wg0"),))
     assert found.startswith("there is a route to 10.130.0.0/16 through wg0, which overlaps the cluster network")
 
 
-def test_a_node_inside_the_cluster_network() -> None:
+def test_node_address_within_the_cluster_network_is_a_conflict() -> None:
     inside = IPv4Address("10.129.0.7")
     found = told(link("eth1", "10.129.0.7/32"), address=inside)
     assert found[0].startswith("the node's address 10.129.0.7 lies in the cluster network 10.128.0.0/14")
 
 
 @pytest.mark.parametrize(("mtu", "fits"), [(1450, True), (1451, False), (8950, False)])
-def test_the_mtu_must_leave_room_for_the_tunnel(mtu: int, fits: bool) -> None:
+def test_mtu_without_room_for_the_tunnel_is_a_conflict(mtu: int, fits: bool) -> None:
     found = told(mtu=mtu)
     assert (found == []) == fits
     if not fits:

@@ -28,13 +28,13 @@ def views(draw: st.DrawFn) -> NodeNetwork:
 
 
 @given(views())
-def test_no_two_flows_are_the_same_row(view: NodeNetwork) -> None:
+def test_compiled_flows_are_unique_by_table_priority_and_match(view: NodeNetwork) -> None:
     flows = compile_flows(view)
     assert len({flow.key for flow in flows}) == len(flows)
 
 
 @given(views())
-def test_only_the_flows_of_a_pod_and_of_nobody_else_change_with_it(view: NodeNetwork) -> None:
+def test_pod_change_changes_only_its_own_flows(view: NodeNetwork) -> None:
     for pod in view.pods:
         without = compile_flows(replace(view, pods=view.pods - {pod}))
         assert compile_flows(view) - without == flows_of_pod(pod)
@@ -42,14 +42,14 @@ def test_only_the_flows_of_a_pod_and_of_nobody_else_change_with_it(view: NodeNet
 
 
 @given(views())
-def test_only_the_flows_of_a_peer_change_with_it(view: NodeNetwork) -> None:
+def test_peer_change_changes_only_its_own_flows(view: NodeNetwork) -> None:
     for peer in view.peers:
         without = compile_flows(replace(view, peers=view.peers - {peer}))
         assert compile_flows(view) - without == flows_of_peer(peer)
 
 
 @given(views())
-def test_a_pods_port_gets_only_packets_for_its_address_and_lane(view: NodeNetwork) -> None:
+def test_pod_port_gets_only_packets_for_its_address_and_vnid(view: NodeNetwork) -> None:
     port_of = {pod.ofport: pod for pod in view.pods}
     for flow in compile_flows(view):
         for action in flow.actions:

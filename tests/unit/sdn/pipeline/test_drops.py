@@ -42,23 +42,23 @@ def counted(**packets: int) -> dict[tuple[str, str], int]:
     return {(reason, owner): count for reason, owner, count in drop_counters(rows, {}, NAMES) if count}
 
 
-def test_every_row_that_drops_is_marked_and_no_other() -> None:
+def test_every_drop_flow_has_a_reason_and_no_other_flow_does() -> None:
     assert all(bool(row.cookie & DROP_BIT) == (not row.actions) for row in compile_flows(VIEW))
 
 
-def test_what_pods_send_and_get_is_told_by_their_names() -> None:
+def test_drops_are_attributed_to_pods_by_name() -> None:
     assert counted(spoofed=2) == {("spoofed", "pod red/web"): 2, ("spoofed", "docker"): 2 * 2}
     assert counted(other_project=3) == {("other project", "pod red/web"): 3}
     assert counted(unknown_tunnel=5) == {("unknown tunnel", "node"): 5}
     assert counted(tunnel_packet_of_a_pod=1) == {("tunnel packet of a pod", "node"): 1}
 
 
-def test_what_no_row_matched_is_added() -> None:
+def test_unmatched_packets_are_counted_as_drops() -> None:
     found = {(reason, owner): count for reason, owner, count in drop_counters({}, {int(Table.DELIVER): 4}, NAMES)}
     assert found == {(reason, "node"): 4 * (table == Table.DELIVER) for table, reason in MISS_REASONS.items()}
 
 
-def test_rows_of_a_pod_that_has_gone_meanwhile_are_nobodys() -> None:
+def test_drops_of_a_deleted_pod_are_attributed_to_none() -> None:
     rows = {row: 1 for row in compile_flows(VIEW) if reason_of_drop(row) == "other project"}
     assert list(drop_counters(rows, {}, {}))[-1][1] in {"a pod that is gone", "node"}
     assert ("other project", "a pod that is gone", 1) in drop_counters(rows, {}, {})

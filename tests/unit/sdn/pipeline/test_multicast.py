@@ -22,7 +22,7 @@ def many(count: int) -> frozenset[Peer]:
 @pytest.mark.parametrize(
     ("peers", "tables"), [(0, []), (1, [21]), (1500, [21]), (1501, [21, 22]), (5000, [21, 22, 23, 24])]
 )
-def test_every_peer_gets_one_copy_and_no_row_is_too_long(peers: int, tables: list[int]) -> None:
+def test_multicast_copies_each_packet_once_per_peer_within_the_flow_size(peers: int, tables: list[int]) -> None:
     rows = sorted(multicast_tunnel_flows(many(peers)), key=lambda flow: flow.table)
     assert [flow.table for flow in rows] == tables
     targets = [action.value for flow in rows for action in flow.actions if isinstance(action, SetField)]
@@ -31,5 +31,5 @@ def test_every_peer_gets_one_copy_and_no_row_is_too_long(peers: int, tables: lis
     assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 30]][: len(rows)]
 
 
-def test_peers_beyond_all_tables_are_left_out_rather_than_written_elsewhere() -> None:
+def test_multicast_omits_peers_beyond_all_its_tables() -> None:
     assert {flow.table for flow in multicast_tunnel_flows(many(20_000))} == set(range(21, 29))

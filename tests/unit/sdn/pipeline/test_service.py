@@ -54,7 +54,7 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
 
 
 @given(port_sets(), port_sets())
-def test_a_change_leads_to_what_a_fresh_start_would(
+def test_service_flow_changes_lead_to_the_same_flows_as_a_fresh_start(
     before: dict[ServicePortName, ServicePortInfo], after: dict[ServicePortName, ServicePortInfo]
 ) -> None:
     board = ServiceFlows(NODE)
@@ -68,7 +68,7 @@ def test_a_change_leads_to_what_a_fresh_start_would(
 
 
 @given(port_sets())
-def test_no_row_stands_in_the_place_of_another_and_all_lead_somewhere(
+def test_service_flows_are_unique_and_refer_to_existing_groups(
     ports: dict[ServicePortName, ServicePortInfo],
 ) -> None:
     rows = ServiceFlows(NODE).sync(ports.values())
@@ -82,7 +82,7 @@ def test_no_row_stands_in_the_place_of_another_and_all_lead_somewhere(
 
 
 @given(port_sets())
-def test_only_the_lane_and_vnid_0_get_to_backends(ports: dict[ServicePortName, ServicePortInfo]) -> None:
+def test_service_flows_admit_only_the_services_vnid_and_vnid_0(ports: dict[ServicePortName, ServicePortInfo]) -> None:
     for port in ports.values():
         for flow in ServiceFlows(NODE).sync([port]).flows:
             if _leads_on(flow) and flow.table == 13:
@@ -95,7 +95,7 @@ def _leads_on(flow: Flow) -> bool:
     return any(isinstance(action, GroupAction | Ct | Goto) for action in flow.actions)
 
 
-def test_a_change_of_backends_is_a_change_of_one_group() -> None:
+def test_endpoint_change_changes_one_group() -> None:
     before, after = web("10.128.0.2", "10.128.0.3"), web("10.128.0.2", "10.128.0.3", "10.128.0.4")
     board = ServiceFlows(NODE)
     board.sync([before])
@@ -105,7 +105,7 @@ def test_a_change_of_backends_is_a_change_of_one_group() -> None:
     assert [group.number for group in gone.groups] == [group.number for group in come.groups]
 
 
-def test_the_hash_is_dealt_out_evenly() -> None:
+def test_group_hash_slots_are_spread_evenly_over_endpoints() -> None:
     for count in range(2, 17):
         [group] = ServiceFlows(NODE).sync([web(*(f"10.128.0.{2 + n}" for n in range(count)))]).groups
         weights = [bucket.weight for bucket in group.buckets]
@@ -113,7 +113,7 @@ def test_the_hash_is_dealt_out_evenly() -> None:
         assert len(set(weights[:-1])) == 1
 
 
-def test_ports_whose_names_have_the_same_checksum_get_groups_of_their_own() -> None:
+def test_service_ports_with_equal_checksums_get_separate_groups() -> None:
     """CRC-32 of `plumless` and `buckeroo` is the same."""
     ports = [
         replace(web("10.128.0.2", "10.128.0.3"), key=ServicePortName("red", name, "", Protocol.TCP), cluster_ip=address)

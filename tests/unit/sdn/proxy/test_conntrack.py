@@ -12,7 +12,7 @@ from tests.unit.sdn.examples import web
 from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, HOST, NODE_ADDRESS
 
 
-def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() -> None:
+def test_udp_connections_to_removed_endpoints_are_stale() -> None:
     one, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
     dns = ServicePortInfo(
         key=ServicePortName("kube-system", "dns", "", Protocol.UDP),
@@ -54,7 +54,7 @@ def test_connections_over_udp_are_stale_when_their_backend_is_no_longer_one() ->
     assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((), ())), good + bad) == []
 
 
-def test_datagrams_leave_backends_that_have_gone_and_no_others() -> None:
+def test_conntrack_flush_filters_match_removed_endpoints_only() -> None:
     before = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
     after = web("10.128.0.3", protocol=Protocol.UDP)
     ended = conntrack_filters_to_flush(ServicePortChange((before,), (after,)))

@@ -37,7 +37,7 @@ async def ask(port: int, path: str = "/") -> tuple[int, dict[str, object], str]:
         return answer.status, json.loads(await answer.read()), weight
 
 
-async def test_a_node_with_endpoints_is_healthy_and_one_without_is_not(health: ServiceHealthServer) -> None:
+async def test_node_with_local_endpoints_is_healthy(health: ServiceHealthServer) -> None:
     one, other = free_ports(2)
     await health.show(
         HERE, {("red", "web"): ServiceState(health_port=one, here=2), ("red", "db"): ServiceState(health_port=other)}
@@ -53,7 +53,7 @@ async def test_a_node_with_endpoints_is_healthy_and_one_without_is_not(health: S
         await ask(other)
 
 
-async def test_a_port_that_is_taken_is_served_when_it_is_free(
+async def test_health_check_port_in_use_is_served_once_free(
     health: ServiceHealthServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = socket.create_server((str(HERE), 0))

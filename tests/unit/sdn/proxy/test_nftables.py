@@ -65,7 +65,7 @@ def chains(text: str) -> set[str]:
 
 
 @given(worlds(), worlds(), st.sampled_from([0, 6789]))
-def test_edits_lead_to_what_writing_it_whole_leads_to(
+def test_table_updates_lead_to_the_same_table_as_a_full_write(
     before: dict[int, ServicePortInfo], after: dict[int, ServicePortInfo], proxy_port: int
 ) -> None:
     host = replace(HOST, proxy_port=proxy_port)
@@ -84,7 +84,7 @@ def test_edits_lead_to_what_writing_it_whole_leads_to(
 
 
 @given(worlds())
-def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, ServicePortInfo]) -> None:
+def test_every_endpoint_number_of_a_chain_exists_in_its_map(served: dict[int, ServicePortInfo]) -> None:
     here = held(services_table(HOST, served.values()), {})
     for (name, front), verdict in here.items():
         chosen = re.fullmatch(r"goto (any|outside)-(\d+)(-\d+)?", verdict)
@@ -97,7 +97,7 @@ def test_every_backend_that_a_chain_may_choose_is_there(served: dict[int, Servic
             assert ("backends", f"{front} . {number}") in here
 
 
-def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None:
+def test_endpoint_change_changes_only_its_map_elements() -> None:
     one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
         key=ServicePortName("red", "web", "", Protocol.TCP),
@@ -113,7 +113,7 @@ def test_a_change_of_one_backend_touches_no_rule_and_only_its_elements() -> None
     assert table_update(HOST, ServicePortChange((port,), (port,))) == ""
 
 
-def test_a_sticky_backend_keeps_its_number_when_others_come_and_go() -> None:
+def test_endpoint_with_session_affinity_keeps_its_number() -> None:
     one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
         key=ServicePortName("red", "web", "", Protocol.TCP),
@@ -130,7 +130,7 @@ def test_a_sticky_backend_keeps_its_number_when_others_come_and_go() -> None:
     assert len(kept & {key for name, key in fewer if name == "backends"}) == 1
 
 
-def test_nodes_come_and_go_alone() -> None:
+def test_node_address_change_changes_only_its_set_element() -> None:
     assert node_ip_update([NODE_ADDRESS], [NODE_ADDRESS + 1]) == (
         "delete element ip podlane-services nodes { 10.245.2.3 }\n"
         "add element ip podlane-services nodes { 10.245.2.4 }\n"

@@ -34,7 +34,7 @@ from tests.unit.sdn.proxy.examples import (
 )
 
 
-def test_a_change_tells_only_what_is_other() -> None:
+def test_service_map_reports_only_changed_ports() -> None:
     catalogue = made(service(), slice_of("web", endpoint(HERE)))
     fill(catalogue, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).settle()
     fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
@@ -45,7 +45,7 @@ def test_a_change_tells_only_what_is_other() -> None:
     assert not catalogue.settle()
 
 
-def test_a_pod_that_comes_goes_or_is_anothers_changes_its_services() -> None:
+def test_pod_change_updates_its_services() -> None:
     catalogue = made(service(), slice_of("web", endpoint(THERE)), pods=())
     assert only(catalogue).internal_endpoints == ()
     fill(catalogue, pods=(pod(THERE),)).settle()
@@ -103,7 +103,9 @@ STEPS = st.one_of(
 
 
 @given(st.lists(st.tuples(STEPS, st.booleans()), max_size=25))
-def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, object, bool], bool]]) -> None:
+def test_service_map_changes_lead_to_the_same_map_as_a_fresh_one(
+    steps: list[tuple[tuple[str, object, bool], bool]],
+) -> None:
     kept, held = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
     vantage = VANTAGE
     kept.set_vantage(vantage)
@@ -129,7 +131,7 @@ def test_change_by_change_it_is_as_if_made_anew(steps: list[tuple[tuple[str, obj
     assert dict(kept.served) == dict(anew.served)
 
 
-def test_a_new_node_and_a_new_project_concern_only_their_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_node_or_project_recomputes_only_its_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
     services = (
         service("plain", cluster_ip="172.30.0.1"),
         service("elsewhere", cluster_ip="172.30.0.2"),

@@ -41,13 +41,13 @@ def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: 
         (ClientConnection((CLUSTER_IP, Protocol.UDP, 80), POD, is_own=False), ()),
     ],
 )
-def test_who_may_answer_follows_from_what_was_called_and_by_whom(
+def test_lookup_selects_endpoints_by_frontend_and_client(
     one: ClientConnection, backends: tuple[EndpointInfo, ...]
 ) -> None:
     assert directory(WEB).backends(one) == backends
 
 
-def test_a_front_is_never_a_backend() -> None:
+def test_lookup_never_returns_a_frontend_as_endpoint() -> None:
     rounds = (
         EndpointInfo(CLUSTER_IP, 80),
         EndpointInfo(OUTSIDE_IP, 80),
@@ -59,7 +59,7 @@ def test_a_front_is_never_a_backend() -> None:
     assert served.backends(call(CLUSTER_IP, 80)) == harmless
 
 
-def test_what_has_gone_is_found_no_more_and_what_took_its_place_is() -> None:
+def test_lookup_finds_the_replacement_of_a_removed_service() -> None:
     served = directory(WEB)
     moved = replace(WEB, cluster_ip=IPv4Address("172.30.0.10"), node_port=0)
     heir = replace(WEB, key=ServicePortName("red", "heir", "", Protocol.TCP), external_ips=())
@@ -72,7 +72,7 @@ def test_what_has_gone_is_found_no_more_and_what_took_its_place_is() -> None:
     assert served.find((CLUSTER_IP, Protocol.TCP, 80)) is served.find((NODE, Protocol.TCP, 30080)) is None
 
 
-def test_the_difference_names_what_changed_and_nothing_else() -> None:
+def test_service_map_difference_names_changed_ports_only() -> None:
     other = replace(
         WEB, key=ServicePortName("red", "other", "", Protocol.TCP), cluster_ip=None, external_ips=(), node_port=0
     )

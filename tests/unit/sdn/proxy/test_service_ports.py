@@ -44,7 +44,7 @@ from tests.unit.sdn.proxy.examples import (
 )
 
 
-def test_one_port_with_its_endpoints() -> None:
+def test_service_port_has_its_endpoints() -> None:
     port = only(made(service(), slice_of("web", endpoint(THERE), endpoint(HERE))))
     both = (backend(HERE), backend(THERE))
     assert port == ServicePortInfo(
@@ -60,7 +60,7 @@ def test_one_port_with_its_endpoints() -> None:
     assert [one.is_local for one in port.internal_endpoints] == [True, False]
 
 
-def test_node_ports_external_and_ingress_addresses_and_affinity() -> None:
+def test_service_port_has_node_port_external_ips_and_affinity() -> None:
     wish = service(
         type="LoadBalancer",
         ports=(ServicePort(port=80, protocol="TCP", node_port=30080),),
@@ -83,12 +83,12 @@ def test_node_ports_external_and_ingress_addresses_and_affinity() -> None:
     assert (catalogue.served["red", "web"].health_port, catalogue.served["red", "web"].here) == (31000, 1)
 
 
-def test_local_for_callers_inside() -> None:
+def test_internal_traffic_policy_local_selects_local_endpoints() -> None:
     port = only(made(service(internal_traffic_policy="Local"), slice_of("web", endpoint(HERE), endpoint(THERE))))
     assert (port.internal_endpoints, port.external_endpoints) == ((backend(HERE),), (backend(HERE), backend(THERE)))
 
 
-def test_affinity_without_a_time_lasts_three_hours() -> None:
+def test_session_affinity_defaults_to_three_hours() -> None:
     assert only(made(service(session_affinity="ClientIP"))).affinity_timeout_seconds == 10800
 
 
@@ -96,7 +96,7 @@ def test_affinity_without_a_time_lasts_three_hours() -> None:
     "wish",
     [service(cluster_ip="None"), service(type="ExternalName", cluster_ip=""), service(cluster_ip="")],
 )
-def test_names_only_are_not_served(wish: Service) -> None:
+def test_headless_and_external_name_services_have_no_ports(wish: Service) -> None:
     assert not made(wish, slice_of("web", endpoint(HERE))).ports
 
 
@@ -110,11 +110,11 @@ def test_names_only_are_not_served(wish: Service) -> None:
         ((endpoint(HERE, EndpointConditions(ready=True, terminating=True)), endpoint(THERE)), [HERE, THERE]),
     ],
 )
-def test_readiness(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
+def test_endpoint_conditions_select_endpoints(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
     assert [str(one.address) for one in only(made(service(), slice_of("web", *rows))).internal_endpoints] == chosen
 
 
-def test_ports_are_told_apart_by_name_and_protocol() -> None:
+def test_service_ports_are_matched_by_name_and_protocol() -> None:
     wish = service(
         ports=(
             ServicePort(port=53, name="dns", protocol="UDP"),
@@ -128,12 +128,12 @@ def test_ports_are_told_apart_by_name_and_protocol() -> None:
     assert found == {"dns": [1053], "dns-tcp": [2053], "none": []}
 
 
-def test_an_endpoint_in_two_slices_counts_once_and_as_ready_as_anywhere() -> None:
+def test_endpoint_in_two_slices_counts_once_and_ready_if_ready_in_either() -> None:
     slices = (slice_of("web", endpoint(HERE, WAITING)), slice_of("web", endpoint(HERE), name="web-2"))
     assert only(made(service(), *slices)).internal_endpoints == (backend(HERE),)
 
 
-def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
+def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> None:
     """One message makes a group, and has 65,535 bytes."""
     rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
     slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
@@ -147,7 +147,7 @@ def test_a_port_has_as_many_endpoints_as_the_switch_takes_at_once() -> None:
     assert len(bundled) == int.from_bytes(bundled[2:4])
 
 
-def test_other_families_and_slices_of_others_do_not_count() -> None:
+def test_slices_of_other_families_and_services_are_ignored() -> None:
     others = (slice_of("other", endpoint(HERE)), slice_of("web", endpoint(HERE), namespace="blue", name="x"))
     v6 = slice_of("web", endpoint("2001:db8::1"), family="IPv6", name="six")
     assert only(made(service(), *others, v6)).internal_endpoints == ()
@@ -167,7 +167,7 @@ def test_other_families_and_slices_of_others_do_not_count() -> None:
         ("10.245.2.4", 30080, "is a node port"),
     ],
 )
-def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port: int, why: str) -> None:
+def test_endpoint_of_another_project_is_rejected(address: str, port: int, why: str) -> None:
     pods = (
         *PODS,
         pod("10.128.2.8", "blue"),
@@ -191,18 +191,18 @@ def test_an_endpoint_that_is_not_the_services_own_is_left_out(address: str, port
     [("192.0.2.1", "192.0.2.1"), ("0.0.0.0", "0.0.0.0"), ("192.0.2.256", ""), ("192.0.2.01", ""), ("192.0.2", "")]
     + [(text, "") for text in ("", "192.0.2.1 ", "192.0.2.+1", "192.0.2.1_0", "192.0.2.\u0661", "a.b.c.d", "::1")],
 )
-def test_addresses_are_what_the_library_takes_for_one(text: str, address: str) -> None:
+def test_parse_ipv4_agrees_with_the_ipaddress_library(text: str, address: str) -> None:
     assert str(parse_ipv4(text) or "") == address
 
 
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
-def test_pods_of_joined_projects_nodes_and_hosts_elsewhere_may_be_endpoints(address: str) -> None:
+def test_pods_of_joined_projects_nodes_and_external_hosts_are_accepted_endpoints(address: str) -> None:
     catalogue = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
     assert [str(one.address) for one in only(catalogue).internal_endpoints] == [address]
     assert not left_out(catalogue)
 
 
-def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
+def test_flat_network_accepts_pods_of_every_project_as_endpoints() -> None:
     flat = made(
         service(),
         slice_of("web", endpoint("10.128.2.8"), endpoint("10.128.3.200")),
@@ -214,14 +214,14 @@ def test_on_the_flat_network_pods_of_every_project_may_be_endpoints() -> None:
     assert len(left_out(flat)) == 1
 
 
-def test_a_project_without_a_lane_is_not_served() -> None:
+def test_services_of_a_project_without_a_vnid_have_no_ports() -> None:
     catalogue = made(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
     assert not catalogue.ports
     assert left_out(catalogue, namespace="new") == ["the service has no lane: there is no NetNamespace new"]
 
 
 @pytest.mark.parametrize("label", ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"])
-def test_what_a_label_leaves_to_others_is_not_served_until_the_label_goes(label: str) -> None:
+def test_service_labelled_for_another_proxy_has_no_ports_until_the_label_is_removed(label: str) -> None:
     wish = service()
     marked = replace(wish, metadata=replace(wish.metadata, labels={label: "other"}))
     catalogue = made(marked, slice_of("web", endpoint(HERE)))
@@ -232,7 +232,7 @@ def test_what_a_label_leaves_to_others_is_not_served_until_the_label_goes(label:
     assert len(catalogue.settle().removed) == 1
 
 
-def test_the_oldest_service_has_a_front_until_it_goes() -> None:
+def test_oldest_service_owns_a_shared_frontend() -> None:
     first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
     second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
     catalogue = fill(ServiceMap(), (second, first))
@@ -255,7 +255,7 @@ def test_the_oldest_service_has_a_front_until_it_goes() -> None:
         ("10.245.2.4", "is the address of a node"),
     ],
 )
-def test_nobody_takes_what_is_anothers_as_an_external_address(address: str, why: str) -> None:
+def test_external_ip_cannot_take_an_address_of_another_service_or_node(address: str, why: str) -> None:
     """Another API server may accept anything, and the thief may be the older one."""
     thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), made="2025-01-01T00:00:00Z")
     web = service(cluster_ip="172.30.0.8")

@@ -9,7 +9,7 @@ from sdn.query.reports import services_report
 from tests.unit.sdn.proxy.examples import HERE, endpoint, fill, made, service, slice_of
 
 
-def test_what_is_told_of_it() -> None:
+def test_services_report_lists_ports_endpoints_and_rejections() -> None:
     wish = service(type="NodePort", ports=(ServicePort(port=80, name="http", protocol="TCP", node_port=30080),))
     other = service("other", "blue", cluster_ip="172.30.0.8")
     ports = (SlicePort(port=8080, name="http", protocol="TCP"),)

@@ -67,7 +67,9 @@ def find(asked: TraceRequest) -> ServiceCall | None:
         (structs.replace(FROM_OUTSIDE, target="192.0.2.9", port=80), (HERE,)),
     ],
 )
-def test_the_endpoints_are_those_of_the_caller(asked: TraceRequest, backends: tuple[EndpointInfo, ...]) -> None:
+def test_trace_endpoints_are_those_available_to_the_caller(
+    asked: TraceRequest, backends: tuple[EndpointInfo, ...]
+) -> None:
     found = find(asked)
     assert found is not None
     assert (found.port, found.backends) == (WEB, backends)
@@ -86,7 +88,7 @@ def test_the_endpoints_are_those_of_the_caller(asked: TraceRequest, backends: tu
         structs.replace(FROM_NODE, target="10.245.2.4", port=30080),
     ],
 )
-def test_what_calls_no_service_here_is_not_led(asked: TraceRequest) -> None:
+def test_trace_to_no_service_is_not_redirected(asked: TraceRequest) -> None:
     assert find(asked) is None
 
 
@@ -111,7 +113,7 @@ DEALT = TraceStep("service", actions=("group:7",))
 TO_POD = TraceResult((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10)
 
 
-def test_where_calls_are_dealt_out_the_first_endpoint_is_followed() -> None:
+def test_trace_through_a_group_follows_the_first_endpoint() -> None:
     answer, questions = walk(FROM_POD, TraceResult((SOURCE, DEALT), vnid=10), TO_POD)
     assert questions == [FROM_POD, structs.replace(FROM_POD, target="10.128.2.2", port=8080)]
     assert [step.table for step in answer.steps] == ["source", "service", "route", "deliver"]
@@ -122,14 +124,14 @@ def test_where_calls_are_dealt_out_the_first_endpoint_is_followed() -> None:
     assert [one.subject for one in answer.rejected] == ["endpoint 10.128.4.4:8080"]
 
 
-def test_an_endpoint_that_the_switch_names_itself_is_the_one() -> None:
+def test_trace_follows_the_endpoint_named_by_the_switch() -> None:
     said = TraceResult((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
     answer, questions = walk(FROM_POD, said)
     assert questions == [FROM_POD]
     assert (answer.endpoint, answer.steps) == ("10.128.0.2:8080", said.steps)
 
 
-def test_a_call_that_is_not_let_through_goes_nowhere() -> None:
+def test_trace_of_a_dropped_connection_has_no_endpoint() -> None:
     dropped = TraceResult((SOURCE, TraceStep("service")), vnid=11)
     answer, questions = walk(FROM_POD, dropped)
     assert (questions, answer.outputs, answer.endpoint) == ([FROM_POD], (), "")
@@ -143,18 +145,20 @@ def test_a_call_that_is_not_let_through_goes_nowhere() -> None:
         (FROM_OUTSIDE, "203.0.113.5", "10.128.0.2"),
     ],
 )
-def test_the_firewall_gives_the_endpoint_before_the_switch(asked: TraceRequest, source: str, target: str) -> None:
+def test_trace_from_node_or_outside_is_translated_before_the_switch(
+    asked: TraceRequest, source: str, target: str
+) -> None:
     answer, questions = walk(asked, TO_POD)
     assert questions == [structs.replace(asked, source=source, target=target, port=8080)]
     assert answer.endpoint == f"{target}:8080"
 
 
-def test_from_outside_to_a_pod_of_another_node_it_is_masqueraded() -> None:
+def test_trace_from_outside_to_a_remote_pod_is_masqueraded() -> None:
     _, questions = walk(FROM_OUTSIDE, TO_POD, port=dataclasses.replace(WEB, external_endpoints=(THERE,)))
     assert [one.source for one in questions] == ["10.128.0.1"]
 
 
-def test_without_endpoints_and_towards_other_networks_the_switch_is_not_asked() -> None:
+def test_trace_without_cluster_endpoints_does_not_query_the_switch() -> None:
     answer, questions = walk(FROM_NODE, port=dataclasses.replace(WEB, internal_endpoints=()))
     assert (answer.endpoints, answer.endpoint, questions) == ((), "", [])
     far = EndpointInfo(IPv4Address("198.51.100.7"), 443)

@@ -74,7 +74,7 @@ def block(*pairs: tuple[bytes, bytes]) -> bytes:
     return struct.pack(">I", len(pairs)) + b"".join(struct.pack(">I", len(word)) + word for word in words)
 
 
-def test_the_dictionary_is_the_one_of_the_specification() -> None:
+def test_spdy_dictionary_equals_the_specification() -> None:
     # 0xe3c6a7c2 stands in front of the first block of headers of every session.
     assert len(DICTIONARY) == 1423
     assert zlib.adler32(DICTIONARY) == 0xE3C6A7C2
@@ -82,7 +82,7 @@ def test_the_dictionary_is_the_one_of_the_specification() -> None:
 
 
 @given(st.lists(FRAMES, max_size=12), st.data())
-def test_what_is_encoded_is_decoded_however_it_is_cut(sent: list[Frame], data: st.DataObject) -> None:
+def test_encoded_frames_are_decoded_at_any_split(sent: list[Frame], data: st.DataObject) -> None:
     encoder, decoder = Encoder(), Decoder()
     wire = b"".join(map(encoder.encode, sent))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(wire)), max_size=8)))
@@ -93,7 +93,7 @@ def test_what_is_encoded_is_decoded_however_it_is_cut(sent: list[Frame], data: s
 
 
 @given(FRAMES)
-def test_byte_by_byte_is_the_same_as_at_once(frame: Frame) -> None:
+def test_frames_decode_equally_byte_by_byte_and_at_once(frame: Frame) -> None:
     wire = Encoder().encode(frame)
     decoder = Decoder()
     came = [found for at in range(len(wire)) for found in decoder.feed(wire[at : at + 1])]
@@ -112,12 +112,12 @@ def test_byte_by_byte_is_the_same_as_at_once(frame: Frame) -> None:
         (Data(1, b"", fin=True), "00000001 01000000"),
     ],
 )
-def test_golden_bytes(frame: Frame, wire: str) -> None:
+def test_frame_encodes_to_golden_bytes(frame: Frame, wire: str) -> None:
     assert Encoder().encode(frame) == bytes.fromhex(wire)
     assert list(Decoder().feed(bytes.fromhex(wire))) == [frame]
 
 
-def test_a_stream_is_opened_with_the_bytes_of_the_draft() -> None:
+def test_syn_stream_equals_the_drafts_bytes() -> None:
     wire = Encoder().encode(SynStream(1, {"streamType": "error"}, fin=True, unidirectional=True))
     assert wire[:5] == bytes.fromhex("80030001 03")
     assert wire[8:18] == bytes.fromhex("00000001 00000000 0000")
@@ -125,23 +125,23 @@ def test_a_stream_is_opened_with_the_bytes_of_the_draft() -> None:
     assert unpacked == block((b"streamtype", b"error"))
 
 
-def test_the_head_of_data_is_that_of_the_whole_frame() -> None:
+def test_data_frame_head_describes_the_whole_frame() -> None:
     assert data_header(3, 4, True) + b"data" == Encoder().encode(Data(3, b"data", fin=True))
 
 
-def test_data_is_handed_on_before_its_frame_is_whole() -> None:
+def test_data_is_delivered_before_its_frame_is_complete() -> None:
     decoder = Decoder()
     assert list(decoder.feed(data_header(1, 10, True) + b"four")) == [Data(1, b"four")]
     assert not decoder.at_frame_boundary
     assert list(decoder.feed(b"sixsix")) == [Data(1, b"sixsix", fin=True)]
 
 
-def test_unknown_control_frames_are_passed_over() -> None:
+def test_unknown_control_frames_are_ignored() -> None:
     wire = control(10, b"credentials" * 10_000) + Encoder().encode(Ping(1))
     assert list(Decoder().feed(wire)) == [Ping(1)]
 
 
-def test_several_values_of_a_header_are_joined_as_in_http() -> None:
+def test_repeated_header_values_are_joined_as_in_http() -> None:
     wire = control(2, struct.pack(">I", 1) + packed(block((b"accept", b"a\0b"))))
     assert list(Decoder().feed(wire)) == [SynReply(1, {"accept": "a, b"})]
 
@@ -180,7 +180,7 @@ def test_several_values_of_a_header_are_joined_as_in_http() -> None:
         (control(2, b"\0\0\0\1" + packed(block((b"a", b""), (b"a", b"")))), "header 'a' twice in one block"),
     ],
 )
-def test_what_is_malformed_is_refused_and_the_error_says_what_was_found(wire: bytes, found: str | None) -> None:
+def test_malformed_frame_is_rejected_with_what_was_found(wire: bytes, found: str | None) -> None:
     if found is None:  # plain text begins with a clear top bit: it is data of a high stream, which no session has
         assert [type(frame) for frame in Decoder().feed(wire)] == [Data]
         return
@@ -189,39 +189,39 @@ def test_what_is_malformed_is_refused_and_the_error_says_what_was_found(wire: by
     assert found in str(error.value)
 
 
-def test_frames_before_a_malformed_one_are_heard() -> None:
+def test_frames_before_a_malformed_one_are_delivered() -> None:
     coming = Decoder().feed(Encoder().encode(Ping(1)) + control(6, b""))
     assert next(coming) == Ping(1)
     with pytest.raises(ProtocolError):
         next(coming)
 
 
-def test_a_small_block_that_unpacks_into_a_huge_one_is_refused_without_unpacking_it() -> None:
+def test_decompression_bomb_is_rejected_without_unpacking_it() -> None:
     bomb = packed(block((b"a", bytes(48 * 1024 * 1024))))
     assert len(bomb) < 64 * 1024
     with pytest.raises(ProtocolError, match="more than 65536 bytes, which is the most accepted"):
         list(Decoder().feed(control(2, b"\0\0\0\1" + bomb)))
 
 
-def test_the_longest_block_is_accepted() -> None:
+def test_header_block_of_maximum_size_is_accepted() -> None:
     value = "x" * (MAX_BLOCK_BYTES - 4 - 4 - 1 - 4)
     assert HeaderDecompressor().decompress(HeaderCompressor().compress({"a": value})) == {"a": value}
     with pytest.raises(ProtocolError, match="more than"):
         HeaderDecompressor().decompress(HeaderCompressor().compress({"a": value + "x"}))
 
 
-def test_a_block_that_ends_the_compressed_stream_is_refused() -> None:
+def test_header_block_that_ends_the_compressed_stream_is_rejected() -> None:
     stream = zlib.compressobj(zdict=DICTIONARY)
     with pytest.raises(ProtocolError, match="ends the compressed stream"):
         HeaderDecompressor().decompress(stream.compress(block()) + stream.flush())
 
 
-def test_a_block_compressed_with_another_dictionary_is_refused() -> None:
+def test_header_block_with_another_dictionary_is_rejected() -> None:
     stream = zlib.compressobj(zdict=b"another")
     with pytest.raises(ProtocolError, match="zlib does not unpack"):
         HeaderDecompressor().decompress(stream.compress(block()) + stream.flush(zlib.Z_SYNC_FLUSH))
 
 
-def test_headers_with_a_zero_byte_are_not_sent() -> None:
+def test_header_with_a_zero_byte_is_not_sent() -> None:
     with pytest.raises(ValueError, match="zero byte"):
         HeaderCompressor().compress({"a": "b\0c"})

@@ -17,7 +17,7 @@ FORWARDS = sorted(RECORDED.glob("port-forward-*.client"))
 PIECES = pytest.mark.parametrize("piece", [1, 7, 1 << 20])
 
 
-def test_there_are_recordings_of_both() -> None:
+def test_recordings_of_exec_and_port_forward_exist() -> None:
     assert EXECS
     assert FORWARDS
 
@@ -50,7 +50,7 @@ async def _all_of(stream: SpdyStream) -> bytes:
 
 @PIECES
 @pytest.mark.parametrize("sent", [path.read_bytes() for path in EXECS], ids=[path.stem for path in EXECS])
-async def test_a_recorded_exec_opens_its_streams_in_order_and_ends_its_input(sent: bytes, piece: int) -> None:
+async def test_recorded_exec_opens_its_streams_in_order_and_ends_stdin(sent: bytes, piece: int) -> None:
     conversation = sent.partition(b"\x80\x03\x00\x03")[0]  # as far as the first reset
     assert await listened(conversation, piece) == [
         ({"streamtype": "error"}, b""),
@@ -62,7 +62,7 @@ async def test_a_recorded_exec_opens_its_streams_in_order_and_ends_its_input(sen
 
 @PIECES
 @pytest.mark.parametrize("sent", [path.read_bytes() for path in FORWARDS], ids=[path.stem for path in FORWARDS])
-async def test_a_recorded_forward_opens_a_pair_for_each_connection(sent: bytes, piece: int) -> None:
+async def test_recorded_port_forward_opens_a_stream_pair_per_connection(sent: bytes, piece: int) -> None:
     offered = await listened(sent, piece)
     assert all(headers["port"] == "80" for headers, _ in offered)
     kinds = {(headers["streamtype"], headers["requestid"]) for headers, _ in offered}
@@ -72,7 +72,7 @@ async def test_a_recorded_forward_opens_a_pair_for_each_connection(sent: bytes, 
     ]
 
 
-def test_a_client_that_leaves_resets_its_streams_and_says_goodbye() -> None:
+def test_disconnecting_client_resets_its_streams_and_sends_goaway() -> None:
     frames: list[Frame] = list(Decoder().feed((RECORDED / "exec-1.29.client").read_bytes()))
     assert [type(frame) for frame in frames[:4]] == [SynStream] * 4
     assert {frame for frame in frames if isinstance(frame, RstStream)} == {RstStream(number, 5) for number in (1, 5, 7)}

@@ -88,7 +88,7 @@ async def drained(stream: Stream) -> bytes:
     return bytes(came)
 
 
-async def test_a_stream_is_offered_answered_read_and_written() -> None:
+async def test_stream_is_offered_accepted_read_and_written() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Data(1, b"hel"), Data(1, b"lo", fin=True))
         stream = await offered(session)
@@ -105,7 +105,7 @@ async def test_a_stream_is_offered_answered_read_and_written() -> None:
             await stream.write(b"more")
 
 
-async def test_what_is_written_before_a_reply_is_sent_behind_one() -> None:
+async def test_data_written_before_the_reply_is_sent_after_it() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -113,7 +113,7 @@ async def test_what_is_written_before_a_reply_is_sent_behind_one() -> None:
         assert [await peer.hear(), await peer.hear()] == [SynReply(1), Data(1, b"early")]
 
 
-async def test_the_end_has_a_frame_of_its_own_where_nothing_waits() -> None:
+async def test_fin_has_its_own_frame_when_no_data_waits() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -123,7 +123,7 @@ async def test_the_end_has_a_frame_of_its_own_where_nothing_waits() -> None:
         assert await peer.hear() == Data(1, b"", fin=True)
 
 
-async def test_more_than_a_frame_is_sent_in_frames() -> None:
+async def test_large_data_is_sent_in_several_frames() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -141,13 +141,13 @@ async def test_more_than_a_frame_is_sent_in_frames() -> None:
         assert bytes(came) == sent
 
 
-async def test_a_stream_opened_with_its_end_has_nothing_to_read() -> None:
+async def test_stream_opened_with_fin_has_nothing_to_read() -> None:
     async with served() as (session, peer):
         await peer.say(SynStream(1, {}, fin=True))
         assert await (await offered(session)).read() == b""
 
 
-async def test_a_stream_for_one_way_takes_no_answer() -> None:
+async def test_unidirectional_stream_takes_no_reply() -> None:
     async with served() as (session, peer):
         await peer.say(SynStream(1, {}, unidirectional=True))
         stream = await offered(session)
@@ -159,19 +159,19 @@ async def test_a_stream_for_one_way_takes_no_answer() -> None:
         assert await peer.hear() == Ping(1)
 
 
-async def test_pings_of_the_other_side_are_answered_and_what_needs_no_answer_is_passed_over() -> None:
+async def test_pings_are_answered_and_settings_ignored() -> None:
     async with served() as (_, peer):
         await peer.say(Settings(((4, 0, 100),)), WindowUpdate(0, 1), WindowUpdate(9, 1), Ping(2), Ping(3))
         assert await peer.hear() == Ping(3)
 
 
-async def test_headers_that_come_later_may_end_a_stream() -> None:
+async def test_headers_frame_with_fin_ends_a_stream() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Headers(1, {"more": "headers"}, fin=True))
         assert await (await offered(session)).read() == b""
 
 
-async def test_a_reset_ends_reading_and_writing() -> None:
+async def test_reset_ends_reading_and_writing() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Data(1, b"lost"))
         stream = await offered(session)
@@ -190,7 +190,7 @@ async def test_a_reset_ends_reading_and_writing() -> None:
 OPEN2 = SynStream(3, {"streamtype": "second"})
 
 
-async def test_a_reset_wakes_those_who_wait() -> None:
+async def test_reset_wakes_waiting_readers_and_writers() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -200,13 +200,13 @@ async def test_a_reset_wakes_those_who_wait() -> None:
         assert all(isinstance(task.exception(), ConnectionResetError) for task in waiting)
 
 
-async def test_a_stream_reset_before_it_was_accepted_is_not_offered() -> None:
+async def test_stream_reset_before_acceptance_is_not_offered() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, RstStream(1, 5), OPEN2)
         assert (await offered(session)).stream_id == 3
 
 
-async def test_a_reset_after_the_end_leaves_what_came_before_it() -> None:
+async def test_reset_after_fin_keeps_received_data() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Data(1, b"whole", fin=True))
         stream = await offered(session)
@@ -215,7 +215,7 @@ async def test_a_reset_after_the_end_leaves_what_came_before_it() -> None:
         assert [await stream.read(), await stream.read()] == [b"whole", b""]
 
 
-async def test_our_reset_is_told_and_what_still_comes_is_dropped() -> None:
+async def test_own_reset_is_sent_and_later_data_is_dropped() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -236,7 +236,7 @@ async def test_our_reset_is_told_and_what_still_comes_is_dropped() -> None:
             await stream.read()
 
 
-async def test_giving_up_what_is_over_tells_nothing() -> None:
+async def test_aborting_a_finished_stream_sends_nothing() -> None:
     async with served() as (session, peer):
         await peer.say(SynStream(1, {}, fin=True))
         stream = await offered(session)
@@ -246,7 +246,7 @@ async def test_giving_up_what_is_over_tells_nothing() -> None:
         assert [await peer.hear() for _ in range(3)] == [SynReply(1), Data(1, b"", fin=True), Ping(1)]
 
 
-async def test_a_reader_that_is_slow_stops_the_carrier_and_not_more_is_kept() -> None:
+async def test_slow_reader_pauses_the_connection_and_bounds_the_buffer() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -268,7 +268,7 @@ async def test_a_reader_that_is_slow_stops_the_carrier_and_not_more_is_kept() ->
         await flooding
 
 
-async def test_a_client_that_goes_while_the_carrier_is_not_read_is_noticed() -> None:
+async def test_disconnect_is_noticed_while_the_connection_is_paused() -> None:
     async with served(ping_seconds=0.01) as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -280,7 +280,7 @@ async def test_a_client_that_goes_while_the_carrier_is_not_read_is_noticed() -> 
         assert await stream.read()
 
 
-async def test_many_tiny_pieces_count_as_what_they_cost() -> None:
+async def test_many_tiny_frames_count_with_their_overhead() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -299,7 +299,7 @@ async def _write_all(end: End, pieces: list[bytes]) -> None:
         await end.write(b"".join(pieces[start : start + 1000]))
 
 
-async def test_giving_up_a_stream_that_is_full_lets_the_others_go_on() -> None:
+async def test_aborting_a_full_stream_resumes_the_others() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, OPEN2)
         full, other = await offered(session), await offered(session)
@@ -311,7 +311,7 @@ async def test_giving_up_a_stream_that_is_full_lets_the_others_go_on() -> None:
         await saying
 
 
-async def test_writers_wait_for_room() -> None:
+async def test_writers_wait_for_window_space() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -334,7 +334,7 @@ async def test_writers_wait_for_room() -> None:
         await writing
 
 
-async def test_a_hundred_streams_take_turns() -> None:
+async def test_hundred_streams_are_sent_in_turn() -> None:
     async with served() as (session, peer):
         numbers = range(1, 201, 2)
         await peer.say(*[SynStream(number, {}) for number in numbers])
@@ -349,7 +349,7 @@ async def test_a_hundred_streams_take_turns() -> None:
         await asyncio.gather(*writing)
 
 
-async def test_many_small_writes_of_one_stream_do_not_hold_up_another() -> None:
+async def test_many_small_writes_of_one_stream_do_not_delay_another() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, OPEN2)
         talkative, other = await offered(session), await offered(session)
@@ -360,7 +360,7 @@ async def test_many_small_writes_of_one_stream_do_not_hold_up_another() -> None:
         assert heard == [SynReply(1), SynReply(3), Data(1, b"word"), Data(3, b"answer"), Data(1, b"word")]
 
 
-async def test_what_is_given_up_is_not_read_as_if_it_were_whole() -> None:
+async def test_aborted_stream_is_not_read_as_complete() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Data(1, b"whole", fin=True), OPEN2)
         stream = await offered(session)
@@ -370,7 +370,7 @@ async def test_what_is_given_up_is_not_read_as_if_it_were_whole() -> None:
             await stream.read()
 
 
-async def test_closing_reads_on_although_a_stream_is_full() -> None:
+async def test_close_keeps_reading_while_a_stream_is_full() -> None:
     async with asyncio.timeout(20):
         ours, theirs = pair()
         session, peer = Session(ours), Peer(theirs)
@@ -390,7 +390,7 @@ async def test_closing_reads_on_although_a_stream_is_full() -> None:
         assert session._timer.cancelled()
 
 
-async def test_what_is_read_is_told_for_the_stream_and_the_session() -> None:
+async def test_window_updates_are_sent_for_stream_and_session() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Data(1, bytes(20_000)))
         stream = await offered(session)
@@ -401,7 +401,7 @@ async def test_what_is_read_is_told_for_the_stream_and_the_session() -> None:
         assert {await peer.hear(), await peer.hear()} == {WindowUpdate(0, 40_000), WindowUpdate(1, 40_000)}
 
 
-async def test_what_is_read_while_nothing_can_be_sent_is_told_at_once_later() -> None:
+async def test_window_updates_are_merged_while_sending_is_blocked() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, OPEN2)
         read, written = await offered(session), await offered(session)
@@ -418,7 +418,7 @@ async def test_what_is_read_while_nothing_can_be_sent_is_told_at_once_later() ->
         await writing
 
 
-async def test_so_many_streams_at_once_and_one_more_when_one_is_over() -> None:
+async def test_concurrent_streams_are_limited() -> None:
     async with served(max_streams=2) as (session, peer):
         await peer.say(OPEN, OPEN2, SynStream(5, {}))
         assert await peer.hear() == RstStream(5, 3)
@@ -430,7 +430,7 @@ async def test_so_many_streams_at_once_and_one_more_when_one_is_over() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_stream_that_both_sides_ended_makes_room_for_another(at_once: bool) -> None:
+async def test_finished_stream_frees_its_slot(at_once: bool) -> None:
     async with served(max_streams=1) as (session, peer):
         for number in range(1, 9, 2):
             await peer.say(SynStream(number, {}, fin=at_once))
@@ -440,13 +440,13 @@ async def test_a_stream_that_both_sides_ended_makes_room_for_another(at_once: bo
                 await peer.say(Data(number, b"", fin=True))
 
 
-async def test_data_for_streams_that_never_were_is_answered_with_a_reset() -> None:
+async def test_data_for_unknown_streams_is_answered_with_a_reset() -> None:
     async with served() as (_, peer):
         await peer.say(Data(7, b"x"), Data(8, b"x"))
         assert [await peer.hear(), await peer.hear()] == [RstStream(7, 2), RstStream(8, 2)]
 
 
-async def test_data_after_the_end_resets_the_stream() -> None:
+async def test_data_after_fin_resets_the_stream() -> None:
     async with served() as (session, peer):
         await peer.say(SynStream(1, {}, fin=True), Data(1, b"more"))
         assert await peer.hear() == RstStream(1, 9)
@@ -455,7 +455,7 @@ async def test_data_after_the_end_resets_the_stream() -> None:
 
 
 @pytest.mark.parametrize("numbers", [(2,), (3, 1), (1, 1)])
-async def test_stream_numbers_that_may_not_be_end_the_session(numbers: tuple[int, ...]) -> None:
+async def test_invalid_stream_id_ends_the_session(numbers: tuple[int, ...]) -> None:
     async with served() as (session, peer):
         await peer.say(*[SynStream(number, {}) for number in numbers])
         heard = await peer.hear()
@@ -464,7 +464,7 @@ async def test_stream_numbers_that_may_not_be_end_the_session(numbers: tuple[int
         assert await session.accept() is None
 
 
-async def test_what_is_malformed_ends_the_session_with_its_reason() -> None:
+async def test_malformed_frame_ends_the_session_with_its_reason() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -477,7 +477,7 @@ async def test_what_is_malformed_ends_the_session_with_its_reason() -> None:
         await peer.end.write(b"anything" * 1000)
 
 
-async def test_the_end_of_the_carrier_ends_all_streams() -> None:
+async def test_connection_end_ends_all_streams() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, Data(1, b"came"), OPEN2, Data(3, b"whole", fin=True))
         cut, whole = await offered(session), await offered(session)
@@ -489,7 +489,7 @@ async def test_the_end_of_the_carrier_ends_all_streams() -> None:
         assert session.reason == "the other side closed the connection"
 
 
-async def test_an_end_within_a_frame_is_told() -> None:
+async def test_connection_end_within_a_frame_is_an_error() -> None:
     async with served() as (session, peer):
         await peer.end.write(Encoder().encode(Data(1, b"1234"))[:-1])
         await peer.end.end()
@@ -497,7 +497,7 @@ async def test_an_end_within_a_frame_is_told() -> None:
         assert session.reason.endswith("in the middle of a frame")
 
 
-async def test_a_lost_carrier_wakes_everybody() -> None:
+async def test_lost_connection_wakes_all_waiters() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -515,7 +515,7 @@ async def test_a_lost_carrier_wakes_everybody() -> None:
         assert "the connection was lost" in session.reason
 
 
-async def test_closing_sends_what_was_ended_resets_the_rest_and_says_goodbye() -> None:
+async def test_close_flushes_finished_streams_resets_others_and_sends_goaway() -> None:
     ours, theirs = pair()
     session, peer = Session(ours), Peer(theirs)
     await peer.say(OPEN, OPEN2, SynStream(5, {}))
@@ -543,7 +543,7 @@ async def _write_and_end(stream: SpdyStream, data: bytes) -> None:
     await stream.end()
 
 
-async def test_goodbye_of_the_other_side_ends_the_offers_and_leaves_the_streams() -> None:
+async def test_goaway_of_the_peer_ends_offers_and_keeps_streams() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN, GoAway(0), OPEN2)
         stream = await offered(session)
@@ -555,14 +555,14 @@ async def test_goodbye_of_the_other_side_ends_the_offers_and_leaves_the_streams(
             await session.open({})
 
 
-async def test_a_session_in_which_nothing_happens_is_ended() -> None:
+async def test_idle_session_ends() -> None:
     async with served(idle_seconds=0.01) as (session, peer):
         assert await session.accept() is None
         assert await peer.hear() == GoAway(0, 0)
         assert session.reason == "no data was sent or received for 0.01 seconds"
 
 
-async def test_closing_does_not_wait_for_ever_for_a_peer_that_does_not_listen() -> None:
+async def test_close_times_out_when_the_peer_does_not_read() -> None:
     ours, theirs = pair()
     session, peer = Session(ours, linger_seconds=0.01), Peer(theirs)
     await peer.say(OPEN)
@@ -576,7 +576,7 @@ async def test_closing_does_not_wait_for_ever_for_a_peer_that_does_not_listen() 
         await writing
 
 
-async def test_a_close_that_is_cancelled_leaves_nothing() -> None:
+async def test_cancelled_close_leaves_nothing() -> None:
     ours, theirs = pair()
     session, peer = Session(ours), Peer(theirs)
     closing = asyncio.create_task(session.close())
@@ -587,7 +587,7 @@ async def test_a_close_that_is_cancelled_leaves_nothing() -> None:
     assert ours.aborted
 
 
-async def test_giving_up_ends_everything_at_once() -> None:
+async def test_abort_ends_everything_at_once() -> None:
     async with served() as (session, peer):
         await peer.say(OPEN)
         stream = await offered(session)
@@ -598,7 +598,7 @@ async def test_giving_up_ends_everything_at_once() -> None:
         assert await session.accept() is None
 
 
-async def test_a_peer_that_asks_and_does_not_listen_is_not_read_any_more() -> None:
+async def test_peer_that_sends_pings_without_reading_is_paused() -> None:
     async with served() as (session, peer):
         pings = Encoder().encode(Ping(1)) * 1_000
         flooding = asyncio.create_task(_write_forever(peer.end, pings))
@@ -615,7 +615,7 @@ async def _write_forever(end: End, data: bytes) -> None:
         await end.write(data)
 
 
-async def test_a_client_and_a_server_of_ours_understand_each_other() -> None:
+async def test_own_client_and_server_interoperate() -> None:
     ours, theirs = pair()
     async with asyncio.timeout(20), Session(theirs) as server, Session(ours, client=True) as client:
         opening = asyncio.create_task(client.open({"StreamType": "data", "port": "80"}))
@@ -631,7 +631,7 @@ async def test_a_client_and_a_server_of_ours_understand_each_other() -> None:
         client.abort()
 
 
-async def test_giving_up_to_open_a_stream_resets_it() -> None:
+async def test_cancelled_stream_open_resets_the_stream() -> None:
     ours, theirs = pair()
     async with asyncio.timeout(20):
         client, peer = Session(ours, client=True), Peer(theirs)
@@ -643,7 +643,7 @@ async def test_giving_up_to_open_a_stream_resets_it() -> None:
         await client.close()
 
 
-async def test_a_stream_that_is_refused_is_not_opened() -> None:
+async def test_rejected_stream_is_not_opened() -> None:
     ours, theirs = pair()
     async with asyncio.timeout(20):
         client, peer = Session(ours, client=True), Peer(theirs)
@@ -656,7 +656,7 @@ async def test_a_stream_that_is_refused_is_not_opened() -> None:
         await client.close()
 
 
-async def test_a_second_acceptance_resets_the_stream_as_one_by_its_opener_does() -> None:
+async def test_duplicate_reply_resets_the_stream() -> None:
     ours, theirs = pair()
     async with asyncio.timeout(20):
         client, peer = Session(ours, client=True), Peer(theirs)

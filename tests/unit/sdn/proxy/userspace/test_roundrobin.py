@@ -13,7 +13,7 @@ from sdn.proxy.userspace.roundrobin import MAX_CLIENTS, RoundRobin
 from tests.unit.sdn.proxy.userspace.examples import HERE, POD, STRANGER, THERE, WEB
 
 
-def test_backends_take_turns() -> None:
+def test_endpoints_are_selected_in_turn() -> None:
     rotation = RoundRobin()
     firsts = [rotation.candidates(WEB, WEB.internal_endpoints, POD, 0)[0] for _ in range(4)]
     assert firsts == [HERE, THERE, HERE, THERE]
@@ -23,7 +23,7 @@ def test_backends_take_turns() -> None:
 STICKY = replace(WEB, affinity_timeout_seconds=60)
 
 
-def test_a_client_goes_where_it_was_as_long_as_it_comes_back_in_time() -> None:
+def test_session_affinity_keeps_an_endpoint_until_it_expires() -> None:
     rotation = RoundRobin()
     for now in (0.0, 59.0, 118.0):
         assert rotation.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] == HERE
@@ -34,19 +34,19 @@ def test_a_client_goes_where_it_was_as_long_as_it_comes_back_in_time() -> None:
     assert late in ([HERE, THERE, HERE], [THERE, HERE, THERE])
 
 
-def test_a_client_that_calls_twice_at_once_gets_the_same_backend() -> None:
+def test_parallel_connections_of_one_client_get_the_same_endpoint() -> None:
     rotation = RoundRobin()
     assert [rotation.candidates(STICKY, WEB.internal_endpoints, POD, 0)[0] for _ in range(3)] == [HERE] * 3
 
 
-def test_a_backend_that_refused_is_replaced_by_the_one_that_took() -> None:
+def test_session_affinity_moves_to_the_endpoint_that_accepted() -> None:
     rotation = RoundRobin()
     rotation.took(STICKY, POD, HERE, 0)
     rotation.took(STICKY, POD, THERE, 1)
     assert rotation.candidates(STICKY, WEB.internal_endpoints, POD, 2)[0] == THERE
 
 
-def test_clients_are_remembered_within_bounds() -> None:
+def test_session_affinity_table_is_bounded() -> None:
     rotation = RoundRobin()
     for number in range(MAX_CLIENTS + 1):
         rotation.took(STICKY, IPv4Address(number), THERE, 0)
@@ -58,7 +58,7 @@ def test_clients_are_remembered_within_bounds() -> None:
 
 
 @given(st.lists(st.integers(0, 9), unique=True, max_size=8), st.integers(0, 3), st.integers(0, 20))
-def test_every_backend_is_a_candidate_once(numbers: list[int], client: int, turns: int) -> None:
+def test_every_endpoint_is_a_candidate_once(numbers: list[int], client: int, turns: int) -> None:
     backends = tuple(EndpointInfo(IPv4Address(number), 1) for number in numbers)
     rotation = RoundRobin()
     for turn in range(turns):
