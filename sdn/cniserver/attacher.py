@@ -10,9 +10,7 @@ from ipaddress import IPv4Address, IPv4Interface
 
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from sdn.cniserver.pod_ports import (
-    NAMESPACE,
-    POD,
-    UID,
+    ExternalId,
     InterfaceConfig,
     PlannedInterface,
     attached_pods,
@@ -207,7 +205,8 @@ class PodAttacher:
         for port in ports_by_sandbox(bridge).values():
             link = links.get(port.name)
             if link is not None and not link.up:
-                alias = link_alias(port.ids[NAMESPACE], port.ids[POD], port.ids[UID])
+                ids = port.ids
+                alias = link_alias(ids[ExternalId.NAMESPACE], ids[ExternalId.POD], ids[ExternalId.UID])
                 await self._drivers.netlink.set_up(port.name, alias)
                 self._drift.record("links", port.name)
 

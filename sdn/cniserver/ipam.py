@@ -9,11 +9,11 @@ from sdn.topology import FIRST_POD_PORT, LAST_POD_PORT
 
 
 class Exhausted(Exception):
-    """`str(error)` says which range is full."""
+    """A range has no free number; the message names the range."""
 
 
 def next_number(first: int, last: int, taken: Collection[int], cursor: int) -> int | None:
-    """The first number after `cursor` in first..last, wrapping around, that is not taken; None when all are."""
+    """Return the first free number after `cursor` in first..last, wrapping around; None if all are taken."""
     size = last - first + 1
     start = cursor + 1 - first if first <= cursor <= last else 0
     return next((n for n in (first + (start + step) % size for step in range(size)) if n not in taken), None)
@@ -22,7 +22,7 @@ def next_number(first: int, last: int, taken: Collection[int], cursor: int) -> i
 def next_address(
     first: IPv4Address, last: IPv4Address, taken: Collection[IPv4Address], cursor: IPv4Address | None
 ) -> IPv4Address:
-    """An address for a pod. Raises Exhausted."""
+    """Return an address for a pod. Raises Exhausted."""
     number = next_number(int(first), int(last), {int(address) for address in taken}, int(cursor) if cursor else 0)
     if number is None:
         size = int(last) - int(first) + 1
@@ -31,7 +31,10 @@ def next_address(
 
 
 def next_ofport(taken: Collection[int], cursor: int) -> int:
-    """An OpenFlow port number for a pod. It is asked of the switch, so that a restarted switch gives the same."""
+    """Return an OpenFlow port number for a pod. Raises Exhausted.
+
+    It is requested from the switch (ofport_request), so that a restarted switch assigns the same number.
+    """
     number = next_number(FIRST_POD_PORT, LAST_POD_PORT, taken, cursor)
     if number is None:
         raise Exhausted("no free OpenFlow port number")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv4Address
@@ -16,22 +17,33 @@ from sdn.cniserver.ipam import Exhausted, next_address, next_ofport
 from sdn.model.host import BRIDGE, Bridge, Port, StringMap, string_map
 from sdn.topology import AttachedPod, Node
 
-SANDBOX, NAMESPACE, POD, UID, ADDRESS, RUNTIME, NETNS, IFNAME = (
-    f"podlane-{key}" for key in ("sandbox", "namespace", "pod", "uid", "ip", "runtime", "netns", "ifname")
-)
-INGRESS = "podlane-ingress-bandwidth"
+
+class ExternalId(StrEnum):
+    """Keys of external_ids: of the ports of pods, and, for the last two, of the bridge."""
+
+    SANDBOX = "podlane-sandbox"
+    NAMESPACE = "podlane-namespace"
+    POD = "podlane-pod"
+    UID = "podlane-uid"
+    IP = "podlane-ip"
+    RUNTIME = "podlane-runtime"
+    NETNS = "podlane-netns"
+    IFNAME = "podlane-ifname"
+    INGRESS_BANDWIDTH = "podlane-ingress-bandwidth"
+    LAST_IP = "podlane-last-ip"
+    LAST_OFPORT = "podlane-last-ofport"
+
+
 MAX_BYTES_PER_SECOND = 0xFFFFFFFF
-"""A second: the kernel's field of a limit has 32 bits."""
-
-LAST_ADDRESS, LAST_OFPORT = "podlane-last-ip", "podlane-last-ofport"
+"""The kernel's field for a rate limit has 32 bits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceConfig:
-    """A sandbox that asks to be attached, on behalf of `runtime`.
+    """A request to attach a sandbox, on behalf of `runtime`.
 
-    `netns` is a path of its network namespace, `netns_id` tells it from all others of this host; bandwidths are bits a
-    second.
+    `netns` is a path of its network namespace. `netns_id` identifies that namespace on this host. Bandwidths are bits
+    per second; 0 means no limit.
     """
 
     sandbox: str
@@ -48,7 +60,7 @@ class InterfaceConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlannedInterface:
-    """A wish with the address and port number that it gets."""
+    """A requested interface, with the address and port number that it gets."""
 
     config: InterfaceConfig
     device: str
@@ -58,9 +70,10 @@ class PlannedInterface:
 
 @dataclass(frozen=True, slots=True)
 class AttachPlan:
-    """Who comes, and why others do not (sandbox → reason): `refused` may ask again, `stranded` never will be heard.
+    """Interfaces to create, and why others cannot be (sandbox → reason).
 
-    A sandbox is stranded that has an address of a subnet which is no longer this node's.
+    `no_address` may succeed later. `wrong_subnet` never will: such a sandbox has an address outside of this node's
+    subnet.
     """
 
     to_attach: tuple[PlannedInterface, ...]
@@ -69,136 +82,145 @@ class AttachPlan:
 
 
 def host_veth_name(sandbox: str) -> str:
-    """The host's end of a sandbox's veth pair; names of devices have at most 15 characters."""
+    """Return the name of the host's end of a sandbox's veth pair; device names have at most 15 characters."""
     return "veth" + sha256(sandbox.encode()).hexdigest()[:11]
 
 
 def attached_pods(bridge: Bridge | None) -> tuple[AttachedPod, ...]:
-    """The sandboxes that have their port on the bridge, as the marks on the ports tell."""
+    """Return the sandboxes that have a port on the bridge, from the external_ids of the ports."""
     if bridge is None:
         return ()
-    found = (_attached_pod(port.external_ids, port.ofport) for port in bridge.ports if port.ofport is not None)
-    return tuple(one for one in found if one is not None)
+    pods = (_attached_pod(port.external_ids, port.ofport) for port in bridge.ports if port.ofport is not None)
+    return tuple(pod for pod in pods if pod is not None)
 
 
 @lru_cache(maxsize=8192)
 def _attached_pod(external_ids: StringMap, ofport: int) -> AttachedPod | None:
-    marks = dict(external_ids)
-    if SANDBOX not in marks or ofport <= 0:
+    ids = dict(external_ids)
+    if ExternalId.SANDBOX not in ids or ofport <= 0:
         return None
-    return AttachedPod(marks[SANDBOX], marks[NAMESPACE], ofport, IPv4Address(marks[ADDRESS]))
+    address = IPv4Address(ids[ExternalId.IP])
+    return AttachedPod(ids[ExternalId.SANDBOX], ids[ExternalId.NAMESPACE], ofport, address)
 
 
 def link_alias(namespace: str, name: str, uid: str) -> str:
-    """What people see at the device of a pod, in `ip link`."""
+    """Return the alias of a pod's device, which `ip link` shows."""
     return f"podlane {namespace}/{name} {uid}"
 
 
 def pods_without_device(bridge: Bridge | None) -> frozenset[str]:
-    """Sandboxes whose device the switch cannot find any more: their network namespace is gone."""
-    ports = bridge.ports if bridge is not None else ()
-    return frozenset(port.ids[SANDBOX] for port in ports if SANDBOX in port.ids and port.ofport == -1)
+    """Return the sandboxes whose device the switch cannot find, because their network namespace is gone."""
+    return frozenset(sandbox for sandbox, port in ports_by_sandbox(bridge).items() if port.ofport == -1)
 
 
-def plan_attach(bridge: Bridge, node: Node, wishes: Iterable[InterfaceConfig]) -> AttachPlan:
-    """Give every wish that has no port yet an address and a port number that have rested longest."""
-    ports = [port for port in bridge.ports if SANDBOX in port.ids]
-    addresses = {IPv4Address(port.ids[ADDRESS]) for port in ports}
-    ofports = {port.ofport_request for port in ports if port.ofport_request is not None}
-    last_address = IPv4Address(bridge.ids[LAST_ADDRESS]) if LAST_ADDRESS in bridge.ids else None
-    last_ofport = int(bridge.ids.get(LAST_OFPORT, "0"))
-    here = {port.ids[SANDBOX]: IPv4Address(port.ids[ADDRESS]) for port in ports}
-    coming, refused, stranded = [], {}, {}
-    for wish in wishes:
-        if wish.sandbox in here:
-            if here[wish.sandbox] not in node.subnet:
-                stranded[wish.sandbox] = f"its address {here[wish.sandbox]} is not of this node's subnet {node.subnet}"
+def plan_attach(bridge: Bridge, node: Node, requested: Iterable[InterfaceConfig]) -> AttachPlan:
+    """Plan an address and a port number, those that were freed longest ago, for each request without a port."""
+    ports = ports_by_sandbox(bridge)
+    address_of = {sandbox: IPv4Address(port.ids[ExternalId.IP]) for sandbox, port in ports.items()}
+    addresses = set(address_of.values())
+    ofports = {port.ofport_request for port in ports.values() if port.ofport_request is not None}
+    last_ip = bridge.ids.get(ExternalId.LAST_IP)
+    last_address = IPv4Address(last_ip) if last_ip is not None else None
+    last_ofport = int(bridge.ids.get(ExternalId.LAST_OFPORT, "0"))
+    to_attach, no_address, wrong_subnet = [], {}, {}
+    for config in requested:
+        address = address_of.get(config.sandbox)
+        if address is not None:
+            if address not in node.subnet:
+                wrong_subnet[config.sandbox] = f"its address {address} is not of this node's subnet {node.subnet}"
             continue
         try:
             last_address = next_address(node.first_pod, node.last_pod, addresses, last_address)
             last_ofport = next_ofport(ofports, last_ofport)
         except Exhausted as error:
-            refused[wish.sandbox] = str(error)
+            no_address[config.sandbox] = str(error)
             continue
         addresses.add(last_address)
         ofports.add(last_ofport)
-        coming.append(PlannedInterface(wish, host_veth_name(wish.sandbox), last_address, last_ofport))
-    return AttachPlan(tuple(coming), refused, stranded)
+        to_attach.append(PlannedInterface(config, host_veth_name(config.sandbox), last_address, last_ofport))
+    return AttachPlan(tuple(to_attach), no_address, wrong_subnet)
 
 
 def ports_of_pods(bridge: Bridge, sandboxes: Collection[str]) -> tuple[Port, ...]:
-    """The ports of these sandboxes, as far as they have one."""
-    return tuple(port for port in bridge.ports if port.ids.get(SANDBOX) in sandboxes)
+    """Return the ports of these sandboxes."""
+    return tuple(port for sandbox, port in ports_by_sandbox(bridge).items() if sandbox in sandboxes)
 
 
 def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
-    """Every port of a pod."""
+    """Return the ports of all pods."""
     ports = bridge.ports if bridge is not None else ()
-    return {port.ids[SANDBOX]: port for port in ports if SANDBOX in port.ids}
+    return {port.ids[ExternalId.SANDBOX]: port for port in ports if ExternalId.SANDBOX in port.ids}
 
 
 def names_of_pods(bridge: Bridge | None) -> Mapping[IPv4Address, str]:
     """Return `PROJECT/NAME` of the pods on the bridge, by IP address."""
     ids = [port.ids for port in ports_by_sandbox(bridge).values()]
-    return {IPv4Address(one[ADDRESS]): f"{one[NAMESPACE]}/{one[POD]}" for one in ids}
+    return {IPv4Address(pod[ExternalId.IP]): f"{pod[ExternalId.NAMESPACE]}/{pod[ExternalId.POD]}" for pod in ids}
 
 
 def sandboxes_of_runtime(bridge: Bridge | None, runtime: str) -> tuple[str, ...]:
-    """The sandboxes that have a port on behalf of this runtime."""
-    ports = bridge.ports if bridge is not None else ()
-    return tuple(sorted(port.ids[SANDBOX] for port in ports if port.ids.get(RUNTIME) == runtime))
+    """Return the sandboxes that have a port on behalf of this runtime, sorted."""
+    ports = ports_by_sandbox(bridge)
+    return tuple(sorted(sandbox for sandbox, port in ports.items() if port.ids.get(ExternalId.RUNTIME) == runtime))
 
 
-def mismatch(port: Port, wish: InterfaceConfig) -> str:
-    """Why a sandbox that has this port is not attached as it is wished now; empty if it is."""
-    asked = {NAMESPACE: wish.namespace, NETNS: wish.netns_id, IFNAME: wish.ifname}
-    words = {NAMESPACE: "project", NETNS: "network namespace", IFNAME: "device"}
+def mismatch(port: Port, config: InterfaceConfig) -> str:
+    """Return how the port of a sandbox differs from its requested configuration; empty if it does not."""
+    requested = {
+        ExternalId.NAMESPACE: ("project", config.namespace),
+        ExternalId.NETNS: ("network namespace", config.netns_id),
+        ExternalId.IFNAME: ("device", config.ifname),
+    }
     return "; ".join(
-        f"its {words[mark]} is {port.ids.get(mark)}, asked for is {value}"
-        for mark, value in asked.items()
-        if port.ids.get(mark) != value
+        f"its {subject} is {port.ids.get(key)}, requested is {value}"
+        for key, (subject, value) in requested.items()
+        if port.ids.get(key) != value
     )
 
 
 def ingress_rate_limits(bridge: Bridge | None) -> Mapping[str, int]:
-    """What the devices of pods may send into their pods, in bits a second, as far as they are limited."""
+    """Return the rate limits of traffic into pods, in bits per second, by device."""
     ports = bridge.ports if bridge is not None else ()
-    limited = [port for port in ports if INGRESS in port.ids and (port.ofport or 0) > 0]
-    return {port.name: kernel_rate_limit(int(port.ids[INGRESS])) for port in limited}
+    limited = [port for port in ports if ExternalId.INGRESS_BANDWIDTH in port.ids and (port.ofport or 0) > 0]
+    return {port.name: kernel_rate_limit(int(port.ids[ExternalId.INGRESS_BANDWIDTH])) for port in limited}
 
 
 def kernel_rate_limit(bits: int) -> int:
-    """The limit that the kernel can hold nearest to this one: whole bytes a second, at most 34 Gbit/s."""
+    """Return the highest limit up to `bits` that the kernel can hold: whole bytes per second, at most 34 Gbit/s."""
     return min(bits // 8, MAX_BYTES_PER_SECOND) * 8
 
 
 def removed_ports(bridge: Bridge, known: Mapping[str, Port]) -> tuple[Port, ...]:
-    """Ports that were there before and are not now, as they are to be asked for."""
-    here = ports_by_sandbox(bridge)
-    return tuple(replace(port, ofport=None, error="") for sandbox, port in known.items() if sandbox not in here)
+    """Return the ports that were known but are no longer on the bridge, as they have to be added again."""
+    present = ports_by_sandbox(bridge)
+    return tuple(replace(port, ofport=None, error="") for sandbox, port in known.items() if sandbox not in present)
 
 
-def bridge_with_ports(bridge: Bridge, coming: tuple[PlannedInterface, ...]) -> Bridge:
-    """What to write into the database: the new ports with their marks, and where the ranges go on."""
-    ports = tuple(
-        Port(
-            arrival.device,
-            ofport_request=arrival.ofport,
-            external_ids=string_map(
-                {
-                    SANDBOX: arrival.config.sandbox,
-                    NAMESPACE: arrival.config.namespace,
-                    POD: arrival.config.name,
-                    UID: arrival.config.uid,
-                    ADDRESS: str(arrival.address),
-                    RUNTIME: arrival.config.runtime,
-                    NETNS: arrival.config.netns_id,
-                    IFNAME: arrival.config.ifname,
-                }
-                | ({INGRESS: str(arrival.config.ingress_bandwidth)} if arrival.config.ingress_bandwidth else {})
-            ),
-        )
-        for arrival in coming
-    )
-    marks = {LAST_ADDRESS: str(coming[-1].address), LAST_OFPORT: str(coming[-1].ofport)} if coming else {}
-    return replace(bridge, name=BRIDGE, ports=ports, external_ids=string_map(marks), table_names=())
+def bridge_with_ports(bridge: Bridge, planned: tuple[PlannedInterface, ...]) -> Bridge:
+    """Return the change of the database for new interfaces: their ports, and where the ranges continue."""
+    ids = {}
+    if planned:
+        ids = {ExternalId.LAST_IP: str(planned[-1].address), ExternalId.LAST_OFPORT: str(planned[-1].ofport)}
+    ports = tuple(map(_port, planned))
+    return replace(bridge, name=BRIDGE, ports=ports, external_ids=_string_map(ids), table_names=())
+
+
+def _port(interface: PlannedInterface) -> Port:
+    config = interface.config
+    ids = {
+        ExternalId.SANDBOX: config.sandbox,
+        ExternalId.NAMESPACE: config.namespace,
+        ExternalId.POD: config.name,
+        ExternalId.UID: config.uid,
+        ExternalId.IP: str(interface.address),
+        ExternalId.RUNTIME: config.runtime,
+        ExternalId.NETNS: config.netns_id,
+        ExternalId.IFNAME: config.ifname,
+    }
+    if config.ingress_bandwidth:
+        ids[ExternalId.INGRESS_BANDWIDTH] = str(config.ingress_bandwidth)
+    return Port(interface.device, ofport_request=interface.ofport, external_ids=_string_map(ids))
+
+
+def _string_map(ids: Mapping[ExternalId, str]) -> StringMap:
+    return string_map({str(key): value for key, value in ids.items()})

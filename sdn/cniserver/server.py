@@ -36,9 +36,9 @@ CONFLIST = "10-podlane.conflist"
 
 
 def conflist(socket: str) -> str:
-    """For container runtimes: a CNI network configuration list whose only plugin asks at this socket.
+    """Return a CNI network configuration list whose only plugin uses this socket.
 
-    In the version that runtimes of the years before 1.0.0 speak, too; nothing is missing in it.
+    Version 0.4.0 of the format has all that is needed, and older runtimes do not know 1.0.0.
     """
     plugin = {"type": "podlane-cni", "socket": socket}
     return json.dumps({"cniVersion": "0.4.0", "name": "podlane", "plugins": [plugin]}, indent=2) + "\n"
@@ -47,17 +47,20 @@ def conflist(socket: str) -> str:
 R = TypeVar("R", bound=msgspec.Struct)
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""How long a request waits for the network, or for the project's lane, before it is told to ask again."""
+"""How long a request waits for the network, or for the project's VNID, before the client has to try again."""
 
 CLOSING_SECONDS = 1.0
-"""How long requests that are at work may still take when the daemon ends."""
+"""How long requests in progress may still take when the daemon stops."""
 
 UNKNOWN_SANDBOX, BAD_REQUEST, TRY_AGAIN, NOT_READY, REFUSED = 3, 4, 11, 50, 100
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class CniServer:
-    """Serves one network on one unix socket that only root may open; `tells_names`: there are names at the gateway."""
+    """Serves requests on a unix socket that only root may open.
+
+    `dns_enabled` is True if the gateway of pods is their name server.
+    """
 
     def __init__(self, attacher: PodAttacher, state: NetworkState, socket: Path, *, dns_enabled: bool) -> None:
         self._attacher = attacher
@@ -67,7 +70,7 @@ class CniServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
-        """Listen; a socket left over from an earlier start is replaced."""
+        """Start listening. A socket that an earlier process left is replaced."""
         app = web.Application(middlewares=[_errors])
         app.router.add_post("/ADD", self._add)
         app.router.add_post("/DEL", self._del)
@@ -91,35 +94,35 @@ class CniServer:
 
     async def _add(self, request: web.Request) -> web.Response:
         body = await _body(request, AttachRequest)
-        wish = _interface_config(body)
+        config = _interface_config(body)
         with metrics.ATTACH_SECONDS.time():
-            if not self._attacher.is_attached(wish):
-                await self._attach(body, wish)
-            return _success(self._attachment(body.sandbox))
+            if not self._attacher.is_attached(config):
+                await self._attach(config)
+            return _json_response(self._attachment(body.sandbox))
 
-    async def _attach(self, body: AttachRequest, wish: InterfaceConfig) -> None:
+    async def _attach(self, config: InterfaceConfig) -> None:
         try:
-            await asyncio.wait_for(asyncio.shield(self._attacher.attach(wish)), REQUEST_TIMEOUT_SECONDS)
+            await asyncio.wait_for(asyncio.shield(self._attacher.attach(config)), REQUEST_TIMEOUT_SECONDS)
         except TimeoutError:
-            self._attacher.detach(body.sandbox)
-            reason = self._attacher.pending_reason(body.namespace)
-            raise NotReady(f"sandbox {body.sandbox} is not attached: {reason}") from None
+            self._attacher.detach(config.sandbox)
+            reason = self._attacher.pending_reason(config.namespace)
+            raise NotReady(f"sandbox {config.sandbox} is not attached: {reason}") from None
 
     def _attachment(self, sandbox: str) -> Attachment:
-        address, view = self._attacher.address_of(sandbox), self._state.network
-        if address is None or view is None:
+        address, network = self._attacher.address_of(sandbox), self._state.network
+        if address is None or network is None:
             raise NotReady(f"sandbox {sandbox} was detached meanwhile")
         return Attachment(
             ip=str(address),
-            gateway=str(view.node.gateway),
+            gateway=str(network.node.gateway),
             mac=mac_text(mac_of(address.ip)),
-            mtu=view.cluster.mtu,
+            mtu=network.cluster.mtu,
             host_interface=host_veth_name(sandbox),
-            nameserver=self._nameserver(view),
+            nameserver=self._nameserver(network),
         )
 
-    def _nameserver(self, view: NodeNetwork) -> str:
-        return str(view.node.gateway) if self._dns_enabled else ""
+    def _nameserver(self, network: NodeNetwork) -> str:
+        return str(network.node.gateway) if self._dns_enabled else ""
 
     async def _del(self, request: web.Request) -> web.Response:
         body = await _body(request, DetachRequest)
@@ -135,27 +138,30 @@ class CniServer:
         return web.json_response({})
 
     async def _status(self, _: web.Request) -> web.Response:
-        view: NodeNetwork | None = self._state.network
-        if self._state.not_ready_reason or view is None:
+        network = self._state.network
+        if self._state.not_ready_reason or network is None:
             raise NotReady(self._state.not_ready_reason)
         status = NetworkStatus(
             ready=True,
-            subnet=str(view.node.subnet),
-            gateway=str(view.node.gateway),
-            mtu=view.cluster.mtu,
-            nameserver=self._nameserver(view),
+            subnet=str(network.node.subnet),
+            gateway=str(network.node.gateway),
+            mtu=network.cluster.mtu,
+            nameserver=self._nameserver(network),
         )
-        return _success(status)
+        return _json_response(status)
 
     async def _sandboxes(self, request: web.Request) -> web.Response:
         runtime = request.query.get("runtime", "")
         if runtime not in {NODE_AGENT, CNI}:
             raise web.HTTPBadRequest(text=f"runtime is {runtime!r}; {NODE_AGENT} or {CNI} is accepted")
-        return _success(Sandboxes(sandboxes=self._attacher.sandboxes(runtime)))
+        return _json_response(Sandboxes(sandboxes=self._attacher.sandboxes(runtime)))
 
 
 def _interface_config(body: AttachRequest) -> InterfaceConfig:
-    """Raises Gone when the network namespace is, Refused when it is no sandbox's."""
+    """Return the requested configuration.
+
+    Raises Gone if the network namespace is gone, and Refused if it is the node's own.
+    """
     return InterfaceConfig(
         sandbox=body.sandbox,
         namespace=body.namespace,
@@ -175,13 +181,13 @@ async def _body(request: web.Request, kind: type[R]) -> R:
         body = msgspec.json.decode(await request.read(), type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise web.HTTPBadRequest(text=str(error)) from None
-    wrong = tuple(check_attach_request(body)) if isinstance(body, AttachRequest) else ()
-    if wrong:
-        raise web.HTTPBadRequest(text="; ".join(wrong))
+    errors = tuple(check_attach_request(body)) if isinstance(body, AttachRequest) else ()
+    if errors:
+        raise web.HTTPBadRequest(text="; ".join(errors))
     return body
 
 
-def _success(value: msgspec.Struct, status: int = 200) -> web.Response:
+def _json_response(value: msgspec.Struct, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
 
@@ -190,13 +196,13 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPBadRequest as error:
-        answer, status = AttachError(code=BAD_REQUEST, msg=error.text or "bad request"), 400
+        body, status = AttachError(code=BAD_REQUEST, msg=error.text or "bad request"), 400
     except NotReady as error:
         code = NOT_READY if request.path == "/STATUS" else TRY_AGAIN
-        answer, status = AttachError(code=code, msg=str(error)), 503
+        body, status = AttachError(code=code, msg=str(error)), 503
     except Gone as error:
-        answer, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 404
+        body, status = AttachError(code=UNKNOWN_SANDBOX, msg=str(error)), 404
     except DriverError as error:
-        answer, status = AttachError(code=REFUSED, msg=str(error)), 400
+        body, status = AttachError(code=REFUSED, msg=str(error)), 400
     metrics.ATTACH_ERRORS.labels(request.path.strip("/")).inc()
-    return _success(answer, status)
+    return _json_response(body, status)

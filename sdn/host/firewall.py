@@ -8,39 +8,40 @@ from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT, NETDEV, OvsState
 from sdn.topology import Cluster, Node
 
 
-def guarded_devices(switch: OvsState, node: Node) -> frozenset[str]:
-    """Devices from which the node's network stack may take nothing.
+TABLE = "podlane"
+FINGERPRINT = "podlane-nft"
+"""Key of the bridge's external_ids: the fingerprint of our table when it was last written."""
 
-    Those that Open vSwitch reads in user space, where the kernel sees a copy of every frame; and Docker's bridge:
-    its containers reach the node through br0, like pods.
+GUARD_TABLE = "podlane-guard"
+
+
+def guarded_devices(state: OvsState, node: Node) -> frozenset[str]:
+    """Return the devices whose frames the node's network stack must not receive.
+
+    With the userspace datapath, the kernel gets a copy of every frame that Open vSwitch reads from a device. Docker's
+    bridge is guarded as well, because its containers reach the node through br0, like pods.
     """
     docker = frozenset() if node.docker_subnet is None else frozenset({DOCKER_BRIDGE})
     return docker | frozenset(
         port.name
-        for bridge in switch.bridges
+        for bridge in state.bridges
         if bridge.datapath_type == NETDEV
         for port in bridge.ports
         if port.type == "" and port.name != bridge.name
     )
 
 
-TABLE = "podlane"
-FINGERPRINT = "podlane-nft"
-"""Mark on the bridge: what `fingerprint` said when our table was last written."""
-
-GUARD_TABLE = "podlane-guard"
-
-
 def masquerade_table(cluster: Cluster, node: Node) -> str:
-    """Replace our table as a whole.
+    """Return the commands that replace our table as a whole.
 
-    What pods send to the outside leaves with the node's address; answers come back, but nothing new comes in from the
-    outside, except what the host itself has directed to a pod, as it does for host ports. A packet of a pod that
-    belongs to no connection (a late FIN) is dropped rather than let out unmasked. A pod's VXLAN in fragments is dropped
-    here, where they have been put together: the switch, which drops it whole (`outside_flows`), sees no ports in them.
-    What comes from Docker's bridge past br0 is dropped too, should its guard be away.
+    - Packets of pods to external addresses are masqueraded.
+    - External packets reach pods only if they are replies, or if the host has applied DNAT, as it does for host ports.
+    - A packet of a pod without a connection (such as a late FIN) is dropped, because it would not be masqueraded.
+    - VXLAN packets of pods are dropped. The switch drops unfragmented ones (`external_flows`) but sees no ports in
+      fragments; the kernel has reassembled them here.
+    - Packets that bypass br0 from Docker's bridge are dropped, in case its ingress guard is missing.
     """
-    past_the_switch = f'\n\t\tiifname "{DOCKER_BRIDGE}" drop' if node.docker_subnet is not None else ""
+    drop_from_docker = f'\n\t\tiifname "{DOCKER_BRIDGE}" drop' if node.docker_subnet is not None else ""
     networks = ", ".join(str(network) for network in sorted(cluster.networks))
     return f"""\
 add table ip {TABLE}
@@ -55,10 +56,10 @@ table ip {TABLE} {{
 		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT}" masquerade
 	}}
 	chain input {{
-		type filter hook input priority filter; policy accept;{past_the_switch}
+		type filter hook input priority filter; policy accept;{drop_from_docker}
 	}}
 	chain forward {{
-		type filter hook forward priority filter; policy accept;{past_the_switch}
+		type filter hook forward priority filter; policy accept;{drop_from_docker}
 		ip saddr @cluster udp dport {cluster.vxlan_port} drop
 		iifname "{GATEWAY_PORT}" ip saddr @cluster ct state invalid drop
 		oifname "{GATEWAY_PORT}" ct state established,related accept
@@ -69,18 +70,21 @@ table ip {TABLE} {{
 """
 
 
-def table_fingerprint(wish: str, listed: str) -> str:
-    """Of the table that was wished and of what nft then made of it: while both are the same, nobody has touched it."""
-    return sha256(f"{wish}\0{listed}".encode()).hexdigest()[:32]
+def table_fingerprint(commands: str, listed: str) -> str:
+    """Return a hash of our commands and of the table as nft lists it, which another program's change would alter."""
+    return sha256(f"{commands}\0{listed}".encode()).hexdigest()[:32]
 
 
-def ingress_guard(arriving: frozenset[str], leaving: frozenset[str]) -> str:
-    """Drop the kernel's copy of every frame of these devices, and stop doing so for others."""
+def ingress_guard(added: frozenset[str], removed: frozenset[str]) -> str:
+    """Return the commands that guard the added devices, and no longer the removed ones.
+
+    The guard drops the kernel's copy of every frame of a device.
+    """
     lines = [f"add table netdev {GUARD_TABLE}"]
-    lines += [f"delete chain netdev {GUARD_TABLE} {device}" for device in sorted(leaving)]
+    lines += [f"delete chain netdev {GUARD_TABLE} {device}" for device in sorted(removed)]
     lines += [
         f'add chain netdev {GUARD_TABLE} {device} {{ type filter hook ingress device "{device}" priority 0; '
         f"policy drop; }}"
-        for device in sorted(arriving)
+        for device in sorted(added)
     ]
     return "\n".join(lines) + "\n"

@@ -34,7 +34,7 @@ CLOSED_SECONDS = 1
 
 
 def desired_docker_bridge(cluster: Cluster, node: Node, datapath_type: str) -> DockerBridgeConfig | None:
-    """None where Docker is to have no bridge of ours."""
+    """Return the configuration of Docker's bridge; None if Docker gets no bridge of ours."""
     if node.docker_subnet is None:
         return None
     return DockerBridgeConfig(
@@ -42,17 +42,22 @@ def desired_docker_bridge(cluster: Cluster, node: Node, datapath_type: str) -> D
     )
 
 
-def is_docker_bridge(wish: DockerBridgeConfig, links: Mapping[str, Link]) -> bool:
-    """Whether bridge and cable are as wished."""
+def is_docker_bridge(config: DockerBridgeConfig, links: Mapping[str, Link]) -> bool:
+    """Return True if the bridge and its veth pair are as configured."""
     ours = [link for name, link in links.items() if name in DOCKER_LINKS]
-    whole = len(ours) == len(DOCKER_LINKS) and links[BRIDGE_END].master == DOCKER_BRIDGE
-    fit = all(link.up and link.alias == ALIAS and link.mtu == wish.mtu for link in ours)
+    if len(ours) < len(DOCKER_LINKS) or links[BRIDGE_END].master != DOCKER_BRIDGE:
+        return False
     addresses = {(link.name, address) for link in ours for address in link.addresses}
-    return whole and fit and addresses == {(DOCKER_BRIDGE, wish.address)}
+    return addresses == {(DOCKER_BRIDGE, config.address)} and all(
+        link.up and link.alias == ALIAS and link.mtu == config.mtu for link in ours
+    )
 
 
 def desired_bridge(cluster: Cluster, node: Node, datapath_type: str) -> Bridge:
-    """br0 with its tunnel and gateway ports; it drops what no flow matches, also while it has no flows."""
+    """Return br0 with its tunnel and gateway ports.
+
+    Its fail mode is secure: it drops packets that match no flow, also while it has no flows.
+    """
     tunnel = Port(
         TUNNEL_PORT,
         type="vxlan",
@@ -78,52 +83,52 @@ def desired_bridge(cluster: Cluster, node: Node, datapath_type: str) -> Bridge:
 
 
 def bridge_changes(desired: Bridge, observed: Bridge | None) -> Bridge | None:
-    """What to write so that the bridge becomes as desired; None when it is. Ports of pods are not its business."""
+    """Return the changes that make the bridge as desired; None if there are none. Ports of pods are ignored."""
     if observed is None:
         return desired
     ports = tuple(port for port in desired.ports if _requested(observed.port(port.name)) != port)
-    marks = set(observed.external_ids)
-    same = replace(observed, ports=(), external_ids=()) == replace(desired, ports=(), external_ids=())
-    if same and not ports and marks.issuperset(desired.external_ids):
+    has_columns = replace(observed, ports=(), external_ids=()) == replace(desired, ports=(), external_ids=())
+    if has_columns and not ports and set(observed.external_ids).issuperset(desired.external_ids):
         return None
     return replace(desired, ports=ports)
 
 
 def _requested(port: Port | None) -> Port | None:
+    """Return the port without the columns that the switch fills in."""
     return None if port is None else replace(port, ofport=None, external_ids=(), error="")
 
 
 def desired_ct_timeouts(datapath_type: str) -> frozenset[ConntrackZone]:
-    """The zones of services forget TCP connections soon after their end; by default it takes 45 s.
+    """Return short timeouts for closed TCP connections to services; by default, such entries last 45 s.
 
-    Meanwhile a caller that uses its port again for a call to the backend's own address would be answered in the name
-    of the service, and not understand it.
+    Until an entry is gone, replies to its client get the address of the service. A client that reuses the port for a
+    connection to the endpoint's own address would not recognize them.
     """
     timeouts = tuple((state, CLOSED_SECONDS) for state in CLOSED_STATES)
     return frozenset(ConntrackZone(datapath_type, number, timeouts) for number in (CT_ZONE_SERVICE, CT_ZONE_HAIRPIN))
 
 
 def desired_gateway(cluster: Cluster, node: Node) -> GatewayConfig:
-    """tun0 carries the gateway address; the cluster and the service network lie behind it.
+    """Return the configuration of tun0: the gateway address, and routes to the cluster and service networks.
 
-    The address comes without the kernel's own route to the subnet, so that pods of this node are reached as all
-    others are. Whoever of the node calls, with whichever address of his, the kernel asks for a pod's MAC with the
-    gateway's: no other is believed of the node (arp_announce, ip-sysctl of the Linux documentation).
+    The kernel gets no route of its own to the subnet, so that pods of this node are reached like all others. With
+    arp_announce 2, the kernel sends ARP requests with the gateway address, because the switch accepts no other address
+    of the node (ip-sysctl in the Linux documentation).
     """
-    own = f"net.ipv4.conf.{GATEWAY_PORT}"
+    conf = f"net.ipv4.conf.{GATEWAY_PORT}"
     return GatewayConfig(
         device=GATEWAY_PORT,
         address=IPv4Interface((node.gateway, node.subnet.prefixlen)),
         routes=frozenset({*cluster.networks, cluster.service_network}),
-        sysctls=(("net.ipv4.ip_forward", "1"), (f"{own}.forwarding", "1"), (f"{own}.arp_announce", "2")),
+        sysctls=(("net.ipv4.ip_forward", "1"), (f"{conf}.forwarding", "1"), (f"{conf}.arp_announce", "2")),
     )
 
 
 def docker_options(cluster: Cluster, node: Node) -> str:
-    """For dockerd: what it is to be started with, as a file of environment variables.
+    """Return the command-line options of dockerd as an environment file.
 
-    That it leaves the firewall alone must stand in its daemon.json: it counts from its very first start, when there is
-    no such file yet, and what it has once set stays.
+    The option that keeps dockerd from changing the firewall belongs into its daemon.json. It is needed from the very
+    first start, before this file exists, and dockerd does not remove rules that it has once written.
     """
     options = f"--bridge={DOCKER_BRIDGE} --fixed-cidr={node.docker_subnet} --mtu={cluster.mtu}"
     return f"DOCKER_NETWORK_OPTIONS='{options}'\n"

@@ -8,19 +8,19 @@ from ipaddress import IPv4Address, IPv4Network
 from sdn.model.host import ALIAS, DOCKER_BRIDGE, GATEWAY_PORT, OWNER, Bridge, Link, Route
 from sdn.topology import Cluster
 
-VXLAN_OVERHEAD = 50
-"""Bytes that a tunnel adds to a packet."""
+TUNNEL_OVERHEAD = 50
+"""Bytes that VXLAN over IPv4 adds to a packet of a pod."""
 
 
 def underlay_link(address: IPv4Address, links: Mapping[str, Link]) -> Link | None:
-    """The link that carries the node's address."""
-    return next((link for link in links.values() if any(one.ip == address for one in link.addresses)), None)
+    """Return the link that has the node's address."""
+    return next((link for link in links.values() if any(interface.ip == address for interface in link.addresses)), None)
 
 
 def conflicts(
     cluster: Cluster, address: IPv4Address, links: Mapping[str, Link], routes: Iterable[Route], bridge: Bridge | None
 ) -> Iterator[str]:
-    """A sentence for each, with what to do about it. Links and routes of our own do not count.
+    """Yield a sentence for each conflict, with what to do about it. Our own links and routes are no conflicts.
 
     `bridge` is br0, if there is one.
     """
@@ -36,23 +36,23 @@ def conflicts(
         if address in network:
             yield f"the node's address {address} lies in the {name} {network}; give the node an address outside of it"
         for link in links.values():
-            for one in link.addresses if link.name not in ours else ():
-                if one.network.overlaps(network):
+            for interface in link.addresses if link.name not in ours else ():
+                if interface.network.overlaps(network):
                     yield (
-                        f"{link.name} has the address {one}, which overlaps the {name} {network}; "
+                        f"{link.name} has the address {interface}, which overlaps the {name} {network}; "
                         f"renumber {link.name}, or set up the cluster with another {name}"
                     )
         yield from _route_conflicts(name, network, [route for route in routes if route.device not in ours])
-    base = underlay_link(address, links)
-    if base is not None and cluster.mtu > base.mtu - VXLAN_OVERHEAD:
+    underlay = underlay_link(address, links)
+    if underlay is not None and cluster.mtu > underlay.mtu - TUNNEL_OVERHEAD:
         yield (
-            f"the pods' MTU is {cluster.mtu}, but {base.name} carries {base.mtu} bytes and a tunnel takes "
-            f"{VXLAN_OVERHEAD}; at most {base.mtu - VXLAN_OVERHEAD} is accepted (mtu of the master)"
+            f"the pods' MTU is {cluster.mtu}, but {underlay.name} carries {underlay.mtu} bytes and a tunnel takes "
+            f"{TUNNEL_OVERHEAD}; at most {underlay.mtu - TUNNEL_OVERHEAD} is accepted (mtu of the master)"
         )
 
 
 def _ours(links: Mapping[str, Link], bridge: Bridge | None) -> frozenset[str]:
-    """Links that are ours by their marks: the gateway port by its bridge, Docker's bridge by its alias."""
+    """Return our own links: the gateway port by its bridge, Docker's bridge by its alias."""
     ours = {"lo"}
     if bridge is not None and OWNER in bridge.external_ids and bridge.port(GATEWAY_PORT) is not None:
         ours.add(GATEWAY_PORT)

@@ -31,7 +31,7 @@ from sdn.host.links import (
     docker_options,
     is_docker_bridge,
 )
-from sdn.host.preflight import VXLAN_OVERHEAD, conflicts, underlay_link
+from sdn.host.preflight import TUNNEL_OVERHEAD, conflicts, underlay_link
 from sdn.metrics import Drift
 from sdn.model.host import ALIAS, BRIDGE, DOCKER_BRIDGE, DOCKER_PORT, GATEWAY_PORT, OWNER, TUNNEL_PORT, Bridge, Link
 from sdn.topology import Cluster, Node, NodeNetwork
@@ -81,7 +81,7 @@ class HostReconciler:
                 raise NotReady(
                     f"the node's address {self._identity.address} is on no local link; the links are {found}"
                 )
-            self._mtu = link.mtu - VXLAN_OVERHEAD
+            self._mtu = link.mtu - TUNNEL_OVERHEAD
         return self._mtu
 
     async def reconcile(self, network: NodeNetwork) -> bool:

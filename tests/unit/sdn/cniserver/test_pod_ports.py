@@ -110,9 +110,9 @@ def test_sandbox_attached_differently_is_rejected_with_the_difference() -> None:
     wanted = wish("a")
     (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).to_attach).ports
     assert mismatch(port, wanted) == ""
-    assert mismatch(port, replace(wanted, namespace="blue")) == "its project is red, asked for is blue"
-    assert mismatch(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, asked for is 0:2"
-    assert mismatch(port, replace(wanted, ifname="eth1")) == "its device is eth0, asked for is eth1"
+    assert mismatch(port, replace(wanted, namespace="blue")) == "its project is red, requested is blue"
+    assert mismatch(port, replace(wanted, netns_id="0:2")) == "its network namespace is 0:1, requested is 0:2"
+    assert mismatch(port, replace(wanted, ifname="eth1")) == "its device is eth0, requested is eth1"
 
 
 @pytest.mark.parametrize(
