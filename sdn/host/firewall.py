@@ -7,7 +7,6 @@ from hashlib import sha256
 from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT, NETDEV, OvsState
 from sdn.topology import Cluster, Node
 
-
 TABLE = "podlane"
 FINGERPRINT = "podlane-nft"
 """Key of the bridge's external_ids: the fingerprint of our table when it was last written."""
