@@ -72,11 +72,11 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     kubelet_tls = await asyncio.to_thread(
         _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
     )
-    store = await SQLiteStorage.open(Path(config.state_dir, "store.db"), (*TYPES, AllocatorCursor))
+    storage = await SQLiteStorage.open(Path(config.state_dir, "store.db"), (*TYPES, AllocatorCursor))
     try:
         runtime = ControllerRuntime(
             ControllerContext(
-                store=store,
+                store=storage,
                 network=network_config(config),
                 ca_certificate=authority.pem.decode(),
                 node_grace_seconds=config.node_monitor_grace_seconds,
@@ -89,11 +89,11 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
             )
         )
         kubelet_client = KubeletClient(
-            store, kubelet_tls, lambda: (config.advertise_address, config.port or server.port)
+            storage, kubelet_tls, lambda: (config.advertise_address, config.port or server.port)
         )
         server = Server(
             ServerDependencies(
-                store=store,
+                store=storage,
                 authority=authority,
                 tokens=tokens,
                 clock=_now,
@@ -103,7 +103,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 services=network_config(config).services,
             )
         )
-        async with _run_alongside(runtime.run(), store.run(), DNSServer(store, config).run()):
+        async with _run_alongside(runtime.run(), storage.run(), DNSServer(storage, config).run()):
             await runtime.started.wait()
             try:
                 await _listen(server, config, authority)
@@ -112,12 +112,12 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 path = config.kubeconfig_path
                 if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):
                     log.info("administrator's kubeconfig written", extra={"file": str(path)})
-                yield Master(url, path, store, server)
+                yield Master(url, path, storage, server)
             finally:
                 await server.stop()
                 await kubelet_client.close()
     finally:
-        await store.close()
+        await storage.close()
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ class DNSServer:
     Names of other domains are not forwarded.
     """
 
-    def __init__(self, store: Storage, settings: MasterConfig) -> None:
+    def __init__(self, storage: Storage, settings: MasterConfig) -> None:
         networks = [settings.cluster_network, *(entry.cidr for entry in settings.more_cluster_networks)]
         self._address, self._port = settings.advertise_address, settings.dns_port
         self._pods = tuple(IPv4Network(network) for network in networks)
@@ -43,9 +43,9 @@ class DNSServer:
         self._names = ClusterZone(self._directory, domain, None if self._is_flat else self._lanes)
         self._server = NameServer(self._names, self._lane)
         for kind in (Service, EndpointSlice, NetNamespace, HostSubnet):
-            for record in store.list(kind.KIND):
+            for record in storage.list(kind.KIND):
                 self._take(record, is_there=True)
-            store.watch(kind.KIND, self._follow)
+            storage.watch(kind.KIND, self._follow)
         self._directory.ready = True
 
     async def run(self) -> None:

@@ -43,14 +43,16 @@ def success(details: StatusDetails | None = None, code: int = 0) -> Status:
     return Status(status="Success", details=details, code=code)
 
 
-def details_of(kind: AnyResource, name: str = "", uid: str = "", causes: Iterable[StatusCause] = ()) -> StatusDetails:
+def details_of(
+    resource: AnyResource, name: str = "", uid: str = "", causes: Iterable[StatusCause] = ()
+) -> StatusDetails:
     """The details of an answer about an object."""
-    return StatusDetails(name=name, group=kind.group, kind=kind.plural, uid=uid, causes=tuple(causes))
+    return StatusDetails(name=name, group=resource.group, kind=resource.plural, uid=uid, causes=tuple(causes))
 
 
-def qualified_resource(kind: AnyResource) -> str:
+def qualified_resource(resource: AnyResource) -> str:
     """A resource as messages name it: pods, hostsubnets.network.openshift.io."""
-    return f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 def bad_request(message: str) -> StatusError:
@@ -58,10 +60,10 @@ def bad_request(message: str) -> StatusError:
     return status_error(400, "BadRequest", message)
 
 
-def forbidden(kind: AnyResource, name: str, why: str, causes: Iterable[StatusCause] = ()) -> StatusError:
+def forbidden(resource: AnyResource, name: str, why: str, causes: Iterable[StatusCause] = ()) -> StatusError:
     """403: the request is understood and not allowed."""
-    subject = f'{qualified_resource(kind)} "{name}"' if name else qualified_resource(kind)
-    return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(kind, name, causes=causes))
+    subject = f'{qualified_resource(resource)} "{name}"' if name else qualified_resource(resource)
+    return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(resource, name, causes=causes))
 
 
 def forbidden_request(asked: Attributes | PathAttributes, why: str) -> StatusError:
@@ -79,9 +81,11 @@ def path_not_found() -> StatusError:
     return status_error(404, "NotFound", "the server could not find the requested resource", StatusDetails())
 
 
-def not_found(kind: AnyResource, name: str) -> StatusError:
+def not_found(resource: AnyResource, name: str) -> StatusError:
     """404: there is no such object."""
-    return status_error(404, "NotFound", f'{qualified_resource(kind)} "{name}" not found', details_of(kind, name))
+    return status_error(
+        404, "NotFound", f'{qualified_resource(resource)} "{name}" not found', details_of(resource, name)
+    )
 
 
 def method_not_allowed(why: str = "") -> StatusError:
@@ -96,29 +100,29 @@ def not_acceptable() -> StatusError:
     return status_error(406, "NotAcceptable", message, StatusDetails())
 
 
-def already_exists(kind: AnyResource, name: str) -> StatusError:
+def already_exists(resource: AnyResource, name: str) -> StatusError:
     """409: the name is taken."""
     return status_error(
-        409, "AlreadyExists", f'{qualified_resource(kind)} "{name}" already exists', details_of(kind, name)
+        409, "AlreadyExists", f'{qualified_resource(resource)} "{name}" already exists', details_of(resource, name)
     )
 
 
-def conflict(kind: AnyResource, name: str, why: str = "") -> StatusError:
+def conflict(resource: AnyResource, name: str, why: str = "") -> StatusError:
     """409: the object is not as the request takes it to be."""
     modified = "the object has been modified; please apply your changes to the latest version and try again"
-    message = f'Operation cannot be fulfilled on {qualified_resource(kind)} "{name}": {why or modified}'
-    return status_error(409, "Conflict", message, details_of(kind, name))
+    message = f'Operation cannot be fulfilled on {qualified_resource(resource)} "{name}": {why or modified}'
+    return status_error(409, "Conflict", message, details_of(resource, name))
 
 
-def uid_conflict(kind: AnyResource, name: str, wanted: str, found: str) -> StatusError:
+def uid_conflict(resource: AnyResource, name: str, wanted: str, found: str) -> StatusError:
     """409: the object is another one than the body names; `found` is empty if there is none."""
-    return conflict(kind, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
+    return conflict(resource, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
 
 
-def precondition_failed(kind: AnyResource, name: str, why: str) -> StatusError:
+def precondition_failed(resource: AnyResource, name: str, why: str) -> StatusError:
     """409: the object is not the one that a delete is meant for. The answer names its kind, not its resource."""
-    message = f'Operation cannot be fulfilled on {kind.name} "{name}": {why}'
-    return status_error(409, "Conflict", message, StatusDetails(name=name, group=kind.group, kind=kind.name))
+    message = f'Operation cannot be fulfilled on {resource.name} "{name}": {why}'
+    return status_error(409, "Conflict", message, StatusDetails(name=name, group=resource.group, kind=resource.name))
 
 
 def invalid_patch(why: str) -> StatusError:
@@ -192,9 +196,9 @@ def _problem_message(problem: FieldError) -> str:
             return f"Invalid value: {problem.found}: {problem.detail}"
 
 
-def invalid(kind: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:
+def invalid(resource: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:
     """422: every problem of the object, each with its path."""
-    return invalid_as(kind.group, kind.name, name, problems)
+    return invalid_as(resource.group, resource.name, name, problems)
 
 
 def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> StatusError:
@@ -221,12 +225,13 @@ def invalid_options(kind: str, problem: FieldError) -> StatusError:
     return status_error(422, "Invalid", f'{kind}.{group} "" is invalid: {found.field}: {found.message}', details)
 
 
-def unknown_fields(kind: AnyResource, fields: Iterable[str]) -> StatusError:
+def unknown_fields(resource: AnyResource, fields: Iterable[str]) -> StatusError:
     """400: a strict request named fields that the kind does not have."""
     listed = ", ".join(f'unknown field "{path}"' for path in fields)
-    version = f"{kind.group}/{kind.version}" if kind.group else kind.version
+    version = f"{resource.group}/{resource.version}" if resource.group else resource.version
     return bad_request(
-        f'{kind.name} in version "{version}" cannot be handled as a {kind.name}: strict decoding error: {listed}'
+        f'{resource.name} in version "{version}" cannot be handled as a {resource.name}: '
+        f"strict decoding error: {listed}"
     )
 
 

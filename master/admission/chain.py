@@ -49,44 +49,44 @@ class AdmissionChain:
         self._services = services
         self._authority = authority
 
-    def created(self, kind: AnyResource, item: Any, transaction: Transaction) -> Any:
+    def created(self, resource: AnyResource, item: Any, transaction: Transaction) -> Any:
         """A new object as it begins; the transaction gets what is written beside it."""
         meta = item.metadata
-        if kind.namespaced:
+        if resource.namespaced:
             namespace = transaction.get(Key(Namespace.KIND, "", meta.namespace))
-            namespace_lifecycle.check_namespace(kind, meta.name, meta.namespace, namespace)
+            namespace_lifecycle.check_namespace(resource, meta.name, meta.namespace, namespace)
         if isinstance(item, Pod):
             item = _mutate_pod(item, transaction)
         elif isinstance(item, Ingress):
             item = defaults.apply_default_class(item, transaction.list(IngressClass.KIND))
-        item = self._begun(kind, item)
-        if kind.stored_kind == Namespace.KIND:
-            self._furnish(kind.to_stored(item), transaction)
-        return self._admitted(kind, item, None, transaction)
+        item = self._begun(resource, item)
+        if resource.stored_kind == Namespace.KIND:
+            self._furnish(resource.to_stored(item), transaction)
+        return self._admitted(resource, item, None, transaction)
 
-    def changed(self, kind: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
+    def changed(self, resource: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
         """An object after an update, as it is to be kept."""
-        return self._admitted(kind, new, old, transaction)
+        return self._admitted(resource, new, old, transaction)
 
-    def _begun(self, kind: AnyResource, item: Any) -> Any:
-        return strategy.prepare_create(kind, item, str(uuid.uuid4()), self._clock())
+    def _begun(self, resource: AnyResource, item: Any) -> Any:
+        return strategy.prepare_create(resource, item, str(uuid.uuid4()), self._clock())
 
     def _furnish(self, namespace: Namespace, transaction: Transaction) -> None:
         """What every project has is there with it, for the pods that are made next."""
         name = namespace.metadata.name
         known = (transaction.list(ServiceAccount.KIND, name), transaction.list(ConfigMap.KIND, name))
         for write in creation.reconcile_companions([namespace], *known, self._authority):
-            kind = BY_KIND[write.item.KIND]
-            transaction.put(self._begun(kind, default(write.item, kind.rules)))
+            resource = BY_KIND[write.item.KIND]
+            transaction.put(self._begun(resource, default(write.item, resource.rules)))
 
-    def _admitted(self, kind: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
-        kept, before = kind.to_stored(new), None if old is None else kind.to_stored(old)
+    def _admitted(self, resource: AnyResource, new: Any, old: Any, transaction: Transaction) -> Any:
+        kept, before = resource.to_stored(new), None if old is None else resource.to_stored(old)
         _check_unique(kept, before, transaction)
         namespace = new.metadata.namespace
         if isinstance(new, PersistentVolumeClaim) or (isinstance(new, Pod) and old is None):
-            limit_ranger.check_limit_ranges(kind, new, transaction.list(LimitRange.KIND, namespace))
-        found = transaction.list(ResourceQuota.KIND, namespace) if kind.namespaced else []
-        charged = resource_quota.charge(kind, kept, before, found, transaction.list, self._clock())
+            limit_ranger.check_limit_ranges(resource, new, transaction.list(LimitRange.KIND, namespace))
+        found = transaction.list(ResourceQuota.KIND, namespace) if resource.namespaced else []
+        charged = resource_quota.charge(resource, kept, before, found, transaction.list, self._clock())
         new = allocate_service_ips(new, old, transaction, self._services)
         for quota in charged:
             transaction.put(quota)

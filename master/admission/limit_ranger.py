@@ -55,13 +55,13 @@ def _with_amounts(container: Container, requests: RawQuantities, limits: RawQuan
     return replace(container, resources=merged)
 
 
-def check_limit_ranges(kind: AnyResource, item: Any, ranges: Iterable[LimitRange]) -> None:
+def check_limit_ranges(resource: AnyResource, item: Any, ranges: Iterable[LimitRange]) -> None:
     """Raise the refusal of the first LimitRange whose bounds a pod or a claim leaves."""
     for one in ranges:
         found = list(dict.fromkeys(problem for row in one.spec.limits for problem in _limit_problems(item, row)))
         if found:
             why = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-            raise errors.forbidden(kind, item.metadata.name, why)
+            raise errors.forbidden(resource, item.metadata.name, why)
 
 
 def _limit_problems(item: Any, row: LimitRangeItem) -> Iterator[str]:

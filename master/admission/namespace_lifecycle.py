@@ -9,7 +9,7 @@ from master.resources.namespaces import NAMESPACES
 from master.resources.resource import AnyResource
 
 
-def check_namespace(kind: AnyResource, name: str, namespace: str, found: Namespace | None) -> None:
+def check_namespace(resource: AnyResource, name: str, namespace: str, found: Namespace | None) -> None:
     """Objects are made only in a namespace that exists and stays."""
     if found is None:
         raise errors.not_found(NAMESPACES, namespace)
@@ -20,4 +20,4 @@ def check_namespace(kind: AnyResource, name: str, namespace: str, found: Namespa
             message=f"namespace {namespace} is being terminated",
             field="metadata.namespace",
         )
-        raise errors.forbidden(kind, name, why, [cause])
+        raise errors.forbidden(resource, name, why, [cause])

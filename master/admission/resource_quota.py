@@ -52,9 +52,9 @@ ListObjects = Callable[[str, str], Iterable[Any]]
 """The objects of a kind in a namespace."""
 
 
-def count_resource(kind: AnyResource) -> str:
+def count_resource(resource: AnyResource) -> str:
     """The resource that is the number of objects of a kind."""
-    return f"count/{kind.plural}.{kind.group}" if kind.group else f"count/{kind.plural}"
+    return f"count/{resource.plural}.{resource.group}" if resource.group else f"count/{resource.plural}"
 
 
 def is_counted_by(kind: AnyResource, resource: str) -> bool:
@@ -76,16 +76,16 @@ def is_counted_by(kind: AnyResource, resource: str) -> bool:
 # --- what one object takes --------------------------------------------------------------------------------------------
 
 
-def usage(kind: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Quantity]:
+def usage(resource: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Quantity]:
     """What an object takes of each resource."""
-    found = {count_resource(kind): ONE}
+    found = {count_resource(resource): ONE}
     if isinstance(item, Pod):
         return found | _pod_usage(item) if _is_charged(item, now) else found
     if isinstance(item, Service):
         return found | _service_usage(item)
     if isinstance(item, PersistentVolumeClaim):
         return found | _claim_usage(item)
-    return found | ({kind.plural: ONE} if not kind.group and kind.plural in COUNTED_PLURALS else {})
+    return found | ({resource.plural: ONE} if not resource.group and resource.plural in COUNTED_PLURALS else {})
 
 
 def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
@@ -159,36 +159,45 @@ def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
 
 
 def charge(
-    kind: AnyResource, new: Any, old: Any, quotas: Iterable[ResourceQuota], objects: ListObjects, now: datetime.datetime
+    resource: AnyResource,
+    new: Any,
+    old: Any,
+    quotas: Iterable[ResourceQuota],
+    objects: ListObjects,
+    now: datetime.datetime,
 ) -> list[ResourceQuota]:
     """The quotas with a new object on their account, or with what an update takes more. `old` is None for a new one."""
-    if old is not None and kind.name not in CHARGED_ON_UPDATE:
+    if old is not None and resource.name not in CHARGED_ON_UPDATE:
         return []
-    concerned = [quota for quota in sorted(quotas, key=lambda one: one.metadata.name) if _applies_to(quota, kind, new)]
+    concerned = [
+        quota for quota in sorted(quotas, key=lambda one: one.metadata.name) if _applies_to(quota, resource, new)
+    ]
     if isinstance(new, Pod):
         for quota in concerned:
-            _check_required(kind, new, quota)
-    asked = usage(kind, new, now) if concerned else {}
-    before = usage(kind, old, now) if old is not None and concerned else {}
+            _check_required(resource, new, quota)
+    asked = usage(resource, new, now) if concerned else {}
+    before = usage(resource, old, now) if old is not None and concerned else {}
     for name, amount in before.items():
         more = asked.get(name, Quantity()).milli - amount.milli
         asked[name] = Quantity(max(0, more), amount.binary)
-    found = (_charge_quota(kind, new, asked, quota, objects, now) for quota in concerned)
+    found = (_charge_quota(resource, new, asked, quota, objects, now) for quota in concerned)
     return [quota for quota in found if quota is not None]
 
 
-def _applies_to(quota: ResourceQuota, kind: AnyResource, item: Any) -> bool:
-    return any(is_counted_by(kind, name) for name in quota.spec.hard) and matches_scopes(quota, item)
+def _applies_to(quota: ResourceQuota, resource: AnyResource, item: Any) -> bool:
+    return any(is_counted_by(resource, name) for name in quota.spec.hard) and matches_scopes(quota, item)
 
 
-def _check_required(kind: AnyResource, pod: Pod, quota: ResourceQuota) -> None:
+def _check_required(resource: AnyResource, pod: Pod, quota: ResourceQuota) -> None:
     missing: dict[str, set[str]] = {}
     for container in (*pod.spec.containers, *pod.spec.init_containers):
         for name in REQUIRED & set(quota.spec.hard) - _named_resources(container):
             missing.setdefault(name, set()).add(container.name)
     if missing:
         listed = "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
-        raise errors.forbidden(kind, pod.metadata.name, f"failed quota: {quota.metadata.name}: must specify {listed}")
+        raise errors.forbidden(
+            resource, pod.metadata.name, f"failed quota: {quota.metadata.name}: must specify {listed}"
+        )
 
 
 def _named_resources(container: Container) -> set[str]:
@@ -197,7 +206,12 @@ def _named_resources(container: Container) -> set[str]:
 
 
 def _charge_quota(
-    kind: AnyResource, item: Any, asked: Quantities, quota: ResourceQuota, objects: ListObjects, now: datetime.datetime
+    resource: AnyResource,
+    item: Any,
+    asked: Quantities,
+    quota: ResourceQuota,
+    objects: ListObjects,
+    now: datetime.datetime,
 ) -> ResourceQuota | None:
     hard = quantities.parse_all(quota.spec.hard)
     asked = {name: amount for name, amount in asked.items() if amount.milli and name in hard}
@@ -212,7 +226,7 @@ def _charge_quota(
         why = f"exceeded quota: {name}, " + ", ".join(
             f"{words}: {_format_amounts(found, over)}" for words, found in rows
         )
-        raise errors.forbidden(kind, item.metadata.name, why)
+        raise errors.forbidden(resource, item.metadata.name, why)
     return with_used(quota, quantities.plus(used, asked))
 
 
@@ -229,11 +243,11 @@ def _format_amounts(found: Quantities, names: Iterable[str]) -> str:
 def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) -> dict[str, Quantity]:
     """What all objects of the quota's project take of it together."""
     total = dict.fromkeys(quota.spec.hard, Quantity())
-    for kind in COUNTED_KINDS:
-        names = [name for name in total if is_counted_by(kind, name)]
-        for item in objects(kind.name, quota.metadata.namespace) if names else ():
+    for resource in COUNTED_KINDS:
+        names = [name for name in total if is_counted_by(resource, name)]
+        for item in objects(resource.name, quota.metadata.namespace) if names else ():
             if matches_scopes(quota, item):
-                found = usage(kind, item, now)
+                found = usage(resource, item, now)
                 total |= {name: total[name].add(found.get(name, Quantity())) for name in names}
     return total
 

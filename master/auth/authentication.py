@@ -38,8 +38,8 @@ def user_from_certificate(certificate: Mapping[str, Any] | None) -> User:
 class Authenticator:
     """Raises `errors.StatusError`."""
 
-    def __init__(self, store: Storage, issuer: TokenSigner, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, issuer: TokenSigner, clock: Clock) -> None:
+        self._store = storage
         self._issuer = issuer
         self._clock = clock
 
@@ -86,17 +86,17 @@ class Authenticator:
             raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
         return service_account_tokens.user_from_claims(claims), good
 
-    async def give(self, ask: Request) -> Response:
+    async def give(self, request: Request) -> Response:
         """POST serviceaccounts/NAME/token."""
-        record = self._store.get_uncommitted(ask.key)
+        record = self._store.get_uncommitted(request.key)
         if record is None:
-            raise errors.not_found(ask.info.resource, ask.info.name)
+            raise errors.not_found(request.info.resource, request.info.name)
         account: ServiceAccount = record.object
-        asked = self.asked(ask)
+        asked = self.asked(request)
         reference = asked.spec.bound_object_ref
         bound = None
         if reference is not None:
-            namespace = "" if reference.kind == "Node" else ask.info.namespace
+            namespace = "" if reference.kind == "Node" else request.info.namespace
             bound = self._store.get_uncommitted(Key(reference.kind, namespace, reference.name))
         claims = service_account_tokens.token_claims(
             account, asked, None if bound is None else bound.object, self._clock()
@@ -122,13 +122,13 @@ class Authenticator:
         return Response(201, msgspec.json.encode(answer))
 
     @staticmethod
-    def asked(ask: Request) -> TokenRequest:
+    def asked(request: Request) -> TokenRequest:
         """The TokenRequest in a body."""
         try:
-            found = msgspec.convert(without_nulls(ask.body), TokenRequest)
+            found = msgspec.convert(without_nulls(request.body), TokenRequest)
         except msgspec.ValidationError as error:
             raise errors.bad_request(f"the body is not a TokenRequest: {error}") from error
-        decoding.check_namespace(found.metadata.namespace, ask.info.namespace)
+        decoding.check_namespace(found.metadata.namespace, request.info.namespace)
         return found
 
 

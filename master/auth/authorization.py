@@ -25,8 +25,14 @@ from master.auth import impersonation, rbac, service_account_tokens
 from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User, denial_message
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, node_denial
 from master.auth.rbac import BindingIndex
-from master.registry import request
-from master.registry.request import NameFilter, Request, RequestInfo, parse_delete_options
+from master.registry.request import (
+    METHOD_VERBS,
+    NameFilter,
+    Request,
+    RequestInfo,
+    parse_delete_options,
+    parse_selection,
+)
 from master.resources import scheme
 from master.resources.configuration import ServiceAccount
 from master.resources.rbac import PolicyRule
@@ -50,31 +56,31 @@ def decide(
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
 
-VERBS = frozenset((*request.METHOD_VERBS.values(), "list", "watch", "deletecollection"))
+VERBS = frozenset((*METHOD_VERBS.values(), "list", "watch", "deletecollection"))
 
 
 class Authorizer:
     """Raises `errors.StatusError`. `asked(ask)` is the TokenRequest in a body."""
 
-    def __init__(self, store: Storage, asked: Callable[[Request], TokenRequest]) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, asked: Callable[[Request], TokenRequest]) -> None:
+        self._store = storage
         self._asked = asked
-        self._grants = BindingIndex(store)
+        self._grants = BindingIndex(storage)
 
-    def check(self, user: User, verb: str, ask: Request) -> None:
+    def check(self, user: User, verb: str, request: Request) -> None:
         """Whether the user may do that with objects. A namespace lies in itself: who may read there may read it."""
         if SYSTEM_MASTERS in user.groups:
             return
-        attributes = self._attributes(user, verb, ask)
+        attributes = self._attributes(user, verb, request)
         found = self.decision(user, attributes)
         if not found.allowed:
-            raise errors.forbidden(ask.info.resource, ask.info.name, _denial(user, attributes, found))
+            raise errors.forbidden(request.info.resource, request.info.name, _denial(user, attributes, found))
 
-    def visible(self, user: User, kind: AnyResource) -> NameFilter | None:
+    def visible(self, user: User, resource: AnyResource) -> NameFilter | None:
         """Which objects of a kind somebody is shown in lists; None for all."""
-        if not kind.filtered_list or SYSTEM_MASTERS in user.groups:
+        if not resource.filtered_list or SYSTEM_MASTERS in user.groups:
             return None
-        keeper = kind.stored_resource
+        keeper = resource.stored_resource
         return lambda name: (
             self.decision(user, Attributes("get", keeper.group, keeper.plural, namespace=name, name=name)).allowed
         )
@@ -99,8 +105,8 @@ class Authorizer:
         if where is None or access.verb not in VERBS:
             asked = (access.verb, access.group, access.resource, access.subresource, access.namespace, access.name)
             return self.decision(user, Attributes(*asked))
-        place = RequestInfo(where, access.namespace, access.name, access.subresource)
-        return self.decision(user, self._attributes(user, access.verb, Request(place, {})))
+        info = RequestInfo(where, access.namespace, access.name, access.subresource)
+        return self.decision(user, self._attributes(user, access.verb, Request(info, {})))
 
     def rules(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
         """Everything that roles allow somebody in a namespace."""
@@ -117,7 +123,7 @@ class Authorizer:
             self.check_attributes(user, attributes)
         return wanted.user
 
-    def guard(self, kind: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
+    def guard(self, resource: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
         """Whether the user may give away what a role, a binding or a certificate gives; a node, say that of itself."""
         if isinstance(new, CertificateSigningRequest):
             if old is None:
@@ -128,7 +134,7 @@ class Authorizer:
         if user.node and SYSTEM_MASTERS not in user.groups and isinstance(new, Node):
             found = node_restriction.node_restriction_denial(new, old)
             if found is not None:
-                raise errors.forbidden(kind, new.metadata.name, found)
+                raise errors.forbidden(resource, new.metadata.name, found)
         if isinstance(new, rbac.ESCALATION_CHECKED):
             giver = rbac.Requester(
                 user,
@@ -136,62 +142,62 @@ class Authorizer:
                 held=lambda namespace: self.rules(user, namespace),
                 rules=self._grants.rules,
             )
-            rbac.check_escalation(kind, new, old, giver)
+            rbac.check_escalation(resource, new, old, giver)
 
     # --- what nodes' rules look at ---------------------------------------------------------------------------------
 
-    def _attributes(self, user: User, verb: str, ask: Request) -> Attributes:
-        where = ask.info
-        name = where.name
-        if not name and "fieldSelector" in ask.query:
-            name = request.parse_selection(where, ask.query).fields.required_value("metadata.name") or ""
-        namespace = where.name if where.resource.stored_kind == Namespace.KIND else where.namespace
-        plain = Attributes(verb, where.resource.group, where.resource.plural, where.subresource, namespace, name)
-        return self._of_node(user.node, plain, ask) if user.node else plain
+    def _attributes(self, user: User, verb: str, request: Request) -> Attributes:
+        info = request.info
+        name = info.name
+        if not name and "fieldSelector" in request.query:
+            name = parse_selection(info, request.query).fields.required_value("metadata.name") or ""
+        namespace = info.name if info.resource.stored_kind == Namespace.KIND else info.namespace
+        plain = Attributes(verb, info.resource.group, info.resource.plural, info.subresource, namespace, name)
+        return self._of_node(user.node, plain, request) if user.node else plain
 
-    def _of_node(self, node: str, plain: Attributes, ask: Request) -> Attributes:
-        where, verb = ask.info, plain.verb
-        record = self._store.get_uncommitted(ask.key) if where.name else None
+    def _of_node(self, node: str, plain: Attributes, request: Request) -> Attributes:
+        info, verb = request.info, plain.verb
+        record = self._store.get_uncommitted(request.key) if info.name else None
         asked_node = ""
-        if where.resource.name in NODE_BOUND_KINDS and not where.name:
-            asked_node = request.parse_selection(where, ask.query).fields.required_value("spec.nodeName") or ""
+        if info.resource.name in NODE_BOUND_KINDS and not info.name:
+            asked_node = parse_selection(info, request.query).fields.required_value("spec.nodeName") or ""
         creates, own = verb == "create", self._store.get_uncommitted(Key("Node", "", node))
         return replace(
             plain,
             asked_node=asked_node,
             bound_to=None if record is None else bound_node(record.object),
-            body_name=_in_body(ask, "metadata", "name") if creates else "",
-            body_host=_in_body(ask, "source", "host") if creates else "",
-            grace=parse_delete_options(ask).grace_period_seconds if verb == "delete" and where.name else None,
-            needed=self._is_needed(node, ask),
-            pod=_body_pod(ask) if creates and where.resource.name == "Pod" else None,
+            body_name=_in_body(request, "metadata", "name") if creates else "",
+            body_host=_in_body(request, "source", "host") if creates else "",
+            grace=parse_delete_options(request).grace_period_seconds if verb == "delete" and info.name else None,
+            needed=self._is_needed(node, request),
+            pod=_body_pod(request) if creates and info.resource.name == "Pod" else None,
             node_uid="" if own is None else own.object.metadata.uid,
         )
 
-    def _is_needed(self, node: str, ask: Request) -> bool:
-        where = ask.info
-        if where.resource.type is ServiceAccount:
-            return self._is_bound_there(node, ask)
-        if (where.resource.group, where.resource.plural) not in READABLE_IF_REFERENCED:
+    def _is_needed(self, node: str, request: Request) -> bool:
+        info = request.info
+        if info.resource.type is ServiceAccount:
+            return self._is_bound_there(node, request)
+        if (info.resource.group, info.resource.plural) not in READABLE_IF_REFERENCED:
             return False
-        name = where.name or request.parse_selection(where, ask.query).fields.required_value("metadata.name")
-        pods: Iterable[Pod] = (record.object for record in self._store.list_uncommitted(Pod.KIND, where.namespace))
+        name = info.name or parse_selection(info, request.query).fields.required_value("metadata.name")
+        pods: Iterable[Pod] = (record.object for record in self._store.list_uncommitted(Pod.KIND, info.namespace))
         named = (one for pod in pods if pod.spec.node_name == node for one in pod_refs(pod))
-        if where.resource.type is PersistentVolume:
+        if info.resource.type is PersistentVolume:
             return any(self._has_storage(claim, name or "") for claim in named if claim.kind is PersistentVolumeClaim)
-        return Reference(where.resource.type, where.namespace, name or "") in named
+        return Reference(info.resource.type, info.namespace, name or "") in named
 
-    def _is_bound_there(self, node: str, ask: Request) -> bool:
+    def _is_bound_there(self, node: str, request: Request) -> bool:
         """Whether a token is asked for, for a pod on that node that runs under the account."""
-        if ask.info.subresource != "token" or ask.body is None:
+        if request.info.subresource != "token" or request.body is None:
             return False
-        reference = self._asked(ask).spec.bound_object_ref
-        record = reference and self._store.get_uncommitted(Key(reference.kind, ask.info.namespace, reference.name))
+        reference = self._asked(request).spec.bound_object_ref
+        record = reference and self._store.get_uncommitted(Key(reference.kind, request.info.namespace, reference.name))
         if reference is None or not record or not isinstance(record.object, Pod):
             return False
         pod: Pod = record.object
         account = pod.spec.service_account_name or service_account_tokens.DEFAULT_SERVICE_ACCOUNT
-        same = reference.uid == pod.metadata.uid and account == ask.info.name
+        same = reference.uid == pod.metadata.uid and account == request.info.name
         return same and pod.spec.node_name == node
 
     def _has_storage(self, claim: Reference, volume: str) -> bool:
@@ -211,16 +217,16 @@ def _denial(user: User, attributes: Attributes | PathAttributes, found: Decision
     return f"{sentence}: {found.reason}" if found.reason else sentence
 
 
-def _in_body(ask: Request, part: str, field: str) -> str:
-    document = ask.body
+def _in_body(request: Request, part: str, field: str) -> str:
+    document = request.body
     held = document.get(part) if isinstance(document, dict) else None
     found = held.get(field) if isinstance(held, dict) else None
     return found if isinstance(found, str) else ""
 
 
-def _body_pod(ask: Request) -> Pod | None:
+def _body_pod(request: Request) -> Pod | None:
     """The Pod in the body of a create; None if it has not the shape of one."""
     try:
-        return msgspec.convert(without_nulls(ask.body), Pod)
+        return msgspec.convert(without_nulls(request.body), Pod)
     except msgspec.ValidationError:
         return None

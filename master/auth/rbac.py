@@ -193,14 +193,14 @@ Binding = ClusterRoleBinding | RoleBinding
 class BindingIndex:
     """What is on disk: a binding counts from when its writer has been answered."""
 
-    def __init__(self, store: Storage) -> None:
-        self._store = store
+    def __init__(self, storage: Storage) -> None:
+        self._store = storage
         self._held: dict[tuple[str, str], dict[str, dict[str, tuple[Binding, Subject]]]] = {}
         """(User or Group, name) → namespace, empty for the cluster → name of the binding."""
         for kind in (ClusterRoleBinding.KIND, RoleBinding.KIND):
-            for record in store.list(kind):
+            for record in storage.list(kind):
                 self._put(record.object)
-            store.watch(kind, self._follow)
+            storage.watch(kind, self._follow)
 
     def of(self, user: User, namespace: str) -> Iterator[BindingMatch]:
         """What the user has in the whole cluster, and in the namespace if one is named."""
@@ -256,7 +256,7 @@ class Requester:
     rules: Callable[[RoleRef, str], tuple[PolicyRule, ...] | None]
 
 
-def check_escalation(kind: AnyResource, new: Any, old: Any, giver: Requester) -> None:
+def check_escalation(resource: AnyResource, new: Any, old: Any, giver: Requester) -> None:
     """Whether the role or the binding may be written so; `old` is None if it is new."""
     if SYSTEM_MASTERS in giver.user.groups or (old is not None and _only_releases(new, old)):
         return
@@ -264,11 +264,11 @@ def check_escalation(kind: AnyResource, new: Any, old: Any, giver: Requester) ->
     if isinstance(new, Role | ClusterRole):
         # What a request does not name in its path, a rule cannot allow by name.
         path_name = name if old is not None else ""
-        if giver.may(Attributes("escalate", RBAC_GROUP, kind.plural, namespace=namespace, name=path_name)):
+        if giver.may(Attributes("escalate", RBAC_GROUP, resource.plural, namespace=namespace, name=path_name)):
             return
-        _check_held(kind, name, new.rules, namespace, giver)
+        _check_held(resource, name, new.rules, namespace, giver)
         if (_is_aggregated(new) or _is_aggregated(old)) and rules_not_covered(giver.held(namespace), ALL_RULES):
-            raise errors.forbidden(kind, name, "must have cluster-admin privileges to use the aggregationRule")
+            raise errors.forbidden(resource, name, "must have cluster-admin privileges to use the aggregationRule")
         return
     reference: RoleRef = new.role_ref
     plural = f"{reference.kind.lower()}s"
@@ -277,16 +277,18 @@ def check_escalation(kind: AnyResource, new: Any, old: Any, giver: Requester) ->
     rules = giver.rules(reference, namespace)
     if rules is None:
         raise errors.status_error(404, "NotFound", f"{plural}.{RBAC_GROUP} {quoted(reference.name)} not found")
-    _check_held(kind, name, rules, namespace, giver)
+    _check_held(resource, name, rules, namespace, giver)
 
 
-def _check_held(kind: AnyResource, name: str, wanted: Sequence[PolicyRule], namespace: str, giver: Requester) -> None:
+def _check_held(
+    resource: AnyResource, name: str, wanted: Sequence[PolicyRule], namespace: str, giver: Requester
+) -> None:
     missing = rules_not_covered(giver.held(namespace), wanted)
     if missing:
         user, rules = giver.user, "\n".join(sorted(map(format_rule, missing)))
         who = f"user {quoted(user.name)} (groups={quoted_list(sorted(user.groups))})"
         why = f"{who} is attempting to grant RBAC permissions not currently held:\n{rules}"
-        raise errors.forbidden(kind, name, why)
+        raise errors.forbidden(resource, name, why)
 
 
 def _is_aggregated(role: Role | ClusterRole | None) -> bool:

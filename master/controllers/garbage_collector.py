@@ -184,7 +184,7 @@ def owner_is_resolvable(reference: OwnerReference, item: Object) -> bool:
     """Return whether an owner can be resolved: its kind is stored, and it is in the namespace of the object, or
     cluster-scoped.
     """
-    kind = BY_KIND.get(reference.kind)
-    if kind is None or reference.api_version != kind.type.API_VERSION:
+    resource = BY_KIND.get(reference.kind)
+    if resource is None or reference.api_version != resource.type.API_VERSION:
         return False
-    return bool(item.metadata.namespace) or not kind.namespaced
+    return bool(item.metadata.namespace) or not resource.namespaced

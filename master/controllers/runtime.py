@@ -30,8 +30,9 @@ from master.controllers.network import endpoints
 from master.controllers.network.endpoints import EndpointQueue
 from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.errors import StatusError
-from master.registry import decoding, request, strategy
+from master.registry import decoding, strategy
 from master.registry.decoding import random_letters
+from master.registry.request import DeleteOptions
 from master.resources import quantities
 from master.resources.configuration import ServiceAccount
 from master.resources.quotas import LimitRange, ResourceQuota
@@ -104,9 +105,9 @@ class CreateQueue:
         if owner is not None and self._is_backing_off(owner.uid):
             return
         item = self._with_name(action.item)
-        kind = BY_KIND[item.KIND]
+        resource = BY_KIND[item.KIND]
         try:
-            item = self._chain.created(kind, default(item, kind.rules), self.transaction)
+            item = self._chain.created(resource, default(item, resource.rules), self.transaction)
         except StatusError as error:
             self._reject(action.by, item, owner, error.status.message)
             return
@@ -280,7 +281,7 @@ class ControllerRuntime:
             return StorageDelete(item, expect=_revision(item))
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
         node = self._lister.get(Node, node_name) if node_name else None
-        options = request.DeleteOptions(propagation_policy=action.policy)
+        options = DeleteOptions(propagation_policy=action.policy)
         remaining = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self._clock(), node)
         return StorageDelete(item, _revision(item)) if remaining is None else Put(remaining, _revision(item))
 

@@ -36,61 +36,59 @@ class DecodedObject:
 
 
 def decode_object(
-    where: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
+    info: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
 ) -> DecodedObject:
     """The object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
-    kind = where.resource
+    resource = info.resource
     if not isinstance(document, dict):
-        raise errors.bad_request(f"the body is not a {kind.name}: a JSON object is accepted")
-    document = _fill_name(where, check_type_meta(kind, document), random_letters)
-    item, problems, warnings = decode(kind.type, document, kind.rules)
+        raise errors.bad_request(f"the body is not a {resource.name}: a JSON object is accepted")
+    document = _fill_name(info, check_type_meta(resource, document), random_letters)
+    item, problems, warnings = decode(resource.type, document, resource.rules)
     told_of = {problem.path for problem in problems}
-    found = unreadable(kind.type.API_VERSION, kind.name, document)
+    found = unreadable(resource.type.API_VERSION, resource.name, document)
     problems = (*problems, *(problem for problem in found if problem.path not in told_of))
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     if unknown and strictness == "Strict":
-        raise errors.unknown_fields(kind, [problem.path for problem in unknown])
+        raise errors.unknown_fields(resource, [problem.path for problem in unknown])
     told = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
     refused = [problem for problem in problems if problem.reason != UNKNOWN]
     if refused or item is None:
         name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
         with errors.with_warnings(told):
-            raise errors.invalid(kind, name if isinstance(name, str) else "", refused)
+            raise errors.invalid(resource, name if isinstance(name, str) else "", refused)
     return DecodedObject(
-        with_metadata(default(item, kind.rules), managed_fields=None, self_link=""), (*told, *warnings)
+        with_metadata(default(item, resource.rules), managed_fields=None, self_link=""), (*told, *warnings)
     )
 
 
-def check_type_meta(kind: AnyResource, document: Mapping[str, Any]) -> dict[str, Any]:
+def check_type_meta(resource: AnyResource, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with apiVersion and kind. Raise if it names others than the request's resource."""
-    version = kind.type.API_VERSION
+    version = resource.type.API_VERSION
     if document.get("apiVersion") not in (None, "", version):
         raise errors.bad_request(
             f"the API version in the data ({document['apiVersion']}) does not match the expected API version "
             f"({version})"
         )
-    if document.get("kind") not in (None, "", kind.name):
-        raise errors.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {kind.name}')
-    return {**document, "apiVersion": version, "kind": kind.name}
+    if document.get("kind") not in (None, "", resource.name):
+        raise errors.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {resource.name}')
+    return {**document, "apiVersion": version, "kind": resource.name}
 
 
-def _fill_name(
-    where: RequestInfo, document: dict[str, Any], random_letters: Callable[[], str] | None
-) -> dict[str, Any]:
+def _fill_name(info: RequestInfo, document: dict[str, Any], random_letters: Callable[[], str] | None) -> dict[str, Any]:
     """The document with namespace and name as the path has them, which it may leave out but not contradict."""
     given = document.get("metadata")
     if given is not None and not isinstance(given, dict):
         return document
     metadata = dict(given or {})
-    if where.resource.namespaced:
-        check_namespace(metadata.get("namespace"), where.namespace)
-        metadata["namespace"] = where.namespace
-    if where.name:
-        if metadata.get("name") not in (None, "", where.name):
+    if info.resource.namespaced:
+        check_namespace(metadata.get("namespace"), info.namespace)
+        metadata["namespace"] = info.namespace
+    if info.name:
+        if metadata.get("name") not in (None, "", info.name):
             raise errors.bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL ({where.name})"
+                f"the name of the object ({metadata['name']}) does not match the name on the URL ({info.name})"
             )
-        metadata["name"] = where.name
+        metadata["name"] = info.name
     prefix = metadata.get("generateName")
     if not metadata.get("name") and prefix and isinstance(prefix, str) and random_letters is not None:
         metadata["name"] = generate_name(prefix, random_letters())

@@ -303,23 +303,23 @@ def track_update(
 # --- who owns which field ---------------------------------------------------------------------------------------------
 
 
-def applied_fields(where: RequestInfo, document: object, manager: str) -> dict[str, Any]:
+def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[str, Any]:
     """The part of an apply's body that its path is about. Raises StatusError if it is no body of an apply."""
     if not manager:
         problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
         raise errors.invalid_options("PatchOptions", problem)
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise errors.bad_request(f"the body is not a {where.resource.name}: an object with metadata is accepted")
+        raise errors.bad_request(f"the body is not a {info.resource.name}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
         raise errors.bad_request("metadata.managedFields must be nil")
-    wish: dict[str, Any] = without_nulls(check_type_meta(where.resource, document))  # type: ignore[assignment]
-    if where.subresource == "status":
+    wish: dict[str, Any] = without_nulls(check_type_meta(info.resource, document))  # type: ignore[assignment]
+    if info.subresource == "status":
         return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
-    return {key: value for key, value in wish.items() if key != "status" or where.resource.with_status is None}
+    return {key: value for key, value in wish.items() if key != "status" or info.resource.with_status is None}
 
 
 def managers_after_update(
-    kind: AnyResource, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
+    resource: AnyResource, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
 ) -> tuple[FieldManager, ...]:
     """The owners after a write that was no apply.
 
@@ -332,7 +332,7 @@ def managers_after_update(
         return ()
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
     owners = managers_in(before if given is None else sent)
-    return track_update(before, after, kind.merge_schema, owners, me)
+    return track_update(before, after, resource.merge_schema, owners, me)
 
 
 def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:

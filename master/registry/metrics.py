@@ -14,8 +14,7 @@ import msgspec
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
 from master import errors
-from master.registry import request
-from master.registry.request import Clock, Request, Response, Selection
+from master.registry.request import Clock, Request, Response, Selection, parse_selection
 from master.resources.metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, node_metrics, pod_metrics
 from master.serialization import negotiation, tables
 from master.storage.interface import Storage
@@ -47,41 +46,41 @@ class _CachedSummary:
 class MetricsReader:
     """A node that does not answer is left out, with its pods; it is not asked again for a moment either."""
 
-    def __init__(self, store: Storage, nodes: KubeletReader, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, nodes: KubeletReader, clock: Clock) -> None:
+        self._store = storage
         self._nodes = nodes
         self._clock = clock
         self._heard: dict[str, _CachedSummary] = {}
         self._asking: dict[str, asyncio.Task[Summary | None]] = {}
         self._room = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
-    async def answer(self, verb: str, ask: Request) -> Response:
+    async def answer(self, verb: str, request: Request) -> Response:
         """GET of one or of many. Raises StatusError."""
-        kind, view = ask.info.resource, negotiation.negotiate(ask.accept)
-        if ask.info.subresource:
+        resource, view = request.info.resource, negotiation.negotiate(request.accept)
+        if request.info.subresource:
             raise errors.path_not_found()
-        if verb not in kind.verbs:
+        if verb not in resource.verbs:
             raise errors.method_not_allowed()
-        selection = request.parse_selection(ask.info, ask.query, ask.name_filter)
-        found = await (self._of_nodes if kind is NODE_METRICS else self._of_pods)(selection, ask.info.name)
-        if ask.info.name:
+        selection = parse_selection(request.info, request.query, request.name_filter)
+        found = await (self._of_nodes if resource is NODE_METRICS else self._of_pods)(selection, request.info.name)
+        if request.info.name:
             if not found:
-                raise errors.not_found(kind, ask.info.name)
-            return Response(200, tables.encode_object(kind, found[0], view, self._clock()))
-        return Response(200, self._listed(ask, found))
+                raise errors.not_found(resource, request.info.name)
+            return Response(200, tables.encode_object(resource, found[0], view, self._clock()))
+        return Response(200, self._listed(request, found))
 
-    def _listed(self, ask: Request, found: list[Any]) -> bytes:
-        kind, view = ask.info.resource, negotiation.negotiate(ask.accept)
+    def _listed(self, request: Request, found: list[Any]) -> bytes:
+        resource, view = request.info.resource, negotiation.negotiate(request.accept)
         if view.is_table:
-            include, now = ask.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.table_row(kind, one, view, now, include) for one in found]
-            return tables.encode_table(view, rows, {}, tables.columns(kind))
+            include, now = request.query.get("includeObject", "Metadata"), self._clock()
+            rows = [tables.table_row(resource, one, view, now, include) for one in found]
+            return tables.encode_table(view, rows, {}, tables.columns(resource))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version, "metadata": {}}
             return msgspec.json.encode(
                 {**head, "items": [tables.metadata_only(one, view.api_version) for one in found]}
             )
-        head = {"kind": f"{kind.name}List", "apiVersion": kind.type.API_VERSION, "metadata": {}}
+        head = {"kind": f"{resource.name}List", "apiVersion": resource.type.API_VERSION, "metadata": {}}
         return msgspec.json.encode({**head, "items": found})
 
     async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:

@@ -18,8 +18,8 @@ from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
 from master import errors
-from master.registry import request, strategy
-from master.registry.request import DeleteOptions, Request, Response
+from master.registry import strategy
+from master.registry.request import DeleteOptions, Request, Response, dry_run
 from master.resources.disruption_budgets import (
     ALWAYS,
     DISRUPTION_ALLOWED,
@@ -38,7 +38,7 @@ from master.storage.interface import Delete, Key, Put, Record, Storage
 # --- binding ----------------------------------------------------------------------------------------------------------
 
 
-def bind(kind: AnyResource, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
+def bind(resource: AnyResource, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
     """The pod, placed on the node that the binding names."""
     name, found, target = pod.metadata.name, binding.metadata, binding.target
     if found.name not in ("", name):
@@ -46,11 +46,11 @@ def bind(kind: AnyResource, pod: Pod, binding: Binding, now: datetime.datetime) 
     if target is None or target.kind not in ("", "Node") or not target.name:
         raise errors.bad_request("the Binding has no target of kind Node with a name")
     if found.uid not in ("", pod.metadata.uid):
-        raise errors.uid_conflict(kind, name, found.uid, pod.metadata.uid)
+        raise errors.uid_conflict(resource, name, found.uid, pod.metadata.uid)
     if pod.metadata.deletion_timestamp:
-        raise errors.conflict(kind, name, "the pod is being deleted and cannot be assigned to a node")
+        raise errors.conflict(resource, name, "the pod is being deleted and cannot be assigned to a node")
     if pod.spec.node_name:
-        raise errors.conflict(kind, name, f"the pod is already assigned to node {pod.spec.node_name!r}")
+        raise errors.conflict(resource, name, f"the pod is already assigned to node {pod.spec.node_name!r}")
     return with_node(pod, target.name, now)
 
 
@@ -177,32 +177,32 @@ def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:
 class PodActions:
     """Raises `errors.StatusError`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Storage, clock: Callable[[], datetime.datetime]) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, clock: Callable[[], datetime.datetime]) -> None:
+        self._store = storage
         self._clock = clock
 
-    async def bind(self, ask: Request) -> Response:
+    async def bind(self, request: Request) -> Response:
         """POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
         try:
-            binding = msgspec.convert(ask.body, Binding)
+            binding = msgspec.convert(request.body, Binding)
         except msgspec.ValidationError as error:
             raise errors.bad_request(f"the body is not a Binding: {error}") from error
-        old = self._old(ask.info.namespace, ask.info.name or binding.metadata.name)
+        old = self._old(request.info.namespace, request.info.name or binding.metadata.name)
         pod = bind(PODS, old.object, binding, self._clock())
-        if not request.dry_run(ask.query):
+        if not dry_run(request.query):
             await self._store.write(Put(pod, expect=old.revision))
         return Response(201, errors.encode_status(errors.success(code=201)))
 
-    async def evict(self, ask: Request) -> Response:
+    async def evict(self, request: Request) -> Response:
         """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
-        now, old = self._clock(), self._old(ask.info.namespace, ask.info.name)
-        options = decode_eviction(ask.info.name, ask.body).delete_options or DeleteOptions()
+        now, old = self._clock(), self._old(request.info.namespace, request.info.name)
+        options = decode_eviction(request.info.name, request.body).delete_options or DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
         budgets = (r.object for r in self._store.list_uncommitted(PodDisruptionBudget.KIND, pod.metadata.namespace))
         budget = budget_after_eviction(pod, budgets, now)
         left = self._ended(with_eviction_condition(pod, now), options, now)
-        if not (request.dry_run(ask.query) or options.dry_run):
+        if not (dry_run(request.query) or options.dry_run):
             spent = [] if budget is None else [Put(budget, expect=int(budget.metadata.resource_version))]
             end = Delete(pod, expect=old.revision) if left is None else Put(left, expect=old.revision)
             await self._store.write(end, *spent)

@@ -83,8 +83,8 @@ def admin_binding(project: str, user: str) -> rbac.RoleBinding:
 class ProjectRequests:
     """Answers POST."""
 
-    def __init__(self, store: Storage, chain: AdmissionChain, clock: Callable[[], datetime.datetime]) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, chain: AdmissionChain, clock: Callable[[], datetime.datetime]) -> None:
+        self._store = storage
         self._chain = chain
         self._clock = clock
 
@@ -97,9 +97,9 @@ class ProjectRequests:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
         item = self._chain.created(PROJECTS, body.item, transaction)
-        kind = BY_KIND[rbac.RoleBinding.KIND]
-        binding = default(admin_binding(name, user.name), kind.rules)
-        binding = strategy.prepare_create(kind, binding, str(uuid.uuid4()), self._clock())
+        resource = BY_KIND[rbac.RoleBinding.KIND]
+        binding = default(admin_binding(name, user.name), resource.rules)
+        binding = strategy.prepare_create(resource, binding, str(uuid.uuid4()), self._clock())
         if not dry:
             # Watchers of projects are told of those they may see: so they may first.
             _, kept, *_ = await self._store.write(

@@ -16,17 +16,25 @@ from master import errors
 from master.admission.certificate_requests import set_condition_times, set_requester
 from master.admission.chain import AdmissionChain
 from master.auth.attributes import User
-from master.registry import decoding, managed_fields, patch, request, scale, strategy
+from master.registry import decoding, managed_fields, patch, scale, strategy
 from master.registry.decoding import random_letters
 from master.registry.managed_fields import FieldManager
 from master.registry.request import (
+    INCONSISTENT,
     Clock,
     ContinueToken,
     DeleteOptions,
     Request,
     Response,
     Selection,
+    bool_param,
+    decode_continue,
+    dry_run,
+    encode_continue,
+    field_validation,
+    int_param,
     parse_delete_options,
+    parse_selection,
 )
 from master.registry.scale import Scale
 from master.resources.merge_schema import MergeSchema, merge_schema_of
@@ -40,10 +48,10 @@ from master.storage.interface import Compacted, Delete, Key, Put, Record, Storag
 class Gate(Protocol):
     """Who may do what, where the path of a request does not say all. Both raise StatusError."""
 
-    def check(self, user: User, verb: str, ask: Request) -> None:
+    def check(self, user: User, verb: str, request: Request) -> None:
         """Whether the user may do that with the objects of the path."""
 
-    def guard(self, kind: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
+    def guard(self, resource: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
         """Whether the user may make (`old` is None) or change an object so, or only that part of it."""
 
 
@@ -53,48 +61,48 @@ GENERATED_NAME_TRIES = 8
 class Registry:
     """All operations on objects. Raises `errors.StatusError`, and NotReady when the store refuses."""
 
-    def __init__(self, store: Storage, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
+        self._store = storage
         self._clock = clock
         self._gate = gate
         self._chain = chain
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def get(self, ask: Request) -> Response:
+    def get(self, request: Request) -> Response:
         """One object."""
-        view = negotiation.negotiate(ask.accept)
-        record = self._store.get(ask.key)
+        view = negotiation.negotiate(request.accept)
+        record = self._store.get(request.key)
         if record is None:
-            raise errors.not_found(ask.info.resource, ask.info.name)
-        record = convert_record(ask.info.resource, record)
+            raise errors.not_found(request.info.resource, request.info.name)
+        record = convert_record(request.info.resource, record)
         if view is View.OBJECT:
             return Response(200, record.data)
-        return self._answer(200, ask, record.object)
+        return self._answer(200, request, record.object)
 
-    def list_all(self, ask: Request) -> Response:
+    def list_all(self, request: Request) -> Response:
         """All that are selected, or a page of them, in one revision."""
         selection, view = (
-            request.parse_selection(ask.info, ask.query, ask.name_filter),
-            negotiation.negotiate(ask.accept),
+            parse_selection(request.info, request.query, request.name_filter),
+            negotiation.negotiate(request.accept),
         )
-        limit, token = request.int_param(ask.query, "limit"), ask.query.get("continue", "")
-        asked = self._revision(ask.query, paged=bool(token))
-        page = request.decode_continue(token) if token else None
-        revision = asked if page is None or page.rv == request.INCONSISTENT else page.rv
+        limit, token = int_param(request.query, "limit"), request.query.get("continue", "")
+        asked = self._revision(request.query, paged=bool(token))
+        page = decode_continue(token) if token else None
+        revision = asked if page is None or page.rv == INCONSISTENT else page.rv
         records = self._scan(selection, revision, page)
         if page is not None:
             records = records[bisect.bisect_right(records, tuple(page.after), key=_place) :]
-        most = limit if limit and ask.query.get("resourceVersion") != "0" else len(records)
+        most = limit if limit and request.query.get("resourceVersion") != "0" else len(records)
         views = (convert_record(selection.resource, record) for record in records)
         shown = list(itertools.islice((record for record in views if selection.matches(record)), most + 1))
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if len(shown) > most:
             shown.pop()
-            metadata["continue"] = request.encode_continue(ContinueToken(revision, _place(shown[-1])))
+            metadata["continue"] = encode_continue(ContinueToken(revision, _place(shown[-1])))
             if selection.selects_all:
                 metadata["remainingItemCount"] = len(records) - most
-        return Response(200, self._listed(ask, shown, metadata, view))
+        return Response(200, self._listed(request, shown, metadata, view))
 
     def _scan(self, selection: Selection, revision: int, page: ContinueToken | None) -> list[Record]:
         try:
@@ -102,13 +110,11 @@ class Registry:
         except Compacted as error:
             if page is None:
                 raise errors.expired("The resourceVersion for the provided list is too old.") from error
-            raise errors.continue_expired(
-                request.encode_continue(ContinueToken(request.INCONSISTENT, page.after))
-            ) from error
+            raise errors.continue_expired(encode_continue(ContinueToken(INCONSISTENT, page.after))) from error
 
     def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
         """The revision that a list shows. Raises StatusError."""
-        match, asked = query.get("resourceVersionMatch", ""), request.int_param(query, "resourceVersion")
+        match, asked = query.get("resourceVersionMatch", ""), int_param(query, "resourceVersion")
         if match not in ("", "Exact", "NotOlderThan"):
             raise errors.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
         if match and asked is None:
@@ -127,221 +133,232 @@ class Registry:
             raise errors.resource_version_too_large(asked, self._store.revision)
         return asked if match == "Exact" and asked else self._store.revision
 
-    def _listed(self, ask: Request, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
-        kind = ask.info.resource
+    def _listed(self, request: Request, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
+        resource = request.info.resource
         if view.is_table:
-            include, now = ask.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.table_row(kind, record.object, view, now, include) for record in records]
-            return tables.encode_table(view, rows, metadata, tables.columns(kind))
+            include, now = request.query.get("includeObject", "Metadata"), self._clock()
+            rows = [tables.table_row(resource, record.object, view, now, include) for record in records]
+            return tables.encode_table(view, rows, metadata, tables.columns(resource))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version}
             items = [msgspec.json.encode(tables.metadata_only(record.object, view.api_version)) for record in records]
         else:
-            head = {"kind": f"{kind.name}List", "apiVersion": kind.type.API_VERSION}
+            head = {"kind": f"{resource.name}List", "apiVersion": resource.type.API_VERSION}
             items = [record.data for record in records]
         opening = msgspec.json.encode({**head, "metadata": metadata})[:-1]
         return b"".join((opening, b',"items":[', b",".join(items), b"]}"))
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    async def create(self, ask: Request) -> Response:
+    async def create(self, request: Request) -> Response:
         """A new object."""
-        if ask.info.name:
+        if request.info.name:
             raise errors.method_not_allowed()
-        return await self._create(ask, ask.body, ())
+        return await self._create(request, request.body, ())
 
-    async def _create(self, ask: Request, document: Any, owners: Sequence[FieldManager]) -> Response:
-        where, dry = ask.info, request.dry_run(ask.query)
-        if where.resource.unsupported:
-            raise errors.method_not_allowed(where.resource.unsupported)
-        if where.resource.namespaced and not where.namespace:
-            raise errors.bad_request(f"{where.resource.plural} are made in a namespace: none is given in the path")
-        strictness = request.field_validation(ask.query)
+    async def _create(self, request: Request, document: Any, owners: Sequence[FieldManager]) -> Response:
+        info, dry = request.info, dry_run(request.query)
+        if info.resource.unsupported:
+            raise errors.method_not_allowed(info.resource.unsupported)
+        if info.resource.namespaced and not info.namespace:
+            raise errors.bad_request(f"{info.resource.plural} are made in a namespace: none is given in the path")
+        strictness = field_validation(request.query)
         for _ in range(GENERATED_NAME_TRIES):
-            body = decoding.decode_object(where, document, strictness, random_letters)
+            body = decoding.decode_object(info, document, strictness, random_letters)
             name = body.item.metadata.name
-            if self._store.get_uncommitted(Key(where.resource.stored_kind, where.namespace, name)) is None:
+            if self._store.get_uncommitted(Key(info.resource.stored_kind, info.namespace, name)) is None:
                 break
             if not body.item.metadata.generate_name or document["metadata"].get("name"):
-                raise errors.already_exists(where.resource, name)
+                raise errors.already_exists(info.resource, name)
         else:
-            raise errors.already_exists(where.resource, name)
+            raise errors.already_exists(info.resource, name)
         transaction = Transaction(self._store)
         with errors.with_warnings(body.warnings):
-            self._gate.guard(where.resource, body.item, None, ask.user)
+            self._gate.guard(info.resource, body.item, None, request.user)
             begun = self._chain.created(
-                where.resource, set_requester(body.item, ask.user, ask.client_address), transaction
+                info.resource, set_requester(body.item, request.user, request.client_address), transaction
             )
             item = managed_fields.with_managed_fields(begun, owners)
         if not dry:
-            kept, *_ = await self._store.write(Put(where.resource.to_stored(item), expect=0), *transaction.changes)
-            item = where.resource.from_stored(kept)
-        return self._answer(201, ask, item, body.warnings)
+            kept, *_ = await self._store.write(Put(info.resource.to_stored(item), expect=0), *transaction.changes)
+            item = info.resource.from_stored(kept)
+        return self._answer(201, request, item, body.warnings)
 
-    async def update(self, ask: Request) -> Response:
+    async def update(self, request: Request) -> Response:
         """Another object in place of the one there is, or another status; of some kinds a new one."""
-        kind = ask.info.resource
-        if kind.allow_create_on_update and not ask.info.subresource and self._store.get_uncommitted(ask.key) is None:
-            self._gate.check(ask.user, "create", ask)
-            body = decoding.decode_object(ask.info, ask.body, request.field_validation(ask.query))
+        resource = request.info.resource
+        if (
+            resource.allow_create_on_update
+            and not request.info.subresource
+            and self._store.get_uncommitted(request.key) is None
+        ):
+            self._gate.check(request.user, "create", request)
+            body = decoding.decode_object(request.info, request.body, field_validation(request.query))
             if body.item.metadata.uid:
-                raise errors.uid_conflict(kind, ask.info.name, body.item.metadata.uid, "")
-            return await self._create(ask, ask.body, ())
-        return await self._replace(ask, ask.body, self._old(ask))
+                raise errors.uid_conflict(resource, request.info.name, body.item.metadata.uid, "")
+            return await self._create(request, request.body, ())
+        return await self._replace(request, request.body, self._old(request))
 
-    async def patch(self, ask: Request) -> Response:
+    async def patch(self, request: Request) -> Response:
         """A part of the object changed."""
-        if ask.content_type == negotiation.APPLY_PATCH:
-            return await self._apply(ask)
-        old = self._old(ask)
+        if request.content_type == negotiation.APPLY_PATCH:
+            return await self._apply(request)
+        old = self._old(request)
         before = msgspec.json.decode(old.data)
         # Where nobody applied there is no record of owners; kubectl replaces it all the same when it takes over.
         before["metadata"].setdefault("managedFields", [])
-        return await self._replace(ask, _patched(ask, before, ask.info.resource.merge_schema), old)
+        return await self._replace(request, _patched(request, before, request.info.resource.merge_schema), old)
 
-    async def _apply(self, ask: Request) -> Response:
+    async def _apply(self, request: Request) -> Response:
         """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
-        kind, record = ask.info.resource, self._latest(ask.info.resource, ask.key)
-        if record is None and ask.info.subresource:
-            raise errors.not_found(kind, ask.info.name)
-        wish = managed_fields.applied_fields(ask.info, ask.body, ask.query.get("fieldManager", ""))
+        resource, record = request.info.resource, self._latest(request.info.resource, request.key)
+        if record is None and request.info.subresource:
+            raise errors.not_found(resource, request.info.name)
+        wish = managed_fields.applied_fields(request.info, request.body, request.query.get("fieldManager", ""))
         live = {} if record is None else msgspec.json.decode(record.data)
-        me = self._owner(ask, managed_fields.APPLY)
-        result = managed_fields.apply(live, wish, kind.merge_schema, managed_fields.managers_in(live), me)
-        if result.conflicts and not request.bool_param(ask.query, "force"):
+        me = self._owner(request, managed_fields.APPLY)
+        result = managed_fields.apply(live, wish, resource.merge_schema, managed_fields.managers_in(live), me)
+        if result.conflicts and not bool_param(request.query, "force"):
             raise managed_fields.apply_conflict(result.conflicts)
         if record is None:
-            self._gate.check(ask.user, "create", ask)
-            return await self._create(ask, result.document, result.owners)
-        return await self._replace(ask, result.document, record, result.owners)
+            self._gate.check(request.user, "create", request)
+            return await self._create(request, result.document, result.owners)
+        return await self._replace(request, result.document, record, result.owners)
 
-    def _owner(self, ask: Request, operation: str) -> FieldManager:
-        version, now = ask.info.resource.type.API_VERSION, format_time(self._clock())
-        return FieldManager(ask.field_manager, operation, ask.info.subresource, version, now, frozenset())
+    def _owner(self, request: Request, operation: str) -> FieldManager:
+        version, now = request.info.resource.type.API_VERSION, format_time(self._clock())
+        return FieldManager(request.field_manager, operation, request.info.subresource, version, now, frozenset())
 
     async def _replace(
-        self, ask: Request, document: Any, old: Record, owners: Sequence[FieldManager] | None = None
+        self, request: Request, document: Any, old: Record, owners: Sequence[FieldManager] | None = None
     ) -> Response:
         """`owners` are those after an apply."""
-        kind, dry = ask.info.resource, request.dry_run(ask.query)
-        part, transaction = ask.info.subresource, Transaction(self._store)
-        wish = document if part else kind.normalize_update(document, old.object)
-        body = decoding.decode_object(ask.info, wish, request.field_validation(ask.query))
+        resource, dry = request.info.resource, dry_run(request.query)
+        part, transaction = request.info.subresource, Transaction(self._store)
+        wish = document if part else resource.normalize_update(document, old.object)
+        body = decoding.decode_object(request.info, wish, field_validation(request.query))
         with errors.with_warnings(body.warnings):
             if part:
-                self._gate.guard(kind, body.item, old.object, ask.user, part)
+                self._gate.guard(resource, body.item, old.object, request.user, part)
                 new = set_condition_times(
-                    strategy.prepare_subresource_update(kind, part, body.item, old.object), old.object, self._clock()
+                    strategy.prepare_subresource_update(resource, part, body.item, old.object),
+                    old.object,
+                    self._clock(),
                 )
             else:
-                new = strategy.prepare_update(kind, body.item, old.object)
-                self._gate.guard(kind, new, old.object, ask.user)
+                new = strategy.prepare_update(resource, body.item, old.object)
+                self._gate.guard(resource, new, old.object, request.user)
             if owners is None:
                 owners = managed_fields.managers_after_update(
-                    kind, old.object, new, document, self._owner(ask, managed_fields.UPDATE)
+                    resource, old.object, new, document, self._owner(request, managed_fields.UPDATE)
                 )
             new = managed_fields.with_managed_fields(
-                new if part else self._chain.changed(kind, new, old.object, transaction), owners
+                new if part else self._chain.changed(resource, new, old.object, transaction), owners
             )
-        item = new if dry else await self._put(kind, new, old, transaction.changes)
-        return self._answer(200, ask, item, body.warnings)
+        item = new if dry else await self._put(resource, new, old, transaction.changes)
+        return self._answer(200, request, item, body.warnings)
 
-    async def _put(self, kind: AnyResource, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
+    async def _put(self, resource: AnyResource, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
         if new == old.object:
             await self._store.write()
             return old.object
-        if strategy.is_deletable(kind.stored_resource, kind.to_stored(new)):
-            (kept,) = await self._store.write(Delete(kind.to_stored(new), expect=old.revision))
+        if strategy.is_deletable(resource.stored_resource, resource.to_stored(new)):
+            (kept,) = await self._store.write(Delete(resource.to_stored(new), expect=old.revision))
         else:
-            kept, *_ = await self._store.write(Put(kind.to_stored(new), expect=old.revision), *beside)
-        return kind.from_stored(kept)
+            kept, *_ = await self._store.write(Put(resource.to_stored(new), expect=old.revision), *beside)
+        return resource.from_stored(kept)
 
-    async def scale(self, verb: str, ask: Request) -> Response:
+    async def scale(self, verb: str, request: Request) -> Response:
         """GET, PUT and PATCH of the subresource scale."""
-        kind, old = ask.info.resource, self._old(ask)
-        assert kind.scale is not None
-        before = scale.scale_of(kind.scale, old.object)
+        resource, old = request.info.resource, self._old(request)
+        assert resource.scale is not None
+        before = scale.scale_of(resource.scale, old.object)
         if verb == "get":
             return Response(200, msgspec.json.encode(before))
-        if ask.content_type == negotiation.APPLY_PATCH:
+        if request.content_type == negotiation.APPLY_PATCH:
             raise errors.unsupported_patch()
-        document = ask.body
+        document = request.body
         if verb == "patch":
-            document = _patched(ask, msgspec.to_builtins(before), merge_schema_of(Scale))
-        wish = scale.with_scale(kind.scale, old.object, scale.decode_scale(kind, ask.info.name, document))
-        new = strategy.prepare_update(kind, wish, old.object)
+            document = _patched(request, msgspec.to_builtins(before), merge_schema_of(Scale))
+        wish = scale.with_scale(resource.scale, old.object, scale.decode_scale(resource, request.info.name, document))
+        new = strategy.prepare_update(resource, wish, old.object)
         owners = managed_fields.managers_after_update(
-            kind, old.object, new, {}, self._owner(ask, managed_fields.UPDATE)
+            resource, old.object, new, {}, self._owner(request, managed_fields.UPDATE)
         )
         new = managed_fields.with_managed_fields(new, owners)
-        item = new if request.dry_run(ask.query) else await self._put(kind, new, old)
-        return Response(200, msgspec.json.encode(scale.scale_of(kind.scale, item)))
+        item = new if dry_run(request.query) else await self._put(resource, new, old)
+        return Response(200, msgspec.json.encode(scale.scale_of(resource.scale, item)))
 
     # --- deleting --------------------------------------------------------------------------------------------------
 
-    async def delete(self, ask: Request) -> Response:
+    async def delete(self, request: Request) -> Response:
         """The object goes, at once or in its time."""
-        options, dry = parse_delete_options(ask), request.dry_run(ask.query)
-        old, kind = self._old(ask), ask.info.resource
-        strategy.check_preconditions(kind, old.object, options)
-        item, gone = await self._delete(kind, old, options, dry=dry or bool(options.dry_run))
-        if gone and kind.name not in ("Pod", "Namespace", "PersistentVolume"):
-            details = errors.details_of(kind, item.metadata.name, item.metadata.uid)
+        options, dry = parse_delete_options(request), dry_run(request.query)
+        old, resource = self._old(request), request.info.resource
+        strategy.check_preconditions(resource, old.object, options)
+        item, gone = await self._delete(resource, old, options, dry=dry or bool(options.dry_run))
+        if gone and resource.name not in ("Pod", "Namespace", "PersistentVolume"):
+            details = errors.details_of(resource, item.metadata.name, item.metadata.uid)
             return Response(200, errors.encode_status(errors.success(details)))
-        return self._answer(200, ask, item)
+        return self._answer(200, request, item)
 
-    async def delete_all(self, ask: Request) -> Response:
+    async def delete_all(self, request: Request) -> Response:
         """All objects that are selected go."""
-        selection, options = request.parse_selection(ask.info, ask.query, ask.name_filter), parse_delete_options(ask)
-        kind, dry = ask.info.resource, request.dry_run(ask.query) or bool(options.dry_run)
+        selection, options = (
+            parse_selection(request.info, request.query, request.name_filter),
+            parse_delete_options(request),
+        )
+        resource, dry = request.info.resource, dry_run(request.query) or bool(options.dry_run)
         found = (
-            convert_record(kind, record)
-            for record in self._store.list_uncommitted(kind.stored_kind, ask.info.namespace)
+            convert_record(resource, record)
+            for record in self._store.list_uncommitted(resource.stored_kind, request.info.namespace)
         )
         records = [record for record in found if selection.matches(record)]
         items = []
         for record in records:
-            newest = self._latest(kind, record.key)
+            newest = self._latest(resource, record.key)
             if newest is not None:
-                item, _ = await self._delete(kind, newest, options, dry=dry)
-                items.append(Record(record.key, newest.revision, msgspec.json.encode(item), kind.type, item))
+                item, _ = await self._delete(resource, newest, options, dry=dry)
+                items.append(Record(record.key, newest.revision, msgspec.json.encode(item), resource.type, item))
         metadata = {"resourceVersion": str(self._store.revision)}
-        return Response(200, self._listed(ask, items, metadata, negotiation.negotiate(ask.accept)))
+        return Response(200, self._listed(request, items, metadata, negotiation.negotiate(request.accept)))
 
-    async def _delete(self, kind: AnyResource, old: Record, options: DeleteOptions, *, dry: bool) -> tuple[Any, bool]:
+    async def _delete(
+        self, resource: AnyResource, old: Record, options: DeleteOptions, *, dry: bool
+    ) -> tuple[Any, bool]:
         """The object as it is left, and whether it is gone."""
         item = old.object
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
         node = self._latest_object(Key("Node", "", node_name)) if node_name else None
-        kept = strategy.prepare_delete(kind.stored_resource, kind.to_stored(item), options, self._clock(), node)
-        left = item if kept is None else kind.from_stored(kept)
+        kept = strategy.prepare_delete(resource.stored_resource, resource.to_stored(item), options, self._clock(), node)
+        left = item if kept is None else resource.from_stored(kept)
         if dry:
             return left, kept is None
         if kept is None:
-            (last,) = await self._store.write(Delete(kind.to_stored(item), expect=old.revision))
-            return kind.from_stored(last), True
-        return await self._put(kind, left, old), False
+            (last,) = await self._store.write(Delete(resource.to_stored(item), expect=old.revision))
+            return resource.from_stored(last), True
+        return await self._put(resource, left, old), False
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def _old(self, ask: Request) -> Record:
-        record = self._latest(ask.info.resource, ask.key)
+    def _old(self, request: Request) -> Record:
+        record = self._latest(request.info.resource, request.key)
         if record is None:
-            raise errors.not_found(ask.info.resource, ask.info.name)
+            raise errors.not_found(request.info.resource, request.info.name)
         return record
 
-    def _latest(self, kind: AnyResource, key: Key) -> Record | None:
+    def _latest(self, resource: AnyResource, key: Key) -> Record | None:
         """The newest revision in the form of that kind."""
         record = self._store.get_uncommitted(key)
-        return None if record is None else convert_record(kind, record)
+        return None if record is None else convert_record(resource, record)
 
     def _latest_object(self, key: Key) -> Any:
         record = self._store.get_uncommitted(key)
         return None if record is None else record.object
 
-    def _answer(self, code: int, ask: Request, item: Object, warnings: tuple[str, ...] = ()) -> Response:
-        view, include = negotiation.negotiate(ask.accept), ask.query.get("includeObject", "Metadata")
-        return Response(code, tables.encode_object(ask.info.resource, item, view, self._clock(), include), warnings)
+    def _answer(self, code: int, request: Request, item: Object, warnings: tuple[str, ...] = ()) -> Response:
+        view, include = negotiation.negotiate(request.accept), request.query.get("includeObject", "Metadata")
+        return Response(code, tables.encode_object(request.info.resource, item, view, self._clock(), include), warnings)
 
 
 def _place(record: Record) -> tuple[str, str]:
@@ -349,28 +366,28 @@ def _place(record: Record) -> tuple[str, str]:
     return record.key.namespace, record.key.name
 
 
-def _patched(ask: Request, before: Any, shape: MergeSchema) -> Any:
+def _patched(request: Request, before: Any, shape: MergeSchema) -> Any:
     try:
-        if ask.content_type == negotiation.MERGE_PATCH:
-            return patch.merge_patch(before, ask.body)
-        if ask.content_type == negotiation.STRATEGIC_PATCH:
-            return patch.strategic_merge_patch(before, ask.body, shape)
-        return patch.json_patch(before, ask.body)
+        if request.content_type == negotiation.MERGE_PATCH:
+            return patch.merge_patch(before, request.body)
+        if request.content_type == negotiation.STRATEGIC_PATCH:
+            return patch.strategic_merge_patch(before, request.body, shape)
+        return patch.json_patch(before, request.body)
     except patch.InvalidPatch as error:
         raise errors.invalid_patch(str(error)) from error
 
 
-def convert_record(kind: AnyResource, record: Record) -> Record:
+def convert_record(resource: AnyResource, record: Record) -> Record:
     """A revision as objects of this kind look; that of a kind which is stored is as it is."""
-    if kind.stored_as is None:
+    if resource.stored_as is None:
         return record
-    item = kind.from_stored(record.object)
-    return Record(record.key, record.revision, msgspec.json.encode(item), kind.type, item)
+    item = resource.from_stored(record.object)
+    return Record(record.key, record.revision, msgspec.json.encode(item), resource.type, item)
 
 
-def convert_event(kind: AnyResource, event: WatchEvent) -> WatchEvent:
+def convert_event(resource: AnyResource, event: WatchEvent) -> WatchEvent:
     """The same for what happens to it."""
-    if kind.stored_as is None:
+    if resource.stored_as is None:
         return event
-    previous = None if event.previous is None else convert_record(kind, event.previous)
-    return WatchEvent(event.type, convert_record(kind, event.record), previous)
+    previous = None if event.previous is None else convert_record(resource, event.previous)
+    return WatchEvent(event.type, convert_record(resource, event.record), previous)

@@ -54,7 +54,7 @@ def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
     )
 
 
-def decode_scale(kind: AnyResource, name: str, document: Any) -> Scale:
+def decode_scale(resource: AnyResource, name: str, document: Any) -> Scale:
     """The Scale in a body. Raises `errors.StatusError`."""
     try:
         scale = msgspec.convert(without_nulls(document), Scale)
@@ -72,7 +72,7 @@ def decode_scale(kind: AnyResource, name: str, document: Any) -> Scale:
         raise errors.bad_request(f"spec.replicas is {scale.spec.replicas}; up to {(1 << 31) - 1} are accepted")
     if scale.spec.replicas < 0:
         problem = FieldError("spec.replicas", quoted(scale.spec.replicas), "must be greater than or equal to 0")
-        raise errors.invalid(kind, name, [problem])
+        raise errors.invalid(resource, name, [problem])
     return scale
 
 

@@ -38,63 +38,63 @@ PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": OR
 # --- create and update ------------------------------------------------------------------------------------------------
 
 
-def prepare_create(kind: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
+def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
     """The object as it begins."""
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
         why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
         raise errors.invalid(
-            kind, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", why, FORBIDDEN)]
+            resource, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", why, FORBIDDEN)]
         )
     begun = with_metadata(
         item,
         uid=uid,
         resource_version="",
         creation_timestamp=format_time(now),
-        generation=1 if kind.spec is not None else 0,
+        generation=1 if resource.spec is not None else 0,
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
-    return kind.prepare_for_create(begun)
+    return resource.prepare_for_create(begun)
 
 
-def prepare_update(kind: AnyResource, new: Any, old: Any) -> Any:
+def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
     """The object after an update of all but its status."""
-    _check_identity(kind, new, old)
-    new = kind.prepare_for_update(_with_old_metadata(new, old), old)
-    problems = list(immutable(old, new, kind.rules))
+    _check_identity(resource, new, old)
+    new = resource.prepare_for_update(_with_old_metadata(new, old), old)
+    problems = list(immutable(old, new, resource.rules))
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
         why = "no new finalizers can be added if the object is being deleted"
         problems.append(FieldError("metadata.finalizers", quoted(added), why, FORBIDDEN))
     if problems:
-        raise errors.invalid(kind, old.metadata.name, problems)
-    return _with_next_generation(kind, new, old)
+        raise errors.invalid(resource, old.metadata.name, problems)
+    return _with_next_generation(resource, new, old)
 
 
-def _with_next_generation(kind: AnyResource, new: Any, old: Any) -> Any:
+def _with_next_generation(resource: AnyResource, new: Any, old: Any) -> Any:
     """With the next generation, if what counts has changed."""
-    if kind.spec is None or kind.spec(new) == kind.spec(old):
+    if resource.spec is None or resource.spec(new) == resource.spec(old):
         return new
     return with_metadata(new, generation=old.metadata.generation + 1)
 
 
-def prepare_subresource_update(kind: AnyResource, name: str, new: Any, old: Any) -> Any:
+def prepare_subresource_update(resource: AnyResource, name: str, new: Any, old: Any) -> Any:
     """The object after an update of the part that the subresource of that name is, and of nothing else."""
-    subresource = kind.subresource(name)
+    subresource = resource.subresource(name)
     if subresource is None or subresource.replace is None:
         raise errors.path_not_found()
-    _check_identity(kind, new, old)
+    _check_identity(resource, new, old)
     item, problems = subresource.replace(new, old)
     if problems:
-        raise errors.invalid(kind, old.metadata.name, list(problems))
-    return _with_next_generation(kind, item, old)
+        raise errors.invalid(resource, old.metadata.name, list(problems))
+    return _with_next_generation(resource, item, old)
 
 
-def _check_identity(kind: AnyResource, new: Any, old: Any) -> None:
+def _check_identity(resource: AnyResource, new: Any, old: Any) -> None:
     if new.metadata.resource_version not in ("", "0", old.metadata.resource_version):
-        raise errors.conflict(kind, old.metadata.name)
+        raise errors.conflict(resource, old.metadata.name)
     if new.metadata.uid not in ("", old.metadata.uid):
-        raise errors.uid_conflict(kind, old.metadata.name, new.metadata.uid, old.metadata.uid)
+        raise errors.uid_conflict(resource, old.metadata.name, new.metadata.uid, old.metadata.uid)
 
 
 def _with_old_metadata(new: Any, old: Any) -> Any:
@@ -113,12 +113,14 @@ def _with_old_metadata(new: Any, old: Any) -> Any:
     )
 
 
-def is_deletable(kind: AnyResource, item: Any) -> bool:
+def is_deletable(resource: AnyResource, item: Any) -> bool:
     """Whether an object that is being deleted has nothing left to wait for."""
-    return bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not kind.blocks_deletion(item)
+    return (
+        bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not resource.blocks_deletion(item)
+    )
 
 
-def check_preconditions(kind: AnyResource, item: Object, options: DeleteOptions) -> None:
+def check_preconditions(resource: AnyResource, item: Object, options: DeleteOptions) -> None:
     """Raise the conflict if the object is not the one that was meant."""
     wanted, found = options.preconditions or Preconditions(), item.metadata
     if wanted.uid is not None and wanted.uid != found.uid:
@@ -126,25 +128,25 @@ def check_preconditions(kind: AnyResource, item: Object, options: DeleteOptions)
             f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise errors.precondition_failed(kind, found.name, why)
+        raise errors.precondition_failed(resource, found.name, why)
     if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
         why = (
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
             f"in record ({found.resource_version}). The object might have been modified"
         )
-        raise errors.precondition_failed(kind, found.name, why)
+        raise errors.precondition_failed(resource, found.name, why)
 
 
 def prepare_delete(
-    kind: AnyResource, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
+    resource: AnyResource, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
 ) -> Any | None:
     """What a delete leaves of an object: the object marked for its end, or None if it goes at once.
 
     `node` is the node that a pod is bound to, if there is such a node.
     """
-    if kind.name == "Namespace":
-        return _prepare_namespace_delete(kind, item, now)
-    item = _with_policy_finalizer(item, _propagation_policy(kind, options))
+    if resource.name == "Namespace":
+        return _prepare_namespace_delete(resource, item, now)
+    item = _with_policy_finalizer(item, _propagation_policy(resource, options))
     grace = _grace_seconds(item, options, node) if isinstance(item, Pod) else 0
     if grace == 0 and not item.metadata.finalizers:
         return None
@@ -157,9 +159,9 @@ def prepare_delete(
     return _with_deletion_timestamp(item, since - datetime.timedelta(seconds=before - grace), grace)
 
 
-def _propagation_policy(kind: AnyResource, options: DeleteOptions) -> str:
+def _propagation_policy(resource: AnyResource, options: DeleteOptions) -> str:
     if options.propagation_policy or options.orphan_dependents is None:
-        return options.propagation_policy or ("Orphan" if kind.orphans_dependents else BACKGROUND)
+        return options.propagation_policy or ("Orphan" if resource.orphans_dependents else BACKGROUND)
     return "Orphan" if options.orphan_dependents else BACKGROUND
 
 
@@ -177,9 +179,9 @@ def _with_deletion_timestamp(item: Any, end: datetime.datetime, grace: int) -> A
     return with_metadata(item, deletion_timestamp=format_time(end), deletion_grace_period_seconds=grace)
 
 
-def _prepare_namespace_delete(kind: AnyResource, item: Any, now: datetime.datetime) -> Any:
+def _prepare_namespace_delete(resource: AnyResource, item: Any, now: datetime.datetime) -> Any:
     if item.metadata.name in SYSTEM_NAMESPACES:
-        raise errors.forbidden(kind, item.metadata.name, "this namespace may not be deleted")
+        raise errors.forbidden(resource, item.metadata.name, "this namespace may not be deleted")
     if item.metadata.deletion_timestamp:
         return item
     ending = msgspec.structs.replace(item, status=NamespaceStatus(phase="Terminating"))

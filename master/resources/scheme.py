@@ -20,4 +20,6 @@ BY_KIND = {kind.name: kind for kind in STORED}
 
 def find_resource(group: str, plural: str) -> AnyResource | None:
     """The kind of a resource, whatever its version."""
-    return next((kind for kind in BY_PATH.values() if (kind.group, kind.plural) == (group, plural)), None)
+    return next(
+        (resource for resource in BY_PATH.values() if (resource.group, resource.plural) == (group, plural)), None
+    )

@@ -11,7 +11,7 @@ from master.resources.resource import AnyResource
 from master.serialization.negotiation import View
 
 
-def columns(kind: AnyResource) -> list[dict[str, object]]:
+def columns(resource: AnyResource) -> list[dict[str, object]]:
     """The column definitions of a kind."""
     return [
         {
@@ -21,7 +21,7 @@ def columns(kind: AnyResource) -> list[dict[str, object]]:
             "description": column.description,
             "priority": int(column.wide),
         }
-        for column in kind.columns
+        for column in resource.columns
     ]
 
 
@@ -30,9 +30,9 @@ def metadata_only(item: Any, version: str) -> dict[str, object]:
     return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": msgspec.to_builtins(item.metadata)}
 
 
-def table_row(kind: AnyResource, item: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
+def table_row(resource: AnyResource, item: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
     """One row; `include` (None, Metadata or Object) says what of the object goes with it."""
-    cells: dict[str, object] = {"cells": kind.cells(item, now)}
+    cells: dict[str, object] = {"cells": resource.cells(item, now)}
     if include == "None":
         return cells
     return cells | {
@@ -48,11 +48,13 @@ def encode_table(
     return msgspec.json.encode({**head, "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
 
 
-def encode_object(kind: AnyResource, item: Any, view: View, now: datetime.datetime, include: str = "Metadata") -> bytes:
+def encode_object(
+    resource: AnyResource, item: Any, view: View, now: datetime.datetime, include: str = "Metadata"
+) -> bytes:
     """One object in the form that was asked for."""
     if view.is_table:
         metadata = {"resourceVersion": item.metadata.resource_version}
-        return encode_table(view, [table_row(kind, item, view, now, include)], metadata, columns(kind))
+        return encode_table(view, [table_row(resource, item, view, now, include)], metadata, columns(resource))
     if view.is_metadata:
         return msgspec.json.encode(metadata_only(item, view.api_version))
     return msgspec.json.encode(item)

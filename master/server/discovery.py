@@ -43,10 +43,10 @@ Row = dict[str, Any]
 def _groups() -> dict[str, dict[str, list[AnyResource]]]:
     """Group → version → kinds: the core first; in a group first the preferred version, that of its first kind."""
     found: dict[str, dict[str, list[AnyResource]]] = {}
-    for kind in sorted(ALL, key=lambda kind: kind.group):
-        found.setdefault(kind.group, {}).setdefault(kind.version, []).append(kind)
+    for resource in sorted(ALL, key=lambda resource: resource.group):
+        found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
     return {
-        group: {version: sorted(kinds, key=lambda kind: kind.plural) for version, kinds in versions.items()}
+        group: {version: sorted(kinds, key=lambda resource: resource.plural) for version, kinds in versions.items()}
         for group, versions in found.items()
     }
 
@@ -57,11 +57,11 @@ def _names() -> tuple[str, ...]:
     return (*known, *(name for name in VIRTUAL_RESOURCES if name not in known))
 
 
-def _subresources(kind: AnyResource) -> list[tuple[str, Row, list[str]]]:
-    own = (kind.group, kind.version, kind.name)
+def _subresources(resource: AnyResource) -> list[tuple[str, Row, list[str]]]:
+    own = (resource.group, resource.version, resource.name)
     found = (
         (one, dict(zip(("group", "version", "kind"), one.body_kind or own, strict=True)))
-        for one in kind.all_subresources
+        for one in resource.all_subresources
     )
     return [(one.name, body, list(one.verbs)) for one, body in found]
 
@@ -96,35 +96,39 @@ def resources(group_name: str, version: str) -> Row | None:
     """GET /api/v1 and /apis/GROUP/VERSION."""
     kinds = _groups().get(group_name, {}).get(version, [])
     asked = [_virtual_row(one) for one in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
-    rows = [*asked, *(row for kind in kinds for row in _resource_rows(kind))]
+    rows = [*asked, *(row for resource in kinds for row in _resource_rows(resource))]
     if not rows:
         return None
     full = f"{group_name}/{version}" if group_name else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": rows}
 
 
-def _resource_rows(kind: AnyResource) -> list[Row]:
+def _resource_rows(resource: AnyResource) -> list[Row]:
     row: Row = {
-        "name": kind.plural,
-        "singularName": kind.singular,
-        "namespaced": kind.namespaced,
-        "kind": kind.name,
-        "verbs": list(kind.verbs),
+        "name": resource.plural,
+        "singularName": resource.singular,
+        "namespaced": resource.namespaced,
+        "kind": resource.name,
+        "verbs": list(resource.verbs),
     }
-    if kind.short_names:
-        row["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        row["categories"] = list(kind.categories)
+    if resource.short_names:
+        row["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        row["categories"] = list(resource.categories)
     rows = [row]
-    for name, answer, verbs in _subresources(kind):
+    for name, answer, verbs in _subresources(resource):
         rows.append(
             {
-                "name": f"{kind.plural}/{name}",
+                "name": f"{resource.plural}/{name}",
                 "singularName": "",
-                "namespaced": kind.namespaced,
+                "namespaced": resource.namespaced,
                 "kind": answer["kind"],
                 "verbs": verbs,
-                **({} if answer["group"] == kind.group else {"group": answer["group"], "version": answer["version"]}),
+                **(
+                    {}
+                    if answer["group"] == resource.group
+                    else {"group": answer["group"], "version": answer["version"]}
+                ),
             }
         )
     return rows
@@ -162,7 +166,7 @@ def aggregated(core: bool, form: str) -> Row:
     for name in _names():
         if core == (name == ""):
             kinds = known.get(name, {})
-            rows = {version: [_aggregated_row(kind) for kind in found] for version, found in kinds.items()}
+            rows = {version: [_aggregated_row(resource) for resource in found] for version, found in kinds.items()}
             if name in VIRTUAL_RESOURCES:
                 rows["v1"] = [*(_aggregated_virtual(name, one) for one in VIRTUAL_RESOURCES[name]), *rows.get("v1", [])]
             items.append(_aggregated_group(name, rows))
@@ -176,20 +180,20 @@ def _aggregated_group(name: str, versions: Mapping[str, list[Row]]) -> Row:
     return {"metadata": metadata, "versions": rows}
 
 
-def _aggregated_row(kind: AnyResource) -> Row:
+def _aggregated_row(resource: AnyResource) -> Row:
     row: Row = {
-        "resource": kind.plural,
-        "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.name},
-        "scope": "Namespaced" if kind.namespaced else "Cluster",
-        "singularResource": kind.singular,
-        "verbs": list(kind.verbs),
+        "resource": resource.plural,
+        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.name},
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular,
+        "verbs": list(resource.verbs),
     }
-    if kind.short_names:
-        row["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        row["categories"] = list(kind.categories)
+    if resource.short_names:
+        row["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        row["categories"] = list(resource.categories)
     subresources = [
-        {"subresource": name, "responseKind": answer, "verbs": verbs} for name, answer, verbs in _subresources(kind)
+        {"subresource": name, "responseKind": answer, "verbs": verbs} for name, answer, verbs in _subresources(resource)
     ]
     return row | ({"subresources": subresources} if subresources else {})
 

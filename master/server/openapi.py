@@ -16,8 +16,7 @@ import msgspec
 from msgspec import inspect
 
 from api.meta.types import KEYS, SET, Status
-from master.registry import request
-from master.registry.request import DeleteOptions
+from master.registry.request import METHOD_VERBS, DeleteOptions
 from master.registry.scale import Scale
 from master.resources.resource import AnyResource
 from master.resources.scheme import ALL
@@ -60,15 +59,15 @@ _CHOSEN: Row = {
 }
 
 
-def name_of(kind: AnyResource) -> str:
+def name_of(resource: AnyResource) -> str:
     """The name of a kind's schema: the group's domain backwards, the version, the kind."""
-    domain = ".".join(reversed(kind.group.split("."))) if kind.group else "io.k8s.api.core"
-    return f"{domain}.{kind.version}.{kind.name}"
+    domain = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
+    return f"{domain}.{resource.version}.{resource.name}"
 
 
-def identity(kind: AnyResource) -> Row:
+def identity(resource: AnyResource) -> Row:
     """By which a client knows that a schema or an operation is about this kind."""
-    return {"group": kind.group, "version": kind.version, "kind": kind.name}
+    return {"group": resource.group, "version": resource.version, "kind": resource.name}
 
 
 def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struct]]) -> Row:
@@ -77,26 +76,28 @@ def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struc
     for other in others:
         for info in (inspect.type_info(other), *parts(inspect.type_info(other))):
             schemas[info.cls.__name__] = _struct(info)  # type: ignore[attr-defined]
-    for kind in kinds:
-        name = name_of(kind)
-        schemas[name] = _struct(inspect.type_info(kind.type)) | {"x-kubernetes-group-version-kind": [identity(kind)]}
-        schemas[f"{name}List"] = _list_of(kind)
-        for info in parts(inspect.type_info(kind.type)):
+    for resource in kinds:
+        name = name_of(resource)
+        schemas[name] = _struct(inspect.type_info(resource.type)) | {
+            "x-kubernetes-group-version-kind": [identity(resource)]
+        }
+        schemas[f"{name}List"] = _list_of(resource)
+        for info in parts(inspect.type_info(resource.type)):
             schemas.setdefault(info.cls.__name__, _struct(info))
     return dict(sorted(schemas.items()))
 
 
-def _list_of(kind: AnyResource) -> Row:
-    identities = [identity(kind) | {"kind": f"{kind.name}List"}]
+def _list_of(resource: AnyResource) -> Row:
+    identities = [identity(resource) | {"kind": f"{resource.name}List"}]
     return {
         "type": "object",
-        "description": f"Some objects of the kind {kind.name}.",
+        "description": f"Some objects of the kind {resource.name}.",
         "required": ["items"],
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "items": {"type": "array", "items": {"$ref": REFERENCE + name_of(kind)}},
+            "items": {"type": "array", "items": {"$ref": REFERENCE + name_of(resource)}},
         },
         "x-kubernetes-group-version-kind": identities,
     }
@@ -214,14 +215,14 @@ def _text(number: int, text: str) -> bytes:
 def index() -> Row:
     """GET /openapi/v3: the hash in an address changes with what is found there, so that clients can keep it."""
     paths = {}
-    for path in sorted({_root(kind) for kind in ALL}):
+    for path in sorted({_root(resource) for resource in ALL}):
         digest = hashlib.sha256(content(path) or b"").hexdigest()[:32].upper()
         paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
     return {"paths": paths}
 
 
-def _root(kind: AnyResource) -> str:
-    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+def _root(resource: AnyResource) -> str:
+    return f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
 
 
 @cache
@@ -233,13 +234,15 @@ def content(path: str) -> bytes | None:
 
 def document(path: str) -> Row | None:
     """The same before it is JSON."""
-    kinds = [kind for kind in ALL if _root(kind) == path]
+    kinds = [resource for resource in ALL if _root(resource) == path]
     if not kinds:
         return None
     return {
         "openapi": "3.0.0",
         "info": INFO,
-        "paths": {f"/{path}/{place}": _named(place, row) for kind in kinds for place, row in _allowed_places(kind)},
+        "paths": {
+            f"/{path}/{place}": _named(place, row) for resource in kinds for place, row in _allowed_places(resource)
+        },
         "components": {"schemas": components(kinds, (DeleteOptions, Status, Scale))},
     }
 
@@ -269,51 +272,51 @@ Parameters = tuple[tuple[str, str], ...]
 _VERBS = {"post": "create", "put": "update"}
 
 
-def _allowed_places(kind: AnyResource) -> Iterator[tuple[str, Row]]:
+def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
     """The same without what is not for clients."""
-    for place, row in _places(kind):
+    for place, row in _places(resource):
         actions = {key: found.get("x-kubernetes-action", "") for key, found in row.items() if key != "parameters"}
-        refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in kind.verbs}
+        refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in resource.verbs}
         yield place, {key: found for key, found in row.items() if key not in refused}
 
 
-def _places(kind: AnyResource) -> Iterator[tuple[str, Row]]:
+def _places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
     """(path below the group's, its operations)"""
-    within = f"namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else kind.plural
-    in_path = ("namespace",) if kind.namespaced else ()
-    whole = name_of(kind)
-    read, written = _operation(kind, "list", _READING + _WATCHING, f"{whole}List"), _writes(kind)
+    within = f"namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else resource.plural
+    in_path = ("namespace",) if resource.namespaced else ()
+    whole = name_of(resource)
+    read, written = _operation(resource, "list", _READING + _WATCHING, f"{whole}List"), _writes(resource)
     yield (
         within,
         {
             "parameters": _in_path(*in_path),
             "get": read,
             "post": written["post"],
-            "delete": _operation(kind, "deletecollection", _READING[:2] + _DELETING, "Status", DeleteOptions.__name__),
+            "delete": _operation(
+                resource, "deletecollection", _READING[:2] + _DELETING, "Status", DeleteOptions.__name__
+            ),
         },
     )
-    if kind.namespaced:
-        yield kind.plural, {"get": read}
+    if resource.namespaced:
+        yield resource.plural, {"get": read}
     named = _in_path(*in_path, "name")
-    one = {"get": _operation(kind, "get", (), whole), "put": written["put"], "patch": written["patch"]}
-    erased = _operation(kind, "delete", _DELETING, "Status", DeleteOptions.__name__)
+    one = {"get": _operation(resource, "get", (), whole), "put": written["put"], "patch": written["patch"]}
+    erased = _operation(resource, "delete", _DELETING, "Status", DeleteOptions.__name__)
     yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
-    if kind.scale is not None:
-        yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(kind)}
-    for subresource in kind.all_subresources:
+    if resource.scale is not None:
+        yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(resource)}
+    for subresource in resource.all_subresources:
         if subresource.replace is not None:
-            methods = {
-                method: row for method, row in one.items() if request.METHOD_VERBS[method.upper()] in subresource.verbs
-            }
+            methods = {method: row for method, row in one.items() if METHOD_VERBS[method.upper()] in subresource.verbs}
             yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **methods}
 
 
-def _scale(kind: AnyResource) -> Row:
+def _scale(resource: AnyResource) -> Row:
     whole = Scale.__name__
     return {
-        "get": _operation(kind, "get", (), whole),
-        "put": _operation(kind, "put", _WRITING, whole, whole),
-        "patch": _patch(kind, whole),
+        "get": _operation(resource, "get", (), whole),
+        "put": _operation(resource, "put", _WRITING, whole, whole),
+        "patch": _patch(resource, whole),
     }
 
 
@@ -326,22 +329,22 @@ def _named(place: str, row: Row) -> Row:
     }
 
 
-def _writes(kind: AnyResource) -> Row:
-    whole = name_of(kind)
+def _writes(resource: AnyResource) -> Row:
+    whole = name_of(resource)
     return {
-        "post": _operation(kind, "post", _WRITING, whole, whole),
-        "put": _operation(kind, "put", _WRITING, whole, whole),
-        "patch": _patch(kind, whole),
+        "post": _operation(resource, "post", _WRITING, whole, whole),
+        "put": _operation(resource, "put", _WRITING, whole, whole),
+        "patch": _patch(resource, whole),
     }
 
 
-def _patch(kind: AnyResource, answer: str) -> Row:
+def _patch(resource: AnyResource, answer: str) -> Row:
     types = (negotiation.JSON_PATCH, negotiation.MERGE_PATCH, negotiation.STRATEGIC_PATCH, negotiation.APPLY_PATCH)
     body = {"required": True, "content": {one: {"schema": {}} for one in types}}
-    return _operation(kind, "patch", (*_WRITING, ("force", "boolean")), answer) | {"requestBody": body}
+    return _operation(resource, "patch", (*_WRITING, ("force", "boolean")), answer) | {"requestBody": body}
 
 
-def _operation(kind: AnyResource, action: str, parameters: Parameters, answer: str, body: str = "") -> Row:
+def _operation(resource: AnyResource, action: str, parameters: Parameters, answer: str, body: str = "") -> Row:
     content = {"application/json": {"schema": {"$ref": REFERENCE + answer}}}
     refused = {"application/json": {"schema": {"$ref": REFERENCE + Status.__name__}}}
     good = {code: {"description": "done", "content": content} for code in _CODES.get(action, ("200",))}
@@ -349,7 +352,7 @@ def _operation(kind: AnyResource, action: str, parameters: Parameters, answer: s
         "parameters": [_parameter(name, kind_of) for name, kind_of in parameters],
         "responses": {**good, "default": {"description": "refused", "content": refused}},
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": identity(kind),
+        "x-kubernetes-group-version-kind": identity(resource),
     }
     if body:
         content = {"application/json": {"schema": {"$ref": REFERENCE + body}}}

@@ -25,8 +25,8 @@ def resolve_path(path: str) -> RequestInfo | None:
         return RequestInfo(PODS, rest[1], subresource="binding")
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and (group, version, rest[2]) in BY_PATH:
-        kind = BY_PATH[(group, version, rest[2])]
-        if kind.namespaced:
+        resource = BY_PATH[(group, version, rest[2])]
+        if resource.namespaced:
             namespace, rest = rest[1], rest[2:]
     found = BY_PATH.get((group, version, rest[0]))
     if found is None or len(rest) > 3 or "" in parts[1:]:

@@ -24,12 +24,21 @@ from master.auth.authorization import Authorizer
 from master.auth.pki import Authority
 from master.auth.service_account_tokens import TokenSigner
 from master.config import DEFAULT_SERVICE_CONFIG, ServiceConfig
-from master.registry import projects, request
+from master.registry import projects
 from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
-from master.registry.request import Clock, Request, RequestInfo, Response
+from master.registry.request import (
+    METHOD_VERBS,
+    Clock,
+    Request,
+    RequestInfo,
+    Response,
+    dry_run,
+    field_manager,
+    request_verb,
+)
 from master.resources import namespaces, virtual
 from master.resources.resource import SCALE
 from master.resources.scheme import COMPUTED
@@ -140,12 +149,12 @@ class Server:
         certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
         caller = self._callers.user(certificate, http.headers.get("Authorization", ""))
         user = self._rights.disguised(caller, http.headers.items())
-        passage = request_info.resolve_proxy(http.rel_url.raw_path)
-        if passage is not None:
-            return await self._pass(http, user, passage)
-        where = request_info.resolve_path(http.path)
-        if where is not None:
-            return await self._objects_answer(http, user, where, _address(http) if user is caller else "")
+        target = request_info.resolve_proxy(http.rel_url.raw_path)
+        if target is not None:
+            return await self._pass(http, user, target)
+        info = request_info.resolve_path(http.path)
+        if info is not None:
+            return await self._objects_answer(http, user, info, _address(http) if user is caller else "")
         review = request_info.resolve_review(http.path)
         if review is not None:
             return await self._review(http, user, *review)
@@ -165,57 +174,59 @@ class Server:
             return nonresource.json_answer(tokens.configuration(f"https://{self._parts.address}:{self.port}"))
         return nonresource.handle(http, self._parts.unready)
 
-    async def _pass(self, http: web.Request, user: User, passage: ProxyTarget) -> web.StreamResponse:
-        self._rights.check(user, request.METHOD_VERBS.get(http.method, ""), Request(passage.info, {}, user=user))
-        return await self._through.serve(http, passage)
+    async def _pass(self, http: web.Request, user: User, target: ProxyTarget) -> web.StreamResponse:
+        self._rights.check(user, METHOD_VERBS.get(http.method, ""), Request(target.info, {}, user=user))
+        return await self._through.serve(http, target)
 
     async def _objects_answer(
-        self, http: web.Request, user: User, where: RequestInfo, address: str
+        self, http: web.Request, user: User, info: RequestInfo, address: str
     ) -> web.StreamResponse:
-        verb = request.request_verb(http.method, where, http.query)
+        verb = request_verb(http.method, info, http.query)
         content_type = _content_type(http)
-        manager = request.field_manager(http.query, http.headers)
-        visible = self._rights.visible(user, where.resource)
+        manager = field_manager(http.query, http.headers)
+        visible = self._rights.visible(user, info.resource)
         accept = http.headers.get("Accept", "")
-        ask = Request(where, http.query, accept, content_type, manager, user, visible, client_address=address)
+        request = Request(info, http.query, accept, content_type, manager, user, visible, client_address=address)
         if not user.node:
             # The body of somebody who may do nothing is not even read.
-            self._rights.check(user, verb, ask)
-        served = not where.subresource or where.resource.subresource(where.subresource) is not None
+            self._rights.check(user, verb, request)
+        served = not info.subresource or info.resource.subresource(info.subresource) is not None
         if served and http.method not in ("GET", "HEAD"):
-            ask = replace(ask, body=await self._document(http, content_type))
+            request = replace(request, body=await self._document(http, content_type))
         if user.node:
-            self._rights.check(user, verb, ask)
-        if verb == "watch" and (http.method == "HEAD" or where.resource in COMPUTED):
+            self._rights.check(user, verb, request)
+        if verb == "watch" and (http.method == "HEAD" or info.resource in COMPUTED):
             raise errors.method_not_allowed()
         if verb == "watch":
-            return await self.watches.serve(http, watch.parse_watch_options(ask))
+            return await self.watches.serve(http, watch.parse_watch_options(request))
         try:
-            answer = await self._operate(verb, ask)
+            response = await self._operate(verb, request)
         except errors.StatusError:
             if verb not in READ_VERBS:
                 # It may rest on writes that are on their way to the disk: who looks again must see them.
                 await self._store.write()
             raise
-        headers = CIMultiDict([("Cache-Control", "no-cache, private"), *_warnings(answer.warnings)])
-        return web.Response(status=answer.status, body=answer.body, content_type="application/json", headers=headers)
+        headers = CIMultiDict([("Cache-Control", "no-cache, private"), *_warnings(response.warnings)])
+        return web.Response(
+            status=response.status, body=response.body, content_type="application/json", headers=headers
+        )
 
-    async def _operate(self, verb: str, ask: Request) -> Response:
-        kind, name = ask.info.resource, ask.info.subresource
-        if kind in COMPUTED:
-            return await self._metrics.answer(verb, ask)
-        subresource = kind.subresource(name)
+    async def _operate(self, verb: str, request: Request) -> Response:
+        resource, name = request.info.resource, request.info.subresource
+        if resource in COMPUTED:
+            return await self._metrics.answer(verb, request)
+        subresource = resource.subresource(name)
         if name and (subresource is None or subresource.proxied):
             # What leads through has been let through before, if its path was written as it is written by everybody.
             raise errors.path_not_found()
         if subresource is not None and verb not in subresource.verbs:
             raise errors.method_not_allowed()
         if name == SCALE:
-            return await self._objects.scale(verb, ask)
+            return await self._objects.scale(verb, request)
         if subresource is not None and subresource.replace is None:
-            return await self._actions[kind.name, name](ask)
+            return await self._actions[resource.name, name](request)
         if verb in ("get", "list"):
-            return self._objects.get(ask) if verb == "get" else self._objects.list_all(ask)
+            return self._objects.get(request) if verb == "get" else self._objects.list_all(request)
         operations = {
             "create": self._objects.create,
             "update": self._objects.update,
@@ -223,14 +234,14 @@ class Server:
             "delete": self._objects.delete,
             "deletecollection": self._objects.delete_all,
         }
-        if verb not in operations or (verb in ("update", "patch") and not ask.info.name):
+        if verb not in operations or (verb in ("update", "patch") and not request.info.name):
             raise errors.method_not_allowed()
-        if verb == "deletecollection" and kind.namespaced and not ask.info.namespace:
+        if verb == "deletecollection" and resource.namespaced and not request.info.namespace:
             raise errors.method_not_allowed()
         # Of what nobody can make, who changes or deletes one is told that there is none.
-        if not (name or kind.unsupported or verb in ("create", *kind.verbs)):
+        if not (name or resource.unsupported or verb in ("create", *resource.verbs)):
             raise errors.method_not_allowed()
-        return await operations[verb](ask)
+        return await operations[verb](request)
 
     async def _document(self, http: web.Request, content_type: str) -> Any:
         """The body as a document; YAML takes long enough to let others go on meanwhile."""
@@ -268,8 +279,8 @@ class Server:
         if http.method != "POST":
             raise errors.method_not_allowed()
         document = await self._document(http, _content_type(http))
-        answer = await self._requests.create(user, document, dry=request.dry_run(http.query))
-        return web.Response(status=answer.status, body=answer.body, content_type="application/json")
+        response = await self._requests.create(user, document, dry=dry_run(http.query))
+        return web.Response(status=response.status, body=response.body, content_type="application/json")
 
 
 def _content_type(http: web.Request) -> str:

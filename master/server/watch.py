@@ -21,9 +21,8 @@ from aiohttp import HttpVersion11, web
 
 from api.meta.schema import FORBIDDEN, FieldError
 from master import errors
-from master.registry import request
 from master.registry.registry import convert_event
-from master.registry.request import Request, Selection
+from master.registry.request import Request, Selection, bool_param, int_param, parse_selection
 from master.resources.metadata import with_metadata
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
@@ -141,22 +140,22 @@ class WatchOptions:
     seconds: float
 
 
-def parse_watch_options(ask: Request) -> WatchOptions:
+def parse_watch_options(request: Request) -> WatchOptions:
     """Read the parameters of a watch. Raises StatusError."""
-    query = ask.query
-    revision, seconds = request.int_param(query, "resourceVersion"), request.int_param(query, "timeoutSeconds")
-    initial, match = request.bool_param(query, "sendInitialEvents"), query.get("resourceVersionMatch", "")
+    query = request.query
+    revision, seconds = int_param(query, "resourceVersion"), int_param(query, "timeoutSeconds")
+    initial, match = bool_param(query, "sendInitialEvents"), query.get("resourceVersionMatch", "")
     if "sendInitialEvents" in query and match != "NotOlderThan":
         raise _forbidden_match("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return WatchOptions(
-        selection=request.parse_selection(ask.info, query, ask.name_filter),
-        form=OutputOptions(negotiation.negotiate(ask.accept), query.get("includeObject", "Metadata")),
+        selection=parse_selection(request.info, query, request.name_filter),
+        form=OutputOptions(negotiation.negotiate(request.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         existing=initial or (not revision and "sendInitialEvents" not in query),
         initial_end=initial,
-        bookmarks=request.bool_param(query, "allowWatchBookmarks"),
+        bookmarks=bool_param(query, "allowWatchBookmarks"),
         seconds=float(seconds) if seconds else random.uniform(*DEFAULT_WATCH_SECONDS),
     )
 
@@ -177,8 +176,8 @@ def event_type(selection: Selection, event: WatchEvent) -> str:
 class WatchHandler:
     """All watches of the server."""
 
-    def __init__(self, store: Storage, clock: Clock) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._store = storage
         self._clock = clock
         self._worded: WatchEvent | None = None
         self._words: dict[tuple[str, str, OutputOptions], bytes] = {}
@@ -257,13 +256,13 @@ class WatchHandler:
 
     def bookmark(self, wanted: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
         """Says how far the client has come."""
-        kind, view = wanted.selection.resource, wanted.form.view
+        resource, view = wanted.selection.resource, wanted.form.view
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
         if view.is_table:
             return _framed("BOOKMARK", tables.encode_table(view, [], metadata, None))
-        head = {"kind": kind.name, "apiVersion": kind.type.API_VERSION}
+        head = {"kind": resource.name, "apiVersion": resource.type.API_VERSION}
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadata", "apiVersion": view.api_version}
         return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
@@ -279,7 +278,7 @@ class Watcher:
         self._stream = stream
         self._backlog: list[WatchEvent] | None = []
 
-    async def run(self, store: Storage) -> None:
+    async def run(self, storage: Storage) -> None:
         """Until its time is up, the client goes, or is cut off."""
         wanted = self._wanted
         try:
@@ -288,18 +287,18 @@ class Watcher:
         except Compacted as error:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
-        revision = store.revision
-        unfollow = store.watch(wanted.selection.resource.stored_kind, self._take)
+        revision = storage.revision
+        unfollow = storage.watch(wanted.selection.resource.stored_kind, self._take)
         try:
             async with asyncio.timeout(wanted.seconds):
                 await self._send_all(beginning)
                 if wanted.initial_end:
                     self._stream.write(self._watches.bookmark(wanted, revision, {INITIAL_EVENTS_END: "true"}))
                 await self._catch_up()
-                await self._keep_up(store)
+                await self._keep_up(storage)
         except TimeoutError:
             if wanted.bookmarks and self._backlog is None:
-                self._stream.write(self._watches.bookmark(wanted, store.revision))
+                self._stream.write(self._watches.bookmark(wanted, storage.revision))
         finally:
             unfollow()
             if self._stream.cut_off:
@@ -341,7 +340,7 @@ class Watcher:
             await self._send_all(waiting)
         self._backlog = None
 
-    async def _keep_up(self, store: Storage) -> None:
+    async def _keep_up(self, storage: Storage) -> None:
         """Until the end; meanwhile bookmarks."""
         while not self._stream.ended:
             try:
@@ -349,7 +348,7 @@ class Watcher:
                     await self._stream.flow()
             except TimeoutError:
                 if self._wanted.bookmarks:
-                    self._stream.write(self._watches.bookmark(self._wanted, store.revision))
+                    self._stream.write(self._watches.bookmark(self._wanted, storage.revision))
 
 
 def _framed(what: str, item: bytes) -> bytes:

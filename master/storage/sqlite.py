@@ -225,19 +225,19 @@ class SQLiteStorage:
         limits: HistoryLimits = HistoryLimits(),  # noqa: B008
     ) -> SQLiteStorage:
         """Read the whole file into memory. Raises NotReady (file unreadable, in use) and Refused (other format)."""
-        store = cls(kinds, limits)
+        storage = cls(kinds, limits)
         loop = asyncio.get_running_loop()
         try:
-            store._log = await loop.run_in_executor(store._thread, RevisionLog, path)
-            store._compacted, rows = await loop.run_in_executor(store._thread, _read_all, store._log)
+            storage._log = await loop.run_in_executor(storage._thread, RevisionLog, path)
+            storage._compacted, rows = await loop.run_in_executor(storage._thread, _read_all, storage._log)
         except BaseException:
-            store._thread.shutdown()
+            storage._thread.shutdown()
             raise
         for row in rows:
-            store._apply(store._event(row))
-        store._last_assigned = store.revision
-        store._writer = asyncio.create_task(store._commit_loop(), name="store")
-        return store
+            storage._apply(storage._event(row))
+        storage._last_assigned = storage.revision
+        storage._writer = asyncio.create_task(storage._commit_loop(), name="store")
+        return storage
 
     async def run(self) -> None:
         """Return when closed; raise what ended the writing, if it is a bug."""

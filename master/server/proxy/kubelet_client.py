@@ -197,9 +197,9 @@ def insecure_tls() -> ssl.SSLContext:
 class KubeletClient:
     """`open` gives an answer that is read as it comes, `get` a whole one; `close` in the end."""
 
-    def __init__(self, store: Storage, trust: KubeletTLS, own: Callable[[], tuple[str, int]]) -> None:
+    def __init__(self, storage: Storage, trust: KubeletTLS, own: Callable[[], tuple[str, int]]) -> None:
         """`own` is the address and port under which the master itself is known: no node is there."""
-        self._store = store
+        self._store = storage
         self._trust = trust
         self._own = own
         self._session: aiohttp.ClientSession | None = None

@@ -34,40 +34,40 @@ MAX_ERROR_BYTES = 50_000
 class PodStreams:
     """`await serve(...)` for one request; `end_all` cuts off all that are under way."""
 
-    def __init__(self, store: Storage, nodes: KubeletClient) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, nodes: KubeletClient) -> None:
+        self._store = storage
         self._nodes = nodes
         self._joints = Forwarder()
-        self._proxies = ProxyHandler(store, nodes, self._joints)
+        self._proxies = ProxyHandler(storage, nodes, self._joints)
 
     def end_all(self) -> None:
         """Cut off everything that goes through."""
         self._joints.end_all()
 
-    async def serve(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
+    async def serve(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
         """Answer a request, by whoever can."""
-        part = passage.info.subresource
+        part = target.info.subresource
         allowed = {request_info.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
         if http.method not in allowed:
             raise errors.method_not_allowed()
         if part == "log":
-            return await self._log(http, passage)
+            return await self._log(http, target)
         if "dryRun" in http.query:
             raise errors.bad_request("dryRun is not supported")
         if part == request_info.PROXY:
-            return await self._proxies.serve(http, passage)
-        return await self._converse(http, passage)
+            return await self._proxies.serve(http, target)
+        return await self._converse(http, target)
 
-    def _pod(self, passage: ProxyTarget) -> Pod:
-        where = passage.info
-        record = self._store.get_uncommitted(Key(Pod.KIND, where.namespace, where.name))
+    def _pod(self, target: ProxyTarget) -> Pod:
+        info = target.info
+        record = self._store.get_uncommitted(Key(Pod.KIND, info.namespace, info.name))
         if record is None:
-            raise errors.not_found(PODS, where.name)
+            raise errors.not_found(PODS, info.name)
         return record.object  # type: ignore[no-any-return]
 
-    async def _log(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
-        options = parse_log_options(http.query, passage.info.name)
-        pod = self._pod(passage)
+    async def _log(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
+        options = parse_log_options(http.query, target.info.name)
+        pod = self._pod(target)
         container = container_name(pod, options.container)
         if not pod.spec.node_name:
             return web.Response(status=204)
@@ -78,15 +78,15 @@ class PodStreams:
         except Unreachable as error:
             raise errors.status_error(500, "", f'Get "https://{where}{path}": {error}') from error
         if not 200 <= response.status <= 206:
-            raise log_error(response.status, await refusal(response), passage.info.name)
+            raise log_error(response.status, await refusal(response), target.info.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
             return await self._joints.messages(http, response)
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
         return await self._joints.copy(http, response, headers)
 
-    async def _converse(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
-        pod = self._pod(passage)
-        path = stream_path(passage.info.subresource, pod, http.query)
+    async def _converse(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
+        pod = self._pod(target)
+        path = stream_path(target.info.subresource, pod, http.query)
         node = node_of(pod)
         self._nodes.place(node)
         if not forwarding.wants_upgrade(http.headers.getall("Connection", [])):

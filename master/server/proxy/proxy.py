@@ -42,20 +42,20 @@ Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientRespo
 class ProxyHandler:
     """`await serve(...)` for one request."""
 
-    def __init__(self, store: Storage, nodes: KubeletClient, joints: Forwarder) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, nodes: KubeletClient, joints: Forwarder) -> None:
+        self._store = storage
         self._nodes = nodes
         self._joints = joints
 
-    async def serve(self, http: web.Request, passage: ProxyTarget) -> web.StreamResponse:
+    async def serve(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
         """Pass a request on, and its answer back."""
-        kind, name = passage.info.resource, passage.info.name
+        resource, name = target.info.resource, target.info.name
         wanted = parse_backend(name)
         if wanted is None:
-            raise errors.bad_request(f'invalid {kind.singular} request "{name}"')
+            raise errors.bad_request(f'invalid {resource.singular} request "{name}"')
         ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
-        async with ways[kind.name](passage.info.namespace, wanted) as (where, send):
-            return await self._forward(http, passage, where, send)
+        async with ways[resource.name](target.info.namespace, wanted) as (where, send):
+            return await self._forward(http, target, where, send)
 
     # --- who answers ---------------------------------------------------------------------------------------------
 
@@ -118,10 +118,10 @@ class ProxyHandler:
                 return record.object, HostPort(address.ip, number)
         return None
 
-    def _object(self, kind: AnyResource, namespace: str, name: str) -> Any:
-        record = self._store.get_uncommitted(Key(kind.stored_kind, namespace, name))
+    def _object(self, resource: AnyResource, namespace: str, name: str) -> Any:
+        record = self._store.get_uncommitted(Key(resource.stored_kind, namespace, name))
         if record is None:
-            raise errors.not_found(kind, name)
+            raise errors.not_found(resource, name)
         return record.object
 
     @asynccontextmanager
@@ -145,22 +145,20 @@ class ProxyHandler:
 
     # --- the request ---------------------------------------------------------------------------------------------
 
-    async def _forward(
-        self, http: web.Request, passage: ProxyTarget, where: HostPort, send: Send
-    ) -> web.StreamResponse:
+    async def _forward(self, http: web.Request, target: ProxyTarget, where: HostPort, send: Send) -> web.StreamResponse:
         url = http.rel_url
         upgrade = forwarding.wants_upgrade(http.headers.getall("Connection", []))
-        if not passage.path and not upgrade:
+        if not target.path and not upgrade:
             query = f"?{url.raw_query_string}" if url.raw_query_string else ""
             return web.Response(status=301, headers={"Location": f"{url.raw_path}/{query}"})
-        prefix = url.raw_path.removesuffix(passage.path)
+        prefix = url.raw_path.removesuffix(target.path)
         headers = CIMultiDict(forwarding.request_headers(list(http.headers.items()), upgrade=upgrade))
         headers.pop("Expect", None)
         known = headers.popall("X-Forwarded-For", [])
         headers["X-Forwarded-For"] = ", ".join([*known, http.remote or "unknown"])
         if not upgrade:
-            headers["X-Forwarded-Uri"] = prefix + passage.path
-        path = (passage.path or "/") + (f"?{url.raw_query_string}" if url.raw_query_string else "")
+            headers["X-Forwarded-Uri"] = prefix + target.path
+        path = (target.path or "/") + (f"?{url.raw_query_string}" if url.raw_query_string else "")
         try:
             response = await send(http.method, path, headers, http.content if http.body_exists else None)
         except Unreachable as error:
