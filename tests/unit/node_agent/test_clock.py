@@ -12,7 +12,7 @@ from tests.unit.node_agent.examples import NOW
 
 
 @pytest.mark.parametrize("step", [timedelta(hours=3), timedelta(hours=-3), timedelta(0)])
-def test_an_even_clock_is_not_set(step: timedelta) -> None:
+def test_steady_clock_ignores_clock_changes(step: timedelta) -> None:
     seconds, shown = [100.0], [NOW]
     even = SteadyClock(lambda: shown[0], lambda: seconds[0])
     assert even() == NOW
@@ -21,7 +21,7 @@ def test_an_even_clock_is_not_set(step: timedelta) -> None:
     assert even() == NOW + timedelta(seconds=7)
 
 
-async def test_the_nearest_time_rings_once() -> None:
+async def test_alarm_rings_once_at_the_nearest_time() -> None:
     rung: asyncio.Queue[None] = asyncio.Queue()
     alarm, now = WakeTimer(lambda: rung.put_nowait(None)), NOW
     alarm.at(now + timedelta(days=1), now)
@@ -36,7 +36,7 @@ async def test_the_nearest_time_rings_once() -> None:
         await rung.get()
 
 
-async def test_a_time_that_was_cleared_does_not_ring() -> None:
+async def test_cleared_alarm_does_not_ring() -> None:
     rung: asyncio.Queue[str] = asyncio.Queue()
     cleared, other = WakeTimer(lambda: rung.put_nowait("cleared")), WakeTimer(lambda: rung.put_nowait("other"))
     cleared.at(NOW, NOW)

@@ -21,7 +21,7 @@ from tests.unit.node_agent.examples import NOW, UID, pod
 WEB = pod()
 
 
-def test_an_event_names_the_pod_and_the_container() -> None:
+def test_event_names_pod_and_container() -> None:
     whole, part = pod_reference(WEB, ""), pod_reference(WEB, "main")
     assert (whole.kind, whole.namespace, whole.name, whole.uid, whole.field_path) == ("Pod", "red", "web", UID, "")
     assert part.field_path == "spec.containers{main}"
@@ -30,17 +30,17 @@ def test_an_event_names_the_pod_and_the_container() -> None:
 
 
 @pytest.mark.parametrize(("reason", "kind"), [("Started", "Normal"), ("BackOff", "Warning"), ("Failed", "Warning")])
-def test_the_reason_decides_what_is_a_warning(reason: str, kind: str) -> None:
+def test_event_type_follows_its_reason(reason: str, kind: str) -> None:
     told = new_event(pod_reference(WEB, "main"), reason, "words", "node-1", NOW)
     assert (told.type, told.count, told.source.host) == (kind, 1, "node-1")
 
 
-def test_the_wait_for_an_image_is_no_warning() -> None:
+def test_image_back_off_event_is_normal() -> None:
     told = new_event(pod_reference(WEB, "main"), "BackOff", 'Back-off pulling image "x"', "node-1", NOW)
     assert (told.type, told.reason) == ("Normal", "BackOff")
 
 
-def test_a_repeat_counts_and_keeps_the_first_time() -> None:
+def test_repeated_event_is_counted_and_keeps_its_first_time() -> None:
     told = new_event(pod_reference(WEB, ""), "BackOff", "words", "node-1", NOW)
     twice = repeated_event(told, "words", NOW + timedelta(minutes=1))
     assert (twice.count, twice.first_timestamp, twice.last_timestamp) == (
@@ -53,7 +53,7 @@ def test_a_repeat_counts_and_keeps_the_first_time() -> None:
     assert not is_recent(twice, NOW + timedelta(minutes=61))
 
 
-def test_what_is_told_in_ever_other_words_becomes_one_event() -> None:
+def test_similar_events_are_aggregated() -> None:
     similar, told = None, []
     for number in range(MOST_SIMILAR + 3):
         similar, message = aggregate(similar, f"try {number}", NOW)
@@ -69,7 +69,7 @@ def test_what_is_told_in_ever_other_words_becomes_one_event() -> None:
 REFILL = timedelta(minutes=5)
 
 
-def test_of_one_object_a_burst_is_told_and_then_one_now_and_then() -> None:
+def test_events_of_one_object_are_limited_by_burst_and_rate() -> None:
     allowance, told = None, 0
     for _ in range(100):
         allowance, allowed = RATE_LIMIT.take(allowance, NOW.timestamp())

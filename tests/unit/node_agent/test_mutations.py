@@ -152,7 +152,7 @@ def examine(reading: ParsedManifest) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_spoiled_documents(seed: int) -> None:
+def test_mutated_documents_are_accepted_or_rejected_by_path(seed: int) -> None:
     dice = random.Random(seed)
     rich = yaml.safe_load(RICH)
     refused = 0
@@ -165,7 +165,7 @@ def test_spoiled_documents(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_torn_texts_stop_no_other_document(seed: int) -> None:
+def test_truncated_text_affects_no_other_document(seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(500):
         text = torn(RICH, dice)
@@ -175,7 +175,7 @@ def test_torn_texts_stop_no_other_document(seed: int) -> None:
         merge_sources([])
 
 
-def test_the_rich_pod_is_good() -> None:
+def test_unmutated_pod_is_valid() -> None:
     reading = parse_manifest(RICH, ORIGIN, (), NOW)
     assert not reading.refusals
     assert len(reading.pods) == 1
@@ -196,13 +196,13 @@ def test_the_rich_pod_is_good() -> None:
     ],
     ids=["laughs", "knot", "map-knot", "deep", "deeper", "deep-json", "key", "python"],
 )
-def test_texts_that_are_made_to_hurt(text: str) -> None:
+def test_hostile_texts_are_rejected(text: str) -> None:
     reading = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
     assert [pod.metadata.name for pod in reading.pods] == ["good-node-1"]
     examine(reading)
 
 
-async def test_a_folder_of_spoiled_files_disturbs_no_good_one(tmp_path: Path) -> None:
+async def test_mutated_files_affect_no_valid_file(tmp_path: Path) -> None:
     dice = random.Random(7)
     (tmp_path / "good.yaml").write_text(GOOD)
     for number in range(200):
@@ -214,7 +214,7 @@ async def test_a_folder_of_spoiled_files_disturbs_no_good_one(tmp_path: Path) ->
     assert source.seen
 
 
-async def test_the_socket_answers_every_spoiled_body(tmp_path: Path) -> None:
+async def test_local_api_answers_every_mutated_body(tmp_path: Path) -> None:
     dice = random.Random(7)
     source = LocalApiSource(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None, lambda *_: None)
     running = asyncio.create_task(source.run())

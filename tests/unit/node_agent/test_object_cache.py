@@ -69,7 +69,7 @@ async def node() -> AsyncIterator[Node]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_an_object_is_known_when_the_master_has_spoken_and_its_pods_are_woken(node: Node) -> None:
+async def test_object_is_available_once_synced_and_its_pods_are_woken(node: Node) -> None:
     node.references.need("one", (SETTINGS,))
     assert isinstance(node.seen(), NotReady)
     await until(lambda: node.seen() is None)
@@ -86,7 +86,7 @@ async def test_an_object_is_known_when_the_master_has_spoken_and_its_pods_are_wo
     await until(lambda: node.seen() is None)
 
 
-async def test_what_no_pod_needs_is_not_followed(node: Node) -> None:
+async def test_object_without_a_referencing_pod_is_not_watched(node: Node) -> None:
     node.references.need("one", (SETTINGS,))
     node.references.need("two", (SETTINGS,))
     await until(lambda: node.server.watched == [PATH])
@@ -97,7 +97,7 @@ async def test_what_no_pod_needs_is_not_followed(node: Node) -> None:
     await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
 
 
-async def test_the_first_word_of_the_master_is_waited_for_but_not_for_ever(node: Node) -> None:
+async def test_first_sync_is_awaited_with_a_timeout(node: Node) -> None:
     node.server.put(config("first"))
     node.references.need("one", (SETTINGS,))
     await node.references.hear((SETTINGS,))
@@ -109,7 +109,7 @@ async def test_the_first_word_of_the_master_is_waited_for_but_not_for_ever(node:
         node.references.found((PASSWORD,))
 
 
-async def test_the_root_certificate_is_still_known_to_the_next_pod(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_root_ca_config_map_stays_cached_for_the_next_pod(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     root, path = Reference(ConfigMap, "red", ROOT_CA), f"/api/v1/namespaces/red/configmaps?metadata.name={ROOT_CA}"
     node.references.need("one", (root, SETTINGS))
     await node.references.hear((root, SETTINGS))
@@ -123,7 +123,7 @@ async def test_the_root_certificate_is_still_known_to_the_next_pod(node: Node, m
     await until(lambda: node.server.watched == [])
 
 
-async def test_what_never_changes_is_not_watched(node: Node) -> None:
+async def test_immutable_object_is_not_watched(node: Node) -> None:
     node.server.put(config("for ever", immutable=True))
     node.references.need("one", (SETTINGS,))
     await until(lambda: node.seen() == "for ever")
@@ -132,7 +132,7 @@ async def test_what_never_changes_is_not_watched(node: Node) -> None:
     assert node.seen() == "for ever"
 
 
-async def test_a_refusal_is_told(node: Node) -> None:
+async def test_rejected_watch_is_reported(node: Node) -> None:
     node.server.refusal = 403
     node.references.need("one", (SETTINGS,))
     await until(lambda: str(node.seen()) == 'configmap "settings": not for you')
@@ -155,7 +155,7 @@ spec:
         ("[{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]", 0),
     ],
 )
-async def test_a_static_pod_refers_to_no_object(volumes: str, count: int, tmp_path: Path) -> None:
+async def test_static_pod_references_no_objects(volumes: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
     manifests = FileSource(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
     await manifests.read()
@@ -183,12 +183,12 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
 
 
 @pytest.mark.parametrize("refusal", [0, 404], ids=["none", "no such kind"])
-async def test_where_there_are_none_pods_go_on(refusal: int) -> None:
+async def test_pods_start_without_services_when_the_api_has_none(refusal: int) -> None:
     services, woken = await follow(refusal, lambda one: one.mirror.synced)
     assert (list(services.known(POD)), woken) == ([], 1)
 
 
-async def test_who_may_not_know_waits_and_says_so_but_for_static_pods() -> None:
+async def test_forbidden_service_list_delays_api_pods_and_not_static_ones() -> None:
     services, woken = await follow(403, lambda one: bool(one.mirror.last_error))
     with pytest.raises(NotReady, match="services: not for you"):
         services.known(POD)

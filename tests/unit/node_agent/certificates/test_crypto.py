@@ -15,7 +15,7 @@ NOW = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 SUBJECT = Subject("system:node:n1", ("system:nodes",), ("n1",), ("10.0.0.1", "fd00::1"))
 
 
-async def test_a_request_is_for_the_key_that_is_held() -> None:
+async def test_csr_is_for_the_held_key() -> None:
     first = await crypto.make_request(b"", SUBJECT, "x")
     assert keys.parse_request(first.request).subject == SUBJECT
     again = await crypto.make_request(first.key, SUBJECT, "x")
@@ -25,12 +25,12 @@ async def test_a_request_is_for_the_key_that_is_held() -> None:
     assert other.fingerprint != first.fingerprint
 
 
-async def test_what_is_no_key_is_replaced_by_one() -> None:
+async def test_invalid_key_file_is_replaced_by_a_new_key() -> None:
     asking = await crypto.make_request(b"words", SUBJECT, "x")
     assert asking.fingerprint == keys.key_fingerprint(asking.key, "x")
 
 
-async def test_a_self_signed_certificate_says_what_was_put_into_it() -> None:
+async def test_self_signed_certificate_carries_its_inputs() -> None:
     made = await crypto.self_signed_pair(SUBJECT, NOW)
     assert keys.matches_certificate(made.key, made.certificate)
     assert made.says == keys.parse_certificate(made.certificate)
@@ -39,7 +39,7 @@ async def test_a_self_signed_certificate_says_what_was_put_into_it() -> None:
     assert await crypto.load_key_pair(made.key, made.certificate) == made
 
 
-async def test_a_certificate_goes_with_its_own_key_alone() -> None:
+async def test_key_pair_with_another_key_is_rejected() -> None:
     made = await crypto.self_signed_pair(SUBJECT, NOW)
     with pytest.raises(BadPem, match="another key"):
         await crypto.load_key_pair(keys.generate_key(), made.certificate)
@@ -49,7 +49,7 @@ async def test_a_certificate_goes_with_its_own_key_alone() -> None:
         await crypto.inspect_certificate(b"words")
 
 
-async def test_a_program_that_does_not_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crypto_worker_that_does_not_run_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crypto, "PROGRAM", "node_agent.certificates.nothing")
     with pytest.raises(NotReady, match="cannot be worked on"):
         await crypto.inspect_certificate(b"words")

@@ -61,7 +61,7 @@ async def shown(port: int) -> Certificate:
     return keys.parse_certificate(ssl.DER_cert_to_PEM_cert(await asyncio.to_thread(connect)).encode())
 
 
-async def test_without_any_word_the_node_signs_for_itself_and_keeps_what_it_has_signed(tmp_path: Path) -> None:
+async def test_serving_certificate_is_self_signed_and_kept_by_default(tmp_path: Path) -> None:
     clock = Clock()
     for _ in range(2):
         one = serving(settings(tmp_path), clock)
@@ -74,7 +74,7 @@ async def test_without_any_word_the_node_signs_for_itself_and_keeps_what_it_has_
     assert keys.parse_certificate(kept.read_bytes()) == found
 
 
-async def test_a_new_certificate_counts_under_a_running_listener(tmp_path: Path) -> None:
+async def test_new_serving_certificate_is_used_by_a_running_listener(tmp_path: Path) -> None:
     clock = Clock()
     one = serving(settings(tmp_path), clock)
     await one.load()
@@ -94,7 +94,7 @@ def write(folder: Path, name: str) -> None:
     (folder / "tls.crt").write_bytes(keys.self_signed(key, Subject(name, (), (name,)), NOW))
 
 
-async def test_given_files_are_served_and_read_again_when_they_have_changed(tmp_path: Path) -> None:
+async def test_configured_certificate_files_are_served_and_reloaded(tmp_path: Path) -> None:
     given = replace(
         settings(tmp_path), tls_cert_file=str(tmp_path / "tls.crt"), tls_private_key_file=str(tmp_path / "tls.key")
     )
@@ -112,13 +112,13 @@ async def test_given_files_are_served_and_read_again_when_they_have_changed(tmp_
         assert (await shown(port)).subject.user == "two"
 
 
-async def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+async def test_missing_certificate_files_are_rejected(tmp_path: Path) -> None:
     given = replace(settings(tmp_path), tls_cert_file="/nowhere.crt", tls_private_key_file="/nowhere.key")
     with pytest.raises(Refused, match=r"/nowhere\.crt and /nowhere\.key"):
         await serving(given, Clock()).load()
 
 
-async def test_the_first_pass_makes_a_certificate_for_those_who_wait(tmp_path: Path) -> None:
+async def test_first_pass_creates_a_certificate_and_wakes_waiters(tmp_path: Path) -> None:
     one = serving(settings(tmp_path), Clock())
     waiting = asyncio.create_task(one.loaded())
     await asyncio.sleep(0)
@@ -130,7 +130,7 @@ async def test_the_first_pass_makes_a_certificate_for_those_who_wait(tmp_path: P
         assert (await shown(port)).subject.dns_names == ("n1",)
 
 
-async def test_a_kept_certificate_without_its_key_is_made_anew(tmp_path: Path) -> None:
+async def test_stored_certificate_without_its_key_is_replaced(tmp_path: Path) -> None:
     await serving(settings(tmp_path), Clock()).load()
     kept = tmp_path / "pki" / "serving-self-signed.pem"
     before = pem_blocks(kept.read_bytes(), "CERTIFICATE")
@@ -139,6 +139,6 @@ async def test_a_kept_certificate_without_its_key_is_made_anew(tmp_path: Path) -
     assert pem_blocks(kept.read_bytes(), "CERTIFICATE") != before
 
 
-def test_one_file_without_the_other_is_refused(tmp_path: Path) -> None:
+def test_certificate_file_without_key_file_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tlsPrivateKeyFile"):
         Settings(node_name="n1", node_ip="10.245.2.3", state_dir=str(tmp_path), tls_cert_file="/x")

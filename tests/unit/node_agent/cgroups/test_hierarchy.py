@@ -43,7 +43,7 @@ ROOM = PodsCapacity(cpus=4, memory=8 << 30, pids=100)
         (BEST_EFFORT, f"/kubepods/besteffort/pod{UID}"),
     ],
 )
-def test_groups_lie_by_class(wish: Pod, where: str) -> None:
+def test_pod_cgroup_is_below_its_qos_cgroup(wish: Pod, where: str) -> None:
     assert cgroupfs_path(pod_cgroup(wish, "/")) == where
     assert cgroupfs_path(pod_cgroup(wish, "/lab/one")) == f"/lab/one{where}"
     assert pod_cgroup(wish, "/") in candidate_cgroups(UID, "/")
@@ -72,7 +72,7 @@ def test_groups_lie_by_class(wish: Pod, where: str) -> None:
         ),
     ],
 )
-def test_a_pod_is_promised_what_its_containers_ask_for(
+def test_pod_cgroup_limits_sum_its_containers(
     wish: Pod, wanted: CgroupLimits, first: list[str], second: list[str]
 ) -> None:
     assert pod_limits(wish, ROOM) == wanted
@@ -80,11 +80,11 @@ def test_a_pod_is_promised_what_its_containers_ask_for(
     assert [value.text for value in limit_files(wanted, 2)] == second
 
 
-def test_no_limit_is_written_too_for_there_may_have_been_one() -> None:
+def test_missing_limits_are_written_as_unlimited() -> None:
     assert [value.text for value in limit_files(CgroupLimits(), 1)] == ["2", "100000", "-1", "-1", "max"]
 
 
-def test_all_pods_together_have_the_node_and_burstable_ones_what_they_ask_for() -> None:
+def test_qos_cgroups_have_capacity_and_burstable_requests() -> None:
     assert qos_cgroups((GUARANTEED, BURSTABLE, BEST_EFFORT, BURSTABLE), "/", ROOM) == (
         (CgroupPath(("kubepods",)), CgroupLimits(shares=4096, memory=8 << 30)),
         (CgroupPath(("kubepods", "burstable")), CgroupLimits(shares=1024)),
@@ -93,11 +93,11 @@ def test_all_pods_together_have_the_node_and_burstable_ones_what_they_ask_for() 
 
 
 @pytest.mark.parametrize(("shares", "weighs"), [(2, 1), (262_144, 10_000), (1024, 39)])
-def test_shares_as_weight(shares: int, weighs: int) -> None:
+def test_cpu_shares_convert_to_weight(shares: int, weighs: int) -> None:
     assert cpu_weight(shares) == weighs
 
 
-def test_the_class_is_the_status_of_the_pod() -> None:
+def test_qos_class_is_taken_from_pod_status() -> None:
     told = replace(BURSTABLE, status=replace(BURSTABLE.status, qos_class="Guaranteed"))
     assert cgroupfs_path(pod_cgroup(told, "/")) == f"/kubepods/pod{UID}"
 
@@ -117,14 +117,14 @@ SYSTEMD_UID = "0f2c-11"
         (pods_cgroup("/lab-1/a"), "lab_1-a-kubepods.slice", "/lab_1.slice/lab_1-a.slice/lab_1-a-kubepods.slice"),
     ],
 )
-def test_a_dash_is_a_step_in_the_tree(group: CgroupPath, name: str, where: str) -> None:
+def test_slice_name_dashes_separate_levels(group: CgroupPath, name: str, where: str) -> None:
     assert slice_unit(group) == name
     assert slice_path(group) == where
     assert slice_last_name(where.rpartition("/")[2]) == group.names[-1]
 
 
 @pytest.mark.parametrize("name", ["docker-0f2c.scope", "user@0.service", ""])
-def test_what_is_no_slice_is_no_group(name: str) -> None:
+def test_invalid_slice_name_is_no_cgroup(name: str) -> None:
     assert slice_last_name(name) == ""
 
 
@@ -148,13 +148,15 @@ def test_what_is_no_slice_is_no_group(name: str) -> None:
         ),
     ],
 )
-def test_limits_as_properties(limits: CgroupLimits, version: int, wanted: dict[str, int]) -> None:
+def test_cgroup_limits_convert_to_systemd_properties(
+    limits: CgroupLimits, version: int, wanted: dict[str, int]
+) -> None:
     asked: dict[str, Any] = {one.name: one.value[1] for one in slice_properties(limits, version)}
     assert {name: value for name, value in asked.items() if not name.endswith("Accounting")} == wanted
     assert asked["MemoryAccounting"] is asked["CPUAccounting"] is asked["TasksAccounting"] is True
 
 
 @pytest.mark.parametrize(("quota", "micros"), [(1_000, 10_000), (1_001, 20_000), (1_500, 20_000), (2_000, 20_000)])
-def test_quotas_are_whole_percents_and_never_less_than_the_containers_have(quota: int, micros: int) -> None:
+def test_systemd_cpu_quota_is_rounded_up_to_whole_percent(quota: int, micros: int) -> None:
     asked = {one.name: one.value[1] for one in slice_properties(CgroupLimits(quota=quota), 1)}
     assert asked["CPUQuotaPerSecUSec"] == micros

@@ -38,7 +38,7 @@ def groups(docker: FakeDocker, mount: Path) -> CgroupManager:
     )
 
 
-async def test_with_cgroupfs_the_pod_its_class_and_all_pods_have_a_group(
+async def test_cgroupfs_driver_creates_pod_qos_and_root_cgroups(
     docker: FakeDocker, groups: CgroupManager, mount: Path
 ) -> None:
     docker.cgroups = "cgroupfs"
@@ -49,7 +49,7 @@ async def test_with_cgroupfs_the_pod_its_class_and_all_pods_have_a_group(
     assert await groups.known() == {UID}
 
 
-async def test_with_systemd_nothing_is_done_without_it(docker: FakeDocker, groups: CgroupManager) -> None:
+async def test_systemd_driver_does_nothing_without_systemd(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "systemd"
     for _ in range(2):
         with pytest.raises(NotReady, match=r"through systemd, but .*/bus: No such file"):
@@ -57,7 +57,7 @@ async def test_with_systemd_nothing_is_done_without_it(docker: FakeDocker, group
     assert await groups.known() == set()
 
 
-async def test_docker_may_come_back_with_another_driver(docker: FakeDocker, groups: CgroupManager) -> None:
+async def test_cgroup_driver_follows_docker_after_a_restart(docker: FakeDocker, groups: CgroupManager) -> None:
     assert await groups.make(WISH) == ""
     docker.cgroups = "cgroupfs"
     assert await groups.make(WISH) == ""
@@ -65,7 +65,7 @@ async def test_docker_may_come_back_with_another_driver(docker: FakeDocker, grou
     assert await groups.make(WISH) == f"/kubepods/burstable/pod{UID}"
 
 
-async def test_pods_run_without_groups_where_the_machine_allows_none(
+async def test_pods_run_without_cgroups_when_the_machine_forbids_them(
     docker: FakeDocker, groups: CgroupManager, mount: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (mount / "pids").rmdir()
@@ -77,7 +77,7 @@ async def test_pods_run_without_groups_where_the_machine_allows_none(
     assert "pids.max does not take" in record.__dict__["reason"]
 
 
-async def test_a_driver_that_nobody_knows_is_refused(docker: FakeDocker, groups: CgroupManager) -> None:
+async def test_unknown_cgroup_driver_is_rejected(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "magic"
     with pytest.raises(Refused, match="Docker's cgroup driver is magic; cgroupfs, systemd and none are accepted"):
         await groups.make(WISH)

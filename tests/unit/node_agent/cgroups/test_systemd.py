@@ -12,7 +12,7 @@ from node_agent.cgroups.systemd import SystemdDriver
 from reconcile.errors import NotReady
 
 
-def test_a_bus_that_is_not_there_is_named_with_what_is_accepted(tmp_path: Path) -> None:
+def test_missing_systemd_bus_is_reported_with_what_is_accepted(tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
     bus = tmp_path / "bus"
     driver = SystemdDriver(CgroupfsDriver(tmp_path), bus)
@@ -24,12 +24,12 @@ def test_a_bus_that_is_not_there_is_named_with_what_is_accepted(tmp_path: Path) 
     )
 
 
-def test_a_slice_that_is_not_there_is_removed_without_systemd(tmp_path: Path) -> None:
+def test_removing_a_missing_slice_needs_no_systemd(tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
     SystemdDriver(CgroupfsDriver(tmp_path), tmp_path / "bus").remove(pods_cgroup("/"))
 
 
-def test_a_slice_with_processes_is_not_touched(tmp_path: Path) -> None:
+def test_slice_with_processes_is_not_removed(tmp_path: Path) -> None:
     scope = tmp_path / "cpu" / "kubepods.slice" / "docker-1.scope"
     scope.mkdir(parents=True)
     (scope / "cgroup.procs").write_text("1\n")

@@ -45,7 +45,7 @@ def read(entries: LogEntryReader, *parts: bytes) -> bytes:
 
 
 @given(WRITTEN, CUTS)
-def test_frames_are_taken_apart_wherever_they_are_cut(written: list[tuple[int, bytes]], places: list[int]) -> None:
+def test_frames_are_decoded_at_any_split(written: list[tuple[int, bytes]], places: list[int]) -> None:
     frames = DockerFrameParser()
     pieces: list[FramePart] = []
     for part in cut(b"".join(frame(*one) for one in written), places):
@@ -63,14 +63,14 @@ def test_frames_are_taken_apart_wherever_they_are_cut(written: list[tuple[int, b
 
 
 @pytest.mark.parametrize("kept", [3, 8, 10])
-def test_a_frame_that_breaks_off_is_known(kept: int) -> None:
+def test_truncated_frame_is_detected(kept: int) -> None:
     frames = DockerFrameParser()
     list(frames.feed(frame(STDOUT, b"hello")[:kept]))
     assert not frames.at_frame_boundary
 
 
 @given(WRITTEN, CUTS)
-def test_without_times_a_log_is_what_was_written(written: list[tuple[int, bytes]], places: list[int]) -> None:
+def test_log_without_timestamps_equals_the_output(written: list[tuple[int, bytes]], places: list[int]) -> None:
     entries = LogEntryReader(tty=False, has_timestamps=False, show_timestamps=False)
     parts = cut(b"".join(frame(*one) for one in written), places)
     assert read(entries, *parts) == b"".join(payload for _, payload in written)
@@ -80,7 +80,7 @@ LINES = st.lists(st.binary(max_size=50).map(lambda text: text.replace(b"\n", b""
 
 
 @given(LINES, CUTS, st.booleans())
-def test_with_times_every_line_has_its_own(lines: list[bytes], places: list[int], wanted: bool) -> None:
+def test_log_with_timestamps_has_one_per_line(lines: list[bytes], places: list[int], wanted: bool) -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=wanted)
     parts = cut(b"".join(stamped(number, line) for number, line in enumerate(lines)), places)
     heads = [f"{TIME.format(number)} ".encode() if wanted else b"" for number in range(len(lines))]
@@ -89,7 +89,7 @@ def test_with_times_every_line_has_its_own(lines: list[bytes], places: list[int]
 
 
 @given(LINES, CUTS, st.booleans())
-def test_a_terminal_has_no_frames_and_the_same_log(lines: list[bytes], places: list[int], wanted: bool) -> None:
+def test_terminal_log_without_frames_decodes_equally(lines: list[bytes], places: list[int], wanted: bool) -> None:
     entries = LogEntryReader(tty=True, has_timestamps=True, show_timestamps=wanted)
     sent = [f"{TIME.format(number)} ".encode() + line for number, line in enumerate(lines)]
     assert read(entries, *cut(b"".join(sent), places)) == b"".join(sent if wanted else lines)
@@ -97,7 +97,7 @@ def test_a_terminal_has_no_frames_and_the_same_log(lines: list[bytes], places: l
 
 @pytest.mark.parametrize("tty", [False, True])
 @pytest.mark.parametrize("long", [TTY_ENTRY_BYTES, TTY_ENTRY_BYTES + 1, 3 * TTY_ENTRY_BYTES + 7])
-def test_a_line_that_docker_has_cut_has_one_time(tty: bool, long: int) -> None:
+def test_line_split_by_docker_has_one_timestamp(tty: bool, long: int) -> None:
     line = b"x" * long + b"\n"
     parts = [line[at : at + TTY_ENTRY_BYTES] for at in range(0, len(line), TTY_ENTRY_BYTES)]
     time = f"{TIME.format(1)} ".encode()
@@ -107,13 +107,13 @@ def test_a_line_that_docker_has_cut_has_one_time(tty: bool, long: int) -> None:
         assert read(entries, *cut(sent, places)) == time + line
 
 
-def test_lines_of_two_streams_that_are_cut_by_one_another_keep_their_times() -> None:
+def test_interleaved_partial_lines_keep_their_timestamps() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=True)
     sent = stamped(1, b"a") + stamped(2, b"b\n", STDERR) + stamped(1, b"c\n")
     assert read(entries, sent) == b"".join((TIME.format(1).encode(), b" a", TIME.format(2).encode(), b" b\nc\n"))
 
 
-def test_an_entry_without_end_is_passed_on_in_parts() -> None:
+def test_endless_log_entry_is_passed_on_in_parts() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     whole = stamped(1, b"x" * (4 * MAX_ENTRY_BYTES) + b"\n")
     first = entries.read(whole[: 2 * MAX_ENTRY_BYTES])
@@ -121,7 +121,7 @@ def test_an_entry_without_end_is_passed_on_in_parts() -> None:
     assert first + entries.read(whole[2 * MAX_ENTRY_BYTES :]) == b"x" * (4 * MAX_ENTRY_BYTES) + b"\n"
 
 
-def test_what_docker_sends_twice_is_read_once() -> None:
+def test_log_entry_sent_twice_is_read_once() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     lines = [stamped(number, b"line %d\n" % number) for number in range(9)]
     sent = [*lines, *lines[4:], stamped(9, b"line 8\n"), stamped(9, b"line 8\n", STDERR)]
@@ -129,14 +129,14 @@ def test_what_docker_sends_twice_is_read_once() -> None:
     assert [int(word) for word in said if word != b"line"] == [*range(9), 8]
 
 
-def test_after_docker_gave_up_the_rest_is_read_from_the_last_time_on() -> None:
+def test_interrupted_log_resumes_at_the_last_timestamp() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     assert read(entries, stamped(1, b"a\n") + stamped(2, b"b\n") + stamped(3, b"lost\n")[:20]) == b"a\nb\n"
     entries.resume()
     assert read(entries, stamped(2, b"b\n") + stamped(3, b"c\n")) == b"c\n"
 
 
-def test_only_the_last_entries_are_remembered() -> None:
+def test_only_recent_log_entries_are_remembered() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     sent = [stamped(number % 60, b"%d\n" % number) for number in range(RECENT_ENTRIES + 1)]
     read(entries, *sent)
@@ -144,14 +144,14 @@ def test_only_the_last_entries_are_remembered() -> None:
     assert entries.read(sent[-1]) == b""
 
 
-def test_equal_parts_of_one_line_are_no_repetition() -> None:
+def test_equal_parts_of_one_line_are_not_duplicates() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     part = stamped(1, b"y" * TTY_ENTRY_BYTES)
     assert read(entries, part, part, part) == b"y" * (3 * TTY_ENTRY_BYTES)
 
 
 @pytest.mark.parametrize("tty", [False, True])
-def test_what_docker_itself_says_is_no_part_of_the_log(tty: bool) -> None:
+def test_docker_error_message_is_not_part_of_the_log(tty: bool) -> None:
     entries = LogEntryReader(tty=tty, has_timestamps=True, show_timestamps=False)
     words = b"Error grabbing logs: no such file or directory\n"
     line = f"{TIME.format(1)} Error grabbing logs: by me\n".encode()

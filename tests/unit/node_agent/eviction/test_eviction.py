@@ -52,7 +52,7 @@ def takes(wish: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
     return PodUsage(wish, memory_of={"main": memory}, disk_of={"main": disk}, **more)
 
 
-def test_thresholds_are_read_as_kubelet_writes_them() -> None:
+def test_eviction_thresholds_are_parsed_in_kubelets_format() -> None:
     assert parse_thresholds("memory.available<100Mi, pid.available<1.5%") == (
         Threshold("memory.available", 100 * MI),
         Threshold("pid.available", percent=1.5),
@@ -71,14 +71,14 @@ def test_thresholds_are_read_as_kubelet_writes_them() -> None:
         ("memory.available<12Foo", "'12Foo' is not a quantity"),
     ],
 )
-def test_what_is_no_threshold_is_refused_with_the_setting(text: str, words: str) -> None:
+def test_invalid_eviction_threshold_is_rejected_with_its_setting(text: str, words: str) -> None:
     with pytest.raises(BadThreshold, match=words):
         parse_thresholds(text)
     with pytest.raises(InvalidConfig, match=f"evictionHard: .*{words}"):
         merge(Settings, {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionHard": text}, {})
 
 
-def test_a_threshold_is_met_below_it_and_memory_comes_first() -> None:
+def test_eviction_threshold_is_met_below_its_value_and_memory_ranks_first() -> None:
     limits = parse_thresholds("nodefs.available<10%,memory.available<100Mi,pid.available<5")
     seen = {"nodefs.available": SignalObservation(9, 100), "memory.available": SignalObservation(100 * MI - 1, GI)}
     assert [one.signal for one in thresholds_met(limits, seen)] == ["memory.available", "nodefs.available"]
@@ -86,7 +86,7 @@ def test_a_threshold_is_met_below_it_and_memory_comes_first() -> None:
     assert thresholds_met(limits, seen) == ()
 
 
-def test_a_condition_outlives_its_cause_by_five_minutes() -> None:
+def test_pressure_condition_persists_five_minutes() -> None:
     last = conditions_last_observed({}, parse_thresholds("memory.available<1Gi"), NOW)
     assert pressure(last, NOW) == Pressure(memory=True)
     assert pressure(
@@ -115,11 +115,11 @@ def order(signal: str, *pods: PodUsage) -> list[str]:
     return names
 
 
-def test_memory_who_exceeds_the_request_then_who_matters_least_then_who_exceeds_most() -> None:
+def test_memory_ranking_is_by_exceeded_request_priority_and_excess() -> None:
     assert order("memory.available", SMALL, MODEST, WORTHY, GREEDY) == ["greedy", "small", "worthy", "modest"]
 
 
-def test_disk_is_ranked_alike_and_volumes_count() -> None:
+def test_disk_ranking_includes_volumes() -> None:
     within = takes(pod("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
     layers, volumes = takes(pod("layers"), disk=20 * MI), takes(pod("volumes"), disk=MI, volumes={"v": 40 * MI})
     assert order("nodefs.available", within, layers, volumes) == ["volumes", "layers", "within"]
@@ -127,12 +127,12 @@ def test_disk_is_ranked_alike_and_volumes_count() -> None:
     assert order("imagefs.inodesFree", few, many) == ["many", "few"]
 
 
-def test_processes_priority_then_number() -> None:
+def test_pid_ranking_is_by_priority_and_process_count() -> None:
     pods = [takes(pod("p1"), processes=5), takes(pod("p2"), processes=50), takes(pod("p3", priority=-1), processes=1)]
     assert order("pid.available", *pods) == ["p3", "p2", "p1"]
 
 
-def test_critical_pods_stay_whatever_they_take() -> None:
+def test_critical_pods_are_never_evicted() -> None:
     critical = takes(pod("critical", priority=2_000_000_000), 10 * GI)
     assert select_pod(parse_thresholds("memory.available<1Gi"), LOW, [critical]) is None
     assert order("memory.available", critical, SMALL) == ["small"]
@@ -140,11 +140,11 @@ def test_critical_pods_stay_whatever_they_take() -> None:
 
 
 @given(st.permutations([SMALL, MODEST, WORTHY, GREEDY]))
-def test_the_order_in_which_pods_are_found_does_not_matter(pods: list[PodUsage]) -> None:
+def test_eviction_ranking_does_not_depend_on_input_order(pods: list[PodUsage]) -> None:
     assert order("memory.available", *pods) == ["greedy", "small", "worthy", "modest"]
 
 
-def test_the_message_is_the_references() -> None:
+def test_eviction_message_equals_kubelets() -> None:
     verdict = select_pod(parse_thresholds("memory.available<100Mi"), LOW, [GREEDY])
     assert verdict is not None
     assert verdict.message == (
@@ -172,25 +172,25 @@ def test_the_message_is_the_references() -> None:
         (takes(pod("free"), disk=GI, volumes={"v": GI}), ""),
     ],
 )
-def test_limits_of_disk(one: PodUsage, words: str) -> None:
+def test_pod_over_its_ephemeral_storage_limit_is_evicted(one: PodUsage, words: str) -> None:
     assert [verdict.message for verdict in local_storage_evictions([one])] == ([words] if words else [])
 
 
-def test_a_container_may_not_take_the_share_of_another() -> None:
+def test_container_over_its_own_storage_limit_is_evicted() -> None:
     limit = "resources: {limits: {ephemeral-storage: 4Mi}}"
     wish = make(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
     [verdict] = local_storage_evictions([PodUsage(wish, disk_of={"main": 5 * MI, "side": MI})])
     assert verdict.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
 
 
-def test_only_pods_with_limits_of_disk_are_measured() -> None:
+def test_only_pods_with_storage_limits_are_measured() -> None:
     assert has_disk_limits(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"))
     assert has_disk_limits(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"))
     assert not has_disk_limits(pod("m", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi, medium: Memory}}]"))
     assert not has_disk_limits(pod("p", resources="{limits: {memory: 2Mi}}"))
 
 
-def test_an_evicted_pod_says_so_for_good() -> None:
+def test_evicted_status_is_final() -> None:
     ready = Condition(type="Ready", status="True")
     status = evicted_status(PodStatus(phase="Running", conditions=(ready,)), "words", NOW)
     assert is_evicted(status)
@@ -212,7 +212,7 @@ def test_an_evicted_pod_says_so_for_good() -> None:
 SOFT = parse_soft_thresholds("memory.available<1Gi,nodefs.available<20%", "memory.available=1m30s,nodefs.available=2h")
 
 
-def test_soft_thresholds_have_a_period_each() -> None:
+def test_soft_thresholds_need_a_grace_period_each() -> None:
     assert [one.grace for one in SOFT] == [timedelta(seconds=90), timedelta(hours=2)]
     assert parse_soft_thresholds("", "") == ()
 
@@ -228,7 +228,7 @@ def test_soft_thresholds_have_a_period_each() -> None:
         ("memory.available", "memory.available=1m", "found 'memory.available'; for example"),
     ],
 )
-def test_what_is_no_soft_threshold_is_refused_with_the_setting(limits: str, periods: str, words: str) -> None:
+def test_invalid_soft_threshold_is_rejected_with_its_setting(limits: str, periods: str, words: str) -> None:
     with pytest.raises(BadThreshold, match=words):
         parse_soft_thresholds(limits, periods)
     wish = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
@@ -236,7 +236,7 @@ def test_what_is_no_soft_threshold_is_refused_with_the_setting(limits: str, peri
         merge(Settings, wish, {})
 
 
-def test_a_soft_threshold_calls_for_action_when_it_was_met_all_the_time() -> None:
+def test_soft_threshold_is_due_when_met_for_its_whole_grace_period() -> None:
     memory, disk = SOFT
     [hard] = parse_thresholds("pid.available<5")
     since = thresholds_first_observed({}, (hard, memory), NOW)
@@ -251,7 +251,7 @@ def test_a_soft_threshold_calls_for_action_when_it_was_met_all_the_time() -> Non
     )
 
 
-def test_hard_thresholds_come_before_soft_ones_and_the_grace_is_the_shorter() -> None:
+def test_hard_threshold_precedes_soft_and_the_shorter_grace_period_applies() -> None:
     limits = (*SOFT, *parse_thresholds("memory.available<100Mi"))
     low = thresholds_met(limits, {"memory.available": SignalObservation(1, GI)})
     assert [one.grace for one in low] == [None, timedelta(seconds=90)]

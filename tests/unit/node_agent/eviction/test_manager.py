@@ -38,7 +38,7 @@ def is_cleared(here: World) -> bool:
     return not here.docker.held and not here.switch.attached and not here.left()["directories"]
 
 
-async def test_an_agent_killed_anywhere_while_it_evicts_leaves_nothing_of_the_pod(tmp_path: Path) -> None:
+async def test_agent_killed_during_eviction_leaves_nothing_of_the_pod(tmp_path: Path) -> None:
     calls, number = 100, 1
     while number <= calls:
         async with world(tmp_path / str(number)) as here:
@@ -94,7 +94,7 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
                 await task
 
 
-async def test_a_pod_that_takes_more_disk_than_it_may_is_evicted(tmp_path: Path) -> None:
+async def test_pod_over_its_ephemeral_storage_limit_is_evicted(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
         await evictor.enforce()
         assert here.status.phase == "Running"
@@ -112,7 +112,7 @@ def fill(volume: Path) -> None:
     (volume / "data").write_bytes(b"x" * (128 << 10))
 
 
-async def test_what_lies_in_a_volume_is_measured(tmp_path: Path) -> None:
+async def test_volume_contents_are_measured(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
         fill(Path(volume_dir(pod_dir(here.host, UID), LIMITED.spec.volumes[0])))
         await evictor.enforce()
@@ -120,7 +120,7 @@ async def test_what_lies_in_a_volume_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
-async def test_pressure_is_told_and_a_pod_goes(tmp_path: Path, signal: str) -> None:
+async def test_pressure_is_reported_and_a_pod_is_evicted(tmp_path: Path, signal: str) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED), f"{signal}<100%") as evictor:
         await evictor.relieve()
         assert here.status.reason == "Evicted"
@@ -131,7 +131,7 @@ async def test_pressure_is_told_and_a_pod_goes(tmp_path: Path, signal: str) -> N
         assert ("reclaimed" in here.taken) == evictor.pressure.disk
 
 
-async def test_a_soft_threshold_waits_and_leaves_the_pod_its_grace_period(tmp_path: Path) -> None:
+async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Path) -> None:
     soft = {"eviction_soft": "memory.available<100%", "eviction_soft_grace_period": "memory.available=0.1s"}
     slow = replace(LIMITED, spec=replace(LIMITED.spec, termination_grace_period_seconds=7))
     async with (
@@ -148,7 +148,7 @@ async def test_a_soft_threshold_waits_and_leaves_the_pod_its_grace_period(tmp_pa
     assert ("main", "SIGTERM") in here.docker.signals
 
 
-async def test_without_pressure_nothing_happens(tmp_path: Path) -> None:
+async def test_nothing_is_evicted_without_pressure(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED), "memory.available<1") as evictor:
         await evictor.relieve()
         assert here.status.phase == "Running"
@@ -156,14 +156,14 @@ async def test_without_pressure_nothing_happens(tmp_path: Path) -> None:
         assert not here.taken
 
 
-def test_the_host_can_be_observed(tmp_path: Path) -> None:
+def test_host_signals_are_observed(tmp_path: Path) -> None:
     seen = observe_signals(str(tmp_path), "/")
     assert seen.keys() == SIGNALS.keys()
     assert all(0 <= one.available <= one.capacity and one.capacity for one in seen.values())
     assert working_set_bytes(0) == task_count(0) == 0
 
 
-def test_directories_are_measured_as_du_does(tmp_path: Path) -> None:
+def test_directory_usage_equals_du(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "data").write_bytes(b"x" * 100_000)
     alone, inodes = directory_usage(tmp_path)

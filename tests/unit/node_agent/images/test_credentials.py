@@ -34,11 +34,11 @@ def secret(place: str, key: str = ".dockerconfigjson", **auth: str) -> Secret:
         ("docker.io", "localhost/web", False),
     ],
 )
-def test_a_credential_fits_by_registry_and_path(place: str, image: str, fits: bool) -> None:
+def test_credential_matches_by_registry_and_path(place: str, image: str, fits: bool) -> None:
     assert credentials_for_image(image, [secret(place)]) == ((HIM,) if fits else ())
 
 
-def test_the_old_form_and_the_encoded_one_are_read() -> None:
+def test_docker_config_formats_are_parsed() -> None:
     encoded = base64.b64encode(b"him:his").decode()
     assert credentials_for_image("r.io/a", [secret("r.io", ".dockercfg")]) == (HIM,)
     assert credentials_for_image("r.io/a", [secret("r.io", auth=encoded)]) == (HIM,)
@@ -47,12 +47,12 @@ def test_the_old_form_and_the_encoded_one_are_read() -> None:
     )
 
 
-def test_the_longest_path_comes_first_and_nothing_twice() -> None:
+def test_credentials_are_ordered_by_path_length_without_duplicates() -> None:
     near = secret("r.io/red", username="near", password="x")
     assert credentials_for_image("r.io/red/a", [secret("r.io"), near, secret("r.io")]) == (Credential("near", "x"), HIM)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_credential_repr_hides_the_password() -> None:
     assert "his" not in repr(HIM)
 
 
@@ -64,5 +64,5 @@ def test_a_password_is_not_shown() -> None:
         ("localhost/web", ("localhost", "web")),
     ],
 )
-def test_where_an_image_lies(image: str, where: tuple[str, str]) -> None:
+def test_image_name_is_split_into_registry_and_path(image: str, where: tuple[str, str]) -> None:
     assert split_registry(image) == where

@@ -97,7 +97,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield Place(tmp_path, network)
 
 
-async def test_dead_containers_go_but_the_newest(place: Place) -> None:
+async def test_container_gc_removes_dead_containers_except_the_newest(place: Place) -> None:
     for restarts in range(3):
         place.docker.end(await place.run(restarts), 1)
     running = await place.run(3)
@@ -109,7 +109,7 @@ async def test_dead_containers_go_but_the_newest(place: Place) -> None:
     assert len(place.docker.find("main")) == 2, "of a pod without a worker nothing goes here"
 
 
-async def test_images_go_only_when_the_disk_is_too_full_and_never_those_that_are_needed(place: Place) -> None:
+async def test_image_gc_runs_only_above_its_threshold_and_keeps_used_images(place: Place) -> None:
     identity = await place.run()
     await place.image_gc(high=100).collect()
     assert place.docker.images == {"pause", "toolbox", "unused:1"}
@@ -122,7 +122,7 @@ async def test_images_go_only_when_the_disk_is_too_full_and_never_those_that_are
     assert place.docker.images == {"pause"}
 
 
-async def test_no_more_images_go_than_are_needed(place: Place) -> None:
+async def test_image_gc_removes_no_more_images_than_needed(place: Place) -> None:
     await place.image_gc(high=0, low=0).collect()
     assert place.docker.images == {"pause"}
     place.docker.images |= {"toolbox", "unused:1"}
@@ -138,7 +138,7 @@ async def test_no_more_images_go_than_are_needed(place: Place) -> None:
     assert place.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
 
 
-async def test_images_that_nobody_has_used_for_too_long_go_however_much_room_there_is(place: Place) -> None:
+async def test_image_gc_removes_images_unused_for_too_long(place: Place) -> None:
     await place.run()
     await place.image_gc(most_age=3600).collect()
     assert place.docker.images == {"pause", "toolbox", "unused:1"}
@@ -147,7 +147,7 @@ async def test_images_that_nobody_has_used_for_too_long_go_however_much_room_the
     assert not place.events.events
 
 
-async def test_a_disk_that_stays_too_full_is_told(place: Place) -> None:
+async def test_image_gc_reports_a_disk_that_stays_full(place: Place) -> None:
     image_gc = place.image_gc(high=0, low=0)
     await image_gc.collect()
     [(reason, words, _)] = place.events.events
@@ -161,7 +161,7 @@ async def test_a_disk_that_stays_too_full_is_told(place: Place) -> None:
     assert place.event_reasons()[-1] == "ImageGCFailed"
 
 
-async def test_under_pressure_everything_goes_that_no_pod_needs(place: Place) -> None:
+async def test_image_gc_removes_every_unused_image_under_pressure(place: Place) -> None:
     for restarts in range(2):
         place.docker.end(await place.run(restarts), 1)
     await place.container_gc().collect()
@@ -170,7 +170,7 @@ async def test_under_pressure_everything_goes_that_no_pod_needs(place: Place) ->
     assert place.docker.images == {"pause", "toolbox"}
 
 
-async def test_the_last_use_outlives_the_agent(place: Place) -> None:
+async def test_image_last_use_survives_agent_restart(place: Place) -> None:
     identity = await place.run()
     await place.image_gc().collect()
     await place.docker.remove(identity)
@@ -183,7 +183,7 @@ async def test_the_last_use_outlives_the_agent(place: Place) -> None:
     assert gc.read_image_uses(place.root / "images.json")
 
 
-async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(place: Place) -> None:
+async def test_logs_are_linked_and_unlinked_with_their_container(place: Place) -> None:
     (place.root / "containers").mkdir()
     foreign = place.root / "containers" / "other.log"
     foreign.symlink_to(place.root)
@@ -207,7 +207,7 @@ async def test_logs_are_linked_by_pod_and_by_container_and_unlinked_with_them(pl
     assert not list((place.root / "pods").iterdir())
 
 
-async def test_logs_that_were_half_linked_or_unlinked_when_the_agent_was_killed_leave_nothing(place: Place) -> None:
+async def test_log_links_are_repaired_after_the_agent_was_killed(place: Place) -> None:
     async def life(steps: int, *, gone_meanwhile: bool) -> int:
         """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
         identity = await place.run()
@@ -230,7 +230,7 @@ async def test_logs_that_were_half_linked_or_unlinked_when_the_agent_was_killed_
             await life(number, gone_meanwhile=gone_meanwhile)
 
 
-async def test_a_long_name_is_cut_to_what_a_file_system_takes(place: Place) -> None:
+async def test_log_link_name_is_truncated_to_the_filesystem_limit(place: Place) -> None:
     one = await place.docker.inspect(await place.run())
     long = replace(one, labels={**one.labels, "io.kubernetes.pod.name": "p" * 253})
     name = container_link(LogDirs(Path("/p"), Path("/c")), long).name
@@ -238,7 +238,7 @@ async def test_a_long_name_is_cut_to_what_a_file_system_takes(place: Place) -> N
     assert name.endswith(".log")
 
 
-def test_thresholds_the_wrong_way_round_are_refused() -> None:
+def test_image_gc_thresholds_in_wrong_order_are_rejected() -> None:
     document = {"nodeName": "n", "nodeIp": "1.2.3.4", "imageGcLowThresholdPercent": 90}
     with pytest.raises(InvalidConfig, match="imageGcLowThresholdPercent: found 90 above 85"):
         merge(Settings, document, {})
@@ -259,7 +259,7 @@ def known(now: datetime = NOW) -> dict[str, ImageUse]:
     return update_uses({**before, "gone": ImageUse(NOW)}, IMAGES, {"inuse"}, now)
 
 
-def test_images_go_least_recently_used_first_but_neither_new_nor_used_nor_pinned_ones() -> None:
+def test_image_gc_removes_least_recently_used_first_and_keeps_new_used_and_pinned() -> None:
     order = removable_images(IMAGES, known(), {"pinned"}, ImagePolicy(), NOW)
     assert [image.id for image in order] == ["never", "old", "lately"]
     later = NOW + 3 * MINUTE
@@ -267,7 +267,7 @@ def test_images_go_least_recently_used_first_but_neither_new_nor_used_nor_pinned
     assert [image.id for image in order] == ["never", "new", "old", "lately", "inuse"]
 
 
-def test_the_record_forgets_images_that_are_gone_and_remembers_the_last_use() -> None:
+def test_image_use_record_drops_removed_images_and_keeps_last_use() -> None:
     assert "gone" not in known()
     assert known()["inuse"].used == NOW
     assert update_uses(known(), IMAGES, set(), NOW + MINUTE)["inuse"] == ImageUse(NOW - 60 * MINUTE, NOW)
@@ -275,7 +275,7 @@ def test_the_record_forgets_images_that_are_gone_and_remembers_the_last_use() ->
 
 
 @given(st.sets(st.sampled_from([image.id for image in IMAGES])), st.integers(0, 600))
-def test_an_image_in_use_never_goes(in_use: set[str], minutes: int) -> None:
+def test_image_gc_never_removes_an_image_in_use(in_use: set[str], minutes: int) -> None:
     now = NOW + minutes * MINUTE
     record = update_uses(known(), IMAGES, in_use, now)
     assert not in_use & {image.id for image in removable_images(IMAGES, record, (), ImagePolicy(), now)}
@@ -284,5 +284,5 @@ def test_an_image_in_use_never_goes(in_use: set[str], minutes: int) -> None:
 @pytest.mark.parametrize(
     ("available", "capacity", "percent"), [(0, 100, 100), (1, 1000, 100), (15, 100, 85), (9, 9, 0)]
 )
-def test_fullness_is_what_is_not_available(available: int, capacity: int, percent: int) -> None:
+def test_filesystem_percent_used_counts_unavailable_bytes(available: int, capacity: int, percent: int) -> None:
     assert FilesystemStats(available, capacity, 0, 0).percent_used == percent

@@ -28,7 +28,7 @@ async def nobody() -> None:
     """Whom it is shown."""
 
 
-def test_each_failure_waits_longer_up_to_five_minutes_and_after_ten_idle_ones_it_begins_anew() -> None:
+def test_image_pull_back_off_doubles_to_five_minutes_and_resets_after_ten() -> None:
     failure, waits = None, []
     for _ in range(7):
         now = NOW if failure is None else failure.due
@@ -41,12 +41,12 @@ def test_each_failure_waits_longer_up_to_five_minutes_and_after_ten_idle_ones_it
 
 
 @pytest.mark.parametrize(("after", "holds"), [(0, True), (9, True), (10, False), (-1, False)])
-def test_a_failure_holds_until_it_is_due(after: int, holds: bool) -> None:
+def test_image_pull_failure_holds_until_its_retry_time(after: int, holds: bool) -> None:
     assert PullFailure(NOW, timedelta(seconds=10), "no").holds(NOW + after * SECOND) is holds
 
 
 @given(st.lists(st.floats(0, 100), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
-def test_no_more_than_a_burst_and_so_many_a_second_begin(moments: list[float], rate: float, burst: int) -> None:
+def test_image_pulls_are_limited_by_rate_and_burst(moments: list[float], rate: float, burst: int) -> None:
     turns, begun = None, []
     for moment in sorted(moments):
         turns, wait = RateLimit(rate, burst).reserve(turns, moment)
@@ -57,7 +57,7 @@ def test_no_more_than_a_burst_and_so_many_a_second_begin(moments: list[float], r
         assert len(inside) <= burst + 10 * rate + 1.001
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_image_pulls_without_a_rate_never_wait() -> None:
     turns = None
     for _ in range(100):
         turns, wait = RateLimit(rate=0, burst=10).reserve(turns, 5.0)
@@ -65,7 +65,7 @@ def test_without_a_rate_nobody_waits() -> None:
     assert (DEFAULT_LIMITS.max_parallel, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
 
 
-async def test_an_image_is_waited_for_with_the_words_of_the_last_failure() -> None:
+async def test_image_back_off_message_includes_the_last_failure() -> None:
     docker, told = FakeDocker("toolbox"), []
     images = ImageManager(docker, lambda reason, message, name: told.append((reason, message)), nobody)
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
@@ -90,7 +90,7 @@ async def test_an_image_is_waited_for_with_the_words_of_the_last_failure() -> No
     assert docker.asked == [""], "it was asked for once"
 
 
-async def test_a_registry_that_cannot_answer_has_a_reason_of_its_own() -> None:
+async def test_unavailable_registry_has_its_own_reason() -> None:
     docker = FakeDocker("toolbox")
     images = ImageManager(docker, lambda *_: None, nobody)
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
@@ -101,7 +101,7 @@ async def test_a_registry_that_cannot_answer_has_a_reason_of_its_own() -> None:
     assert missing.message == "image pull failed for nowhere because the registry is unavailable: Docker: 503"
 
 
-async def test_an_image_that_is_here_stands_in_for_a_registry_that_is_away_but_not_for_one_that_refuses() -> None:
+async def test_local_image_replaces_an_unavailable_registry_and_not_a_rejecting_one() -> None:
     docker = FakeDocker("toolbox")
     images = ImageManager(docker, lambda *_: None, nobody)
     [wish] = pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers

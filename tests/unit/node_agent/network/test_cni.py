@@ -32,7 +32,7 @@ def record(result: dict[str, Any] | None = None) -> CniRecord:
     return CniRecord(parse_conflist(json.dumps(LIST).encode()), REQUEST, 1, result)
 
 
-def test_a_plugin_is_told_what_the_specification_says() -> None:
+def test_cni_plugin_gets_the_specified_environment_and_config() -> None:
     first = plugin_call("ADD", record(), 0, "/bin", None)
     assert (first.plugin, json.loads(first.text)) == (
         "first",
@@ -64,12 +64,12 @@ def test_a_plugin_is_told_what_the_specification_says() -> None:
         ({"plugins": 1}, "Expected `array`"),
     ],
 )
-def test_a_bad_list_is_refused(change: dict[str, Any], words: str) -> None:
+def test_invalid_cni_network_list_is_rejected(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadConflist, match=words):
         parse_conflist(json.dumps({**LIST, **change}).encode())
 
 
-def test_the_address_is_that_of_the_pods_end() -> None:
+def test_cni_result_address_is_that_of_the_pods_interface() -> None:
     ends = [{"name": "veth1"}, {"name": "eth0", "mac": "0a:58:00:00:00:01", "sandbox": "/x"}]
     told = attachment_of({"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]})
     assert (told.ip, told.gateway) == ("10.9.0.2/24", "10.9.0.1")
@@ -121,7 +121,7 @@ def plugins(tmp_path: Path) -> Plugins:
     return Plugins(tmp_path)
 
 
-async def test_plugins_are_called_in_order_and_the_other_way_round_also_by_a_new_agent(plugins: Plugins) -> None:
+async def test_cni_plugins_add_in_order_and_delete_in_reverse(plugins: Plugins) -> None:
     assert (await plugins.agent().attach(plugins.request())).ip == "10.9.0.2/24"
     assert plugins.calls() == ["ADD first here", "ADD second here"]
     assert (await plugins.agent().attach(plugins.request())).ip == "10.9.0.2/24"
@@ -134,7 +134,7 @@ async def test_plugins_are_called_in_order_and_the_other_way_round_also_by_a_new
     assert await plugins.agent().sandboxes() == frozenset()
 
 
-async def test_a_namespace_that_is_another_by_now_is_left_alone(plugins: Plugins) -> None:
+async def test_cni_detach_skips_a_reused_network_namespace(plugins: Plugins) -> None:
     await plugins.agent().attach(plugins.request())
     plugins.namespace.rename(plugins.root / "old")
     plugins.namespace.touch()
@@ -145,7 +145,7 @@ async def test_a_namespace_that_is_another_by_now_is_left_alone(plugins: Plugins
     assert plugins.calls() == ["DEL second gone", "DEL first gone"]
 
 
-async def test_what_failed_half_way_is_taken_back(plugins: Plugins) -> None:
+async def test_failed_cni_add_is_rolled_back(plugins: Plugins) -> None:
     plugins.fail("ADD second")
     with pytest.raises(Refused, match="CNI plugin second ADD: no way"):
         await plugins.agent().attach(plugins.request())
@@ -160,14 +160,14 @@ async def test_what_failed_half_way_is_taken_back(plugins: Plugins) -> None:
     assert plugins.calls() == ["DEL second here", "DEL first here", "ADD first here", "ADD second here"]
 
 
-async def test_what_check_does_not_find_is_gone(plugins: Plugins) -> None:
+async def test_cni_check_failure_means_the_sandbox_is_lost(plugins: Plugins) -> None:
     await plugins.agent().attach(plugins.request())
     plugins.fail("CHECK first")
     with pytest.raises(Gone, match="CNI plugin first CHECK: no way"):
         await plugins.agent().attach(plugins.request())
 
 
-async def test_without_a_network_or_a_plugin_nothing_is_ready(plugins: Plugins) -> None:
+async def test_network_is_not_ready_without_config_or_plugin(plugins: Plugins) -> None:
     assert (await plugins.agent().status()).ready
     (plugins.root / "second").unlink()
     with pytest.raises(NotReady, match="CNI plugin second is in none of /nowhere:"):

@@ -43,24 +43,24 @@ LAN = parse_resolv_conf(
         ("  hostNetwork: true", ""),
     ],
 )
-def test_the_name_of_a_pod(spec: str, name: str) -> None:
+def test_pod_hostname_and_domain_follow_its_spec(spec: str, name: str) -> None:
     flat = "\n".join(f"  {part}" for part in spec.strip().strip("{}").split(", ")) if spec else ""
     assert sandbox_hostname(pod(spec=flat), DOMAIN) == name
 
 
-def test_a_pod_on_the_hosts_network_has_the_domain_of_its_host() -> None:
+def test_host_network_pod_has_the_hosts_domain() -> None:
     own = sandbox_config(pod(spec="  subdomain: shops"), "pause", 0, HOST)
     of_host = sandbox_config(pod(spec="  subdomain: shops\n  hostNetwork: true"), "pause", 0, HOST)
     assert (own.domain, of_host.domain) == ("shops.red.svc.cluster.local", "")
 
 
-def test_a_name_that_no_kernel_takes_is_told() -> None:
+def test_hostname_over_the_kernel_limit_is_reported() -> None:
     wish = pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
     with pytest.raises(Refused, match="longer than 64"):
         sandbox_hostname(wish, DOMAIN)
 
 
-def test_the_hosts_file_of_a_pod() -> None:
+def test_hosts_file_has_kubelets_content() -> None:
     wish = pod(spec="  subdomain: shops\n  hostAliases: [{ip: 192.0.2.9, hostnames: [a, b.example]}]")
     lines = hosts_file_content(wish, "10.128.0.2", DOMAIN, "").splitlines()
     assert lines[:2] == ["# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost"]
@@ -73,7 +73,7 @@ def test_the_hosts_file_of_a_pod() -> None:
     assert hosts_file_content(pod(), "10.128.0.2", DOMAIN, "").splitlines()[-1] == "10.128.0.2\tweb"
 
 
-def test_a_pod_on_the_hosts_network_has_the_hosts_file_as_well() -> None:
+def test_host_network_pod_gets_the_hosts_hosts_file() -> None:
     text = hosts_file_content(
         pod(spec="  hostNetwork: true"), "10.245.2.3", DOMAIN, "127.0.0.1 localhost\n127.0.1.1 node"
     )
@@ -109,11 +109,11 @@ CLUSTER = ResolvConf(
         ),
     ],
 )
-def test_policies(spec: str, wanted: ResolvConf) -> None:
+def test_resolv_conf_follows_dns_policy(spec: str, wanted: ResolvConf) -> None:
     assert resolved(spec) == wanted
 
 
-def test_without_a_cluster_dns_pods_ask_as_their_host() -> None:
+def test_pods_use_the_host_resolver_without_cluster_dns() -> None:
     assert resolved("", ()) == LAN
 
 
@@ -127,13 +127,13 @@ def test_without_a_cluster_dns_pods_ask_as_their_host() -> None:
         ("  dnsPolicy: None\n  dnsConfig: {nameservers: [1.1.1.1]}", False),
     ],
 )
-def test_who_wants_the_clusters_dns_and_has_none_is_told(spec: str, falls_back: bool) -> None:
+def test_missing_cluster_dns_is_reported(spec: str, falls_back: bool) -> None:
     one = pod(spec=spec)
     assert bool(missing_cluster_dns(one, ())) is falls_back
     assert not missing_cluster_dns(one, ("10.0.0.10",))
 
 
-def test_what_no_resolver_reads_is_left_out_and_told() -> None:
+def test_resolv_conf_entries_over_the_limits_are_omitted_and_reported() -> None:
     wish = pod(spec="  dnsConfig: {nameservers: [192.0.2.5, 192.0.2.6, 192.0.2.7]}")
     kept, exceeded = pod_resolv_conf(wish, LAN, (), DOMAIN)
     assert kept.nameservers == ("192.0.2.1", "192.0.2.2", "192.0.2.5")
@@ -147,7 +147,7 @@ def test_what_no_resolver_reads_is_left_out_and_told() -> None:
     assert exceeded.startswith("Search limits were exceeded")
 
 
-def test_the_resolver_of_a_pod_changes_in_the_file_that_its_containers_have(tmp_path: Path) -> None:
+def test_resolv_conf_is_rewritten_in_place(tmp_path: Path) -> None:
     of_host = tmp_path / "resolv.conf"
     here = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host))
     with pytest.raises(NotReady, match="No such file"):
@@ -172,7 +172,7 @@ def test_the_resolver_of_a_pod_changes_in_the_file_that_its_containers_have(tmp_
         ((), "", "192.0.2.1", True),
     ],
 )
-def test_a_pod_asks_whom_the_node_names_else_whom_its_network_names(
+def test_configured_cluster_dns_overrides_the_networks(
     tmp_path: Path, set_here: tuple[str, ...], network: str, wanted: str, is_told: bool
 ) -> None:
     of_host = tmp_path / "resolv.conf"
@@ -184,7 +184,7 @@ def test_a_pod_asks_whom_the_node_names_else_whom_its_network_names(
     assert [reason for reason, _ in told] == ["MissingClusterDNS"] * is_told
 
 
-def test_a_resolver_is_written_as_it_is_read() -> None:
+def test_resolv_conf_round_trips() -> None:
     assert parse_resolv_conf(str(CLUSTER)) == CLUSTER
     assert str(ResolvConf()) == ""
 
@@ -202,7 +202,9 @@ MODES = ("network", "ipc", "pid", "uts")
         ("  shareProcessNamespace: true", ("none", "shareable", "", ""), ("S", "S", "S", "")),
     ],
 )
-def test_namespaces(spec: str, box: tuple[str, ...], inside: tuple[str, ...]) -> None:
+def test_sandbox_and_containers_have_the_namespaces_of_the_spec(
+    spec: str, box: tuple[str, ...], inside: tuple[str, ...]
+) -> None:
     wish = pod(spec=spec)
     outer = sandbox_config(wish, "pause", 0, HOST)
     assert tuple(getattr(outer, mode) for mode in MODES) == box
@@ -215,7 +217,7 @@ def published(name: str, ports: str, address: str = "10.128.0.2", spec: str = ""
     return with_status(wish, PodStatus(pod_ip=address))
 
 
-def test_host_ports_lead_to_their_pods() -> None:
+def test_host_ports_are_translated_to_their_pods() -> None:
     web = published("web", "[{containerPort: 80, hostPort: 8080}, {containerPort: 53, hostPort: 53, protocol: UDP}]")
     bound = published("bound", "[{containerPort: 80, hostPort: 80, hostIP: 192.0.2.1}]", "10.128.0.3")
     assert (
@@ -251,5 +253,5 @@ table ip podlane-hostports {
         published("web", "[{containerPort: 80}]", spec="  hostNetwork: true"),
     ],
 )
-def test_no_ports_no_table(wish: Pod) -> None:
+def test_hostport_ruleset_is_empty_without_ports(wish: Pod) -> None:
     assert hostport_ruleset([wish]) == "add table ip podlane-hostports\ndelete table ip podlane-hostports\n"

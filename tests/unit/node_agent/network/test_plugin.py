@@ -25,7 +25,7 @@ def hosts_of(here: World) -> str:
     return Path(etc_hosts_path(here.host, UID)).read_text()
 
 
-async def test_a_pod_that_needs_no_address_is_ready_without_one(tmp_path: Path) -> None:
+async def test_pod_that_needs_no_address_is_ready_without_a_network(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.network = NoNetwork()
         await here.live(pod(), lambda: ready(here))
@@ -42,7 +42,7 @@ async def test_a_pod_that_needs_no_address_is_ready_without_one(tmp_path: Path) 
         (pod(f"[{{name: main, image: toolbox, {FIELD}}}]"), "spec.containers[0].env[0]"),
     ],
 )
-async def test_a_pod_that_needs_one_says_why_it_is_not_ready(tmp_path: Path, wish: Pod, place: str) -> None:
+async def test_pod_that_needs_an_address_reports_the_missing_network(tmp_path: Path, wish: Pod, place: str) -> None:
     async with world(tmp_path / "w") as here:
         here.network = NoNetwork()
         await here.live(wish, lambda: here.status.phase == "Running")
@@ -51,6 +51,6 @@ async def test_a_pod_that_needs_one_says_why_it_is_not_ready(tmp_path: Path, wis
         assert here.status.message == f"the network of this node gives pods no address, which is needed for {place}"
 
 
-def test_hosts_have_a_line_for_the_pod_only_with_an_address() -> None:
+def test_hosts_file_has_a_line_for_the_pod_only_with_an_address() -> None:
     assert hosts_file_content(pod(), "10.1.2.3", "", "").endswith("10.1.2.3\tweb\n")
     assert hosts_file_content(pod(), "", "", "").endswith("ip6-allrouters\n")

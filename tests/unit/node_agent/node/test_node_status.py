@@ -35,7 +35,7 @@ def status(health: NodeHealth = WELL, old: tuple[Condition, ...] = (), later: in
     return node_status(SELF, HOST_FACTS, health, NOW + timedelta(seconds=later), old)
 
 
-def test_what_pods_may_use_leaves_something_to_the_host() -> None:
+def test_allocatable_is_capacity_minus_reserved_resources() -> None:
     told = status()
     assert told.capacity == {
         "cpu": "4",
@@ -48,7 +48,7 @@ def test_what_pods_may_use_leaves_something_to_the_host() -> None:
     assert told.allocatable == told.capacity | {"memory": "7237632Ki", "ephemeral-storage": "96636764160"}
 
 
-def test_a_node_registers_with_its_labels_and_taints() -> None:
+def test_node_registers_with_labels_and_taints() -> None:
     node = new_node(changed(SELF, taints=(parse_taint("gpu=a100:NoSchedule"),)), HOST_FACTS, WELL, NOW)
     assert node.metadata.labels == {
         "kubernetes.io/hostname": "node-1",
@@ -73,20 +73,20 @@ def test_a_node_registers_with_its_labels_and_taints() -> None:
         (NodeHealth("", Pressure(processes=True)), "PIDPressure", ("True", "KubeletHasInsufficientPID")),
     ],
 )
-def test_conditions_have_the_reasons_of_the_reference(health: NodeHealth, kind: str, told: tuple[str, str]) -> None:
+def test_node_conditions_have_kubelets_reasons(health: NodeHealth, kind: str, told: tuple[str, str]) -> None:
     rows = {row.type: row for row in status(health).conditions}
     assert list(rows) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
     assert (rows[kind].status, rows[kind].reason) == told
 
 
-def test_only_the_fifty_largest_images_are_named() -> None:
+def test_node_status_lists_the_fifty_largest_images() -> None:
     many = tuple(ContainerImage(names=tuple(f"i{n}:{t}" for t in range(7)), size_bytes=n) for n in range(60))
     found = largest_images((*many, ContainerImage(names=(), size_bytes=1 << 40)))
     assert [image.size_bytes for image in found] == list(range(59, 9, -1))
     assert {len(image.names) for image in found} == {5}
 
 
-def test_time_alone_is_no_difference_and_others_words_are_none() -> None:
+def test_status_differs_ignores_heartbeat_times_and_foreign_conditions() -> None:
     first = status()
     later = status(old=first.conditions, later=10)
     assert later != first
@@ -99,7 +99,7 @@ def test_time_alone_is_no_difference_and_others_words_are_none() -> None:
     assert status_differs(later, replace(first, addresses=()))
 
 
-def test_a_change_of_a_condition_is_an_event() -> None:
+def test_condition_change_emits_an_event() -> None:
     before = status(NodeHealth("starting")).conditions
     after = status(old=before).conditions
     assert list(condition_events(before, after)) == [("NodeReady", "")]
@@ -110,7 +110,7 @@ def test_a_change_of_a_condition_is_an_event() -> None:
     assert list(condition_events((), after)) == [("NodeReady", "")]
 
 
-def test_a_lease_belongs_to_the_node_and_lasts_four_renewals() -> None:
+def test_node_lease_is_owned_by_the_node_and_lasts_four_renewals() -> None:
     owner = Node(metadata=ObjectMeta(name="node-1", uid="u-1"))
     told = node_lease(SELF, owner, 10.0, NOW)
     assert (told.metadata.namespace, told.metadata.name) == ("kube-node-lease", "node-1")
@@ -121,19 +121,19 @@ def test_a_lease_belongs_to_the_node_and_lasts_four_renewals() -> None:
     assert node_lease(SELF, None, 0.1, NOW).spec.lease_duration_seconds == 1
 
 
-def test_both_lists_count() -> None:
+def test_reserved_resources_of_system_and_agent_are_added() -> None:
     found = parse_reserved("cpu=100m,memory=200Mi", " memory=56Mi, ephemeral-storage=1Gi,")
     assert found == ReservedResources(cpu=100, memory=256 << 20, disk=1 << 30)
     assert parse_reserved("", "") == ReservedResources()
 
 
 @pytest.mark.parametrize("text", ["cpu", "cpu=", "cores=1", "memory=much"])
-def test_what_is_none_says_so(text: str) -> None:
+def test_invalid_reserved_resources_are_rejected(text: str) -> None:
     with pytest.raises(BadReservation, match=r"accepted|quantity"):
         parse_reserved(text)
 
 
-def test_quotas_can_be_switched_off() -> None:
+def test_cpu_cfs_quota_can_be_disabled() -> None:
     wish = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
     assert pod_limits(wish, PodsCapacity(4, 8 << 30)).quota == 50000
     assert pod_limits(wish, PodsCapacity(4, 8 << 30, quotas=False)).quota == 0

@@ -25,7 +25,7 @@ class Hanging(FakeDocker):
         return await super().version()
 
 
-async def test_a_question_that_hangs_is_asked_once() -> None:
+async def test_hanging_runtime_check_is_started_once() -> None:
     docker = Hanging()
     pulse = RuntimeHealthCheck(docker, 0.01)
     for _ in range(3):
@@ -36,7 +36,7 @@ async def test_a_question_that_hangs_is_asked_once() -> None:
     assert (await RuntimeHealthCheck(docker).check())[0] == "20.10.24"
 
 
-async def test_what_docker_says_is_passed_on_and_asked_anew_each_time() -> None:
+async def test_runtime_check_result_is_returned_and_not_cached() -> None:
     docker = Hanging()
     docker.goes_on.set()
     pulse = RuntimeHealthCheck(docker)

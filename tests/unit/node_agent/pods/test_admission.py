@@ -75,13 +75,13 @@ def with_port(host_port: int, address: str = "", protocol: str = "TCP") -> Pod:
         (with_port(0), [with_port(0)], ""),
     ],
 )
-def test_a_node_takes_what_suits_it_and_fits(one: Pod, others: list[Pod], reason: str) -> None:
+def test_admission_accepts_pods_that_match_and_fit(one: Pod, others: list[Pod], reason: str) -> None:
     found = admit(one, NODE, others)
     assert (found.reason if found else "") == reason
     assert found is None or found.message
 
 
-def test_a_node_takes_pods_with_the_sysctls_that_it_allows() -> None:
+def test_admission_accepts_allowed_sysctls_only() -> None:
     one = wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
     assert admit(one, NODE, [], ("kernel.msg*",)) is None
     assert admit(one, NODE, [], ("net.*",)) is not None
@@ -108,16 +108,16 @@ def test_a_node_takes_pods_with_the_sysctls_that_it_allows() -> None:
         ("{matchExpressions: [{key: disk, operator: Exists}, {key: rack, operator: Exists}]}", False),
     ],
 )
-def test_affinity_to_nodes(term: str, matches: bool) -> None:
+def test_admission_checks_node_affinity(term: str, matches: bool) -> None:
     found = admit(wish(AFFINITY.replace("TERMS", term)), NODE, [])
     assert (found.reason if found else "") == ("" if matches else "NodeAffinity")
 
 
-def test_nobody_ends_for_a_pod_that_will_not_fit() -> None:
+def test_preemption_selects_no_victims_when_the_pod_cannot_fit() -> None:
     assert select_victims(wish(cpu="3", static=True), NODE, [wish(cpu="1", uid="a")]) == ()
 
 
-def test_the_least_protected_ends_and_no_more_than_needed() -> None:
+def test_preemption_selects_the_fewest_and_least_protected_pods() -> None:
     others = [wish(cpu="1", uid="a"), wish(cpu="500m", uid="b"), wish(uid="c")]
     others = [
         replace(one, status=replace(one.status, qos_class=kind))
@@ -137,7 +137,9 @@ SIZES = st.lists(
 
 
 @given(SIZES, st.integers(0, 12))
-def test_who_ends_is_enough_needed_and_never_critical(rows: list[tuple[int, bool, str]], cpu: int) -> None:
+def test_preemption_victims_are_sufficient_necessary_and_never_critical(
+    rows: list[tuple[int, bool, str]], cpu: int
+) -> None:
     others = [wish(cpu=f"{size}", uid=str(number), static=static) for number, (size, static, _) in enumerate(rows)]
     others = [replace(one, status=replace(one.status, qos_class=row[2])) for one, row in zip(others, rows, strict=True)]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "10", "pods": "6"}))
@@ -154,7 +156,7 @@ def test_who_ends_is_enough_needed_and_never_critical(rows: list[tuple[int, bool
         assert admit(critical, node, firm) is not None
 
 
-def test_amounts() -> None:
+def test_admission_sums_requests_and_allocatable() -> None:
     assert pod_requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
     assert total([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
     assert allocatable(NODE) | {"ephemeral-storage": 0} == {
@@ -166,7 +168,7 @@ def test_amounts() -> None:
     assert allocatable(Node())["cpu"] > 1 << 60
 
 
-def test_the_deadline_counts_from_the_start_whoever_knows_it() -> None:
+def test_active_deadline_counts_from_the_start_time() -> None:
     active = wish("  activeDeadlineSeconds: 60")
     later = timedelta(seconds=60)
     assert active_deadline(wish(), RuntimePod(), NOW) is None
@@ -199,7 +201,7 @@ TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: 
         (wish("  priority: 1999999999"), DISK, "DiskPressure"),
     ],
 )
-def test_a_node_that_runs_short_takes_only_what_it_must(one: Pod, pressure: Pressure, named: str) -> None:
+def test_admission_under_pressure_accepts_tolerating_pods_only(one: Pod, pressure: Pressure, named: str) -> None:
     refused = pressure_rejection(one, pressure)
     assert (refused is None) == (not named)
     if refused is not None:

@@ -44,13 +44,13 @@ GATES = [
 
 
 @pytest.mark.parametrize(("rows", "message"), GATES)
-def test_a_pod_is_not_ready_before_its_gates_are_open(rows: tuple[Condition, ...], message: str) -> None:
+def test_pod_is_not_ready_before_its_readiness_gates(rows: tuple[Condition, ...], message: str) -> None:
     status = compute_pod_status(said(GATED, *rows), held(container(GATED)), facts())
     assert row(status, "ContainersReady") == ("True", "", "")
     assert row(status, "Ready") == ("False", "ReadinessGatesNotReady", message)
 
 
-def test_a_pod_whose_gates_are_open_is_ready_when_its_containers_are() -> None:
+def test_pod_with_true_readiness_gates_is_ready_with_its_containers() -> None:
     open_gates = tuple(Condition(type=f"example.com/{name}", status="True") for name in ("lb", "dns"))
     wish = said(GATED, *open_gates)
     assert row(compute_pod_status(wish, held(container(GATED)), facts()), "Ready") == ("True", "", "")
@@ -59,7 +59,7 @@ def test_a_pod_whose_gates_are_open_is_ready_when_its_containers_are() -> None:
     assert down.conditions[-2:] == open_gates, "what others say stays"
 
 
-def test_a_gate_has_the_name_of_a_condition() -> None:
+def test_readiness_gate_names_a_condition_type() -> None:
     wrong = replace(
         WEB,
         spec=replace(GATED.spec, readiness_gates=(replace(GATED.spec.readiness_gates[0], condition_type="no way"),)),
@@ -67,14 +67,14 @@ def test_a_gate_has_the_name_of_a_condition() -> None:
     assert [problem.path for problem in check(wrong)] == ["spec.readinessGates[0].conditionType"]
 
 
-def test_conditions_say_which_wish_they_are_about() -> None:
+def test_conditions_have_the_observed_generation() -> None:
     newer = replace(WEB, metadata=replace(WEB.metadata, generation=4))
     status = compute_pod_status(newer, held(container(newer)), facts())
     assert {one.observed_generation for one in status.conditions} == {4}
     assert status.observed_generation == 4
 
 
-def test_an_image_is_named_as_it_can_be_pulled_if_it_can() -> None:
+def test_container_status_names_a_pullable_image_when_known() -> None:
     own = changed(container(WEB), image_id="sha256:aa")
     public = changed(own, digest="docker.io/library/toolbox@sha256:bb")
     assert compute_pod_status(WEB, held(own), facts()).container_statuses[0].image_id == "docker://sha256:aa"
@@ -91,7 +91,7 @@ def lost(restarts: int = 0) -> Pod:
     return with_status(WEB, compute_pod_status(WEB, held(container(WEB, restarts=restarts)), facts()))
 
 
-def test_a_container_that_was_removed_is_told_and_started_with_the_next_number() -> None:
+def test_removed_container_is_reported_and_counted_as_restarted() -> None:
     wish = lost(restarts=2)
     status = compute_pod_status(wish, group_containers([sandbox()]), facts())
     (told,) = status.container_statuses
@@ -107,7 +107,7 @@ def test_a_container_that_was_removed_is_told_and_started_with_the_next_number()
     assert again.container_statuses[0].last_state == told.last_state
 
 
-def test_a_container_that_was_never_started_begins_at_nought() -> None:
+def test_never_started_container_has_restart_count_zero() -> None:
     waiting = compute_pod_status(WEB, group_containers([sandbox()]), facts())
     assert [
         start.restarts
@@ -116,7 +116,7 @@ def test_a_container_that_was_never_started_begins_at_nought() -> None:
     assert waiting.container_statuses[0].last_state == ContainerState()
 
 
-def test_the_container_of_a_pod_that_goes_does_not_stay_running() -> None:
+def test_removed_container_of_a_terminating_pod_is_reported_terminated() -> None:
     status = compute_pod_status(lost(), group_containers([]), facts(terminating=True))
     (told,) = status.container_statuses
     assert status.phase == "Failed"
@@ -127,7 +127,7 @@ def test_the_container_of_a_pod_that_goes_does_not_stay_running() -> None:
     assert compute_pod_status(with_status(WEB, status), group_containers([]), facts(terminating=True)) == status
 
 
-def test_what_only_others_write_is_no_difference() -> None:
+def test_merge_status_keeps_fields_written_by_others() -> None:
     ours = compute_pod_status(WEB, held(container(WEB)), facts())
     theirs = replace(ours, resize="Proposed", resource_claim_statuses=[{"name": "gpu"}])
     assert merge_status(ours, theirs) == theirs

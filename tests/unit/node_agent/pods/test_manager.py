@@ -36,7 +36,7 @@ def runs(pod: Pod) -> bool:
     return pod.status.phase == "Running" and pod.status.pod_ip == "10.128.0.2"
 
 
-async def test_a_static_pod_is_shown_with_its_status_and_goes_with_its_file(node: OneNode) -> None:
+async def test_static_pod_mirror_shows_status_and_is_deleted_with_its_file(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
         shown = await node.until_shown("web-node-1", runs)
@@ -51,7 +51,7 @@ async def test_a_static_pod_is_shown_with_its_status_and_goes_with_its_file(node
 
 
 @pytest.mark.parametrize("grace", [None, 0])
-async def test_a_mirror_that_a_user_deletes_comes_back_and_the_pod_runs_on(node: OneNode, grace: int | None) -> None:
+async def test_mirror_pod_deleted_by_a_user_is_recreated_while_the_pod_runs(node: OneNode, grace: int | None) -> None:
     node.write("web")
     async with node.agent():
         before = await node.until_shown("web-node-1", runs)
@@ -63,7 +63,7 @@ async def test_a_mirror_that_a_user_deletes_comes_back_and_the_pod_runs_on(node:
         assert not node.docker.signals
 
 
-async def test_a_changed_manifest_is_another_pod_that_waits_for_the_end_of_the_first(node: OneNode) -> None:
+async def test_changed_manifest_starts_a_new_pod_after_the_old_ended(node: OneNode) -> None:
     node.write("web", TEXT.replace("GracePeriodSeconds: 0", "GracePeriodSeconds: 600"))
     async with node.agent():
         await node.until_shown("web-node-1", runs)
@@ -81,7 +81,7 @@ async def test_a_changed_manifest_is_another_pod_that_waits_for_the_end_of_the_f
         assert shown.spec.containers[0].image == "toolbox:2"
 
 
-async def test_a_restart_of_the_agent_changes_nothing(node: OneNode) -> None:
+async def test_agent_restart_changes_nothing(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
         before = await node.until_shown("web-node-1", runs)
@@ -97,7 +97,7 @@ async def test_a_restart_of_the_agent_changes_nothing(node: OneNode) -> None:
         assert list(node.sandboxes().values()).count("web-node-1") == 1
 
 
-async def test_what_changed_while_the_agent_was_away_is_put_right(node: OneNode) -> None:
+async def test_changes_made_while_the_agent_was_down_are_applied(node: OneNode) -> None:
     node.write("web")
     node.write("old")
     async with node.agent():
@@ -113,7 +113,7 @@ async def test_what_changed_while_the_agent_was_away_is_put_right(node: OneNode)
         assert node.sandboxes() == {shown.metadata.annotations[CONFIG_MIRROR]: "web-node-1"}
 
 
-async def test_what_a_source_says_while_others_are_taken_up_is_not_cleaned_up(
+async def test_pods_that_arrive_during_the_first_sync_are_not_cleaned_up(
     node: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look knows static pods only, and before it ends the master has named the other one."""
@@ -144,7 +144,7 @@ async def test_what_a_source_says_while_others_are_taken_up_is_not_cleaned_up(
         assert not node.docker.signals
 
 
-async def test_nothing_is_cleaned_up_before_every_source_has_spoken(node: OneNode) -> None:
+async def test_nothing_is_cleaned_up_before_every_source_has_synced(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
         await node.until_shown("web-node-1", runs)
@@ -162,7 +162,7 @@ async def test_nothing_is_cleaned_up_before_every_source_has_spoken(node: OneNod
         await until_true(lambda: list(node.sandboxes().values()) == ["db-node-1"])
 
 
-async def test_a_submitted_pod_is_shown_and_ended(node: OneNode) -> None:
+async def test_submitted_pod_is_mirrored_and_deleted(node: OneNode) -> None:
     async with (
         node.agent(),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(node.settings.socket)) as http,
@@ -176,7 +176,7 @@ async def test_a_submitted_pod_is_shown_and_ended(node: OneNode) -> None:
         await node.until_gone("web-node-1")
 
 
-async def test_of_equal_names_the_static_one_runs_and_the_masters_is_left_alone(node: OneNode) -> None:
+async def test_static_pod_takes_precedence_over_an_equally_named_api_pod(node: OneNode) -> None:
     spec = PodSpec(node_name="node-1", containers=(Container(name="main", image="toolbox"),))
     made = await node.admin.create(Pod(metadata=ObjectMeta(name="web-node-1", namespace="default"), spec=spec))
     node.write("web")
@@ -190,7 +190,7 @@ async def test_of_equal_names_the_static_one_runs_and_the_masters_is_left_alone(
         assert (left.metadata.uid, left.status.phase) == (made.metadata.uid, "Pending")
 
 
-async def test_a_static_pod_of_a_project_that_is_not_there_runs_and_is_shown_when_it_comes(node: OneNode) -> None:
+async def test_static_pod_of_a_missing_namespace_runs_and_is_mirrored_later(node: OneNode) -> None:
     node.write("web", TEXT.replace("namespace: default", "namespace: blue"))
     async with node.agent() as agent:
         await until_true(node.sandboxes)
@@ -204,7 +204,7 @@ async def test_a_static_pod_of_a_project_that_is_not_there_runs_and_is_shown_whe
         await until_true(shown)
 
 
-async def test_a_pod_of_the_master_cannot_pass_for_a_static_one(node: OneNode) -> None:
+async def test_api_pod_with_static_annotations_is_not_treated_as_static(node: OneNode) -> None:
     """By annotations that anybody may write."""
     async with node.agent():
         marks = {"kubernetes.io/config.source": "file", CONFIG_HASH: "x"}
@@ -215,7 +215,7 @@ async def test_a_pod_of_the_master_cannot_pass_for_a_static_one(node: OneNode) -
         assert list(node.sandboxes()) == [shown.metadata.uid]
 
 
-async def test_a_node_creates_only_mirrors_of_its_own_pods(node: OneNode) -> None:
+async def test_node_may_create_only_mirrors_of_its_own_pods(node: OneNode) -> None:
     node.write("web")
     async with node.agent() as agent:
         await node.until_shown("web-node-1", runs)
@@ -257,7 +257,7 @@ async def bound(node: OneNode, name: str, **spec: object) -> None:
     await node.admin.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
 
 
-async def test_a_pod_that_the_node_does_not_take_has_failed_with_a_reason_and_is_not_tried_again(node: OneNode) -> None:
+async def test_rejected_pod_fails_with_a_reason_and_is_not_retried(node: OneNode) -> None:
     async with node.agent():
         await bound(node, "picky", nodeSelector={"disk": "ssd"})
         await bound(node, "huge", container={"resources": {"requests": {"cpu": "4000"}}})
@@ -279,7 +279,7 @@ async def test_a_pod_that_the_node_does_not_take_has_failed_with_a_reason_and_is
         await node.until_gone("picky")
 
 
-async def test_a_static_pod_that_the_node_does_not_take_is_not_asked_again_by_the_next_agent(node: OneNode) -> None:
+async def test_rejected_static_pod_stays_rejected_after_agent_restart(node: OneNode) -> None:
     node.write("picky", TEXT.replace("spec:", "spec:\n  nodeSelector: {disk: ssd}"))
     async with node.agent():
         await node.until_shown("picky-node-1", lambda pod: pod.status.reason == "NodeAffinity")
@@ -295,7 +295,7 @@ async def test_a_static_pod_that_the_node_does_not_take_is_not_asked_again_by_th
         await node.until_shown("picky-node-1", runs)
 
 
-async def test_what_is_wrong_with_a_manifest_is_told_under_the_node(node: OneNode) -> None:
+async def test_invalid_manifest_is_reported_as_a_node_event(node: OneNode) -> None:
     node.write("bad", TEXT.replace("image", "imagine"))
     node.write("first")
     node.write("first", file="second.yaml")
@@ -311,7 +311,7 @@ async def test_what_is_wrong_with_a_manifest_is_told_under_the_node(node: OneNod
         await until_true(told)
 
 
-async def test_a_pod_that_was_admitted_is_not_asked_again(node: OneNode) -> None:
+async def test_admitted_pod_is_not_admitted_again(node: OneNode) -> None:
     async with node.agent():
         await until_true(lambda: node.node_is_known())
         await node.admin.patch(Node, "node-1", "", {"metadata": {"labels": {"disk": "ssd"}}})
@@ -327,7 +327,7 @@ async def test_a_pod_that_was_admitted_is_not_asked_again(node: OneNode) -> None
         assert "picky" in node.sandboxes().values()
 
 
-async def test_others_make_room_for_a_static_pod(node: OneNode) -> None:
+async def test_static_pod_preempts_other_pods(node: OneNode) -> None:
     async with node.agent() as agent:
         await until_true(lambda: node.node_is_known())
         cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
@@ -347,7 +347,7 @@ async def test_others_make_room_for_a_static_pod(node: OneNode) -> None:
         assert agent.mirror.synced
 
 
-async def test_those_that_were_here_come_before_those_that_come(node: OneNode) -> None:
+async def test_running_pods_are_admitted_before_new_ones_after_a_restart(node: OneNode) -> None:
     async with node.agent():
         await until_true(lambda: node.node_is_known())
         cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
@@ -360,7 +360,7 @@ async def test_those_that_were_here_come_before_those_that_come(node: OneNode) -
         assert list(node.sandboxes().values()) == ["zebra-node-1"]
 
 
-async def test_a_mirror_that_is_deleted_while_others_write_to_it_comes_back(node: OneNode) -> None:
+async def test_mirror_pod_deleted_during_concurrent_writes_is_recreated(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
         shown = await node.until_shown("web-node-1", runs)

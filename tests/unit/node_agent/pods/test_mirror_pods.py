@@ -48,7 +48,7 @@ STARTING = StaticPods({}, frozenset(), False)
         (STARTING, [MIRROR], []),
     ],
 )
-def test_the_master_shows_what_runs_and_nothing_else(
+def test_mirror_pods_equal_running_static_pods(
     here: StaticPods, held: list[Pod], steps: list[CreateMirror | DeleteMirror]
 ) -> None:
     assert list(plan_mirror_pods(here, held, NODE)) == steps

@@ -23,7 +23,7 @@ def facts(**other: object) -> StatusInputs:
 @pytest.mark.parametrize(
     ("code", "reason", "told"), [(127, "ContainerCannotRun", 127), (128, "StartError", 128), (0, "StartError", 128)]
 )
-def test_a_container_that_never_began_and_may_not_try_again_has_ended(code: int, reason: str, told: int) -> None:
+def test_unstartable_container_that_may_not_restart_is_terminated(code: int, reason: str, told: int) -> None:
     dead = container(ONCE, state="created", code=code, error="no")
     trouble = {"main": ("RunContainerError", "Docker: no")}
     (row,) = compute_pod_status(ONCE, held(dead), facts(troubles=trouble)).container_statuses
@@ -32,7 +32,7 @@ def test_a_container_that_never_began_and_may_not_try_again_has_ended(code: int,
     assert row.state.terminated.started_at == row.state.terminated.finished_at
 
 
-def test_a_container_that_was_removed_and_made_anew_at_once_is_told() -> None:
+def test_container_removed_and_recreated_at_once_is_reported() -> None:
     known = with_status(WEB, compute_pod_status(WEB, held(container(WEB)), facts()))
     (row,) = compute_pod_status(known, held(container(WEB, restarts=1)), facts()).container_statuses
     assert row.last_state.terminated is not None
@@ -49,7 +49,7 @@ RICH = pod("""\
   volumes: [{name: v, emptyDir: {}}]""")
 
 
-def test_mounts_are_told_at_once_and_resources_with_the_container() -> None:
+def test_container_status_has_mounts_at_once_and_resources_once_created() -> None:
     (before,) = compute_pod_status(RICH, group_containers([sandbox()]), facts()).container_statuses
     assert [(one.mount_path, one.read_only, one.recursive_read_only) for one in before.volume_mounts] == [
         ("/v", False, None),
@@ -62,7 +62,7 @@ def test_mounts_are_told_at_once_and_resources_with_the_container() -> None:
     assert row.allocated_resources == row.resources.requests == {"cpu": "1", "memory": "8Mi"}
 
 
-def test_the_user_is_the_one_that_the_container_began_with() -> None:
+def test_container_status_has_the_initial_user() -> None:
     first = replace(container(WEB), user=(1000, 3000, (4000,)))
     status = compute_pod_status(WEB, held(first), facts())
     wanted = ContainerUser(linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(4000,)))
@@ -75,6 +75,6 @@ def test_the_user_is_the_one_that_the_container_began_with() -> None:
     assert row.user == ContainerUser(linux=LinuxContainerUser(uid=0, gid=0))
 
 
-def test_a_process_that_is_gone_has_no_user() -> None:
+def test_container_status_of_an_ended_process_has_no_user() -> None:
     assert process_user(1) is not None
     assert process_user(1 << 30) is None

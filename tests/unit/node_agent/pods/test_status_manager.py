@@ -23,7 +23,7 @@ GONE = [
 
 
 @pytest.mark.parametrize(("code", "reason", "message"), GONE)
-async def test_of_a_pod_that_is_another_by_now_nothing_more_is_said(code: int, reason: str, message: str) -> None:
+async def test_status_of_a_replaced_pod_is_not_written(code: int, reason: str, message: str) -> None:
     async def refuse(_: web.Request) -> web.Response:
         status = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
         return web.json_response(status, status=code)
@@ -55,7 +55,7 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("held", "wish", "said"), LISTS)
-def test_a_list_is_replaced_only_where_there_is_one(
+def test_status_patch_replaces_pod_ips_only_when_present(
     held: tuple[PodIP, ...], wish: tuple[PodIP, ...], said: object
 ) -> None:
     patch = pod_status_patch("u", PodStatus(pod_ips=wish), PodStatus(pod_ips=held))

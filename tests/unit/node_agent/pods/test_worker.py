@@ -119,13 +119,13 @@ SCENARIOS = [
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
+async def test_agent_killed_after_any_call_reaches_the_same_state(
     scenario: Callable[[World], Awaitable[None]], tmp_path: Path
 ) -> None:
     await kill_anywhere(scenario, tmp_path)
 
 
-async def test_an_image_that_went_while_the_network_was_awaited_is_missed(tmp_path: Path) -> None:
+async def test_image_removed_while_waiting_for_the_network_is_reported_missing(tmp_path: Path) -> None:
     async with world(tmp_path / "host") as here:
         here.switch.away = True
 
@@ -140,7 +140,7 @@ async def test_an_image_that_went_while_the_network_was_awaited_is_missed(tmp_pa
         assert here.docker.running("main") is None
 
 
-async def test_a_network_that_is_away_is_waited_for_with_a_reason(tmp_path: Path) -> None:
+async def test_pod_waits_for_an_unavailable_network_with_a_reason(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.switch.away = True
         await here.live(SOON, lambda: bool(here.status.reason))
@@ -158,7 +158,7 @@ def directory_for(file: str) -> Path:
     return path
 
 
-async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Path) -> None:
+async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         path, looks = directory_for(etc_hosts_path(here.host, pod().metadata.uid)), count()
 
@@ -173,7 +173,7 @@ async def test_a_hosts_file_that_cannot_be_written_is_written_later(tmp_path: Pa
         assert "web" in await asyncio.to_thread(path.read_text)
 
 
-async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> None:
+async def test_unreachable_docker_changes_no_running_pod(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         await started(here)
         before = here.left()
@@ -186,7 +186,7 @@ async def test_docker_that_is_away_changes_nothing_that_runs(tmp_path: Path) -> 
         assert here.left() == before
 
 
-async def test_a_pod_that_was_active_for_long_enough_ends_with_its_grace_and_has_failed(tmp_path: Path) -> None:
+async def test_pod_past_its_active_deadline_ends_gracefully_and_fails(tmp_path: Path) -> None:
     wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""", "  activeDeadlineSeconds: 3600")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Running")
@@ -202,7 +202,7 @@ async def test_a_pod_that_was_active_for_long_enough_ends_with_its_grace_and_has
         assert (here.status.phase, here.status.reason) == ("Failed", "DeadlineExceeded")
 
 
-async def test_a_pod_ends_when_its_time_has_come(tmp_path: Path) -> None:
+async def test_active_deadline_ends_a_pod_on_time(tmp_path: Path) -> None:
     wish = pod(spec="  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 0")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Failed")
@@ -210,7 +210,7 @@ async def test_a_pod_ends_when_its_time_has_come(tmp_path: Path) -> None:
         assert len(here.docker.started) == 2
 
 
-async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: Path) -> None:
+async def test_container_violating_run_as_non_root_waits_with_a_reason(tmp_path: Path) -> None:
     wish = pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: bool(here.status.container_statuses))
@@ -220,7 +220,7 @@ async def test_a_container_that_must_not_be_root_waits_with_a_reason(tmp_path: P
         assert "image will run as root" in waiting.message
 
 
-async def test_a_registry_is_shown_the_pods_passwords_and_then_none(tmp_path: Path) -> None:
+async def test_image_pull_tries_the_pods_credentials_and_then_none(tmp_path: Path) -> None:
     wish = pod("[{name: main, image: 'r.io/a:1'}]", "  imagePullSecrets: [{name: p}, {name: missing}]")
     auths = {"r.io": {"username": "him", "password": "his"}, "other.io": {"username": "her", "password": "x"}}
     secret = Secret(
@@ -244,7 +244,7 @@ async def test_a_registry_is_shown_the_pods_passwords_and_then_none(tmp_path: Pa
 LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], terminationMessagePolicy: POLICY}'
 
 
-async def test_last_words_are_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
+async def test_termination_message_is_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
     rows = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
     wish = pod(f"[{', '.join(rows)}]", "  restartPolicy: Never")
     async with world(tmp_path / "w") as here:
@@ -258,7 +258,7 @@ async def test_last_words_are_a_file_or_the_end_of_the_log(tmp_path: Path) -> No
 WORDS = {"main": "File", "side": "FallbackToLogsOnError"}
 
 
-async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> None:
+async def test_container_gets_its_grace_period_and_one_stop_signal(tmp_path: Path) -> None:
     wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Running")
@@ -270,7 +270,7 @@ async def test_a_container_gets_its_grace_and_is_asked_once(tmp_path: Path) -> N
         assert here.left()["directories"] == []
 
 
-async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Path) -> None:
+async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -> None:
     """Not what is left until deletionTimestamp, whose seconds are whole, by a clock that is not ours."""
     wish = pod()
     going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
@@ -283,7 +283,7 @@ async def test_a_container_gets_the_whole_grace_that_was_asked_for(tmp_path: Pat
         assert ("main", "SIGKILL") in here.docker.signals
 
 
-async def test_a_pod_whose_object_is_gone_has_two_seconds(tmp_path: Path) -> None:
+async def test_pod_without_an_object_has_two_seconds_to_end(tmp_path: Path) -> None:
     wish = from_master(pod(spec="  terminationGracePeriodSeconds: 600"))
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Running")
@@ -291,7 +291,7 @@ async def test_a_pod_whose_object_is_gone_has_two_seconds(tmp_path: Path) -> Non
         assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
 
 
-async def test_a_container_is_asked_to_stop_as_it_wishes(tmp_path: Path) -> None:
+async def test_container_gets_its_own_stop_signal(tmp_path: Path) -> None:
     wish = pod("[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Running")
@@ -299,7 +299,7 @@ async def test_a_container_is_asked_to_stop_as_it_wishes(tmp_path: Path) -> None
         assert here.docker.signals[0] == ("main", "SIGUSR1")
 
 
-async def test_a_sandbox_that_lost_its_place_in_the_network_is_replaced(tmp_path: Path) -> None:
+async def test_sandbox_that_lost_its_network_is_replaced(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         await started(here)
         here.switch.stranded = set(here.switch.attached)
@@ -314,7 +314,7 @@ PRESENT = ("Pulled", 'Container image "toolbox" already present on machine and c
 BEGUN = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
 
 
-async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
+async def test_pod_lifecycle_emits_events(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         await here.live(HERE, lambda: here.status.phase == "Running")
         assert here.told == BEGUN
@@ -327,7 +327,7 @@ async def test_the_life_of_a_pod_is_told(tmp_path: Path) -> None:
         assert here.told == [("Killing", "Stopping container main", "main")]
 
 
-async def test_a_pod_that_wants_the_clusters_dns_is_told_when_there_is_none(tmp_path: Path) -> None:
+async def test_missing_cluster_dns_emits_an_event(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.host = dataclasses.replace(here.host, cluster_dns=())
         await here.live(HERE, lambda: here.status.phase == "Running")
@@ -336,7 +336,7 @@ async def test_a_pod_that_wants_the_clusters_dns_is_told_when_there_is_none(tmp_
         assert 'using "ClusterFirst" policy' in words
 
 
-async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path: Path) -> None:
+async def test_missing_pause_image_is_pulled(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.docker.images.remove("pause")
         here.docker.pulls["pause"] = Refused("Docker: pull access denied")
@@ -351,7 +351,7 @@ async def test_the_image_of_the_sandbox_is_fetched_where_it_is_missing(tmp_path:
         assert not here.docker.asked
 
 
-async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> None:
+async def test_locally_built_pause_image_is_not_pulled() -> None:
     docker = FakeDocker()
     docker.pulls[PAUSE_IMAGE] = None
     with pytest.raises(Gone):
@@ -359,7 +359,7 @@ async def test_the_image_that_is_made_on_the_node_is_asked_of_no_registry() -> N
     assert not docker.asked
 
 
-async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) -> None:
+async def test_back_off_event_is_emitted_once_per_crash(tmp_path: Path) -> None:
     wish = pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
     async with world(tmp_path / "w") as here:
         waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
@@ -367,7 +367,7 @@ async def test_a_wait_after_a_crash_is_told_once_for_each_crash(tmp_path: Path) 
         assert here.told == [*BEGUN, *BEGUN, waiting]
 
 
-async def test_a_program_that_is_not_there_ends_a_pod_that_is_not_to_try_again(tmp_path: Path) -> None:
+async def test_missing_program_ends_a_pod_that_may_not_restart(tmp_path: Path) -> None:
     wish = pod(
         '[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]', "  restartPolicy: Never"
     )
@@ -378,7 +378,7 @@ async def test_a_program_that_is_not_there_ends_a_pod_that_is_not_to_try_again(t
         assert (end.reason, end.exit_code) == ("ContainerCannotRun", 127)
 
 
-async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+async def test_image_pull_failure_is_reported(tmp_path: Path) -> None:
     wish = pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
     async with world(tmp_path / "w") as here:
         here.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
@@ -391,7 +391,7 @@ async def test_an_image_that_cannot_be_had_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_pod_that_goes_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
+async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
     wish = pod("[{name: main, image: nowhere}]")
     going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
     async with world(tmp_path / "w") as here:
@@ -411,7 +411,7 @@ async def test_a_pod_that_goes_does_not_wait_for_its_image(tmp_path: Path, asked
         assert [reason for reason, _, _ in here.told] == ["Pulling"]
 
 
-async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(tmp_path: Path) -> None:
+async def test_missing_program_and_unavailable_network_are_reported(tmp_path: Path) -> None:
     wish = pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
     async with world(tmp_path / "w") as here:
         here.switch.away = True
@@ -427,7 +427,7 @@ async def test_a_program_that_is_not_there_and_a_network_that_is_away_are_told(t
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_sandbox_that_cannot_start_is_tried_again_less_and_less_often() -> None:
+def test_sandbox_start_is_retried_with_back_off() -> None:
     memory, now, waits = WorkerState(NOW), NOW, []
     assert not memory.holds_sandbox(now)
     for _ in range(11):
@@ -442,7 +442,7 @@ def test_a_sandbox_that_cannot_start_is_tried_again_less_and_less_often() -> Non
     assert memory.sandbox_failed(now) == now + timedelta(seconds=1)
 
 
-async def test_each_may_wait_for_the_other() -> None:
+async def test_gather_both_runs_both_concurrently() -> None:
     one, other = asyncio.Event(), asyncio.Event()
 
     async def first() -> int:
@@ -459,7 +459,7 @@ async def test_each_may_wait_for_the_other() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_an_error_is_raised_when_the_other_has_ended(is_first: bool) -> None:
+async def test_gather_both_raises_an_error_after_the_other_ended(is_first: bool) -> None:
     ended = []
 
     async def fails() -> None:
@@ -474,7 +474,7 @@ async def test_an_error_is_raised_when_the_other_has_ended(is_first: bool) -> No
     assert ended
 
 
-async def test_who_gives_up_ends_both() -> None:
+async def test_cancelled_gather_both_cancels_both() -> None:
     ended = []
 
     async def waits() -> None:

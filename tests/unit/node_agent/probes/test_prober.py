@@ -76,7 +76,7 @@ async def serving(
     ("status", "success"),
     [(200, True), (204, True), (304, True), (399, True), (400, False), (404, False), (503, False)],
 )
-async def test_200_to_399_is_success(prober: Prober, status: int, success: bool) -> None:
+async def test_http_probe_succeeds_on_200_to_399(prober: Prober, status: int, success: bool) -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.Response(status=status)
 
@@ -86,7 +86,7 @@ async def test_200_to_399_is_success(prober: Prober, status: int, success: bool)
     assert answer.words == ("" if success else f"HTTP probe failed with statuscode: {status}")
 
 
-async def test_a_request_has_the_usual_headers_and_those_that_were_asked_for(prober: Prober) -> None:
+async def test_http_probe_sends_default_and_configured_headers(prober: Prober) -> None:
     seen: list[tuple[str, dict[str, str]]] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -103,7 +103,7 @@ async def test_a_request_has_the_usual_headers_and_those_that_were_asked_for(pro
     assert seen[1] == ("/x", {"Host": "web.example", "Accept": "text/plain", "X": "1"} | close)
 
 
-async def test_a_redirect_is_followed_on_the_same_host_only(prober: Prober) -> None:
+async def test_http_probe_follows_redirects_on_the_same_host_only(prober: Prober) -> None:
     asked: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -126,7 +126,7 @@ async def test_a_redirect_is_followed_on_the_same_host_only(prober: Prober) -> N
     assert asked.count("/round") == 11
 
 
-async def test_a_body_without_an_end_is_cut_and_one_that_does_not_come_is_waited_for(prober: Prober) -> None:
+async def test_http_probe_truncates_an_endless_body_and_waits_for_a_missing_one(prober: Prober) -> None:
     gone = asyncio.Event()
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -151,7 +151,7 @@ async def test_a_body_without_an_end_is_cut_and_one_that_does_not_come_is_waited
     assert answer == ProbeAnswer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
 
 
-async def test_nobody_there_and_nonsense_there_are_failures(prober: Prober) -> None:
+async def test_http_probe_fails_on_refused_connection_and_invalid_response(prober: Prober) -> None:
     port = free_port()
     assert await prober.ask(http(), target(port)) == ProbeAnswer(
         False, f'Get "http://{HERE}:{port}/": Connection refused'
@@ -167,9 +167,7 @@ async def test_nobody_there_and_nonsense_there_are_failures(prober: Prober) -> N
     assert answer.success is False
 
 
-async def test_a_certificate_is_not_verified_and_a_hook_may_fall_back_to_plain_http(
-    prober: Prober, tmp_path: Path
-) -> None:
+async def test_https_probe_skips_verification_and_hook_falls_back_to_http(prober: Prober, tmp_path: Path) -> None:
     async def handle(_: web.Request) -> web.Response:
         return web.Response()
 
@@ -181,7 +179,7 @@ async def test_a_certificate_is_not_verified_and_a_hook_may_fall_back_to_plain_h
         assert (await prober.carry_out(hook, target(port), 5)).success
 
 
-async def test_tcp_is_whether_one_can_connect(prober: Prober) -> None:
+async def test_tcp_probe_succeeds_when_the_port_accepts(prober: Prober) -> None:
     probe = Probe(tcp_socket=TCPSocketAction(port="web"), timeout_seconds=5)
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
@@ -193,7 +191,7 @@ async def test_tcp_is_whether_one_can_connect(prober: Prober) -> None:
     assert await prober.ask(probe, target(port)) == ProbeAnswer(False, f"dial tcp {HERE}:{port}: Connection refused")
 
 
-async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
+async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) -> None:
     server, port = (
         Server([Health({b"": True, b"web": True, b"db": False, b"n" * 200: True}.get)], codec=Plain()),
         free_port(),
@@ -213,14 +211,14 @@ async def test_grpc_is_the_health_check_of_a_service(prober: Prober) -> None:
     assert (await ask("")).success is False
 
 
-async def test_a_grpc_server_that_says_nothing_is_waited_for(prober: Prober) -> None:
+async def test_grpc_probe_times_out_on_a_silent_server(prober: Prober) -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
         answer = await prober.ask(Probe(grpc=GRPCAction(port=port), timeout_seconds=1), target())
     assert answer.success is False
 
 
-async def test_a_program_says_by_its_exit_code(prober: Prober, docker: FakeDocker) -> None:
+async def test_exec_probe_result_is_the_exit_code(prober: Prober, docker: FakeDocker) -> None:
     async def ask(*command: str) -> ProbeAnswer:
         return await prober.ask(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
 
@@ -232,7 +230,7 @@ async def test_a_program_says_by_its_exit_code(prober: Prober, docker: FakeDocke
     assert await ask("exit 0") == ProbeAnswer(None, "Docker does not answer")
 
 
-async def test_hooks_that_sleep_and_hooks_that_do_nothing(prober: Prober) -> None:
+async def test_sleep_hook_sleeps_and_empty_hook_does_nothing(prober: Prober) -> None:
     assert (await prober.carry_out(LifecycleHandler(sleep=SleepAction(seconds=60)), target(), 0)).success
     assert (await prober.carry_out(LifecycleHandler(tcp_socket=TCPSocketAction(port=1)), target(), 5)).success
 

@@ -65,24 +65,24 @@ def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
         ({STARTUP: probe()}, ProbeResults(False, False, "")),
     ],
 )
-def test_before_any_answer(probes: dict[str, Probe], verdict: ProbeResults) -> None:
+def test_probe_results_before_any_answer(probes: dict[str, Probe], verdict: ProbeResults) -> None:
     assert fresh(probes).verdict == verdict
 
 
-def test_a_restarted_agent_goes_on_from_what_was_told() -> None:
+def test_probe_state_resumes_from_reported_status() -> None:
     known = ProbeResults(started=True, ready=True)
     state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, known=known)
     assert state.verdict == ProbeResults(True, True, "")
     assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
 
-def test_programs_are_asked_without_an_address() -> None:
+def test_exec_probe_runs_without_a_pod_address() -> None:
     program = Probe(exec=ExecAction(command=("true",)))
     assert not needs_address(wish({LIVENESS: program}))
     assert needs_address(wish({LIVENESS: program, READINESS: probe()}))
 
 
-def test_a_verdict_changes_at_its_threshold() -> None:
+def test_probe_result_changes_at_its_threshold() -> None:
     ready = fresh({READINESS: probe(failures=2, successes=3)})
     assert not after(ready, READINESS, True, True).ready
     assert not after(ready, READINESS, True, True, False, True, True).ready
@@ -94,12 +94,12 @@ def test_a_verdict_changes_at_its_threshold() -> None:
     assert after(fresh({STARTUP: probe(failures=1)}), STARTUP, False) == ProbeResults(False, False, STARTUP)
 
 
-def test_an_answer_that_says_nothing_does_not_count() -> None:
+def test_inconclusive_probe_answer_is_not_counted() -> None:
     assert after(fresh({LIVENESS: probe(failures=2)}), LIVENESS, False, None).failed == ""
     assert after(fresh({LIVENESS: probe(failures=2)}), LIVENESS, False, None, False).failed == LIVENESS
 
 
-def test_a_container_is_not_asked_before_its_initial_delay() -> None:
+def test_probe_waits_for_its_initial_delay() -> None:
     state = initial_state(wish({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN)
     assert state.wake_at(going=False) == NOW + timedelta(seconds=30)
     assert due_probes(state, NOW + timedelta(seconds=29.9))[1] == ()
@@ -107,12 +107,12 @@ def test_a_container_is_not_asked_before_its_initial_delay() -> None:
 
 
 @pytest.mark.parametrize(("agent_age", "delay"), [(0.0, 5.0), (9.9, 5.0), (10.0, 0.0)])
-def test_only_an_agent_that_has_just_begun_spreads_its_first_questions(agent_age: float, delay: float) -> None:
+def test_first_probes_are_jittered_only_after_agent_start(agent_age: float, delay: float) -> None:
     state = fresh({READINESS: probe(period=10)}, 0.5, agent_age)
     assert state.wake_at(going=False) == NOW + timedelta(seconds=delay)
 
 
-def test_a_start_holds_the_others_back_and_lets_them_go_at_once() -> None:
+def test_startup_probe_delays_other_probes_until_it_succeeds() -> None:
     state = fresh({STARTUP: probe(failures=30), LIVENESS: probe(), READINESS: probe()})
     state, asked = due_probes(state, NOW)
     assert asked == (STARTUP,)
@@ -123,14 +123,14 @@ def test_a_start_holds_the_others_back_and_lets_them_go_at_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [LIVENESS, STARTUP])
-def test_after_a_verdict_for_the_end_there_is_silence(kind: str) -> None:
+def test_no_probe_runs_after_a_fatal_result(kind: str) -> None:
     state, verdict = record_answer(fresh({kind: probe(failures=1)}), kind, False)
     assert verdict.failed == kind
     assert due_probes(state, NOW + timedelta(days=1)) == (state, ())
     assert state.wake_at(going=False) is None
 
 
-def test_of_a_pod_that_goes_only_readiness_is_asked() -> None:
+def test_terminating_pod_runs_only_readiness_probes() -> None:
     state = fresh({LIVENESS: probe(), READINESS: probe()})
     assert due_probes(state, NOW, going=True)[1] == (READINESS,)
     assert due_probes(fresh({STARTUP: probe(), READINESS: probe()}), NOW, going=True)[1] == ()
@@ -145,7 +145,7 @@ ANSWERS = st.lists(st.one_of(st.booleans(), st.none()), max_size=30)
 
 
 @given(PROBES, st.lists(st.booleans(), max_size=30))
-def test_readiness_is_what_the_last_full_run_of_answers_said(one: Probe, answers: list[bool]) -> None:
+def test_readiness_equals_the_last_full_run_of_answers(one: Probe, answers: list[bool]) -> None:
     expected = False
     for end in range(1, len(answers) + 1):
         newest = answers[end - 1]
@@ -156,7 +156,7 @@ def test_readiness_is_what_the_last_full_run_of_answers_said(one: Probe, answers
 
 
 @given(WISHES, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())
-def test_a_life_of_questions(
+def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
     probes: dict[str, Probe], answers: list[bool | None], share: float, agent_age: float, going: bool
 ) -> None:
     """Waking when told to always finds something to ask; nothing is asked too early, too often or out of turn."""

@@ -29,20 +29,20 @@ def names(of: PodActions) -> list[tuple[str, int, int]]:
     return [(start.wish.name, start.restarts, start.crashes) for start in of.start]
 
 
-def test_a_new_pod_gets_a_sandbox_and_all_its_containers() -> None:
+def test_new_pod_gets_a_sandbox_and_all_containers() -> None:
     actions = compute_pod_actions(PAIR, group_containers([]), NOW)
     assert actions.sandbox_attempt == 0
     assert names(actions) == [("main", 0, 0), ("side", 0, 0)]
     assert str(actions) == "new sandbox 0, start main side"
 
 
-def test_a_pod_that_runs_is_left_alone() -> None:
+def test_running_pod_needs_no_action() -> None:
     actions = compute_pod_actions(PAIR, held(container(PAIR), container(PAIR, "side")), NOW)
     assert actions == PodActions()
     assert str(actions) == ""
 
 
-def test_what_was_made_but_never_started_is_made_anew() -> None:
+def test_created_but_unstarted_container_is_recreated() -> None:
     unborn = container(WEB, state="created", restarts=3, crashes=2)
     actions = compute_pod_actions(WEB, held(unborn), NOW)
     assert actions.remove == (unborn,)
@@ -53,7 +53,7 @@ def test_what_was_made_but_never_started_is_made_anew() -> None:
     ("policy", "code", "again"),
     [("Always", 0, True), ("Always", 1, True), ("OnFailure", 0, False), ("OnFailure", 1, True), ("Never", 1, False)],
 )
-def test_the_restart_policy_decides_about_an_ended_container(policy: str, code: int, again: bool) -> None:
+def test_restart_policy_decides_about_an_ended_container(policy: str, code: int, again: bool) -> None:
     wish = POLICIES[policy]
     actions = compute_pod_actions(wish, held(container(wish, state="exited", code=code)), NOW)
     assert bool(actions.start) == again
@@ -63,11 +63,11 @@ def test_the_restart_policy_decides_about_an_ended_container(policy: str, code: 
 @pytest.mark.parametrize(
     ("crashes", "seconds"), [(0, 0), (1, 10), (2, 20), (3, 40), (5, 160), (6, 300), (7, 300), (4000, 300)]
 )
-def test_crashes_wait_longer_and_longer(crashes: int, seconds: int) -> None:
+def test_crash_back_off_doubles(crashes: int, seconds: int) -> None:
     assert backoff_delay(crashes) == timedelta(seconds=seconds)
 
 
-def test_a_crashed_container_waits_from_its_end() -> None:
+def test_crash_back_off_counts_from_the_containers_end() -> None:
     dead = container(WEB, state="exited", code=1, restarts=2, crashes=2, ended=5)
     actions = compute_pod_actions(WEB, held(dead), NOW)
     assert not actions.start
@@ -76,12 +76,12 @@ def test_a_crashed_container_waits_from_its_end() -> None:
     assert names(later) == [("main", 3, 3)]
 
 
-def test_a_good_run_makes_crashes_forgotten() -> None:
+def test_crash_back_off_resets_after_a_long_run() -> None:
     dead = container(WEB, state="exited", code=1, restarts=7, crashes=6, ran=600)
     assert names(compute_pod_actions(WEB, held(dead), NOW)) == [("main", 8, 1)]
 
 
-def test_an_end_in_the_future_does_not_hold_a_container_back() -> None:
+def test_end_time_in_the_future_does_not_delay_a_restart() -> None:
     dead = container(WEB, state="exited", code=1, restarts=7, crashes=6, ended=-86400)
     assert names(compute_pod_actions(WEB, held(dead), NOW)) == [("main", 8, 7)]
 
@@ -95,26 +95,26 @@ def test_containers_end_with_their_sandbox_and_start_in_a_new_one() -> None:
     assert names(actions) == [("main", 1, 0), ("side", 1, 0)]
 
 
-def test_a_sandbox_that_was_never_started_does_not_count() -> None:
+def test_never_started_sandbox_is_ignored() -> None:
     unborn = sandbox(2, "created")
     actions = compute_pod_actions(WEB, group_containers([unborn]), NOW)
     assert (actions.sandbox_attempt, actions.remove) == (2, (unborn,))
 
 
-def test_a_container_of_another_sandbox_is_replaced() -> None:
+def test_container_of_another_sandbox_is_replaced() -> None:
     actions = compute_pod_actions(WEB, held(container(WEB, inside="another")), NOW)
     assert [one.name for one in actions.kill] == ["main"]
     assert names(actions) == [("main", 1, 0)]
 
 
-def test_done_work_is_not_done_again_when_the_sandbox_is_lost() -> None:
+def test_completed_container_is_not_repeated_when_the_sandbox_is_lost() -> None:
     wish = POLICIES["OnFailure"]
     done = container(wish, state="exited", code=0)
     assert compute_pod_actions(wish, held(done, box=sandbox(state="exited")), NOW).finished
     assert compute_pod_actions(wish, group_containers([done]), NOW).finished
 
 
-def test_a_container_whose_image_changed_retires_and_starts_without_a_wait() -> None:
+def test_container_with_a_changed_image_restarts_without_back_off() -> None:
     old = replace(container(WEB), labels=dict(container(WEB).labels) | {label.HASH: "other"})
     actions = compute_pod_actions(WEB, held(old), NOW)
     assert actions.retire == (old,)
@@ -123,14 +123,14 @@ def test_a_container_whose_image_changed_retires_and_starts_without_a_wait() -> 
     assert names(compute_pod_actions(WEB, held(ended), NOW, frozenset({old.id}))) == [("main", 1, 0)]
 
 
-def test_a_pod_of_final_phase_never_starts_again() -> None:
+def test_pod_in_a_final_phase_never_starts_again() -> None:
     actions = compute_pod_actions(with_status(WEB, PodStatus(phase="Failed")), held(container(WEB)), NOW)
     assert actions.finished
     assert not actions.start
     assert [one.name for one in actions.kill] == ["POD"]
 
 
-def test_termination_asks_once_then_kills_at_the_deadline() -> None:
+def test_termination_signals_once_and_kills_at_the_deadline() -> None:
     main, side = container(PAIR), container(PAIR, "side", state="exited")
     deadline = NOW + timedelta(seconds=30)
     first = plan_termination(PAIR, held(main, side), frozenset(), deadline, NOW)
@@ -196,7 +196,7 @@ def carried_out(wish: Pod, seen: RuntimePod, actions: PodActions) -> RuntimePod:
 
 
 @given(situations())
-def test_a_plan_is_carried_out_once(situation: tuple[Pod, RuntimePod]) -> None:
+def test_pod_actions_converge_after_one_round(situation: tuple[Pod, RuntimePod]) -> None:
     """Whatever was found: nothing runs twice, and after one round the next plan starts and kills nothing more."""
     wish, seen = situation
     actions = compute_pod_actions(wish, seen, NOW)
@@ -214,7 +214,7 @@ def facts(**other: object) -> StatusInputs:
     return StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW, **other)  # type: ignore[arg-type]
 
 
-def test_a_running_pod_is_ready() -> None:
+def test_running_pod_is_ready() -> None:
     status = compute_pod_status(WEB, held(container(WEB)), facts())
     assert (status.phase, status.pod_ip, status.host_ip) == ("Running", "10.128.0.2", "10.245.2.3")
     assert {row.type: row.status for row in status.conditions} == {
@@ -226,7 +226,7 @@ def test_a_running_pod_is_ready() -> None:
     }
 
 
-def test_times_of_conditions_move_only_when_they_change() -> None:
+def test_condition_transition_time_changes_only_with_its_status() -> None:
     first = compute_pod_status(WEB, held(container(WEB)), facts())
     known = with_status(WEB, first)
     later = replace(facts(), now=NOW + timedelta(seconds=60))
@@ -236,7 +236,7 @@ def test_times_of_conditions_move_only_when_they_change() -> None:
     assert moved == {"Ready", "ContainersReady"}
 
 
-def test_a_crash_loop_is_told_with_the_wait() -> None:
+def test_crash_loop_is_reported_with_its_back_off() -> None:
     dead = container(WEB, state="exited", code=3, restarts=2, crashes=2)
     (row,) = compute_pod_status(WEB, held(dead), facts()).container_statuses
     assert row.restart_count == 2
@@ -248,7 +248,7 @@ def test_a_crash_loop_is_told_with_the_wait() -> None:
 
 
 @pytest.mark.parametrize(("codes", "phase"), [((0, 0), "Succeeded"), ((0, 1), "Failed")])
-def test_a_pod_that_has_run_to_its_end(codes: tuple[int, int], phase: str) -> None:
+def test_completed_pod_has_a_final_phase(codes: tuple[int, int], phase: str) -> None:
     wish = pod("[{name: main, image: a}, {name: side, image: b}]", "  restartPolicy: Never")
     main, side = (
         container(wish, name, state="exited", code=code) for name, code in zip(("main", "side"), codes, strict=True)
@@ -263,7 +263,7 @@ def test_a_pod_that_has_run_to_its_end(codes: tuple[int, int], phase: str) -> No
     )
 
 
-def test_a_container_that_cannot_be_started_says_why() -> None:
+def test_unstartable_container_reports_why() -> None:
     dead = container(WEB, state="created", code=127, error="exec: no such file")
     trouble = {"main": ("RunContainerError", "Docker: exec: no such file")}
     (row,) = compute_pod_status(WEB, held(dead), facts(troubles=trouble)).container_statuses
@@ -272,13 +272,13 @@ def test_a_container_that_cannot_be_started_says_why() -> None:
     assert not row.ready
 
 
-def test_the_last_words_about_removed_containers_stay() -> None:
+def test_last_state_of_removed_containers_is_kept() -> None:
     ended = compute_pod_status(WEB, held(container(WEB, state="exited", code=7)), facts(terminating=True))
     after = compute_pod_status(with_status(WEB, ended), group_containers([]), facts(terminating=True))
     assert (after.phase, after.container_statuses) == ("Failed", ended.container_statuses)
 
 
-def test_memory_that_ran_out_is_named() -> None:
+def test_oom_kill_is_reported() -> None:
     wish = POLICIES["Never"]
     dead = replace(container(wish, state="exited", code=137), oom_killed=True)
     (row,) = compute_pod_status(wish, held(dead), facts()).container_statuses
@@ -286,7 +286,7 @@ def test_memory_that_ran_out_is_named() -> None:
     assert row.state.terminated.reason == "OOMKilled"
 
 
-def test_without_a_sandbox_a_pod_waits_and_is_not_ready() -> None:
+def test_pod_without_a_sandbox_waits_and_is_not_ready() -> None:
     status = compute_pod_status(
         WEB, group_containers([]), replace(facts(), address="", trouble=("FailedCreatePodSandBox", "no room"))
     )
@@ -294,7 +294,7 @@ def test_without_a_sandbox_a_pod_waits_and_is_not_ready() -> None:
     assert not any(row.status == "True" for row in status.conditions if row.type in {"Ready", "ContainersReady"})
 
 
-def test_what_others_say_in_a_status_stays() -> None:
+def test_status_fields_of_others_are_kept() -> None:
     ours = compute_pod_status(WEB, held(container(WEB)), facts())
     gate = Condition(type="example.com/gate", status="True")
     theirs = PodStatus(phase="Failed", conditions=(gate, *ours.conditions), nominated_node_name="node-9")

@@ -27,26 +27,26 @@ def going(
     return [one.id for one in containers_to_remove(found, policy, NOW, pods)]
 
 
-def test_the_newest_dead_container_stays() -> None:
+def test_newest_dead_container_is_kept() -> None:
     assert going([sandbox(), container(WEB, restarts=4), *DEAD]) == ["main-2", "main-1", "main-0"]
     assert going([sandbox(), *DEAD]) == ["main-2", "main-1", "main-0"]
     assert going([sandbox(), *DEAD], ContainerPolicy(per_container=3)) == ["main-0"]
 
 
-def test_what_ended_a_moment_ago_stays() -> None:
+def test_recently_ended_container_is_kept() -> None:
     assert going([sandbox(), *DEAD], ContainerPolicy(least_age=timedelta(seconds=89))) == ["main-1", "main-0"]
 
 
-def test_what_nobody_has_started_yet_and_what_runs_stays() -> None:
+def test_unstarted_and_running_containers_are_kept() -> None:
     unborn = container(WEB, state="created", restarts=9)
     assert going([sandbox(), unborn, container(WEB, restarts=8), container(WEB, restarts=7)]) == []
 
 
-def test_pods_without_a_worker_are_left_to_the_sweep() -> None:
+def test_containers_of_pods_without_a_worker_are_left_to_the_sweep() -> None:
     assert going([sandbox(), *DEAD], pods=()) == []
 
 
-def test_an_older_sandbox_goes_when_it_has_no_container_any_more() -> None:
+def test_older_sandbox_without_containers_is_removed() -> None:
     older = sandbox(0, "exited", "0ld")
     newest = sandbox(1, "exited")
     inside = container(WEB, state="exited", inside="0ld", restarts=1)
@@ -63,7 +63,7 @@ async def attached_sandbox(here: World, attempt: int) -> str:
     return identity
 
 
-async def test_only_what_docker_no_longer_has_is_detached(tmp_path: Path) -> None:
+async def test_only_sandboxes_missing_in_docker_are_detached(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         lost, stays = await attached_sandbox(here, 0), await attached_sandbox(here, 1)
         await here.docker.remove(lost)
@@ -71,7 +71,7 @@ async def test_only_what_docker_no_longer_has_is_detached(tmp_path: Path) -> Non
         assert here.switch.attached == {stays}
 
 
-async def test_a_sandbox_that_is_made_meanwhile_stays(tmp_path: Path) -> None:
+async def test_sandbox_created_meanwhile_is_not_detached(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         lost = await attached_sandbox(here, 0)
         await here.docker.remove(lost)
@@ -87,7 +87,7 @@ async def test_a_sandbox_that_is_made_meanwhile_stays(tmp_path: Path) -> None:
         assert here.switch.attached == set(made)
 
 
-async def test_while_docker_is_away_nothing_is_detached(tmp_path: Path) -> None:
+async def test_nothing_is_detached_while_docker_is_unreachable(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         identity = await attached_sandbox(here, 0)
         here.docker.trouble = NotReady("Docker does not answer")

@@ -30,7 +30,7 @@ def given(env: str = "[]", env_from: str = "[]", extra: str = "") -> dict[str, s
     return container_env(wish, wish.spec.containers[0], SOURCES)
 
 
-def test_whole_objects_come_first_and_later_ones_win() -> None:
+def test_env_from_is_applied_first_and_later_sources_override() -> None:
     sources = "[{configMapRef: {name: c}}, {secretRef: {name: s}}, {prefix: P_, secretRef: {name: s}}]"
     known = given("[{name: size, value: 'big $(color) $(P_word)'}]", sources)
     assert known == {
@@ -43,7 +43,7 @@ def test_whole_objects_come_first_and_later_ones_win() -> None:
     }
 
 
-def test_single_keys() -> None:
+def test_env_values_are_taken_from_single_keys() -> None:
     env = """[{name: A, valueFrom: {configMapKeyRef: {name: c, key: color}}},
               {name: B, valueFrom: {secretKeyRef: {name: s, key: word}}},
               {name: C, valueFrom: {secretKeyRef: {name: s, key: none, optional: true}}},
@@ -63,7 +63,7 @@ def test_single_keys() -> None:
          "container 'x' not found"),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_named(env: str, env_from: str, why: str) -> None:
+def test_missing_env_source_is_named(env: str, env_from: str, why: str) -> None:
     with pytest.raises(Refused) as caught:
         given(env, env_from)
     assert str(caught.value) == why
@@ -79,12 +79,12 @@ def test_what_is_missing_is_named(env: str, env_from: str, why: str) -> None:
         ("{resource: requests.memory}", "0"),
     ],
 )
-def test_resources_are_rounded_up_and_a_missing_limit_is_the_nodes(ref: str, value: str) -> None:
+def test_resource_env_values_are_rounded_up_and_default_to_the_node(ref: str, value: str) -> None:
     known = given(f"[{{name: A, valueFrom: {{resourceFieldRef: {ref}}}}}]", extra=", resources: {limits: {cpu: 1500m}}")
     assert known == {"A": value}
 
 
-def test_a_pod_names_what_its_containers_need() -> None:
+def test_env_references_of_a_pod_name_their_objects() -> None:
     wish = pod(
         "[{name: main, image: a, envFrom: [{configMapRef: {name: c}}]}]",
         "  initContainers: [{name: i, image: a, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]",
@@ -108,7 +108,7 @@ def test_a_pod_names_what_its_containers_need() -> None:
         ({"envFrom": [{"prefix": "=", "configMapRef": {"name": "c"}}]}, "envFrom[0].prefix"),
     ],
 )  # fmt: skip
-def test_a_wrong_source_is_refused_by_path(fields: dict[str, Any], path: str) -> None:
+def test_invalid_env_source_is_rejected_by_path(fields: dict[str, Any], path: str) -> None:
     container = {"name": "a", "image": "b:1", **fields}
     document = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
     assert [row.path for row in decode(Pod, document)[1]] == [f"spec.containers[0].{path}"]
@@ -144,11 +144,11 @@ TOLD = {
 }
 
 
-def test_of_a_service_every_port_is_told() -> None:
+def test_service_env_has_every_port() -> None:
     assert service_env(POD, (WEB,)) == TOLD
 
 
-def test_only_services_of_the_namespace_with_an_address_are_told_and_the_api_server() -> None:
+def test_service_env_has_services_of_the_namespace_and_the_api_server() -> None:
     others = (
         service("far", "172.30.0.3", ServicePort(port=1), namespace="blue"),
         service("headless", "None", ServicePort(port=1)),
@@ -162,11 +162,11 @@ def test_only_services_of_the_namespace_with_an_address_are_told_and_the_api_ser
         assert service_env(POD, order)["KUBERNETES_SERVICE_HOST"] == "172.30.0.77"
 
 
-def test_a_pod_without_links_is_told_of_the_api_server_alone() -> None:
+def test_service_env_without_service_links_has_the_api_server_only() -> None:
     alone = replace(POD, spec=replace(POD.spec, enable_service_links=False))
     assert service_env(alone, (WEB, MASTER)) == service_env(POD, (MASTER,))
 
 
-def test_an_ipv6_address_stands_in_brackets_where_a_port_follows() -> None:
+def test_service_env_brackets_ipv6_addresses_before_ports() -> None:
     told = service_env(POD, (service("six", "fd00::9", ServicePort(port=80)),))
     assert (told["SIX_PORT"], told["SIX_SERVICE_HOST"]) == ("tcp://[fd00::9]:80", "fd00::9")

@@ -83,13 +83,13 @@ async def leaves(here: World) -> None:
 
 
 @pytest.mark.parametrize("scenario", [healthy, sick, never_up, greeted, rebuffed, leaves])
-async def test_an_agent_killed_anywhere_ends_where_one_that_lives_ends(
+async def test_agent_killed_after_any_call_reaches_the_same_state(
     scenario: Callable[[World], Awaitable[None]], tmp_path: Path
 ) -> None:
     await kill_anywhere(scenario, tmp_path)
 
 
-async def test_readiness_comes_and_goes_and_is_told_at_once(tmp_path: Path) -> None:
+async def test_readiness_changes_are_reported_at_once(tmp_path: Path) -> None:
     wish = probed(f"readinessProbe: {asks('ready')}")
     async with world(tmp_path / "w") as here:
         here.docker.programs["ready"] = 1
@@ -104,7 +104,7 @@ async def test_readiness_comes_and_goes_and_is_told_at_once(tmp_path: Path) -> N
         assert here.restarts() == [0]
 
 
-async def test_a_restarted_agent_does_not_take_readiness_back(tmp_path: Path) -> None:
+async def test_agent_restart_keeps_readiness(tmp_path: Path) -> None:
     slow = "periodSeconds: 1, timeoutSeconds: 600"
     wish = probed(*(f"{kind}Probe: {asks('well', slow)}" for kind in ("startup", "readiness")))
     async with world(tmp_path / "w") as here:
@@ -118,7 +118,7 @@ async def test_a_restarted_agent_does_not_take_readiness_back(tmp_path: Path) ->
         assert is_ready(here)
 
 
-async def test_what_a_probe_ends_is_told_and_has_the_grace_of_the_probe(tmp_path: Path) -> None:
+async def test_container_killed_by_a_probe_is_reported_and_has_the_probes_grace_period(tmp_path: Path) -> None:
     own = asks("exit 1", f"{FIRST}, terminationGracePeriodSeconds: 1")
     wish = probed(f"livenessProbe: {own}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
     async with world(tmp_path / "w") as here:
@@ -128,7 +128,7 @@ async def test_what_a_probe_ends_is_told_and_has_the_grace_of_the_probe(tmp_path
         assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
 
 
-async def test_a_failed_post_start_hook_is_told_and_ends_the_container(tmp_path: Path) -> None:
+async def test_failed_post_start_hook_is_reported_and_ends_the_container(tmp_path: Path) -> None:
     soon = "  terminationGracePeriodSeconds: 1"
     wish = probed(hook("postStart", "exit 1"), command="command: [deaf]", spec=soon)
     async with world(tmp_path / "w") as here:
@@ -139,7 +139,7 @@ async def test_a_failed_post_start_hook_is_told_and_ends_the_container(tmp_path:
         assert not any(row.ready for status in here.statuses for row in status.container_statuses)
 
 
-async def test_a_post_start_hook_that_takes_long_does_not_hold_up_the_end_of_the_pod(tmp_path: Path) -> None:
+async def test_long_post_start_hook_does_not_delay_termination(tmp_path: Path) -> None:
     wish = probed(hook("postStart", "endless"), more=", {name: side, image: toolbox}")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: ("main", "endless") in here.docker.executed)
@@ -149,7 +149,7 @@ async def test_a_post_start_hook_that_takes_long_does_not_hold_up_the_end_of_the
         assert ("main", "SIGTERM") in here.docker.signals
 
 
-async def test_a_pre_stop_hook_that_takes_too_long_is_cut_off_and_the_container_is_asked_all_the_same(
+async def test_overlong_pre_stop_hook_is_cancelled_and_the_container_signalled(
     tmp_path: Path,
 ) -> None:
     wish = probed(hook("preStop", "endless"))
@@ -164,7 +164,7 @@ async def test_a_pre_stop_hook_that_takes_too_long_is_cut_off_and_the_container_
         assert ended.phase == "Succeeded"
 
 
-async def test_a_pre_stop_hook_is_not_run_without_grace_nor_in_what_has_ended(tmp_path: Path) -> None:
+async def test_pre_stop_hook_is_skipped_without_grace_period_or_running_container(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         wish = probed(hook("preStop", "echo bye"), command="command: [exit 0]", spec="  restartPolicy: Never")
         await here.live(wish, lambda: here.status.phase == "Succeeded")
@@ -177,7 +177,7 @@ async def test_a_pre_stop_hook_is_not_run_without_grace_nor_in_what_has_ended(tm
         assert here.docker.executed == []
 
 
-async def test_an_agent_that_knows_only_the_containers_runs_their_pre_stop_hook(tmp_path: Path) -> None:
+async def test_pre_stop_hook_runs_from_container_labels_after_agent_restart(tmp_path: Path) -> None:
     remains = Pod(metadata=ObjectMeta(name="unknown", uid=UID), spec=PodSpec(termination_grace_period_seconds=30))
     async with world(tmp_path / "w") as here:
         await here.live(LEAVING, lambda: is_ready(here))

@@ -23,7 +23,7 @@ async def container(docker: FakeDocker) -> str:
     return identity
 
 
-async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
+async def test_docker_is_queried_once_until_an_event() -> None:
     docker = FakeDocker("pause")
     cache = PodCache(docker)
     identity = await container(docker)
@@ -37,7 +37,7 @@ async def test_docker_is_asked_once_until_something_may_have_happened() -> None:
     assert box.exit_code == 3
 
 
-async def test_what_docker_did_not_answer_is_asked_again() -> None:
+async def test_failed_docker_query_is_repeated() -> None:
     docker = FakeDocker("pause")
     cache = PodCache(docker)
     await container(docker)
@@ -48,7 +48,7 @@ async def test_what_docker_did_not_answer_is_asked_again() -> None:
     assert (await cache.get(UID)).everything
 
 
-async def test_what_happens_while_docker_answers_is_not_missed() -> None:
+async def test_event_during_a_docker_query_is_not_missed() -> None:
     class Slow(FakeDocker):
         async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
             answer = await super().list_pod_containers(uid)
@@ -70,7 +70,7 @@ async def test_what_happens_while_docker_answers_is_not_missed() -> None:
     assert (old.running, new.running) == (True, False)
 
 
-async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
+async def test_relist_reports_changes_without_events() -> None:
     docker = FakeDocker("pause")
     cache = PodCache(docker)
     identity = await container(docker)
@@ -83,7 +83,7 @@ async def test_a_list_of_all_containers_tells_what_events_have_not() -> None:
     assert not cache.differs(UID, {})
 
 
-async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) -> None:
+async def test_relist_finds_a_change_without_an_event(tmp_path: Path) -> None:
     async with world(tmp_path / "host") as here:
         worker = here.worker(pod())
         pleg = here.pleg(worker)
@@ -107,7 +107,7 @@ async def test_a_change_without_an_event_is_found_by_the_relist(tmp_path: Path) 
                 task.cancel()
 
 
-async def test_what_is_started_after_a_pull_is_seen_without_any_event(tmp_path: Path) -> None:
+async def test_container_started_after_a_pull_is_seen_without_an_event(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.docker.images.remove("toolbox")
         here.docker.pulls["toolbox"] = None

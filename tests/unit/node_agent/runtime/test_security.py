@@ -59,7 +59,9 @@ def rights(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = No
         ({"runAsNonRoot": False}, {"runAsNonRoot": True}, "", "0"),
     ],
 )
-def test_who_a_container_is(own: dict[str, Any], shared: dict[str, Any], image: str, user: str) -> None:
+def test_container_user_and_groups_follow_the_security_contexts(
+    own: dict[str, Any], shared: dict[str, Any], image: str, user: str
+) -> None:
     assert rights(own, shared, image_user=image).user == user
 
 
@@ -72,18 +74,18 @@ def test_who_a_container_is(own: dict[str, Any], shared: dict[str, Any], image: 
         ({}, "app", r"non-numeric user \(app\), cannot verify user is non-root"),
     ],
 )
-def test_root_is_refused_where_it_must_not_be(own: dict[str, Any], image: str, why: str) -> None:
+def test_run_as_non_root_rejects_root(own: dict[str, Any], image: str, why: str) -> None:
     with pytest.raises(Refused, match=why) as caught:
         rights({"runAsNonRoot": True} | own, image_user=image)
     assert '(pod: "web_red(u)", container: main)' in str(caught.value)
 
 
-def test_a_group_needs_a_user_that_is_a_number() -> None:
+def test_run_as_group_needs_a_numeric_user() -> None:
     with pytest.raises(Refused, match="runAsGroup without runAsUser"):
         rights({"runAsGroup": 7}, image_user="app")
 
 
-def test_what_a_container_may_do() -> None:
+def test_capabilities_and_privileges_follow_the_security_context() -> None:
     own = {
         "capabilities": {"add": ["CAP_NET_ADMIN", "SYS_TIME"], "drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
@@ -109,7 +111,9 @@ def test_what_a_container_may_do() -> None:
         ("Localhost", None, ("seccomp={}", "apparmor=p")),
     ],
 )
-def test_profiles(own: str | None, shared: str | None, options: tuple[str, ...]) -> None:
+def test_seccomp_profiles_translate_to_docker_options(
+    own: str | None, shared: str | None, options: tuple[str, ...]
+) -> None:
     def profiles(kind: str | None) -> dict[str, Any]:
         if kind is None:
             return {}
@@ -119,7 +123,7 @@ def test_profiles(own: str | None, shared: str | None, options: tuple[str, ...])
     assert rights(profiles(own), profiles(shared), seccomp="{}", apparmor=True).options == options
 
 
-def test_a_node_may_give_dockers_profile_to_those_who_ask_for_none() -> None:
+def test_seccomp_default_applies_dockers_profile() -> None:
     assert rights(seccomp_default=True).options == ()
     assert rights({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).options == ("seccomp=unconfined",)
 
@@ -133,26 +137,24 @@ def test_a_node_may_give_dockers_profile_to_those_who_ask_for_none() -> None:
         ({"runAsUser": 5, "runAsGroup": 6}, "", "5:6"),
     ],
 )
-def test_with_the_policy_strict_docker_is_told_a_group_and_adds_none_of_the_images(
-    shared: dict[str, Any], image: str, user: str
-) -> None:
+def test_strict_supplemental_groups_policy_excludes_image_groups(shared: dict[str, Any], image: str, user: str) -> None:
     strict = {"supplementalGroupsPolicy": "Strict", "supplementalGroups": [9]}
     got = rights({}, shared | strict, image_user=image)
     assert (got.user, got.groups) == (user, (9,))
 
 
 @pytest.mark.parametrize(("shared", "image"), [({}, "1000"), ({}, "app"), ({"runAsUser": 5}, "7:7")])
-def test_with_the_policy_strict_a_group_must_be_known(shared: dict[str, Any], image: str) -> None:
+def test_strict_supplemental_groups_policy_needs_a_group(shared: dict[str, Any], image: str) -> None:
     with pytest.raises(Refused, match="needs runAsGroup"):
         rights({}, shared | {"supplementalGroupsPolicy": "Strict"}, image_user=image)
 
 
-def test_a_profile_that_nobody_would_enforce_is_refused() -> None:
+def test_unenforceable_apparmor_profile_is_rejected() -> None:
     with pytest.raises(Refused, match="AppArmor is not enabled"):
         rights({"appArmorProfile": {"type": "Localhost", "localhostProfile": "p"}})
 
 
-def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
+def test_sandbox_runs_as_the_pods_user_without_privileges() -> None:
     pod = secured(
         shared={"runAsUser": 5, "runAsGroup": 6, "sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}
     )
@@ -161,7 +163,7 @@ def test_the_sandbox_is_the_pods_user_and_may_do_nothing() -> None:
     assert forbidden_sysctl(pod) == ""
 
 
-def test_a_pod_with_users_of_its_own_is_refused() -> None:
+def test_pod_with_a_user_namespace_is_rejected() -> None:
     assert wrong(hostUsers=False) == ["spec.hostUsers"]
     pod = secured()
     with pytest.raises(Refused, match="hostUsers false"):
@@ -176,7 +178,7 @@ def test_a_pod_with_users_of_its_own_is_refused() -> None:
         ("kernel.shm_rmid_forced", {"hostIPC": True}, "not allowed with host ipc enabled"),
     ],
 )
-def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], why: str) -> None:
+def test_host_sysctls_are_rejected(name: str, spec: dict[str, Any], why: str) -> None:
     assert why in forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}, **spec))
 
 
@@ -190,7 +192,7 @@ def test_sysctls_of_the_host_are_not_for_pods(name: str, spec: dict[str, Any], w
         ("net.core.somaxconn", ("kernel.sem", "net.ipv4.*"), "not allowlisted"),
     ],
 )
-def test_an_operator_may_allow_more_sysctls(name: str, allowed: tuple[str, ...], why: str) -> None:
+def test_configured_unsafe_sysctls_are_accepted(name: str, allowed: tuple[str, ...], why: str) -> None:
     found = forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
     assert why in found if why else not found
 
@@ -200,7 +202,7 @@ def test_an_operator_may_allow_more_sysctls(name: str, allowed: tuple[str, ...],
     [("net.*", True), ("net.core.somaxconn", True), ("kernel.msg*", True), ("kernel.sem", True), ("fs.mqueue.*", True),
      ("*", False), ("kernel.panic", False), ("kernel.*", False), ("vm.swappiness", False), ("net.*.x", False)],
 )  # fmt: skip
-def test_an_operator_can_allow_only_what_is_of_the_pods_own(name: str, accepted: bool) -> None:
+def test_only_namespaced_sysctls_can_be_configured(name: str, accepted: bool) -> None:
     document = {"nodeName": "n", "nodeIp": "192.0.2.1", "allowedUnsafeSysctls": [name]}
     with nullcontext() if accepted else pytest.raises(InvalidConfig, match="allowedUnsafeSysctls"):
         merge(Settings, document, {})
@@ -220,7 +222,7 @@ def test_an_operator_can_allow_only_what_is_of_the_pods_own(name: str, accepted:
         ({"fsGroupChangePolicy": "Never"}, "fsGroupChangePolicy"),
     ],
 )
-def test_a_wrong_pod_context_is_refused_by_path(context: dict[str, Any], path: str) -> None:
+def test_invalid_pod_security_context_is_rejected_by_path(context: dict[str, Any], path: str) -> None:
     assert wrong(securityContext=context) == [f"spec.securityContext.{path}"]
 
 
@@ -233,7 +235,7 @@ def test_a_wrong_pod_context_is_refused_by_path(context: dict[str, Any], path: s
         ({"procMount": "None"}, "procMount"),
     ],
 )
-def test_a_wrong_container_context_is_refused_by_path(context: dict[str, Any], path: str) -> None:
+def test_invalid_container_security_context_is_rejected_by_path(context: dict[str, Any], path: str) -> None:
     container = {"name": "a", "image": "b:1", "securityContext": context}
     assert wrong(containers=[container]) == [f"spec.containers[0].securityContext.{path}"]
 
@@ -243,7 +245,7 @@ def wrong(**spec: Any) -> list[str]:
     return [row.path for row in decode(Pod, {"metadata": {"name": "p"}, "spec": base | spec})[1]]
 
 
-def test_no_context_is_no_problem() -> None:
+def test_missing_security_context_is_valid() -> None:
     found: list[FieldError] = [*check_container_security("c", None), *check_pod_security("p", None)]
     assert not found
     assert Container(name="a").security_context is None

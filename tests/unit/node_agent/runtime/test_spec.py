@@ -36,7 +36,7 @@ POD = with_status(
 )
 
 
-def test_a_container_is_asked_for_as_its_manifest_says() -> None:
+def test_container_config_follows_the_manifest() -> None:
     spec = container_config(
         POD,
         POD.spec.containers[0],
@@ -84,24 +84,24 @@ def test_a_container_is_asked_for_as_its_manifest_says() -> None:
         ("{}", "  priority: 2000001000", 1000),
     ],
 )
-def test_the_score_says_how_early_the_kernel_takes_a_container(resources: str, more: str, score: int) -> None:
+def test_oom_score_adj_equals_kubelets(resources: str, more: str, score: int) -> None:
     wish = from_master(pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
     assert oom_score(wish, wish.spec.containers[0], 8 << 30) == score
 
 
-def test_args_alone_keep_the_image_entrypoint() -> None:
+def test_args_without_command_keep_the_image_entrypoint() -> None:
     wish = pod("[{name: main, image: a, args: [x]}]")
     spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
     assert (spec.entrypoint, spec.command) == (None, ("x",))
 
 
-def test_a_command_alone_drops_the_image_arguments() -> None:
+def test_command_without_args_drops_the_image_arguments() -> None:
     wish = pod("[{name: main, image: a, command: [x]}]")
     spec = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
     assert (spec.entrypoint, spec.command) == (("x",), ())
 
 
-def test_the_sandbox_bears_the_marks_of_its_pod() -> None:
+def test_sandbox_has_its_pods_labels() -> None:
     spec = sandbox_config(POD, "pause", 3, HOST)
     assert spec.name == f"k8s_POD_web_red_{UID}_3"
     assert spec.labels["app.io/name"] == "shop"
@@ -110,13 +110,13 @@ def test_the_sandbox_bears_the_marks_of_its_pod() -> None:
     assert (spec.network, spec.hostname) == ("none", "web")
 
 
-def test_a_label_cannot_take_the_place_of_a_mark() -> None:
+def test_pod_label_cannot_override_an_agent_label() -> None:
     wish = pod(meta=', labels: {io.kubernetes.docker.type: container, io.kubernetes.pod.uid: "other"}')
     labels = sandbox_config(wish, "pause", 0, HOST).labels
     assert (labels["io.kubernetes.docker.type"], labels["io.kubernetes.pod.uid"]) == ("podsandbox", UID)
 
 
-def test_every_field_that_is_accepted_has_a_value() -> None:
+def test_every_accepted_field_reference_has_a_value() -> None:
     wishes = {
         "metadata.name": "web",
         "metadata.namespace": "red",
@@ -142,26 +142,26 @@ def test_every_field_that_is_accepted_has_a_value() -> None:
     ("text", "becomes"),
     [("$(A)", "1"), ("$$(A)", "$(A)"), ("$$$(A)", "$1"), ("$(B)", "$(B)"), ("$A", "$A"), ("$(", "$("), ("$$", "$")],
 )
-def test_variables_in_words(text: str, becomes: str) -> None:
+def test_variable_references_are_expanded_in_arguments(text: str, becomes: str) -> None:
     assert expand(text, {"A": "1"}) == becomes
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="$")))
-def test_words_without_a_dollar_stay(text: str) -> None:
+def test_arguments_without_a_dollar_are_unchanged(text: str) -> None:
     assert expand(text, {"A": "1"}) == text
 
 
 @pytest.mark.parametrize(("milli", "shares"), [(0, 2), (1, 2), (100, 102), (1000, 1024), (10**9, 262_144)])
-def test_shares(milli: int, shares: int) -> None:
+def test_cpu_request_converts_to_shares(milli: int, shares: int) -> None:
     assert cpu_shares(milli) == shares
 
 
 @pytest.mark.parametrize(("milli", "quota"), [(0, 0), (1, 1000), (500, 50_000), (2000, 200_000)])
-def test_quota(milli: int, quota: int) -> None:
+def test_cpu_limit_converts_to_quota(milli: int, quota: int) -> None:
     assert cpu_quota(milli) == quota
 
 
-def test_files_of_ours_give_way_to_mounts() -> None:
+def test_agent_provided_files_yield_to_volume_mounts() -> None:
     paths = ("/etc/hosts/", "/etc/resolv.conf", "/dev/termination-log")
     mounts = f"[{', '.join(f'{{name: v, mountPath: {path}}}' for path in paths)}]"
     wish = pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
@@ -169,7 +169,7 @@ def test_files_of_ours_give_way_to_mounts() -> None:
     assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]
 
 
-def test_no_annotation_or_label_of_a_pod_stands_in_for_ours() -> None:
+def test_pod_annotations_and_labels_cannot_override_agent_labels() -> None:
     wish = pod()
     theirs = {key.removeprefix("annotation."): "abc" for key in label.RESERVED_LABELS}
     meta = replace(

@@ -53,13 +53,13 @@ def starts(actions: PodActions) -> list[str]:
         (["main!"], ["proxy", "late", "main"]),
     ],
 )
-def test_one_after_the_other(found: list[str], wanted: list[str]) -> None:
+def test_init_containers_start_one_after_the_other(found: list[str], wanted: list[str]) -> None:
     """`name!` has ended with 0. Where one of the pod's own containers was tried, init is over."""
     seen = held(*(ended(WEB, one[:-1]) if one.endswith("!") else container(WEB, one) for one in found))
     assert starts(compute_pod_actions(WEB, seen, NOW)) == wanted
 
 
-def test_an_init_container_that_fails_is_tried_again_and_holds_up_the_rest() -> None:
+def test_failed_init_container_is_retried_and_delays_the_rest() -> None:
     actions = compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
     assert not actions.start
     assert actions.wake_at() == NOW + timedelta(seconds=6)
@@ -68,7 +68,7 @@ def test_an_init_container_that_fails_is_tried_again_and_holds_up_the_rest() -> 
     ]
 
 
-def test_an_init_container_that_fails_for_good_ends_the_pod() -> None:
+def test_permanently_failed_init_container_fails_the_pod() -> None:
     seen = held(ended(NEVER, "first", 2))
     assert compute_pod_actions(NEVER, seen, NOW).finished
     status = compute_pod_status(NEVER, seen, FACTS)
@@ -78,7 +78,7 @@ def test_an_init_container_that_fails_for_good_ends_the_pod() -> None:
     assert conditions["Initialized"] == wanted
 
 
-def test_a_new_sandbox_begins_with_the_first_init_container() -> None:
+def test_new_sandbox_restarts_with_the_first_init_container() -> None:
     done = [ended(WEB, "first"), ended(WEB, "second"), container(WEB, "proxy"), container(WEB, "main")]
     actions = compute_pod_actions(WEB, held(*done, box=sandbox(state="exited", attempt=1)), NOW)
     assert actions.sandbox_attempt == 2
@@ -90,7 +90,7 @@ def test_a_new_sandbox_begins_with_the_first_init_container() -> None:
     assert sorted(one.name for one in again.kill) == ["main", "proxy"]
 
 
-def test_while_init_runs_the_others_wait_for_it() -> None:
+def test_regular_containers_wait_for_init_containers() -> None:
     status = compute_pod_status(WEB, held(container(WEB, "first")), FACTS)
     assert status.phase == "Pending"
     (main,) = status.container_statuses
@@ -102,7 +102,7 @@ def test_while_init_runs_the_others_wait_for_it() -> None:
     assert {row.state.waiting.reason for row in (proxy, second, late) if row.state.waiting} == {"PodInitializing"}
 
 
-def test_a_pod_whose_sandbox_was_replaced_waits_for_init_again() -> None:
+def test_pod_with_a_replaced_sandbox_is_uninitialized_again() -> None:
     old = ended(WEB, "main", 137)
     seen = group_containers([old, sandbox(1, identity="new"), container(WEB, "first", restarts=1, inside="new")])
     (main,) = compute_pod_status(WEB, seen, FACTS).container_statuses
@@ -116,7 +116,7 @@ RUNNING = held(
 )
 
 
-def test_an_initialized_pod_counts_its_sidecars() -> None:
+def test_initialized_pod_readiness_includes_sidecars() -> None:
     status = compute_pod_status(WEB, RUNNING, FACTS)
     assert [(row.name, row.ready, row.started) for row in status.init_container_statuses] == [
         ("first", True, False),
@@ -131,7 +131,7 @@ def test_an_initialized_pod_counts_its_sidecars() -> None:
     assert conditions["Initialized"][0] == "True"
 
 
-def test_sidecars_end_after_the_others_last_first() -> None:
+def test_sidecars_end_last_in_reverse_order() -> None:
     deadline = NOW + timedelta(seconds=30)
 
     def asked(*names: str) -> list[str]:
@@ -145,7 +145,7 @@ def test_sidecars_end_after_the_others_last_first() -> None:
     assert [one.name for one in late.kill] == ["main", "proxy"]
 
 
-def test_a_pod_is_over_when_its_sidecars_have_ended_too() -> None:
+def test_pod_is_finished_when_its_sidecars_have_ended() -> None:
     wish = with_status(NEVER, PodStatus(phase="Running"))
     seen = held(ended(wish, "main"), container(wish, "proxy"))
     assert compute_pod_actions(wish, seen, NOW).finished
@@ -165,7 +165,7 @@ def with_extra(seen: RuntimePod, wish: Pod, state: str) -> RuntimePod:
     return group_containers([*seen.everything, container(wish, "debug", state=state)])
 
 
-def test_an_ephemeral_container_starts_at_once_and_never_again() -> None:
+def test_ephemeral_container_starts_at_once_and_never_restarts() -> None:
     wish = debugged(WEB)
     assert starts(compute_pod_actions(wish, held(container(wish, "first")), NOW)) == ["debug"]
     assert starts(compute_pod_actions(wish, RUNNING, NOW)) == ["debug"]
@@ -181,7 +181,7 @@ def test_an_ephemeral_container_starts_at_once_and_never_again() -> None:
     ).finished
 
 
-def test_an_ephemeral_container_is_told_beside_the_others() -> None:
+def test_ephemeral_container_has_its_own_status() -> None:
     wish = debugged(WEB)
     status = compute_pod_status(wish, with_extra(RUNNING, wish, "exited"), FACTS)
     (row,) = status.ephemeral_container_statuses
@@ -223,9 +223,7 @@ def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating
         (told(ProbeResults(True, True, "Liveness")), True, True),
     ],
 )
-def test_a_container_is_started_and_ready_when_its_probes_say_so(
-    progress: LifecycleState, started: bool, ready: bool
-) -> None:
+def test_container_is_started_and_ready_by_its_probes(progress: LifecycleState, started: bool, ready: bool) -> None:
     seen = row(PROBED_POD, progress, container(PROBED_POD))
     assert (seen.started, seen.ready) == (started, ready)
     assert seen.state.running is not None
@@ -237,7 +235,7 @@ def test_a_container_is_started_and_ready_when_its_probes_say_so(
     assert conditions["Ready"].message == ("" if ready else "containers with unready status: [main]")
 
 
-def test_of_a_pod_that_goes_readiness_is_still_told() -> None:
+def test_readiness_of_a_terminating_pod_is_reported() -> None:
     assert row(PROBED_POD, told(ProbeResults(True, True)), container(PROBED_POD), terminating=True).ready
     assert not row(PROBED_POD, told(ProbeResults(True, False)), container(PROBED_POD), terminating=True).ready
     assert not row(
@@ -245,7 +243,7 @@ def test_of_a_pod_that_goes_readiness_is_still_told() -> None:
     ).ready
 
 
-def test_a_hook_is_run_before_what_comes_after_and_until_then_the_container_does_not_count_as_running() -> None:
+def test_post_start_hook_runs_before_later_containers_and_delays_the_running_state() -> None:
     main = container(HOOKED)
     assert compute_pod_actions(HOOKED, held(main), NOW) == PodActions(hook=main)
     status = compute_pod_status(HOOKED, held(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
@@ -258,7 +256,7 @@ def test_a_hook_is_run_before_what_comes_after_and_until_then_the_container_does
     assert row(HOOKED, done, main).ready
 
 
-def test_a_container_whose_hook_failed_is_ended_with_its_reason() -> None:
+def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
     main = container(HOOKED)
     failed = LifecycleState(condemned={main.id: KillReason("PostStart", 30)})
     actions = compute_pod_actions(HOOKED, held(main), NOW, progress=failed)
@@ -269,7 +267,7 @@ def test_a_container_whose_hook_failed_is_ended_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
-def test_what_a_probe_has_ended_comes_back_unless_the_policy_is_never(policy: str, again: bool) -> None:
+def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str, again: bool) -> None:
     wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
     main = container(wish)
     dying = LifecycleState(condemned={main.id: KillReason("Liveness", 5)})
@@ -279,14 +277,14 @@ def test_what_a_probe_has_ended_comes_back_unless_the_policy_is_never(policy: st
     assert ([start.restarts for start in actions.start], actions.finished) == (([1], False) if again else ([], True))
 
 
-def test_a_sidecar_lets_the_others_start_when_its_startup_probe_has_succeeded() -> None:
+def test_later_containers_start_when_the_sidecars_startup_probe_succeeds() -> None:
     proxy = container(BESIDE, "proxy")
     assert compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(False, False))).start == ()
     after = compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(True, True)))
     assert [start.wish.name for start in after.start] == ["main"]
 
 
-def test_a_probe_may_have_a_grace_of_its_own() -> None:
+def test_probe_may_have_its_own_grace_period() -> None:
     own = "{tcpSocket: {port: 1}, terminationGracePeriodSeconds: 7}"
     wish = pod(f"[{{name: main, image: toolbox, livenessProbe: {own}, startupProbe: {TCP}}}]").spec.containers[0]
     assert kill_reason(wish, "Liveness", 30) == KillReason("Liveness", 7)
@@ -302,5 +300,5 @@ def test_a_probe_may_have_a_grace_of_its_own() -> None:
         ("PostStart", "Always", "FailedPostStartHook"),
     ],
 )
-def test_the_reason_of_an_end_in_words(why: str, policy: str, words: str) -> None:
+def test_kill_reason_round_trips_as_text(why: str, policy: str, words: str) -> None:
     assert KillReason(why, 1).words("web", policy) == words

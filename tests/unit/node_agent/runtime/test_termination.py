@@ -37,14 +37,16 @@ LATER = NOW + 30 * SECOND
         (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 31, StopStep.KILL, 31),
     ],
 )
-def test_hook_signal_and_kill_come_in_turn(
+def test_termination_runs_hook_signal_and_kill_in_order(
     has_hook: bool, stop: StopState, seconds: int, step: StopStep, again: int
 ) -> None:
     assert next_stop_step(has_hook, stop, LATER, NOW + seconds * SECOND) == (step, NOW + again * SECOND)
 
 
 @given(st.booleans(), st.floats(0, 60), st.floats(0, 90), st.lists(st.floats(0.01, 20), min_size=40, max_size=40))
-def test_every_end_comes_to_an_end(has_hook: bool, grace: float, hook_takes: float, waits: list[float]) -> None:
+def test_termination_always_completes_and_signals_before_killing(
+    has_hook: bool, grace: float, hook_takes: float, waits: list[float]
+) -> None:
     """Whenever one looks, the container is asked before it is killed (if there is time at all), and not much later."""
     now, stop, deadline, hooking_since = NOW, StopState(), NOW + grace * SECOND, NOW
     for wait in waits:
@@ -73,7 +75,7 @@ HOOKED = pod(
 )
 
 
-def test_the_hook_is_written_on_the_container_with_a_port_that_needs_no_name() -> None:
+def test_pre_stop_label_stores_the_hook_with_a_numeric_port() -> None:
     spec = container_config(
         HOOKED, HOOKED.spec.containers[0], "image", "box", 0, 0, HostInfo("/p", 1, 0), SecurityOptions(), {}
     )
@@ -86,7 +88,7 @@ def test_the_hook_is_written_on_the_container_with_a_port_that_needs_no_name() -
     assert pre_stop_handler(RuntimeContainer("id")) is None
 
 
-def test_a_grace_period_without_bound_is_a_life_long() -> None:
+def test_grace_period_is_capped_at_its_maximum() -> None:
     wish = pod()
     endless = replace(wish, spec=replace(wish.spec, termination_grace_period_seconds=10**17))
     assert grace_period_seconds(endless, 0, leaving=False) == MAX_GRACE_SECONDS

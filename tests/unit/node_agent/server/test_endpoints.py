@@ -23,7 +23,7 @@ from node_agent.server.endpoints import StatusHandlers
         ("http://Secret@h", "http://<masked>@h"),
     ],
 )
-async def test_secrets_of_the_manifest_url_are_not_shown(url: str, shown: str) -> None:
+async def test_configz_redacts_manifest_url_secrets(url: str, shown: str) -> None:
     settings = Settings("n", "10.0.0.1", manifest_url=url, manifest_url_headers={"Authorization": "Bearer Secret"})
     routes = {route.path: route for route in StatusHandlers(settings, Mock(), Mock(), Mock()).routes()}
     answer = await routes["/configz"].handler(make_mocked_request("GET", "/configz"))

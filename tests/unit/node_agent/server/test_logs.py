@@ -49,7 +49,7 @@ def told(state: ContainerState, last: ContainerState | None = None, identity: st
         (told(waits("CrashLoopBackOff"), ended("old")), True, "old"),
     ],
 )
-def test_the_container_whose_log_is_read(of: Pod, previous: bool, found: str) -> None:
+def test_log_container_follows_status_and_options(of: Pod, previous: bool, found: str) -> None:
     assert log_container_id(of, "main", previous=previous) == found
 
 
@@ -76,13 +76,13 @@ def test_the_container_whose_log_is_read(of: Pod, previous: bool, found: str) ->
         (told(ended("")), False, "is terminated"),
     ],
 )
-def test_why_there_is_none(of: Pod, previous: bool, why: str) -> None:
+def test_log_request_without_a_container_reports_why(of: Pod, previous: bool, why: str) -> None:
     with pytest.raises(LogUnavailable) as caught:
         log_container_id(of, "main", previous=previous)
     before = "previous terminated container" if previous else "container"
     assert str(caught.value) == f'{before} "main" in pod "{of.metadata.name}" {why}'
 
 
-def test_containers_of_all_sorts_are_found_by_name() -> None:
+def test_log_container_is_found_among_all_container_types() -> None:
     one = pod(spec="  initContainers: [{name: first, image: toolbox}]")
     assert [find_container_spec(one, name) is not None for name in ("first", "main", "other")] == [True, True, False]

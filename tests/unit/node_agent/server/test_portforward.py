@@ -62,7 +62,7 @@ async def finished(one: PortForwarder) -> None:
         await one.done(asyncio.Event())
 
 
-async def test_both_ways_and_both_ends() -> None:
+async def test_port_forward_copies_both_ways_and_ends_both_sides() -> None:
     data, error, pod = Half(b"question"), Half(), Half(b"answer")
     one = forwarding(pod)
     one.begin(80, data, error, half_closes=True)
@@ -71,7 +71,7 @@ async def test_both_ways_and_both_ends() -> None:
     assert (error.written, error.ended) == (b"", True)
 
 
-async def test_without_half_closes_the_end_of_the_program_ends_it() -> None:
+async def test_port_forward_without_half_close_ends_when_the_program_ends() -> None:
     data, pod = Half(quiet=True), Half(b"answer")
     one = forwarding(pod)
     one.begin(80, data, Half(), half_closes=False)
@@ -79,7 +79,7 @@ async def test_without_half_closes_the_end_of_the_program_ends_it() -> None:
     assert (data.written, pod.aborted) == (b"answer", True)
 
 
-async def test_a_program_that_breaks_breaks_its_connection_without_a_word() -> None:
+async def test_port_forward_aborts_when_the_program_aborts() -> None:
     data, error, pod = Half(quiet=True), Half(), Half(b"part", broken=True)
     one = forwarding(pod)
     one.begin(80, data, error, half_closes=True)
@@ -87,7 +87,7 @@ async def test_a_program_that_breaks_breaks_its_connection_without_a_word() -> N
     assert (data.written, data.aborted, error.written, error.ended) == (b"part", True, b"", True)
 
 
-async def test_a_client_that_is_lost_frees_a_quiet_program() -> None:
+async def test_port_forward_of_a_lost_client_aborts_an_idle_program() -> None:
     data, pod = Half(b"question", broken=True), Half(quiet=True)
     one = forwarding(pod)
     one.begin(80, data, Half(), half_closes=True)
@@ -95,7 +95,7 @@ async def test_a_client_that_is_lost_frees_a_quiet_program() -> None:
     assert (pod.written, pod.aborted) == (b"question", True)
 
 
-async def test_a_program_that_hears_no_more_may_still_speak() -> None:
+async def test_port_forward_delivers_output_after_the_programs_input_closed() -> None:
     class Deaf(Half):
         async def write(self, data: bytes) -> None:
             raise BrokenPipeError
@@ -107,7 +107,7 @@ async def test_a_program_that_hears_no_more_may_still_speak() -> None:
     assert (data.written, data.pieces) == (b"answer", [])
 
 
-async def test_why_a_port_cannot_be_reached() -> None:
+async def test_port_forward_reports_why_a_port_is_unreachable() -> None:
     async def dial(port: int) -> Stream:
         raise Refused(f"nobody listens on {port}")
 
@@ -118,7 +118,7 @@ async def test_why_a_port_cannot_be_reached() -> None:
     assert (error.ended, data.aborted) == (True, True)
 
 
-async def test_what_would_go_on_is_ended_by_stopping() -> None:
+async def test_port_forward_stop_ends_open_connections() -> None:
     data, pod = Half(quiet=True), Half(quiet=True)
     one = forwarding(pod)
     one.begin(80, data, Half(), half_closes=True)
@@ -145,9 +145,7 @@ class Opened(Half):
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_only_a_connection_of_which_a_stream_is_missing_is_given_up(
-    whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_port_forward_abandons_only_incomplete_stream_pairs(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portforward, "PAIR_SECONDS", 0.0)
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
@@ -165,7 +163,7 @@ async def test_only_a_connection_of_which_a_stream_is_missing_is_given_up(
 
 @pytest.mark.parametrize("half_closes", [True, False])
 @pytest.mark.parametrize("steps", range(24))
-async def test_whenever_it_is_stopped_nothing_stays_open(steps: int, half_closes: bool) -> None:
+async def test_port_forward_stopped_at_any_point_leaves_nothing_open(steps: int, half_closes: bool) -> None:
     before = asyncio.all_tasks()
     data, pod = Half(b"question", quiet=not half_closes), Half(b"answer")
     one = forwarding(pod)

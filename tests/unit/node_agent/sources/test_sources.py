@@ -55,7 +55,7 @@ async def until(holds: Callable[[], bool]) -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_static_pod_is_marked_bound_and_told_apart_by_its_content() -> None:
+def test_static_pod_has_annotations_node_and_uid_of_its_content() -> None:
     [pod] = reading(manifest("web")).pods
     meta = pod.metadata
     assert (meta.name, meta.namespace, pod.spec.node_name, pod.status.phase) == (
@@ -82,7 +82,7 @@ def test_a_static_pod_is_marked_bound_and_told_apart_by_its_content() -> None:
     assert len({meta.uid, *(other.pods[0].metadata.uid for other in others)}) == 4
 
 
-def test_what_a_server_sets_is_dropped() -> None:
+def test_static_pod_drops_server_set_fields() -> None:
     exported: dict[str, object] = {"apiVersion": "v1", "kind": "Pod"}
     exported["metadata"] = {
         "name": "web",
@@ -112,12 +112,12 @@ def test_what_a_server_sets_is_dropped() -> None:
         ("nodeName: node-2", "spec.nodeName"),
     ],
 )
-def test_a_static_pod_needs_nothing_of_the_master(spec: str, path: str) -> None:
+def test_static_pod_with_api_references_is_rejected(spec: str, path: str) -> None:
     [refusal] = reading(manifest("web").replace("spec: {", "spec: {" + spec + ", ")).refusals
     assert [problem.path for problem in refusal.problems] == [path]
 
 
-def test_every_reference_to_an_object_is_found_by_path() -> None:
+def test_static_pod_references_are_found_by_path() -> None:
     wire = {
         "volumes": [
             {"name": "a", "emptyDir": {}},
@@ -151,7 +151,7 @@ def test_every_reference_to_an_object_is_found_by_path() -> None:
     ]
 
 
-def test_a_name_is_required_and_fits_with_the_nodes() -> None:
+def test_static_pod_needs_a_name_that_fits_with_the_nodes() -> None:
     for name in ('""', "x" * 250):
         [refusal] = reading(manifest(name)).refusals
         assert {problem.path for problem in refusal.problems} == {"metadata.name"}
@@ -159,7 +159,7 @@ def test_a_name_is_required_and_fits_with_the_nodes() -> None:
     assert refusal.problems[0].path == "metadata.name"
 
 
-def test_a_broken_document_stops_no_other_and_ends_nothing() -> None:
+def test_invalid_document_affects_no_other_document() -> None:
     before = reading("\n---\n".join([manifest("a"), manifest("b"), manifest("c")])).pods
     broken = [manifest("a", "new"), "{", manifest("c").replace("image", "imagine")]
     after = reading("\n---\n".join(broken), before)
@@ -168,7 +168,7 @@ def test_a_broken_document_stops_no_other_and_ends_nothing() -> None:
     assert images(reading(manifest("a"), after.pods).pods) == {"a-node-1": "toolbox"}
 
 
-def test_a_pod_list_need_not_say_what_its_items_are() -> None:
+def test_pod_list_items_need_no_kind() -> None:
     item = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
     whole = {"apiVersion": "v1", "kind": "PodList", "items": [item]}
     assert images(reading(json.dumps(whole, indent="\t")).pods) == {"a-node-1": "i"}
@@ -179,7 +179,7 @@ def test_a_pod_list_need_not_say_what_its_items_are() -> None:
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_of_equal_names_counts() -> None:
+def test_first_of_equally_named_pods_is_taken() -> None:
     [first], [second] = reading(manifest("web")).pods, reading(manifest("web", "second")).pods
     [other] = reading(manifest("db")).pods
     pods, doubles = merge_sources(
@@ -223,7 +223,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path)
 
 
-async def test_pods_come_change_and_go_with_their_files(folder: Folder) -> None:
+async def test_file_source_follows_its_files(folder: Folder) -> None:
     assert await folder.pods() == {}
     folder.write("a.yaml", manifest("web") + "---\n" + manifest("db"))
     assert await folder.pods() == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
@@ -237,14 +237,14 @@ async def test_pods_come_change_and_go_with_their_files(folder: Folder) -> None:
     assert await folder.pods() == {}
 
 
-async def test_a_folder_has_spoken_after_the_first_look(folder: Folder) -> None:
+async def test_file_source_is_synced_after_the_first_read(folder: Folder) -> None:
     looks = [folder.source.seen]
     await folder.pods()
     looks.append(folder.source.seen)
     assert looks == [False, True]
 
 
-async def test_reading_the_same_again_is_no_change(folder: Folder) -> None:
+async def test_file_source_reports_no_change_for_equal_content(folder: Folder) -> None:
     folder.write("a.yaml", manifest("web"))
     await folder.pods()
     changes, pods = folder.changes, folder.source.offers[0].pods
@@ -259,7 +259,7 @@ async def test_reading_the_same_again_is_no_change(folder: Folder) -> None:
     "broken",
     [b"{", b"kind: Pod", b"\0", manifest("web", "").encode(), b"[]", b"kind: Node", b"\xff", b"x: !!int"],
 )
-async def test_a_broken_file_keeps_its_pods_and_stops_no_other(folder: Folder, broken: bytes) -> None:
+async def test_file_source_keeps_pods_of_a_broken_file(folder: Folder, broken: bytes) -> None:
     folder.write("a.yaml", manifest("web"))
     folder.write("b.yaml", manifest("db"))
     await folder.pods()
@@ -270,7 +270,7 @@ async def test_a_broken_file_keeps_its_pods_and_stops_no_other(folder: Folder, b
     assert await folder.pods() == {"web-node-1": "mended", "other-node-1": "toolbox"}
 
 
-async def test_a_file_is_told_of_once(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+async def test_file_source_reports_an_invalid_file_once(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
     folder.write("a.yaml", "{")
     folder.write("b.yaml", b"\xff")
     folder.write("c.yaml", b"#" * (10 << 20) + b"#")
@@ -279,7 +279,7 @@ async def test_a_file_is_told_of_once(folder: Folder, caplog: pytest.LogCaptureF
     assert len(caplog.records) == 3
 
 
-async def test_of_two_pods_with_one_name_the_first_counts(folder: Folder) -> None:
+async def test_file_source_takes_the_first_of_two_equally_named_pods(folder: Folder) -> None:
     folder.write("b.yaml", manifest("web", "second"))
     folder.write("a.yaml", manifest("web", "first") + "---\n" + manifest("web", "third"))
     assert await folder.pods() == {"web-node-1": "first"}
@@ -288,7 +288,7 @@ async def test_of_two_pods_with_one_name_the_first_counts(folder: Folder) -> Non
     assert await folder.pods() == {"web-node-1": "second"}
 
 
-async def test_hidden_files_and_folders_are_left_alone(folder: Folder) -> None:
+async def test_file_source_ignores_hidden_files_and_folders(folder: Folder) -> None:
     folder.write(".a.yaml.swp", manifest("web"))
     (folder.directory / "folder").mkdir()
     assert await folder.pods() == {}
@@ -348,7 +348,7 @@ def of(source: UrlSource) -> dict[str, str]:
     return images(source.offers[0].pods)
 
 
-async def test_a_url_gives_pods_and_is_asked_for_changes_only(site: Asked) -> None:
+async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> None:
     page, source, http = site
     page.body, page.etag = manifest("web").encode(), '"1"'
     await source.ask(http)
@@ -364,7 +364,7 @@ async def test_a_url_gives_pods_and_is_asked_for_changes_only(site: Asked) -> No
     assert (of(source), page.changes) == ({}, 2)
 
 
-async def test_an_empty_body_means_no_pods_but_seen(site: Asked) -> None:
+async def test_url_source_is_synced_by_an_empty_body(site: Asked) -> None:
     page, source, http = site
     await source.ask(http)
     assert (of(source), source.seen, page.changes) == ({}, True, 1)
@@ -383,7 +383,7 @@ async def test_an_empty_body_means_no_pods_but_seen(site: Asked) -> None:
         (200, b"kind: PodList\nitems: [7]"),
     ],
 )
-async def test_a_bad_answer_ends_nothing_and_does_not_count_as_seen(site: Asked, status: int, body: bytes) -> None:
+async def test_url_source_ignores_an_invalid_response(site: Asked, status: int, body: bytes) -> None:
     page, source, http = site
     page.status, page.body = status, body
     await source.ask(http)
@@ -396,7 +396,7 @@ async def test_a_bad_answer_ends_nothing_and_does_not_count_as_seen(site: Asked,
     assert (of(source), source.seen) == ({"web-node-1": "toolbox"}, True)
 
 
-async def test_a_url_that_does_not_answer_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_url_source_reports_an_unreachable_url_once(caplog: pytest.LogCaptureFixture) -> None:
     source = UrlSource("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, lambda *_: None)
     async with aiohttp.ClientSession() as http:
         await source.ask(http)
@@ -440,7 +440,7 @@ async def door(root: Path) -> AsyncIterator[Door]:
                 await running
 
 
-async def test_pods_are_submitted_replaced_and_deleted(tmp_path: Path) -> None:
+async def test_local_api_source_creates_replaces_and_deletes_pods(tmp_path: Path) -> None:
     async with door(tmp_path) as here:
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
         code, body = await here.ask("POST", "/pods", manifest("web"))
@@ -469,7 +469,7 @@ DB = json.dumps(
 )
 
 
-async def test_what_was_submitted_survives_a_restart_as_the_same_pod(tmp_path: Path) -> None:
+async def test_local_api_source_keeps_pods_over_a_restart(tmp_path: Path) -> None:
     async with door(tmp_path) as here:
         await here.ask("POST", "/pods", manifest("web"))
         [uid] = [pod.metadata.uid for offer in here.source.offers for pod in offer.pods]
@@ -479,7 +479,7 @@ async def test_what_was_submitted_survives_a_restart_as_the_same_pod(tmp_path: P
         assert [entry.name[0] for entry in (tmp_path / "submitted").iterdir()] != ["."]
 
 
-async def test_refusals_list_every_problem_by_path_and_change_nothing(tmp_path: Path) -> None:
+async def test_local_api_source_rejects_invalid_pods_by_path(tmp_path: Path) -> None:
     wrong = manifest("Web").replace("main, image", "Main, imagine").replace("spec: {", "spec: {nodeName: a_b, ")
     async with door(tmp_path) as here:
         code, body = await here.ask("POST", "/pods", wrong)
@@ -501,7 +501,7 @@ async def test_refusals_list_every_problem_by_path_and_change_nothing(tmp_path: 
         assert not list((tmp_path / "submitted").iterdir())
 
 
-async def test_a_full_disk_is_told_and_changes_nothing(tmp_path: Path) -> None:
+async def test_local_api_source_reports_a_full_disk_and_changes_nothing(tmp_path: Path) -> None:
     async with door(tmp_path) as here:
         await here.ask("POST", "/pods", manifest("web"))
         [kept] = (tmp_path / "submitted").iterdir()

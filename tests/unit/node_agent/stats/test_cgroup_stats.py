@@ -88,7 +88,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupReader:
     return found
 
 
-def test_both_versions_tell_the_same(files: CgroupReader) -> None:
+def test_cgroup_versions_yield_the_same_usage(files: CgroupReader) -> None:
     seen = files.use(files.groups_of(77), FULL)
     assert seen is not None
     # Shares of version 2 come from weights, which are coarser.
@@ -99,7 +99,7 @@ def test_both_versions_tell_the_same(files: CgroupReader) -> None:
     assert seen.available == (64 << 20) - 7_500_000
 
 
-def test_a_brief_look_has_what_a_scheduler_of_load_needs(files: CgroupReader) -> None:
+def test_brief_cgroup_usage_has_cpu_and_memory(files: CgroupReader) -> None:
     seen = files.use(files.groups_of(77), BRIEF)
     assert seen is not None
     assert (seen.cpu, seen.working_set, seen.memory_limit, seen.swap) == (5_000_000_000, 7_500_000, 64 << 20, 4096)
@@ -109,23 +109,23 @@ def test_a_brief_look_has_what_a_scheduler_of_load_needs(files: CgroupReader) ->
     assert (only.tasks, only.cpu) == (4, 0)
 
 
-def test_what_has_gone_uses_nothing(files: CgroupReader) -> None:
+def test_missing_cgroup_uses_nothing(files: CgroupReader) -> None:
     assert files.use(files.groups_of(78), FULL) is None
     assert files.use(dict.fromkeys(files.groups_of(77), "/elsewhere"), FULL) is None
 
 
-def test_without_a_limit_nothing_is_said_of_what_is_left() -> None:
+def test_cgroup_without_a_limit_has_no_available_memory() -> None:
     assert CgroupUsage(working_set=5).available is None
     assert CgroupUsage(working_set=5, memory_limit=3).available == 0
 
 
-def test_groups_that_are_above() -> None:
+def test_cgroup_parents_are_listed() -> None:
     found = parse_memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
     assert found == {"memory": "/a/b", "cpu": "/a", "cpuacct": "/a", "": "/"}
     assert parent_groups(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
 
 
-def test_a_sum_has_no_limits() -> None:
+def test_summed_usage_has_no_limits() -> None:
     summed = sum_usage([EXPECTED, EXPECTED])
     assert (summed.cpu, summed.working_set, summed.tasks) == (10_000_000_000, 15_000_000, 8)
     assert summed.memory_limit == summed.quota == 0
@@ -140,7 +140,7 @@ veth1a: 5 5 5 5 0 0 0 0 5 5 5 5 0 0 0 0
 """
 
 
-def test_the_machine() -> None:
+def test_machine_stats_are_parsed() -> None:
     texts = {
         "stat": "cpu  100 20 50 9000 30 4 6 70 0 0\ncpu0 1 2 3\nbtime 1700000000\n",
         "meminfo": "MemTotal: 1000 kB\nMemFree: 300 kB\nBuffers: 10 kB\nCached: 200 kB\nInactive(file): 100 kB\n"
@@ -164,7 +164,7 @@ def test_the_machine() -> None:
     assert parse_machine({}).cpu == 0
 
 
-def test_interfaces() -> None:
+def test_network_interfaces_are_parsed() -> None:
     assert parse_interfaces(NET) == (
         NetworkInterface("eth0", 1000, 20, 3, 4, 500, 6, 7, 8),
         NetworkInterface("veth1a", 5, 5, 5, 5, 5, 5, 5, 5),

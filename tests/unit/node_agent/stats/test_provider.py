@@ -98,7 +98,7 @@ def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Asked:
     return Asked(tree)
 
 
-async def test_who_asks_first_gets_a_rate_as_well(asked: Asked) -> None:
+async def test_first_stats_request_includes_a_rate(asked: Asked) -> None:
     document = await asked.summary(only=True)
     [one] = document["pods"]
     assert one["cpu"]["usageCoreNanoSeconds"] == 2_000_000_000
@@ -107,7 +107,7 @@ async def test_who_asks_first_gets_a_rate_as_well(asked: Asked) -> None:
     assert asked.docker.calls == 0
 
 
-async def test_a_rate_is_told_from_the_look_before(asked: Asked, tree: Tree) -> None:
+async def test_cpu_rate_is_computed_from_the_previous_sample(asked: Asked, tree: Tree) -> None:
     await asked.summary(only=True)
     tree.use(f"{ABOVE}/{MAIN.id}", 9_000_000)
     [one] = (await asked.summary(only=True))["pods"]
@@ -116,9 +116,7 @@ async def test_a_rate_is_told_from_the_look_before(asked: Asked, tree: Tree) -> 
     assert one["cpu"]["usageNanoCores"] == 0
 
 
-async def test_a_process_that_has_the_number_of_a_container_that_ended_is_not_taken_for_it(
-    asked: Asked, tree: Tree
-) -> None:
+async def test_process_with_a_reused_pid_is_not_taken_for_the_container(asked: Asked, tree: Tree) -> None:
     tree.process(71, f"{ABOVE}/somebody-else")
     tree.use(f"{ABOVE}/somebody-else", 1)
     [one] = (await asked.summary(only=True))["pods"]
@@ -127,7 +125,7 @@ async def test_a_process_that_has_the_number_of_a_container_that_ended_is_not_ta
     assert (await asked.summary(only=True))["pods"] == []
 
 
-async def test_without_a_group_of_its_own_a_pod_uses_what_its_containers_use(asked: Asked, tree: Tree) -> None:
+async def test_pod_without_a_cgroup_uses_the_sum_of_its_containers(asked: Asked, tree: Tree) -> None:
     for pid, one in ((70, BOX), (71, MAIN)):
         tree.process(pid, f"/docker/{one.id}")
         tree.use(f"/docker/{one.id}", 500_000)
@@ -135,7 +133,7 @@ async def test_without_a_group_of_its_own_a_pod_uses_what_its_containers_use(ask
     assert seen["cpu"]["usageCoreNanoSeconds"] == 1_000_000_000
 
 
-async def test_disks_are_walked_through_once_in_a_while(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disk_usage_is_scanned_at_intervals(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = Path(pod_dir(asked.host, UID)) / "volumes" / "kubernetes.io~empty-dir" / "scratch"
     scratch.mkdir(parents=True)
     (scratch / "one").write_bytes(b"x" * 100_000)
@@ -158,7 +156,7 @@ async def test_disks_are_walked_through_once_in_a_while(asked: Asked, monkeypatc
     assert asked.disks.known(UID) is None
 
 
-async def test_a_claim_is_told_of_by_its_file_system(asked: Asked, tree: Tree) -> None:
+async def test_claim_volume_stats_are_those_of_its_filesystem(asked: Asked, tree: Tree) -> None:
     asked.claims = {"data": str(tree.root), "gone": str(tree.root / "nowhere")}
     text = (await asked.reports.metrics()).decode()
     assert 'kubelet_volume_stats_capacity_bytes{namespace="red",persistentvolumeclaim="c"} ' in text
@@ -166,7 +164,7 @@ async def test_a_claim_is_told_of_by_its_file_system(asked: Asked, tree: Tree) -
     assert row["capacityBytes"] > 0
 
 
-async def test_every_page_has_text(asked: Asked) -> None:
+async def test_every_metrics_endpoint_returns_text(asked: Asked) -> None:
     assert b"node_cpu_usage_seconds_total 2.0 " in await asked.reports.resource()
     assert b'pod="web"' in await asked.reports.cadvisor()
     assert b"process_start_time_seconds " in await asked.reports.probes()

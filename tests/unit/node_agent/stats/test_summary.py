@@ -81,7 +81,7 @@ def values(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
     return found
 
 
-def test_the_summary_of_node_pod_and_container() -> None:
+def test_summary_has_node_pod_and_container_stats() -> None:
     document = summary_document("node-1", FIGURES, RATES, brief=False)
     node, [one] = document["node"], document["pods"]
     assert (node["nodeName"], node["startTime"]) == ("node-1", "1970-01-01T00:00:05Z")
@@ -100,7 +100,7 @@ def test_the_summary_of_node_pod_and_container() -> None:
     assert (main["rootfs"]["usedBytes"], main["logs"]["inodesUsed"]) == (30, 1)
 
 
-def test_volumes_of_the_pod_and_what_of_them_is_on_its_nodes_disk() -> None:
+def test_summary_has_volume_stats_and_ephemeral_storage() -> None:
     [one] = summary_document("node-1", FIGURES, RATES, brief=False)["pods"]
     volumes: dict[str, Any] = {row["name"]: row for row in one["volume"]}
     assert set(volumes) == {"scratch", "quick", "data"}
@@ -111,7 +111,7 @@ def test_volumes_of_the_pod_and_what_of_them_is_on_its_nodes_disk() -> None:
     assert one["ephemeral-storage"]["usedBytes"] == 30 + 4 + 5, "a volume in memory takes no disk"
 
 
-def test_a_brief_summary_has_cpu_and_memory_alone() -> None:
+def test_brief_summary_has_cpu_and_memory_only() -> None:
     document = summary_document("node-1", FIGURES, RATES, brief=True)
     assert set(document["node"]) == {"nodeName", "systemContainers", "startTime", "cpu", "memory"}
     [one] = document["pods"]
@@ -119,12 +119,12 @@ def test_a_brief_summary_has_cpu_and_memory_alone() -> None:
     assert set(one["containers"][0]) == {"name", "startTime", "cpu", "memory"}
 
 
-def test_a_pod_in_the_nodes_network_has_none_of_its_own() -> None:
+def test_summary_of_a_host_network_pod_has_no_network() -> None:
     [one] = summary_document("n", replace(FIGURES, pods=(replace(SEEN, links=None),)), RATES, brief=False)["pods"]
     assert "network" not in one
 
 
-def test_resource_metrics() -> None:
+def test_resource_metrics_equal_kubelets_format() -> None:
     text = format_families(metrics.resource_families(FIGURES))
     seen = values(text)
     labels = (("container", "main"), ("namespace", "red"), ("pod", "web"))
@@ -137,7 +137,7 @@ def test_resource_metrics() -> None:
     assert "node_cpu_usage_seconds_total 9.0 1700000000500\n" in text
 
 
-def test_cadvisor_metrics() -> None:
+def test_cadvisor_metrics_equal_kubelets_format() -> None:
     seen = values(format_families(cadvisor.cadvisor_families(FIGURES, 4, {"machine_id": "m"})))
     used = {dict(labels)["id"]: dict(labels) for labels in seen["container_cpu_usage_seconds_total"]}
     assert set(used) == {"/", "/kubepods", "/kubepods/podX", "/kubepods/podX/m", "/kubepods/podX/s"}
@@ -152,7 +152,7 @@ def test_cadvisor_metrics() -> None:
     assert 30.0 in seen["container_fs_usage_bytes"].values()
 
 
-def test_what_a_kubelet_tells_of_its_pods() -> None:
+def test_kubelet_metrics_count_pods_and_containers() -> None:
     ended = container(POD, state="exited", restarts=1, ended=1)
     known = [PodWithContainers(POD, group_containers([sandbox(), MAIN, ended]))]
     seen = values(
@@ -167,7 +167,7 @@ def test_what_a_kubelet_tells_of_its_pods() -> None:
     assert seen["kubelet_volume_stats_inodes_free"] == {claim: 70.0}
 
 
-def test_probes_are_counted_until_their_pod_goes() -> None:
+def test_probe_metrics_are_removed_with_their_pod() -> None:
     counts = ProbeMetrics()
     for success, seconds in ((True, 0.003), (True, 0.2), (False, 20.0), (None, 0.01)):
         counts.count(MAIN, "Liveness", success, seconds)
@@ -183,7 +183,7 @@ def test_probes_are_counted_until_their_pod_goes() -> None:
     assert format_families(counts.families()) == ""
 
 
-def test_labels_and_values_survive_the_way_to_the_reader() -> None:
+def test_metric_labels_and_values_round_trip() -> None:
     odd = 'a"b\\c\nd'
     text = format_families(
         (
@@ -195,7 +195,7 @@ def test_labels_and_values_survive_the_way_to_the_reader() -> None:
     assert "# TYPE y" not in text
 
 
-def test_rates() -> None:
+def test_cpu_rates_are_computed_from_cpu_times() -> None:
     assert cpu_times(FIGURES) == {"": 9 * 10**9, "/kubepods": 4 * 10**9, UID: 3 * 10**9, MAIN.id: 2 * 10**9}
     assert nano_cores(10**9, 2 * 10**9, 4.0) == 250_000_000
     assert nano_cores(5 * 10**9, 10**9, 2.0) == 500_000_000, "a group that was made anew"

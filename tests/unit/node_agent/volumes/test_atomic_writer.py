@@ -38,7 +38,7 @@ OLD = made(a="1", b="1", d__x="1", d__deep__y="1")
 NEW = made(a="2", c="2", d__x="2")
 
 
-def test_the_links_are_those_of_the_kubelet(tmp_path: Path) -> None:
+def test_atomic_volume_has_kubelets_symlinks(tmp_path: Path) -> None:
     assert write_payload(tmp_path, OLD)
     current = os.readlink(tmp_path / "..data")
     assert re.fullmatch(r"\.\.\d{4}(_\d\d){5}\.\d+", current)
@@ -50,7 +50,7 @@ def test_the_links_are_those_of_the_kubelet(tmp_path: Path) -> None:
     assert seen(tmp_path) == texts(OLD)
 
 
-def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+def test_unchanged_volume_content_is_not_written(tmp_path: Path) -> None:
     write_payload(tmp_path, OLD)
     before = os.readlink(tmp_path / "..data")
     assert not write_payload(tmp_path, dict(OLD))
@@ -64,7 +64,7 @@ def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="giving a file to a group needs root")
-def test_a_group_owns_files_and_directories(tmp_path: Path) -> None:
+def test_fs_group_owns_files_and_directories(tmp_path: Path) -> None:
     write_payload(tmp_path, OLD, group=2000)
     for path in (tmp_path / "a", tmp_path / "..data" / "d", tmp_path / "d" / "deep" / "y", tmp_path / "..data"):
         assert path.stat().st_gid == 2000
@@ -73,7 +73,7 @@ def test_a_group_owns_files_and_directories(tmp_path: Path) -> None:
     assert write_payload(tmp_path, OLD, group=2001)
 
 
-def test_an_empty_volume_is_a_volume(tmp_path: Path) -> None:
+def test_empty_payload_makes_an_empty_volume(tmp_path: Path) -> None:
     assert write_payload(tmp_path, {})
     assert not write_payload(tmp_path, {})
     assert write_payload(tmp_path, OLD)
@@ -81,7 +81,7 @@ def test_an_empty_volume_is_a_volume(tmp_path: Path) -> None:
     assert seen(tmp_path) == {}
 
 
-def test_killed_anywhere_it_shows_all_of_the_old_or_all_of_the_new(tmp_path: Path) -> None:
+def test_killed_writer_leaves_the_old_or_the_new_content_complete(tmp_path: Path) -> None:
     (tmp_path / "count").mkdir()
     write_payload(tmp_path / "count", OLD)
     with INJECTOR.after(10_000):
@@ -110,7 +110,9 @@ CONTENTS = st.dictionaries(NAMES, st.builds(File, st.binary(max_size=4), st.samp
 
 
 @given(st.lists(CONTENTS, min_size=1, max_size=5))
-def test_only_the_last_state_counts(tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, File]]) -> None:
+def test_writer_reaches_the_last_payload_from_any_state(
+    tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, File]]
+) -> None:
     root = tmp_path_factory.mktemp("volume")
     for state in states:
         write_payload(root, state)

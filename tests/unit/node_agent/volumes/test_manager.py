@@ -53,7 +53,7 @@ def mount_events(here: World) -> list[str]:
     return [message for reason, message, _ in here.told if reason == "FailedMount"]
 
 
-async def test_a_pod_waits_for_what_it_refers_to_and_tells_why(tmp_path: Path) -> None:
+async def test_pod_waits_for_missing_volume_objects_with_a_reason(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         await here.live(FILES, lambda: bool(mount_events(here)))
         words = 'MountVolume.SetUp failed for volume "v" : configmap "settings" not found'
@@ -67,7 +67,7 @@ async def test_a_pod_waits_for_what_it_refers_to_and_tells_why(tmp_path: Path) -
         assert text(here) == "1"
 
 
-async def test_with_init_containers_it_waits_for_those_from_the_start(tmp_path: Path) -> None:
+async def test_pod_with_init_containers_waits_for_all_volumes(tmp_path: Path) -> None:
     first = replace(FILES.spec.containers[0], name="first")
     staged = replace(FILES, spec=replace(FILES.spec, init_containers=(first,)))
     async with world(tmp_path / "w") as here:
@@ -76,7 +76,7 @@ async def test_with_init_containers_it_waits_for_those_from_the_start(tmp_path: 
         assert [row.state.waiting and row.state.waiting.reason for row in rows] == ["PodInitializing"] * 2
 
 
-async def test_a_volume_that_cannot_be_had_is_tried_again_less_and_less_often(tmp_path: Path) -> None:
+async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
     wish = pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
     waits, now, told = [], NOW, []
     async with world(tmp_path / "w") as here:
@@ -94,7 +94,7 @@ async def test_a_volume_that_cannot_be_had_is_tried_again_less_and_less_often(tm
     assert told == ["FailedMount"] * 11
 
 
-async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
+async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.objects.put(SETTINGS)
         await here.live(FILES, lambda: here.status.phase == "Running")
@@ -108,7 +108,7 @@ async def test_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> N
         assert here.restarts() == [0]
 
 
-async def test_what_has_not_changed_is_left_alone_until_something_starts(tmp_path: Path) -> None:
+async def test_unchanged_volumes_are_not_set_up_until_a_container_starts(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.objects.put(SETTINGS)
         volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda *_: None)
@@ -127,7 +127,7 @@ async def test_what_has_not_changed_is_left_alone_until_something_starts(tmp_pat
         assert there(written), "the pod itself has changed"
 
 
-async def test_a_claim_leads_to_its_storage(tmp_path: Path) -> None:
+async def test_claim_volume_mounts_its_persistent_volume(tmp_path: Path) -> None:
     claim = PersistentVolumeClaim(
         metadata=ObjectMeta(name="data", namespace="red", uid="u1"),
         spec=PersistentVolumeClaimSpec(volume_name="disk"),
@@ -154,7 +154,7 @@ async def test_a_claim_leads_to_its_storage(tmp_path: Path) -> None:
         await here.live(wish, lambda: here.gone, leave=True)
 
 
-async def test_a_token_that_cannot_be_had_is_waited_for_with_the_reason(tmp_path: Path) -> None:
+async def test_missing_token_delays_the_pod_with_a_reason(tmp_path: Path) -> None:
     wish = pod(spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]")
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: bool(mount_events(here)))
@@ -175,7 +175,7 @@ async def _comes_changes_and_goes(here: World) -> None:
         await here.live(FILES, lambda: here.gone, leave=True)
 
 
-async def test_an_agent_killed_anywhere_leaves_no_volume(tmp_path: Path) -> None:
+async def test_agent_killed_after_any_call_leaves_no_volume(tmp_path: Path) -> None:
     async with world(tmp_path / "whole") as here:
         await _comes_changes_and_goes(here)
         whole, calls = here.left(), here.docker.calls

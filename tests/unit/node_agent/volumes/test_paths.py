@@ -41,13 +41,13 @@ BINDS = [
 
 
 @pytest.mark.parametrize(("mount", "wanted"), BINDS)
-def test_a_mount_as_docker_wants_it(mount: str, wanted: str) -> None:
+def test_volume_mount_translates_to_a_docker_bind(mount: str, wanted: str) -> None:
     rights = "securityContext: {privileged: true}"
     one = pod(f"[{{name: main, image: i, {rights}, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
     assert binds(one, one.spec.containers[0], "/pods/u") == (wanted,)
 
 
-def test_what_docker_cannot_do_is_refused() -> None:
+def test_unsupported_volume_mount_is_rejected() -> None:
     one = pod("[{name: main, image: i, volumeMounts: [{mountPath: /m, name: h, readOnly: true}]}]", VOLUMES)
     [mount] = one.spec.containers[0].volume_mounts
     asking = replace(one.spec.containers[0], volume_mounts=(replace(mount, recursive_read_only="Enabled"),))
@@ -55,7 +55,7 @@ def test_what_docker_cannot_do_is_refused() -> None:
         binds(one, asking, "/pods/u")
 
 
-def test_a_volume_of_a_kind_that_nobody_knows_is_refused() -> None:
+def test_unknown_volume_type_is_rejected() -> None:
     with pytest.raises(Refused, match="no volume plugin matched volume 'v'"):
         volume_dir("/pods/u", Volume(name="v"))
 
@@ -71,7 +71,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("mount", "wanted"), PARTS)
-def test_a_part_of_a_volume(mount: str, wanted: SubPath) -> None:
+def test_sub_path_translates_to_its_host_path(mount: str, wanted: SubPath) -> None:
     mounts = f"[{{name: e, mountPath: /whole}}, {{mountPath: /m, {mount}}}]"
     one = pod(f"[{{name: main, image: i, volumeMounts: {mounts}}}]", VOLUMES)
     assert list(sub_paths(one, one.spec.containers[0], "/pods/u", {"N": "web"})) == [wanted]
@@ -82,7 +82,7 @@ def test_a_part_of_a_volume(mount: str, wanted: SubPath) -> None:
     [("$(NONE)", "the container has no variable NONE"), ("$(UP)/x", "a relative path"), ("$(ROOT)", "a relative path"),
      ("$(EMPTY)", "a relative path")],
 )  # fmt: skip
-def test_a_part_that_its_variables_make_impossible(expression: str, words: str) -> None:
+def test_invalid_expanded_sub_path_is_rejected(expression: str, words: str) -> None:
     mount = f"[{{name: e, mountPath: /m, subPathExpr: {expression}}}]"
     one = pod(f"[{{name: main, image: i, volumeMounts: {mount}}}]", VOLUMES)
     known = {"UP": "a/..", "ROOT": "/etc", "EMPTY": ""}
@@ -95,7 +95,7 @@ def test_a_part_that_its_variables_make_impossible(expression: str, words: str) 
     [("", "{}", 1000), ("sizeLimit: 10, ", "{}", 10), ("sizeLimit: 2000, ", "{}", 1000),
      ("", "{limits: {memory: 500}}", 500), ("sizeLimit: 10, ", "{limits: {memory: 500}}", 10)],
 )  # fmt: skip
-def test_memory_is_never_more_than_anybody_allows(limit: str, resources: str, wanted: int) -> None:
+def test_memory_volume_size_is_the_smallest_limit(limit: str, resources: str, wanted: int) -> None:
     volumes = f"  volumes: [{{name: e, emptyDir: {{{limit}medium: Memory}}}}]"
     one = pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
     assert tmpfs_size(one.spec.volumes[0], one, 1000) == wanted
@@ -118,7 +118,7 @@ def objects(source: dict[str, Any], *, phase: str = "Bound", holder: str = "u1")
 NFS = {"nfs": {"server": "files", "path": "/srv"}, "mountOptions": ["nolock"]}
 
 
-def test_a_claim_stands_for_the_storage_that_it_has() -> None:
+def test_claim_resolves_to_its_persistent_volume() -> None:
     assert pod_refs(WISH) == {CLAIM}
     held = objects(NFS)
     assert list(claimed_volumes({CLAIM: held[CLAIM]})) == [DISK]
@@ -130,7 +130,7 @@ def test_a_claim_stands_for_the_storage_that_it_has() -> None:
 
 
 @pytest.mark.parametrize("source", [NFS, {"hostPath": {"path": "/srv"}}])
-def test_a_claim_that_is_only_read_is_only_read(source: dict[str, Any]) -> None:
+def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
     wish = WISH.spec.volumes[0]
     claim = replace(wish.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
     volume, _ = resolve_claim(replace(wish, persistent_volume_claim=claim), "red", objects(source))
@@ -149,7 +149,7 @@ def test_a_claim_that_is_only_read_is_only_read(source: dict[str, Any]) -> None:
         (objects(NFS, holder="u0"), 'persistentvolume "disk" does not belong to persistentvolumeclaim "data"'),
     ],
 )
-def test_a_claim_without_storage_says_why(held: dict[Reference, Object], words: str) -> None:
+def test_unbound_claim_reports_why(held: dict[Reference, Object], words: str) -> None:
     with pytest.raises(DriverError) as told:
         resolve_claim(WISH.spec.volumes[0], "red", held)
     assert str(told.value) == words

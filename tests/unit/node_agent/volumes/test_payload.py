@@ -63,7 +63,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("source", "wanted"), GOOD)
-def test_the_files_of_a_volume(source: str, wanted: dict[str, tuple[str, str]]) -> None:
+def test_volume_payload_has_its_files_and_modes(source: str, wanted: dict[str, tuple[str, str]]) -> None:
     assert made(source, meta=", labels: {z: '1', app: web}") == wanted
 
 
@@ -82,13 +82,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("source", "kind", "words"), BAD)
-def test_what_cannot_be_made_says_why(source: str, kind: type[DriverError], words: str) -> None:
+def test_missing_volume_source_is_named(source: str, kind: type[DriverError], words: str) -> None:
     with pytest.raises(kind) as told:
         made(source)
     assert str(told.value) == words
 
 
-def test_a_group_may_read_what_is_its_own() -> None:
+def test_fs_group_may_read_its_files() -> None:
     spec = "  securityContext: {fsGroup: 2000}"
     assert made("configMap: {name: c, defaultMode: 256, items: [{key: a, path: x}]}", spec) == {"x": ("1", "440")}
     assert made("secret: {secretName: s, defaultMode: 420}", spec) == {"key": ("hidden", "644")}
@@ -99,7 +99,7 @@ def test_a_group_may_read_what_is_its_own() -> None:
     [("{}", "{}", (0o644, 0)), ("{fsGroup: 2000}", "{}", (0o640, 0)), ("{runAsUser: 1000}", "{}", (0o600, 1000)),
      ("{runAsUser: 1000}", "{runAsUser: 1001}", (0o644, 0)), ("{fsGroup: 2000, runAsUser: 1000}", "{}", (0o640, 1000))],
 )  # fmt: skip
-def test_a_token_is_read_by_those_it_is_for(context: str, main: str, wanted: tuple[int, int]) -> None:
+def test_token_file_mode_follows_user_and_fs_group(context: str, main: str, wanted: tuple[int, int]) -> None:
     containers = f"[{{name: main, image: i, securityContext: {main}}}, {{name: side, image: i}}]"
     volume = "{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}"
     one = pod(containers, f"  volumes: [{volume}]\n  securityContext: {context}")
@@ -112,17 +112,17 @@ def test_a_token_is_read_by_those_it_is_for(context: str, main: str, wanted: tup
     [("plain", "plain"), ('a"b\\c', 'a\\"b\\\\c'), ("two\nlines\t", "two\\nlines\\t"), ("ü€😀", "ü€😀"),
      ("\x00\x7f", "\\x00\\x7f"), ("\u200b", "\\u200b"), ("\U000e0001", "\\U000e0001")],
 )  # fmt: skip
-def test_values_are_quoted_as_go_does(value: str, shown: str) -> None:
+def test_downward_api_values_are_quoted_as_in_go(value: str, shown: str) -> None:
     assert format_map({"k": value}) == f'k="{shown}"'
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.text(max_size=10), max_size=5))
-def test_labels_are_one_line_each(labels: dict[str, str]) -> None:
+def test_downward_api_labels_have_one_line_each(labels: dict[str, str]) -> None:
     text = format_map(labels)
     assert [line.partition("=")[0] for line in text.split("\n") if line] == sorted(labels)
 
 
-def test_files_of_another_namespace_are_not_taken() -> None:
+def test_objects_of_another_namespace_are_not_used() -> None:
     blue = {Reference(ConfigMap, "blue", "c"): OBJECTS[Reference(ConfigMap, "red", "c")]}
     one = pod(spec="  volumes: [{name: v, configMap: {name: c}}]")
     with pytest.raises(NotReady):

@@ -17,7 +17,7 @@ from tests.unit.node_agent.token_issuer import HOUR, Issuer
 WISH = ServiceAccountTokenProjection(path="token", expiration_seconds=3607)
 
 
-async def test_a_token_is_bound_to_its_pod_and_asked_for_once() -> None:
+async def test_token_is_bound_to_its_pod_and_requested_once() -> None:
     issuer = Issuer()
     async with issuer.tokens() as tokens:
         assert [await tokens.get(pod(), WISH) for _ in range(2)] == ["token-1", "token-1"]
@@ -43,7 +43,7 @@ async def test_a_token_is_bound_to_its_pod_and_asked_for_once() -> None:
         assert await tokens.get(pod(), WISH) == "token-3"
 
 
-async def test_a_token_is_renewed_and_the_old_one_serves_while_it_is_good() -> None:
+async def test_token_is_renewed_and_the_old_one_used_while_valid() -> None:
     issuer = Issuer()
     async with issuer.tokens() as tokens:
         assert await tokens.get(pod(), WISH) == "token-1"
@@ -60,7 +60,7 @@ async def test_a_token_is_renewed_and_the_old_one_serves_while_it_is_good() -> N
             await tokens.get(pod(), WISH)
 
 
-async def test_a_clock_that_is_set_back_does_not_keep_a_token_for_longer() -> None:
+async def test_clock_set_back_does_not_prolong_a_token() -> None:
     issuer = Issuer()
     async with issuer.tokens() as tokens:
         assert await tokens.get(pod(), WISH) == "token-1"
@@ -77,7 +77,7 @@ async def test_a_clock_that_is_set_back_does_not_keep_a_token_for_longer() -> No
     ("seconds", "renewed"),
     [(3600, timedelta(seconds=2880)), (600, timedelta(seconds=480)), (900_000, timedelta(days=1))],
 )
-def test_a_token_is_renewed_at_four_fifths_of_its_life(seconds: int, renewed: timedelta) -> None:
+def test_token_is_renewed_at_four_fifths_of_its_lifetime(seconds: int, renewed: timedelta) -> None:
     expires = NOW + timedelta(seconds=seconds)
     answer = TokenRequestStatus(token="t", expiration_timestamp=times.format_time(expires))
     assert token_lifetime(answer, NOW) == (expires, NOW + renewed)

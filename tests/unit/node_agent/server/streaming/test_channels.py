@@ -48,7 +48,7 @@ def decode(dialect: ChannelProtocol, message: bytes) -> ChannelData | None:
         (["v3.channel.k8s.io"], EXEC_PROTOCOLS, None),
     ],
 )
-def test_the_first_protocol_of_the_client_that_is_known(
+def test_channel_protocol_is_the_clients_first_known_one(
     lines: list[str], known: tuple[ChannelProtocol, ...], name: str | None
 ) -> None:
     chosen = negotiate(lines, known)
@@ -56,12 +56,12 @@ def test_the_first_protocol_of_the_client_that_is_known(
 
 
 @given(st.sampled_from(EXEC_PROTOCOLS), st.integers(0, 9), st.binary())
-def test_what_is_encoded_is_decoded(dialect: ChannelProtocol, channel: int, data: bytes) -> None:
+def test_channel_messages_round_trip(dialect: ChannelProtocol, channel: int, data: bytes) -> None:
     assert decode(dialect, encode_channel_message(dialect, channel, data)) == ChannelData(channel, data)
 
 
 @given(st.sampled_from(EXEC_PROTOCOLS), st.binary(max_size=40))
-def test_no_message_breaks_the_decoder(dialect: ChannelProtocol, message: bytes) -> None:
+def test_any_channel_message_is_decoded_or_rejected(dialect: ChannelProtocol, message: bytes) -> None:
     try:
         piece = decode(dialect, message)
     except ValueError:
@@ -78,14 +78,14 @@ def test_only_v5_has_a_close_signal() -> None:
             decode(V5, wrong)
 
 
-def test_what_is_not_base64_is_passed_over() -> None:
+def test_invalid_base64_message_is_ignored() -> None:
     assert decode(BASE64, b"0Zm9v") == ChannelData(0, b"foo")
     assert decode(BASE64, b"0Zm9") is None
     assert decode(BASE64, b"0\x80\x80") is None
 
 
 @given(st.sampled_from(EXEC_PROTOCOLS), st.integers(0, 9), st.binary(min_size=1), st.lists(st.integers(0, 60)))
-def test_a_message_means_the_same_in_any_cuts(
+def test_channel_message_decodes_equally_at_any_split(
     dialect: ChannelProtocol, channel: int, data: bytes, cuts: list[int]
 ) -> None:
     decoder, found = ChannelDecoder(dialect), b""
@@ -103,7 +103,7 @@ def cut(message: bytes, cuts: list[int]) -> list[tuple[bytes, bool]]:
     return [(piece, number == len(pieces) - 1) for number, piece in enumerate(pieces)]
 
 
-def test_the_close_signal_and_what_is_no_base64_in_cuts() -> None:
+def test_close_signal_and_invalid_base64_decode_at_any_split() -> None:
     decoder = ChannelDecoder(V5)
     assert [decoder.feed(b"\xff", last=False), decoder.feed(b"\x00", last=False)] == [None, None]
     assert decoder.feed(b"", last=True) == ChannelData(0, b"", last=True)
@@ -132,25 +132,27 @@ def test_the_close_signal_and_what_is_no_base64_in_cuts() -> None:
         ([b'{"Width":1,"Height":1}', b"[" * 5000, b'{"Width":2,"Height":2}'], [TerminalSize(1, 1)]),
     ],
 )
-def test_sizes_in_any_cuts_until_something_is_none(pieces: list[bytes], sizes: list[TerminalSize]) -> None:
+def test_terminal_sizes_decode_at_any_split_until_an_invalid_one(
+    pieces: list[bytes], sizes: list[TerminalSize]
+) -> None:
     reader = SizeParser()
     assert [size for piece in pieces for size in reader.feed(piece)] == sizes
 
 
-def test_a_size_without_an_end_is_not_kept() -> None:
+def test_endless_terminal_size_is_not_buffered() -> None:
     reader = SizeParser()
     assert reader.feed(b'{"Width":' + b" " * MOST_PENDING) == []
     assert reader.feed(b'1,"Height":1}{"Width":1,"Height":1}') == []
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
-def test_nothing_breaks_the_reader_of_sizes(pieces: list[bytes]) -> None:
+def test_any_terminal_size_data_is_decoded_or_rejected(pieces: list[bytes]) -> None:
     reader = SizeParser()
     for piece in pieces:
         reader.feed(piece)
 
 
-async def test_of_sizes_not_fetched_in_time_only_the_last_is_given() -> None:
+async def test_terminal_size_queue_keeps_only_the_last() -> None:
     resizes = TerminalSizeQueue()
     resizes.feed(b'{"Width":1,"Height":1}{"Width":2,"Height":2}')
     resizes.feed(b'{"Width":3,"Height":3}')
@@ -158,7 +160,7 @@ async def test_of_sizes_not_fetched_in_time_only_the_last_is_given() -> None:
     assert [size async for size in resizes] == [TerminalSize(3, 3)]
 
 
-async def test_an_inbox_gives_what_came_before_it_tells_of_the_loss() -> None:
+async def test_receive_buffer_delivers_data_before_the_connection_loss() -> None:
     inbox = ReceiveBuffer(lambda: None)
     reading = asyncio.create_task(inbox.read())
     await asyncio.sleep(0)
@@ -171,7 +173,7 @@ async def test_an_inbox_gives_what_came_before_it_tells_of_the_loss() -> None:
         await inbox.read()
 
 
-async def test_the_end_of_an_inbox_is_no_loss_afterwards() -> None:
+async def test_receive_buffer_end_is_not_a_later_loss() -> None:
     inbox = ReceiveBuffer(lambda: None)
     inbox.end()
     inbox.lose("gone")
@@ -207,12 +209,12 @@ async def test_the_end_of_an_inbox_is_no_loss_afterwards() -> None:
         ),
     ],
 )
-def test_how_the_end_is_told(outcome: Outcome, status: dict[str, object], text: str) -> None:
+def test_exec_outcome_is_encoded_per_protocol(outcome: Outcome, status: dict[str, object], text: str) -> None:
     assert json.loads(remotecommand.status_body(outcome)) == status
     assert remotecommand.status_text(outcome).decode() == text
 
 
-def test_a_terminal_has_one_output() -> None:
+def test_terminal_request_has_no_separate_stderr() -> None:
     query = MultiDict(
         [("input", "1"), ("output", "1"), ("error", "1"), ("tty", "1"), ("command", "a"), ("command", "b c")]
     )
@@ -225,13 +227,13 @@ def test_a_terminal_has_one_output() -> None:
 
 
 @pytest.mark.parametrize("query", [{}, {"tty": "1"}, {"tty": "1", "error": "1"}, {"stdin": "1"}, {"input": "true"}])
-def test_something_has_to_be_carried(query: dict[str, str]) -> None:
+def test_stream_options_need_at_least_one_stream(query: dict[str, str]) -> None:
     with pytest.raises(web.HTTPBadRequest) as refusal:
         parse_stream_options(MultiDict(query))
     assert refusal.value.text == "you must specify at least 1 of stdin, stdout, stderr\n"
 
 
-def test_ports_with_commas_and_repeated() -> None:
+def test_port_forward_ports_accept_commas_and_repetition() -> None:
     assert ports_of(["80,443", "1", "65535"]) == [80, 443, 1, 65535]
 
 
@@ -248,7 +250,7 @@ def test_ports_with_commas_and_repeated() -> None:
         (["1"] * 128, "at most 127 ports"),
     ],
 )
-def test_ports_that_are_none(given_ports: list[str], words: str) -> None:
+def test_invalid_port_forward_ports_are_rejected(given_ports: list[str], words: str) -> None:
     with pytest.raises(web.HTTPBadRequest) as refusal:
         ports_of(given_ports)
     assert words in (refusal.value.text or "")

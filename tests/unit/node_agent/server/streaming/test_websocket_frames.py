@@ -49,7 +49,7 @@ def joined(found: list[MessagePart | ControlFrame]) -> list[bytes]:
 
 
 @given(MESSAGES, st.lists(st.integers(0, 400)))
-def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
+def test_websocket_frames_decode_at_any_split(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(masked(FIN | kind, payload) for kind, payload in sent)
     found = in_cuts(WebSocketFrameParser(), data, cuts)
     assert joined(found) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
@@ -59,7 +59,7 @@ def test_what_was_sent_comes_in_any_cuts(sent: list[tuple[int, bytes]], cuts: li
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 0xFFFF, 0x10000, 200_001])
-def test_every_form_of_a_size(size: int) -> None:
+def test_websocket_length_encodings_are_decoded(size: int) -> None:
     data = (bytes(range(256)) * (size // 256 + 1))[:size]
     sent = masked(FIN | BINARY, data)
     assert joined(WebSocketFrameParser().feed(sent)) == [data]
@@ -67,7 +67,7 @@ def test_every_form_of_a_size(size: int) -> None:
     assert encode_frame(BINARY, data) == bytes([sent[0], sent[1] & 0x7F]) + size_field + data, "a server does not mask"
 
 
-def test_other_frames_come_between_those_of_a_message() -> None:
+def test_control_frames_interleave_with_message_fragments() -> None:
     sent = masked(BINARY, b"one ") + masked(FIN | PING, b"?") + masked(CONTINUATION, b"") + masked(FIN, b"two")
     found = WebSocketFrameParser().feed(sent)
     assert found == [MessagePart(b"one ", last=False), ControlFrame(PING, b"?"), MessagePart(b"two", last=True)]
@@ -86,12 +86,12 @@ def test_other_frames_come_between_those_of_a_message() -> None:
         encode_frame(BINARY, b"not masked"),
     ],
 )
-def test_what_breaks_the_protocol(sent: bytes) -> None:
+def test_websocket_protocol_violations_are_rejected(sent: bytes) -> None:
     with pytest.raises(ValueError, match=r"found|one frame|masked"):
         WebSocketFrameParser().feed(sent)
 
 
-def test_of_a_message_without_end_nothing_is_kept() -> None:
+def test_endless_websocket_message_is_not_buffered() -> None:
     frames, piece = WebSocketFrameParser(), b"x" * (64 << 10)
     frames.feed(struct.pack(">BBQ", FIN | BINARY, 0x80 | 127, 1 << 40) + b"mask")
     tracemalloc.start()
