@@ -220,7 +220,7 @@ class Agent:
     def _wake_everyone(self) -> None:
         self.node_status.loop.wake()
         self.sandbox_gc.loop.wake()
-        self._tools.cgroups.docker_came()
+        self._tools.cgroups.invalidate_driver()
         self._wake_workers()
 
     def _wake_workers(self) -> None:
@@ -337,7 +337,7 @@ class Agent:
         """What a pod left behind that was deleted while this agent was away."""
         found = await self._docker.list_pods()
         on_disk = await asyncio.to_thread(runtime_pod_dir.list_pod_dirs, self._tools.host)
-        for uid in on_disk | await self._tools.cgroups.known() | found.keys():
+        for uid in on_disk | await self._tools.cgroups.list_pod_uids() | found.keys():
             if uid not in wanted and uid not in self._workers:
                 self._clear_away(uid, found.get(uid, {}))
 

@@ -12,88 +12,90 @@ from node_agent.cgroups.hierarchy import CgroupLimits, CgroupPath
 from reconcile.errors import NotReady
 
 MOUNT = Path("/sys/fs/cgroup")
-INHERITED = ("cpuset.cpus", "cpuset.mems")
-"""Empty in a new group of version 1, and nothing can run in it until they are written, in this order."""
 
-UNIFIED = "unified"
-"""Version 2 beside version 1, without controllers: runc makes groups there, we have no use for them."""
+INHERITED_FILES = ("cpuset.cpus", "cpuset.mems")
+"""Files that are empty in a new cgroup of version 1. Processes can join it only after both are written, in order."""
+
+UNIFIED_DIR = "unified"
+"""Mount of version 2 next to version 1. It has no controllers; runc creates cgroups there, this agent does not."""
 
 CONTROLLERS = "+cpu +memory +pids"
 
 
 class CgroupfsDriver:
-    """The hierarchies that are mounted under one directory; groups are directories in them."""
+    """The cgroup hierarchies mounted below one directory. Cgroups are directories in them."""
 
     def __init__(self, mount: Path = MOUNT) -> None:
         self._mount = mount
         self.version = 2 if (mount / "cgroup.controllers").exists() else 1
 
-    def name(self, group: CgroupPath) -> str:
-        """What Docker is told of a group."""
-        return hierarchy.cgroupfs_path(group)
+    def cgroup_parent(self, cgroup: CgroupPath) -> str:
+        """Return Docker's name for a cgroup, for its option cgroup-parent."""
+        return hierarchy.cgroupfs_path(cgroup)
 
-    def make(self, group: CgroupPath, limits: CgroupLimits) -> str:
-        """The group with its limits, and those above it; returns what Docker is told of it.
+    def create(self, cgroup: CgroupPath, limits: CgroupLimits) -> str:
+        """Create or update a cgroup with its ancestors, and set its limits. Returns Docker's name for the cgroup.
 
-        Raises NotReady where the machine does not allow it.
+        Raises NotReady if the host does not allow it.
         """
-        path = hierarchy.cgroupfs_path(group)
+        path = hierarchy.cgroupfs_path(cgroup)
         try:
-            for top in self._hierarchies():
-                if top.name != UNIFIED:
-                    _make(top, top / path.strip("/"), self.version)
+            for root in self._hierarchies():
+                if root.name != UNIFIED_DIR:
+                    _create(root, root / path.strip("/"), self.version)
         except OSError as error:
             raise NotReady(f"control group {path}: {error.filename or 'cpuset'}: {error.strerror}") from None
-        for value in hierarchy.limit_files(limits, self.version):
-            top = self._mount / value.controller if self.version == 1 else self._mount
-            file = top / path.lstrip("/") / value.file
+        for limit in hierarchy.limit_files(limits, self.version):
+            root = self._mount / limit.controller if self.version == 1 else self._mount
+            file = root / path.lstrip("/") / limit.file
             try:
-                file.write_text(value.text)
+                file.write_text(limit.text)
             except OSError as error:
-                raise NotReady(f"{file} does not take {value.text!r}: {error.strerror}") from None
+                raise NotReady(f"{file} does not take {limit.text!r}: {error.strerror}") from None
         return path
 
-    def remove(self, group: CgroupPath) -> None:
-        """The group with all below it, which must be empty of processes. Raises NotReady while it is not."""
-        self.remove_directory(hierarchy.cgroupfs_path(group))
+    def remove(self, cgroup: CgroupPath) -> None:
+        """Remove a cgroup with its descendants. Raises NotReady while a process is in one of them."""
+        self.remove_directory(hierarchy.cgroupfs_path(cgroup))
 
-    def below(self, group: CgroupPath) -> set[str]:
-        """The last names of the groups within this one."""
-        return self.directories(hierarchy.cgroupfs_path(group))
+    def children(self, cgroup: CgroupPath) -> set[str]:
+        """Return the names of the cgroups directly within this one."""
+        return self.directories(hierarchy.cgroupfs_path(cgroup))
 
     def directories(self, path: str) -> set[str]:
-        """The names of the directories in a group, of all hierarchies."""
-        found = set[str]()
-        for top in self._hierarchies():
-            with contextlib.suppress(FileNotFoundError), os.scandir(top / path.lstrip("/")) as entries:
-                found.update(entry.name for entry in entries if entry.is_dir())
-        return found
+        """Return the names of the directories directly within a cgroup, of all hierarchies."""
+        names = set[str]()
+        for root in self._hierarchies():
+            with contextlib.suppress(FileNotFoundError), os.scandir(root / path.lstrip("/")) as entries:
+                names.update(entry.name for entry in entries if entry.is_dir())
+        return names
 
     def has_directory(self, path: str) -> bool:
-        """Whether any hierarchy has this group."""
-        return any((top / path.lstrip("/")).is_dir() for top in self._hierarchies())
+        """Return whether any hierarchy has this cgroup."""
+        return any((root / path.lstrip("/")).is_dir() for root in self._hierarchies())
 
     def has_processes(self, path: str) -> bool:
-        """Whether anything runs in this group or below it."""
-        # A walk does not mind groups that go meanwhile.
-        places = (Path(place) for top in self._hierarchies() for place, _, _ in os.walk(top / path.lstrip("/")))
-        return any(_text(place / "cgroup.procs") for place in places)
+        """Return whether a process is in this cgroup or in one of its descendants."""
+        # os.walk ignores cgroups that are removed meanwhile.
+        directories = (Path(name) for root in self._hierarchies() for name, _, _ in os.walk(root / path.lstrip("/")))
+        return any(_read(directory / "cgroup.procs") for directory in directories)
 
     def remove_directory(self, path: str) -> None:
-        """As `remove`, by its path."""
-        for top in self._hierarchies():
-            group = top / path.lstrip("/")
+        """Remove the cgroup with this path, with its descendants. Raises NotReady while a process is in one of them."""
+        for root in self._hierarchies():
+            cgroup = root / path.lstrip("/")
             try:
-                for below in sorted((one for one in group.rglob("*") if one.is_dir()), reverse=True):
-                    below.rmdir()
-                if group.is_dir():
-                    group.rmdir()
+                for descendant in sorted((entry for entry in cgroup.rglob("*") if entry.is_dir()), reverse=True):
+                    descendant.rmdir()
+                if cgroup.is_dir():
+                    cgroup.rmdir()
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise NotReady(f"control group {group}: {error.strerror}") from None
+                raise NotReady(f"control group {cgroup}: {error.strerror}") from None
 
     def _hierarchies(self) -> Iterator[Path]:
+        """Yield the root directory of each hierarchy."""
         if self.version == 2:
             yield self._mount
             return
@@ -102,32 +104,32 @@ class CgroupfsDriver:
                 yield entry
 
 
-def _text(file: Path) -> str:
-    """Empty when the group has gone, or is one of threads (version 2)."""
+def _read(file: Path) -> str:
+    """Return the content of a file, or an empty string if the cgroup was removed or is threaded (version 2)."""
     try:
         return file.read_text()
     except OSError:
         return ""
 
 
-def _make(top: Path, group: Path, version: int) -> None:
-    """The group in one hierarchy; those above it are looked at only where it is not as it should be."""
-    if group == top or _is_made(group, version):
+def _create(root: Path, cgroup: Path, version: int) -> None:
+    """Create a cgroup in one hierarchy, if needed with its ancestors."""
+    if cgroup == root or _is_initialized(cgroup, version):
         return
-    _make(top, group.parent, version)
+    _create(root, cgroup.parent, version)
     if version == 2:
-        (group.parent / "cgroup.subtree_control").write_text(CONTROLLERS)
-    group.mkdir(exist_ok=True)
-    for name in INHERITED if version == 1 else ():
+        (cgroup.parent / "cgroup.subtree_control").write_text(CONTROLLERS)
+    cgroup.mkdir(exist_ok=True)
+    for name in INHERITED_FILES if version == 1 else ():
         with contextlib.suppress(FileNotFoundError):
-            if not (group / name).read_text().strip():
-                (group / name).write_text((group.parent / name).read_text())
+            if not (cgroup / name).read_text().strip():
+                (cgroup / name).write_text((cgroup.parent / name).read_text())
 
 
-def _is_made(group: Path, version: int) -> bool:
+def _is_initialized(cgroup: Path, version: int) -> bool:
     if version == 2:
-        return group.is_dir()
+        return cgroup.is_dir()
     try:
-        return group.is_dir() and bool((group / INHERITED[-1]).read_text().strip())
+        return cgroup.is_dir() and bool((cgroup / INHERITED_FILES[-1]).read_text().strip())
     except FileNotFoundError:
-        return True  # This hierarchy has nothing to inherit.
+        return True  # Hierarchies without the controller cpuset have no such file.

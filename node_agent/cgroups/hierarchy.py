@@ -1,8 +1,8 @@
 """Cgroup paths, limits and files; slice names and properties; CPU shares and quota. Pure.
 
-Source: facts/node.md 6. The hierarchy is the kubelet's: `kubepods`, in it `burstable` and `besteffort`, and in these a
-group for each pod; those of Guaranteed pods are directly in `kubepods`. A group is made as a directory with the values
-of this module (Docker's driver `cgroupfs`), or as a slice of systemd (`slices.py`).
+The hierarchy is that of kubelet: `kubepods`, in it `burstable` and `besteffort`, and in these a cgroup for each pod.
+The cgroups of Guaranteed pods are directly in `kubepods`. A cgroup is a directory with the files of this module
+(Docker's driver `cgroupfs`), or a slice of systemd (driver `systemd`).
 """
 
 from __future__ import annotations
@@ -13,38 +13,42 @@ from typing import NamedTuple
 from api.core.pod import Pod
 from api.core.resources import limited_cpu, limited_memory, pod_limit, pod_request, requested_cpu
 
-CPU_PERIOD, MIN_QUOTA = 100_000, 1_000
-MIN_SHARES, MAX_SHARES = 2, 262_144
-
-
-def cpu_shares(milli: int) -> int:
-    """Docker's CPU weight for a request in thousandths of a core."""
-    return min(max(milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
-
-
-def cpu_quota(milli: int) -> int:
-    """The µs of each 100 ms that a limit in thousandths of a core allows; 0 is no limit."""
-    return max(milli * CPU_PERIOD // 1000, MIN_QUOTA) if milli else 0
-
-
-TOP, POD = "kubepods", "pod"
+KUBEPODS = "kubepods"
+POD_PREFIX = "pod"
 BURSTABLE, BEST_EFFORT = "burstable", "besteffort"
-MIDDLE = {"Burstable": (BURSTABLE,), "BestEffort": (BEST_EFFORT,)}
-LEAST_WEIGHT, MOST_WEIGHT = 1, 10_000
+
+QOS_PARENTS = {"Burstable": (BURSTABLE,), "BestEffort": (BEST_EFFORT,)}
+"""Quality of service class → names of the cgroups between `kubepods` and the pod's cgroup."""
+
+CPU_PERIOD = 100_000
+"""Period of the CPU quota in µs."""
+
+MIN_QUOTA = 1_000
+MIN_SHARES, MAX_SHARES = 2, 262_144
+MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
+
+SLICE_SUFFIX = ".slice"
+UNLIMITED = 2**64 - 1
+
+PERIODS_PER_SECOND = 10
+"""CPU periods in a second: systemd counts the quota by the second."""
+
+PERCENT_US = 10_000
+"""µs in a percent of a second. systemd stores whole percents, and a container may not have more than its slice."""
 
 
 class CgroupPath(NamedTuple):
-    """The names of a group and of those above it, from the top of the hierarchy."""
+    """The names of a cgroup and of its ancestors, from the root of the hierarchy."""
 
     names: tuple[str, ...]
 
-    def below(self, *names: str) -> CgroupPath:
-        """A group within this one."""
+    def child(self, *names: str) -> CgroupPath:
+        """Return the path of a cgroup within this one."""
         return CgroupPath((*self.names, *names))
 
 
 class CgroupLimits(NamedTuple):
-    """What a group is promised and may not exceed: memory in bytes, quota in µs per 100 ms; 0 is no limit."""
+    """CPU shares, CPU quota in µs per 100 ms, memory in bytes, number of processes. 0 is no limit."""
 
     shares: int = MIN_SHARES
     quota: int = 0
@@ -53,126 +57,130 @@ class CgroupLimits(NamedTuple):
 
 
 class PodsCapacity(NamedTuple):
-    """What all pods together have: cores and bytes; `pids` is how many processes one of them may have, 0: any.
+    """Resources of all pods together: cores, and memory in bytes.
 
-    `quotas`: limits of CPU hold back.
+    `pids` is the number of processes that one pod may have; 0 is no limit. Without `cpu_cfs_quota`, CPU limits are not
+    enforced.
     """
 
     cpus: int
     memory: int
     pids: int = 0
-    quotas: bool = True
+    cpu_cfs_quota: bool = True
 
 
 class CgroupFile(NamedTuple):
-    """What to write into one file of a group; `controller` counts in version 1 only."""
+    """The text for one file of a cgroup. `controller` is used with cgroup v1 only."""
 
     controller: str
     file: str
     text: str
 
 
-def pods_cgroup(root: str) -> CgroupPath:
-    """The group of all pods; `root` is the one above it, `/` for the top of the hierarchy."""
-    return CgroupPath((*(name for name in root.split("/") if name), TOP))
-
-
-def pod_cgroup(pod: Pod, root: str) -> CgroupPath:
-    """The group of a pod."""
-    return pods_cgroup(root).below(*MIDDLE.get(pod.status.qos_class, ()), POD + pod.metadata.uid)
-
-
-def candidate_cgroups(uid: str, root: str) -> tuple[CgroupPath, ...]:
-    """Where the group of a pod may be of which only the UID is known."""
-    return tuple(one.below(POD + uid) for one in parent_cgroups(root))
-
-
-def parent_cgroups(root: str) -> tuple[CgroupPath, ...]:
-    """The groups in which those of pods are."""
-    return (pods_cgroup(root), *(pods_cgroup(root).below(*names) for names in MIDDLE.values()))
-
-
-def pod_limits(pod: Pod, room: PodsCapacity) -> CgroupLimits:
-    """What the pod as a whole is promised, and what it may not exceed where every container has a limit."""
-    return CgroupLimits(
-        shares=cpu_shares(pod_request(pod.spec, requested_cpu)),
-        quota=cpu_quota(pod_limit(pod.spec, limited_cpu)) if room.quotas else 0,
-        memory=pod_limit(pod.spec, limited_memory),
-        pids=room.pids,
-    )
-
-
-def qos_cgroups(pods: Iterable[Pod], root: str, room: PodsCapacity) -> tuple[tuple[CgroupPath, CgroupLimits], ...]:
-    """What all pods have, and what the classes have of it while these pods are here, from the top."""
-    burstable = (pod_request(pod.spec, requested_cpu) for pod in pods if pod.status.qos_class == "Burstable")
-    everyone = pods_cgroup(root)
-    return (
-        (everyone, CgroupLimits(shares=cpu_shares(room.cpus * 1000), memory=room.memory)),
-        (everyone.below(BURSTABLE), CgroupLimits(shares=cpu_shares(sum(burstable)))),
-        (everyone.below(BEST_EFFORT), CgroupLimits()),
-    )
-
-
-def cgroupfs_path(group: CgroupPath) -> str:
-    """The directory of a group, from the top of the hierarchy, as Docker's driver `cgroupfs` is told it."""
-    return "/" + "/".join(group.names)
-
-
-def limit_files(limits: CgroupLimits, version: int) -> Iterator[CgroupFile]:
-    """The files of a group (cgroups(7); version 2: cgroup-v2.rst of the kernel)."""
-    quota, memory, pids = limits.quota, limits.memory, str(limits.pids or "max")
-    if version == 1:
-        yield CgroupFile("cpu", "cpu.shares", str(limits.shares))
-        yield CgroupFile("cpu", "cpu.cfs_period_us", str(CPU_PERIOD))
-        yield CgroupFile("cpu", "cpu.cfs_quota_us", str(quota or -1))
-        yield CgroupFile("memory", "memory.limit_in_bytes", str(memory or -1))
-        yield CgroupFile("pids", "pids.max", pids)
-    else:
-        yield CgroupFile("", "cpu.weight", str(cpu_weight(limits.shares)))
-        yield CgroupFile("", "cpu.max", f"{quota or 'max'} {CPU_PERIOD}")
-        yield CgroupFile("", "memory.max", str(memory or "max"))
-        yield CgroupFile("", "pids.max", pids)
-
-
-def cpu_weight(shares: int) -> int:
-    """CPU shares of version 1 (2 to 262144) as the weight of version 2 (1 to 10000)."""
-    return LEAST_WEIGHT + (shares - MIN_SHARES) * (MOST_WEIGHT - LEAST_WEIGHT) // (MAX_SHARES - MIN_SHARES)
-
-
-SLICE = ".slice"
-UNLIMITED = 2**64 - 1
-PER_SECOND = 10
-"""Periods of 100 ms in a second: systemd counts CPU time by the second."""
-
-PERCENT = 10_000
-"""µs in a percent of a second. systemd stores whole percents, and a container may not have more than its slice."""
-
-
 class Property(NamedTuple):
-    """A property of a unit on D-Bus: its name, and its value with its signature."""
+    """A property of a systemd unit on D-Bus: its name, and its signature and value."""
 
     name: str
     value: tuple[str, int | bool | str]
 
 
-def slice_unit(group: CgroupPath) -> str:
-    """The slice of a group."""
-    return "-".join(map(_escaped, group.names)) + SLICE
+def cpu_shares(milli: int) -> int:
+    """Return the CPU shares for a request in thousandths of a core."""
+    return min(max(milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
 
 
-def slice_path(group: CgroupPath) -> str:
-    """The directory of a slice, from the top of the hierarchy."""
-    return "".join(f"/{slice_unit(CgroupPath(group.names[:depth]))}" for depth in range(1, len(group.names) + 1))
+def cpu_quota(milli: int) -> int:
+    """Return the quota in µs per 100 ms for a limit in thousandths of a core. 0 is no limit."""
+    return max(milli * CPU_PERIOD // 1000, MIN_QUOTA) if milli else 0
+
+
+def cpu_weight(shares: int) -> int:
+    """Return the weight of cgroup v2 (1 to 10000) for CPU shares of v1 (2 to 262144)."""
+    return MIN_WEIGHT + (shares - MIN_SHARES) * (MAX_WEIGHT - MIN_WEIGHT) // (MAX_SHARES - MIN_SHARES)
+
+
+def pods_cgroup(root: str) -> CgroupPath:
+    """Return the cgroup of all pods. `root` is the path of its parent; `/` is the root of the hierarchy."""
+    return CgroupPath((*(name for name in root.split("/") if name), KUBEPODS))
+
+
+def pod_cgroup(pod: Pod, root: str) -> CgroupPath:
+    """Return the cgroup of a pod."""
+    return pods_cgroup(root).child(*QOS_PARENTS.get(pod.status.qos_class, ()), POD_PREFIX + pod.metadata.uid)
+
+
+def candidate_cgroups(uid: str, root: str) -> tuple[CgroupPath, ...]:
+    """Return the cgroups that a pod with this UID may have: one for each quality of service class."""
+    return tuple(parent.child(POD_PREFIX + uid) for parent in parent_cgroups(root))
+
+
+def parent_cgroups(root: str) -> tuple[CgroupPath, ...]:
+    """Return the cgroups that contain cgroups of pods."""
+    return (pods_cgroup(root), *(pods_cgroup(root).child(*names) for names in QOS_PARENTS.values()))
+
+
+def pod_limits(pod: Pod, capacity: PodsCapacity) -> CgroupLimits:
+    """Return the limits of a pod's cgroup. CPU and memory are limited if all its containers have such a limit."""
+    return CgroupLimits(
+        shares=cpu_shares(pod_request(pod.spec, requested_cpu)),
+        quota=cpu_quota(pod_limit(pod.spec, limited_cpu)) if capacity.cpu_cfs_quota else 0,
+        memory=pod_limit(pod.spec, limited_memory),
+        pids=capacity.pids,
+    )
+
+
+def qos_cgroups(pods: Iterable[Pod], root: str, capacity: PodsCapacity) -> tuple[tuple[CgroupPath, CgroupLimits], ...]:
+    """Return the limits of `kubepods` and of the QoS cgroups for these pods, parents first."""
+    burstable = (pod_request(pod.spec, requested_cpu) for pod in pods if pod.status.qos_class == "Burstable")
+    kubepods = pods_cgroup(root)
+    return (
+        (kubepods, CgroupLimits(shares=cpu_shares(capacity.cpus * 1000), memory=capacity.memory)),
+        (kubepods.child(BURSTABLE), CgroupLimits(shares=cpu_shares(sum(burstable)))),
+        (kubepods.child(BEST_EFFORT), CgroupLimits()),
+    )
+
+
+def cgroupfs_path(cgroup: CgroupPath) -> str:
+    """Return the directory of a cgroup, from the root of the hierarchy: Docker's cgroup parent with `cgroupfs`."""
+    return "/" + "/".join(cgroup.names)
+
+
+def limit_files(limits: CgroupLimits, version: int) -> Iterator[CgroupFile]:
+    """Yield the files that set the limits of a cgroup (cgroups(7); version 2: the kernel's cgroup-v2.rst)."""
+    pids = str(limits.pids or "max")
+    if version == 1:
+        yield CgroupFile("cpu", "cpu.shares", str(limits.shares))
+        yield CgroupFile("cpu", "cpu.cfs_period_us", str(CPU_PERIOD))
+        yield CgroupFile("cpu", "cpu.cfs_quota_us", str(limits.quota or -1))
+        yield CgroupFile("memory", "memory.limit_in_bytes", str(limits.memory or -1))
+        yield CgroupFile("pids", "pids.max", pids)
+    else:
+        yield CgroupFile("", "cpu.weight", str(cpu_weight(limits.shares)))
+        yield CgroupFile("", "cpu.max", f"{limits.quota or 'max'} {CPU_PERIOD}")
+        yield CgroupFile("", "memory.max", str(limits.memory or "max"))
+        yield CgroupFile("", "pids.max", pids)
+
+
+def slice_unit(cgroup: CgroupPath) -> str:
+    """Return the systemd unit of a cgroup: Docker's cgroup parent with the driver `systemd`."""
+    return "-".join(name.replace("-", "_") for name in cgroup.names) + SLICE_SUFFIX
+
+
+def slice_path(cgroup: CgroupPath) -> str:
+    """Return the directory of a slice, from the root of the hierarchy."""
+    return "".join(f"/{slice_unit(CgroupPath(cgroup.names[:depth]))}" for depth in range(1, len(cgroup.names) + 1))
 
 
 def slice_last_name(directory: str) -> str:
-    """The last name of the group that a directory is of; empty where it is none of a slice."""
-    return directory.removesuffix(SLICE).rpartition("-")[2].replace("_", "-") if directory.endswith(SLICE) else ""
+    """Return the last name of the cgroup of a slice's directory. Returns an empty string for other directories."""
+    if not directory.endswith(SLICE_SUFFIX):
+        return ""
+    return directory.removesuffix(SLICE_SUFFIX).rpartition("-")[2].replace("_", "-")
 
 
 def slice_properties(limits: CgroupLimits, version: int) -> Iterator[Property]:
-    """What is asked of systemd, for the version of control groups it runs with."""
-    quota = -(-limits.quota * PER_SECOND // PERCENT) * PERCENT
+    """Yield the properties of a slice with these limits, for systemd with this cgroup version."""
+    quota = -(-limits.quota * PERIODS_PER_SECOND // PERCENT_US) * PERCENT_US
     for kind in ("CPU", "Memory", "Tasks"):
         yield Property(f"{kind}Accounting", ("b", True))
     if version == 1:
@@ -183,7 +191,3 @@ def slice_properties(limits: CgroupLimits, version: int) -> Iterator[Property]:
         yield Property("MemoryMax", ("t", limits.memory or UNLIMITED))
     yield Property("CPUQuotaPerSecUSec", ("t", quota or UNLIMITED))
     yield Property("TasksMax", ("t", limits.pids or UNLIMITED))
-
-
-def _escaped(name: str) -> str:
-    return name.replace("-", "_")

@@ -18,121 +18,126 @@ from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
-RESYNC_SECONDS, GATHER_SECONDS = 60.0, 0.1
+RESYNC_SECONDS = 60.0
+DEBOUNCE_SECONDS = 0.1
+
 CGROUPFS, SYSTEMD, NONE = "cgroupfs", "systemd", "none"
-"""What Docker may answer; `none` where it cannot limit anything (docs.docker.com: rootless)."""
+"""Docker's cgroup drivers. `none` means that Docker cannot limit resources (docs.docker.com: rootless)."""
 
 
 class CgroupDriver(Protocol):
-    """Has groups made and removed, in the way in which Docker does it."""
+    """The way in which cgroups are created and removed; the same as Docker's."""
 
-    def name(self, group: CgroupPath) -> str: ...  # noqa: D102
-    def make(self, group: CgroupPath, limits: CgroupLimits) -> str: ...  # noqa: D102
-    def remove(self, group: CgroupPath) -> None: ...  # noqa: D102
-    def below(self, group: CgroupPath) -> set[str]: ...  # noqa: D102
+    def cgroup_parent(self, cgroup: CgroupPath) -> str: ...  # noqa: D102
+    def create(self, cgroup: CgroupPath, limits: CgroupLimits) -> str: ...  # noqa: D102
+    def remove(self, cgroup: CgroupPath) -> None: ...  # noqa: D102
+    def children(self, cgroup: CgroupPath) -> set[str]: ...  # noqa: D102
 
 
 class CgroupManager:
-    """`root` is where our groups begin, `pods` are those that are here.
+    """Cgroups of pods and the QoS cgroups above them.
 
-    Which way Docker has is asked with the first pod, and again when Docker has been away.
+    `root` is the path above `kubepods`; `pods` returns the pods of this node. Docker's cgroup driver is read before the
+    first pod, and again after Docker was away.
     """
 
     def __init__(
         self,
         docker: DockerClient,
-        files: CgroupfsDriver,
-        slices: SystemdDriver,
+        cgroupfs: CgroupfsDriver,
+        systemd: SystemdDriver,
         root: str,
-        room: PodsCapacity,
+        capacity: PodsCapacity,
         pods: Callable[[], Iterable[Pod]],
     ) -> None:
         self._docker = docker
-        self._files = files
-        self._slices = slices
+        self._cgroupfs = cgroupfs
+        self._systemd = systemd
         self._root = root
-        self._room = room
+        self._capacity = capacity
         self._pods = pods
-        self._asked = False
-        self._keeper: CgroupDriver | None = None
-        self._asking = asyncio.Lock()
-        self.loop = Loop("control groups", self._share, LoopTiming(resync=RESYNC_SECONDS, debounce=GATHER_SECONDS))
+        self._is_driver_known = False
+        self._current_driver: CgroupDriver | None = None
+        self._driver_lock = asyncio.Lock()
+        timing = LoopTiming(resync=RESYNC_SECONDS, debounce=DEBOUNCE_SECONDS)
+        self.loop = Loop("control groups", self._update_qos_cgroups, timing)
 
-    async def path(self, pod: Pod) -> str:
-        """The pod's group as Docker is told it; empty where containers are as Docker has them.
+    async def cgroup_parent(self, pod: Pod) -> str:
+        """Return the pod's cgroup for Docker's option cgroup-parent. Returns an empty string if pods have no cgroups.
 
         Raises NotReady, Refused.
         """
-        keeper = await self._used()
-        return "" if keeper is None else keeper.name(hierarchy.pod_cgroup(pod, self._root))
+        driver = await self._driver()
+        return "" if driver is None else driver.cgroup_parent(hierarchy.pod_cgroup(pod, self._root))
 
-    async def make(self, pod: Pod) -> str:
-        """The same, and it is there with its limits when this returns."""
-        keeper = await self._used()
-        if keeper is None:
+    async def create(self, pod: Pod) -> str:
+        """Create or update the pod's cgroup. Returns and raises the same as `cgroup_parent`."""
+        driver = await self._driver()
+        if driver is None:
             return ""
-        made = await asyncio.to_thread(
-            keeper.make, hierarchy.pod_cgroup(pod, self._root), hierarchy.pod_limits(pod, self._room)
+        cgroup_parent = await asyncio.to_thread(
+            driver.create, hierarchy.pod_cgroup(pod, self._root), hierarchy.pod_limits(pod, self._capacity)
         )
         self.loop.wake()
-        return made
+        return cgroup_parent
 
     async def remove(self, uid: str) -> None:
-        """Nothing is left of the pod's group, whatever its class was and whoever made it. Raises NotReady, Refused."""
-        for keeper in (self._files, self._slices):
-            for group in hierarchy.candidate_cgroups(uid, self._root):
-                await asyncio.to_thread(keeper.remove, group)
+        """Remove the cgroup of a pod, whatever its class and the driver that created it. Raises NotReady, Refused."""
+        for driver in (self._cgroupfs, self._systemd):
+            for cgroup in hierarchy.candidate_cgroups(uid, self._root):
+                await asyncio.to_thread(driver.remove, cgroup)
         self.loop.wake()
 
-    async def known(self) -> set[str]:
-        """The UIDs of pods that have a group."""
-        return await asyncio.to_thread(self._known)
+    async def list_pod_uids(self) -> set[str]:
+        """Return the UIDs of the pods that have a cgroup."""
+        return await asyncio.to_thread(self._list_pod_uids)
 
-    def docker_came(self) -> None:
-        """Docker may be another one than before."""
-        self._asked = False
+    def invalidate_driver(self) -> None:
+        """Read Docker's cgroup driver again before it is used next, because another Docker may be running now."""
+        self._is_driver_known = False
         self.loop.wake()
 
-    async def _share(self) -> None:
-        """What all pods have together, and each class of them, is as the pods that are here need it."""
-        keeper = await self._used()
-        if keeper is not None:
-            await self._make_shared(keeper)
+    async def _update_qos_cgroups(self) -> None:
+        driver = await self._driver()
+        if driver is not None:
+            await self._create_qos_cgroups(driver)
 
-    async def _make_shared(self, keeper: CgroupDriver) -> None:
-        for group, limits in hierarchy.qos_cgroups(self._pods(), self._root, self._room):
-            await asyncio.to_thread(keeper.make, group, limits)
+    async def _create_qos_cgroups(self, driver: CgroupDriver) -> None:
+        for cgroup, limits in hierarchy.qos_cgroups(self._pods(), self._root, self._capacity):
+            await asyncio.to_thread(driver.create, cgroup, limits)
 
-    def _known(self) -> set[str]:
+    def _list_pod_uids(self) -> set[str]:
         names = {
             name
-            for keeper in (self._files, self._slices)
-            for group in hierarchy.parent_cgroups(self._root)
-            for name in keeper.below(group)
+            for driver in (self._cgroupfs, self._systemd)
+            for cgroup in hierarchy.parent_cgroups(self._root)
+            for name in driver.children(cgroup)
         }
-        return {name.removeprefix(hierarchy.POD) for name in names if name.startswith(hierarchy.POD)}
+        prefix = hierarchy.POD_PREFIX
+        return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
-    async def _used(self) -> CgroupDriver | None:
-        """Who makes groups, once those of all pods and of the classes are there."""
-        async with self._asking:
-            if not self._asked:
-                self._keeper = await self._choose(await self._docker.cgroup_driver())
-                self._asked = True
-        return self._keeper
+    async def _driver(self) -> CgroupDriver | None:
+        """Return the driver that Docker uses, or None if pods have no cgroups. The QoS cgroups exist then."""
+        async with self._driver_lock:
+            if not self._is_driver_known:
+                self._current_driver = await self._select_driver(await self._docker.cgroup_driver())
+                self._is_driver_known = True
+        return self._current_driver
 
-    async def _choose(self, driver: str) -> CgroupDriver | None:
-        if driver == SYSTEMD:
-            await self._make_shared(self._slices)
-            return self._slices
-        why = f"Docker's cgroup driver is {driver}"
-        if driver == CGROUPFS:
+    async def _select_driver(self, name: str) -> CgroupDriver | None:
+        """Return the driver with this name, and create the QoS cgroups. Returns None if the host does not allow it."""
+        if name == SYSTEMD:
+            await self._create_qos_cgroups(self._systemd)
+            return self._systemd
+        reason = f"Docker's cgroup driver is {name}"
+        if name == CGROUPFS:
             try:
-                await self._make_shared(self._files)
+                await self._create_qos_cgroups(self._cgroupfs)
             except NotReady as error:
-                why = str(error)
+                reason = str(error)
             else:
-                return self._files
-        elif driver != NONE:
-            raise Refused(f"{why}; {CGROUPFS}, {SYSTEMD} and {NONE} are accepted")
-        log.warning("pods have no control groups of their own", extra={"reason": why})
+                return self._cgroupfs
+        elif name != NONE:
+            raise Refused(f"{reason}; {CGROUPFS}, {SYSTEMD} and {NONE} are accepted")
+        log.warning("pods have no control groups of their own", extra={"reason": reason})
         return None

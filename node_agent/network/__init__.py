@@ -1,1 +1,1 @@
-"""Pod networks, DNS files, host ports."""
+"""Networks of pods: attachment of sandboxes, DNS files, host ports."""

@@ -1,7 +1,7 @@
 """The network `cni`: configuration lists, plugin calls, records. Driver.
 
-https://www.cni.dev/docs/spec/: plugins of a list are called in order for ADD and CHECK, in reverse for DEL; each gets
-the result of the one before, CHECK and DEL get that of the whole ADD.
+https://www.cni.dev/docs/spec/: the plugins of a list are called in order for ADD and CHECK, in reverse order for DEL.
+For ADD, each plugin gets the result of the plugin before it. CHECK and DEL get the result of the whole ADD.
 """
 
 from __future__ import annotations
@@ -17,19 +17,26 @@ from typing import Any
 import msgspec
 
 from api.network.attach import Attachment, AttachRequest, NetworkStatus
+from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
-VERSIONS = ("0.4.0", "1.0.0")
-TRY_LATER = 11
-MOST_BURST = 2**31 - 1
+SUPPORTED_VERSIONS = ("0.4.0", "1.0.0")
+
+ERROR_TRY_AGAIN_LATER = 11
+"""Error code of the CNI specification for a temporary failure."""
+
+MAX_BURST = 2**31 - 1
+"""Largest burst in bits that the bandwidth plugin accepts. kubelet sends it, too."""
+
+PLUGIN_TIMEOUT_SECONDS = 60.0
 
 
-class BadConflist(ValueError):
-    """`str(error)` says what was found and what is accepted."""
+class InvalidConflist(ValueError):
+    """A file that is no accepted network configuration list. The message says what was found and what is accepted."""
 
 
 class Conflist(msgspec.Struct, frozen=True, rename="camel"):
-    """A network configuration list; `plugins` are kept as they came."""
+    """A network configuration list. `plugins` are the configurations as they are in the file."""
 
     name: str
     cni_version: str
@@ -38,9 +45,9 @@ class Conflist(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class CniRecord(msgspec.Struct, frozen=True):
-    """One sandbox, as its file tells after a restart; written before ADD, and with its result afterwards.
+    """The stored record of one sandbox. It is written before ADD, and again with the result of ADD.
 
-    `inode` is that of the network namespace: by the time of DEL the path may lead to another one.
+    `inode` is that of the network namespace, because the path may lead to another namespace at the time of DEL.
     """
 
     network: Conflist
@@ -51,34 +58,45 @@ class CniRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PluginCall:
-    """One execution of a plugin: its name, its environment and what it reads."""
+    """One execution of a plugin: its name, its environment and its standard input."""
 
     plugin: str
     environment: Mapping[str, str]
-    text: bytes
+    stdin: bytes
 
 
 def parse_conflist(text: bytes) -> Conflist:
-    """From a file. Raises BadConflist."""
+    """Parse the content of a *.conflist file. Raises InvalidConflist."""
     try:
-        found = msgspec.json.decode(text, type=Conflist)
+        conflist = msgspec.json.decode(text, type=Conflist)
     except msgspec.DecodeError as error:
-        raise BadConflist(f"{error}; a network configuration list is accepted") from None
-    if found.cni_version not in VERSIONS:
-        raise BadConflist(f"cniVersion is {found.cni_version!r}; {' or '.join(VERSIONS)} is accepted")
-    if not found.plugins or not all(isinstance(plugin.get("type"), str) for plugin in found.plugins):
-        raise BadConflist("plugins: at least one, each with a type, is accepted")
-    if any("/" in plugin["type"] for plugin in found.plugins):
-        raise BadConflist("plugins: a type is the name of a file in cniBinDirs")
-    return found
+        raise InvalidConflist(f"{error}; a network configuration list is accepted") from None
+    if conflist.cni_version not in SUPPORTED_VERSIONS:
+        accepted = " or ".join(SUPPORTED_VERSIONS)
+        raise InvalidConflist(f"cniVersion is {conflist.cni_version!r}; {accepted} is accepted")
+    if not conflist.plugins or not all(isinstance(plugin.get("type"), str) for plugin in conflist.plugins):
+        raise InvalidConflist("plugins: at least one, each with a type, is accepted")
+    if any("/" in plugin["type"] for plugin in conflist.plugins):
+        raise InvalidConflist("plugins: a type is the name of a file in cniBinDirs")
+    return conflist
 
 
 def plugin_call(
-    verb: str, record: CniRecord, number: int, path: str, previous: Mapping[str, Any] | None, netns: str | None = None
+    command: str,
+    record: CniRecord,
+    index: int,
+    cni_path: str,
+    prev_result: Mapping[str, Any] | None,
+    netns: str | None = None,
 ) -> PluginCall:
-    """How to call one plugin of the list; `netns` replaces the path of the request, empty when it is gone."""
-    network, request, plugin = record.network, record.request, record.network.plugins[number]
-    told = {
+    """Return the call of one plugin of a list.
+
+    `netns` replaces the namespace path of the request; it is empty if the namespace is gone.
+    """
+    network = record.network
+    request = record.request
+    plugin = network.plugins[index]
+    arguments = {
         "IgnoreUnknown": "1",
         "K8S_POD_NAMESPACE": request.namespace,
         "K8S_POD_NAME": request.name,
@@ -86,52 +104,44 @@ def plugin_call(
         "K8S_POD_UID": request.uid,
     }
     environment = {
-        "CNI_COMMAND": verb,
+        "CNI_COMMAND": command,
         "CNI_CONTAINERID": request.sandbox,
         "CNI_NETNS": request.netns if netns is None else netns,
         "CNI_IFNAME": request.ifname,
-        "CNI_PATH": path,
-        "CNI_ARGS": ";".join(f"{key}={value}" for key, value in told.items()),
+        "CNI_PATH": cni_path,
+        "CNI_ARGS": ";".join(f"{key}={value}" for key, value in arguments.items()),
     }
     config: dict[str, Any] = {key: value for key, value in plugin.items() if key != "capabilities"}
-    config |= {"name": network.name, "cniVersion": network.cni_version}
-    runtime = _runtime(plugin, request)
-    config |= {"runtimeConfig": runtime} if runtime else {}
-    config |= {"prevResult": previous} if previous is not None else {}
+    config["name"] = network.name
+    config["cniVersion"] = network.cni_version
+    runtime_config = _runtime_config(plugin, request)
+    if runtime_config:
+        config["runtimeConfig"] = runtime_config
+    if prev_result is not None:
+        config["prevResult"] = prev_result
     return PluginCall(plugin["type"], environment, msgspec.json.encode(config))
 
 
-def _runtime(plugin: Mapping[str, Any], request: AttachRequest) -> dict[str, Any]:
-    """What the plugin says it can do, and this pod wants. Burst is the most that the plugin takes, as kubelet sends."""
-    if not plugin.get("capabilities", {}).get("bandwidth"):
-        return {}
-    limits: dict[str, int] = {}
-    for name, bits in (("ingress", request.ingress_bandwidth), ("egress", request.egress_bandwidth)):
-        if bits:
-            limits |= {f"{name}Rate": bits, f"{name}Burst": MOST_BURST}
-    return {"bandwidth": limits} if limits else {}
-
-
-def attachment_of(result: Mapping[str, Any]) -> Attachment:
-    """What the result of a whole ADD says of the pod; its `ip` is empty when it has got no address."""
-    first: Mapping[str, Any] = next(iter(result.get("ips", ())), {})
+def attachment_from_result(result: Mapping[str, Any]) -> Attachment:
+    """Return the attachment that the result of a whole ADD describes. Its `ip` is empty if the pod got no address."""
+    address: Mapping[str, Any] = next(iter(result.get("ips", ())), {})
     interfaces = result.get("interfaces", ())
-    own: Mapping[str, Any] = next((one for one in interfaces if one.get("sandbox")), {})
-    host: Mapping[str, Any] = next((one for one in interfaces if not one.get("sandbox")), {})
+    pod_interface: Mapping[str, Any] = next((entry for entry in interfaces if entry.get("sandbox")), {})
+    host_interface: Mapping[str, Any] = next((entry for entry in interfaces if not entry.get("sandbox")), {})
     return Attachment(
-        ip=first.get("address", ""),
-        gateway=first.get("gateway", ""),
-        mac=own.get("mac", ""),
-        mtu=own.get("mtu", 0),
-        host_interface=host.get("name", ""),
+        ip=address.get("address", ""),
+        gateway=address.get("gateway", ""),
+        mac=pod_interface.get("mac", ""),
+        mtu=pod_interface.get("mtu", 0),
+        host_interface=host_interface.get("name", ""),
     )
 
 
-PLUGIN_SECONDS = 60.0
-
-
 class CniNetwork:
-    """The first list, in the order of names, of `conf_dir` is the network; a file per sandbox tells what was done."""
+    """The network `cni`: a PodNetwork. The first list of `conf_dir`, by file name, is the network.
+
+    `bin_dirs` are the plugins' directories, separated by colons. `state_dir` has a record for each attached sandbox.
+    """
 
     def __init__(self, conf_dir: Path, bin_dirs: str, state_dir: Path) -> None:
         self._conf_dir = conf_dir
@@ -139,35 +149,54 @@ class CniNetwork:
         self._state_dir = state_dir
 
     async def attach(self, request: AttachRequest) -> Attachment:
-        """ADD, or CHECK when it was added before. Raises Gone when what ADD made is there no more."""
-        known = self._read(request.sandbox)
-        if known is not None and known.result is not None:
-            await self._check(known, known.result)
-            return attachment_of(known.result)
-        if known is not None:
+        """Run ADD, or CHECK if the sandbox was added before. Raises Gone if the result of ADD no longer exists."""
+        record = self._read_record(request.sandbox)
+        if record is not None and record.result is not None:
+            await self._check(record, record.result)
+            return attachment_from_result(record.result)
+        if record is not None:
             await self.detach(request.sandbox)
         inode = _inode(request.netns)
         if inode is None:
             raise Gone(f"sandbox {request.sandbox}: there is no network namespace {request.netns}")
-        record = CniRecord(self._network(), request, inode)
-        self._write(record)
+        record = CniRecord(self._load_network(), request, inode)
+        self._write_record(record)
         try:
             result = await self._add(record)
         except DriverError:
             with contextlib.suppress(DriverError):
                 await self.detach(request.sandbox)
             raise
-        self._write(msgspec.structs.replace(record, result=result))
-        return attachment_of(result)
+        self._write_record(msgspec.structs.replace(record, result=result))
+        return attachment_from_result(result)
+
+    async def detach(self, sandbox: str) -> None:
+        """Run DEL of every plugin, the last one first, with the configuration that ADD had."""
+        record = self._read_record(sandbox)
+        if record is None:
+            return
+        netns = record.request.netns if _inode(record.request.netns) == record.inode else ""
+        for index in reversed(range(len(record.network.plugins))):
+            await self._run(plugin_call("DEL", record, index, self._bin_dirs, record.result, netns))
+        self._record_path(sandbox).unlink(missing_ok=True)
+
+    async def status(self) -> NetworkStatus:
+        """Return that the network is ready. Raises NotReady if there is no valid configuration list."""
+        self._load_network()
+        return NetworkStatus(ready=True)
+
+    async def list_sandboxes(self) -> frozenset[str]:
+        """Return the IDs of all sandboxes that have a record: a plugin may have run for them."""
+        return frozenset(path.stem for path in self._state_dir.glob("*.json"))
 
     async def _add(self, record: CniRecord) -> dict[str, Any]:
         result: dict[str, Any] | None = None
-        for number in range(len(record.network.plugins)):
-            text = await self._run(plugin_call("ADD", record, number, self._bin_dirs, result))
+        for index, plugin in enumerate(record.network.plugins):
+            text = await self._run(plugin_call("ADD", record, index, self._bin_dirs, result))
             try:
                 result = msgspec.json.decode(text, type=dict[str, Any])
             except msgspec.DecodeError as error:
-                raise Refused(f"CNI plugin {record.network.plugins[number]['type']}: its result: {error}") from None
+                raise Refused(f"CNI plugin {plugin['type']}: its result: {error}") from None
         return result or {}
 
     async def _check(self, record: CniRecord, result: dict[str, Any]) -> None:
@@ -175,85 +204,75 @@ class CniNetwork:
             return
         if _inode(record.request.netns) != record.inode:
             raise Gone(f"sandbox {record.request.sandbox} has lost its network namespace")
-        for number in range(len(record.network.plugins)):
+        for index in range(len(record.network.plugins)):
             try:
-                await self._run(plugin_call("CHECK", record, number, self._bin_dirs, result))
+                await self._run(plugin_call("CHECK", record, index, self._bin_dirs, result))
             except Refused as error:
                 raise Gone(str(error)) from None
 
-    async def detach(self, sandbox: str) -> None:
-        """DEL by every plugin, the last one first, with the configuration that ADD had."""
-        record = self._read(sandbox)
-        if record is None:
-            return
-        netns = record.request.netns if _inode(record.request.netns) == record.inode else ""
-        for number in reversed(range(len(record.network.plugins))):
-            await self._run(plugin_call("DEL", record, number, self._bin_dirs, record.result, netns))
-        self._file(sandbox).unlink(missing_ok=True)
-
-    async def status(self) -> NetworkStatus:
-        """Ready as soon as there is a network."""
-        self._network()
-        return NetworkStatus(ready=True)
-
-    async def sandboxes(self) -> frozenset[str]:
-        """Every sandbox for which a plugin may have done something."""
-        return frozenset(path.stem for path in self._state_dir.glob("*.json"))
-
-    def _network(self) -> Conflist:
-        found = sorted(self._conf_dir.glob("*.conflist"))
-        if not found:
+    def _load_network(self) -> Conflist:
+        files = sorted(self._conf_dir.glob("*.conflist"))
+        if not files:
             raise NotReady(f"no network for pods: there is no *.conflist in {self._conf_dir}")
         try:
-            return parse_conflist(found[0].read_bytes())
-        except (OSError, BadConflist) as error:
-            raise NotReady(f"{found[0]}: {error}") from None
+            return parse_conflist(files[0].read_bytes())
+        except (OSError, InvalidConflist) as error:
+            raise NotReady(f"{files[0]}: {error}") from None
 
-    def _file(self, sandbox: str) -> Path:
+    def _record_path(self, sandbox: str) -> Path:
         return self._state_dir / f"{sandbox}.json"
 
-    def _read(self, sandbox: str) -> CniRecord | None:
+    def _read_record(self, sandbox: str) -> CniRecord | None:
+        path = self._record_path(sandbox)
         try:
-            return msgspec.json.decode(self._file(sandbox).read_bytes(), type=CniRecord)
+            return msgspec.json.decode(path.read_bytes(), type=CniRecord)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
-            raise NotReady(f"{self._file(sandbox)}: {error}") from None
+            raise NotReady(f"{path}: {error}") from None
 
-    def _write(self, record: CniRecord) -> None:
-        path = self._file(record.request.sandbox)
-        beside = path.with_suffix(".new")
+    def _write_record(self, record: CniRecord) -> None:
+        path = self._record_path(record.request.sandbox)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(msgspec.json.encode(record))
-            os.replace(beside, path)
+            atomic_file.write(path, msgspec.json.encode(record), atomic_file.READABLE, durable=False)
         except OSError as error:
             raise NotReady(f"{path}: {error.strerror or error}") from None
 
-    async def _run(self, one: PluginCall) -> bytes:
-        program = next((Path(folder, one.plugin) for folder in self._bin_dirs.split(":") if _holds(folder, one)), None)
+    async def _run(self, call: PluginCall) -> bytes:
+        """Run a plugin and return its output. Raises NotReady, Refused."""
+        programs = (Path(directory, call.plugin) for directory in self._bin_dirs.split(":"))
+        program = next((path for path in programs if os.access(path, os.X_OK)), None)
         if program is None:
-            raise NotReady(f"CNI plugin {one.plugin} is in none of {self._bin_dirs}")
+            raise NotReady(f"CNI plugin {call.plugin} is in none of {self._bin_dirs}")
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            program, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": os.environ.get("PATH", ""), **one.environment}
+            program, stdin=pipe, stdout=pipe, stderr=pipe, env={"PATH": os.environ.get("PATH", ""), **call.environment}
         )
         try:
-            async with asyncio.timeout(PLUGIN_SECONDS):
-                printed, complaint = await process.communicate(one.text)
+            async with asyncio.timeout(PLUGIN_TIMEOUT_SECONDS):
+                stdout, stderr = await process.communicate(call.stdin)
         except TimeoutError:
-            raise NotReady(f"CNI plugin {one.plugin}: no answer within {PLUGIN_SECONDS:.0f} s") from None
+            raise NotReady(f"CNI plugin {call.plugin}: no answer within {PLUGIN_TIMEOUT_SECONDS:.0f} s") from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            raise _error(one, printed, complaint)
-        return printed
+            raise _plugin_error(call, stdout, stderr)
+        return stdout
 
 
-def _holds(folder: str, one: PluginCall) -> bool:
-    return os.access(Path(folder, one.plugin), os.X_OK)
+def _runtime_config(plugin: Mapping[str, Any], request: AttachRequest) -> dict[str, Any]:
+    """Return the `runtimeConfig` of a plugin: the pod's bandwidth limits, if the plugin has that capability."""
+    if not plugin.get("capabilities", {}).get("bandwidth"):
+        return {}
+    limits: dict[str, int] = {}
+    for name, bits in (("ingress", request.ingress_bandwidth), ("egress", request.egress_bandwidth)):
+        if bits:
+            limits[f"{name}Rate"] = bits
+            limits[f"{name}Burst"] = MAX_BURST
+    return {"bandwidth": limits} if limits else {}
 
 
 def _inode(path: str) -> int | None:
@@ -263,12 +282,11 @@ def _inode(path: str) -> int | None:
         return None
 
 
-def _error(one: PluginCall, printed: bytes, complaint: bytes) -> DriverError:
-    verb = one.environment["CNI_COMMAND"]
+def _plugin_error(call: PluginCall, stdout: bytes, stderr: bytes) -> DriverError:
     try:
-        told = msgspec.json.decode(printed, type=dict[str, Any])
+        error = msgspec.json.decode(stdout, type=dict[str, Any])
     except msgspec.DecodeError:
-        told = {"msg": (complaint or printed).decode(errors="replace").strip()[:200]}
-    words = " ".join(str(told[key]) for key in ("msg", "details") if told.get(key))
-    kind = NotReady if told.get("code") == TRY_LATER else Refused
-    return kind(f"CNI plugin {one.plugin} {verb}: {words}")
+        error = {"msg": (stderr or stdout).decode(errors="replace").strip()[:200]}
+    message = " ".join(str(error[key]) for key in ("msg", "details") if error.get(key))
+    error_type = NotReady if error.get("code") == ERROR_TRY_AGAIN_LATER else Refused
+    return error_type(f"CNI plugin {call.plugin} {call.environment['CNI_COMMAND']}: {message}")

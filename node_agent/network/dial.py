@@ -12,36 +12,37 @@ from functools import partial
 from reconcile.errors import DriverError, Gone, Refused
 from streams.connection import Connection
 
-CONNECT_SECONDS = 10.0
-"""Nobody listens so far away that it takes longer; who does not answer has too many waiting already."""
+CONNECT_TIMEOUT_SECONDS = 10.0
+"""Time limit for a connection. The server is on this host, so a slower one has a full queue of connections."""
 
-PLACES = ((socket.AF_INET, "127.0.0.1", "tcp4 127.0.0.1"), (socket.AF_INET6, "::1", "tcp6 [::1]"))
+LOOPBACK_ADDRESSES = ((socket.AF_INET, "127.0.0.1", "tcp4 127.0.0.1"), (socket.AF_INET6, "::1", "tcp6 [::1]"))
+"""Address family, address, and name of the address in errors."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 
 
 async def dial_in_namespace(pid: int, port: int) -> Connection:
-    """Connect to 127.0.0.1, else to [::1], in the network namespace of a process: that of the pod's sandbox.
+    """Connect to 127.0.0.1, or else to [::1], in the network namespace of a process: that of the pod's sandbox.
 
-    Raises Gone when there is no such process, Refused when nobody listens, in the words of a runtime of Kubernetes.
+    Raises Gone if there is no such process, and Refused if no server listens, with the message of containerd.
     """
     failures = []
-    for family, address, name in PLACES:
+    for family, address, name in LOOPBACK_ADDRESSES:
         try:
-            return await _connect(await _socket_in(pid, family), address, port)
+            return await _connect(await _open_socket(pid, family), address, port)
         except TimeoutError:
             failures.append(f"dial {name}:{port}: i/o timeout")
         except OSError as error:
             failures.append(f"dial {name}:{port}: connect: {os.strerror(error.errno or 0).lower()}")
-    where = f'failed to connect to localhost:{port} inside namespace "/proc/{pid}/ns/net"'
-    raise Refused(f"{where}, IPv4: {failures[0]} IPv6 {failures[1]}")
+    message = f'failed to connect to localhost:{port} inside namespace "/proc/{pid}/ns/net"'
+    raise Refused(f"{message}, IPv4: {failures[0]} IPv6 {failures[1]}")
 
 
 async def _connect(unconnected: socket.socket, address: str, port: int) -> Connection:
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
             await loop.sock_connect(unconnected, (address, port))
         _, connection = await loop.create_connection(Connection, sock=unconnected)
     except BaseException:
@@ -50,38 +51,42 @@ async def _connect(unconnected: socket.socket, address: str, port: int) -> Conne
     return connection
 
 
-async def _socket_in(pid: int, family: socket.AddressFamily) -> socket.socket:
-    """A socket of that namespace; it stays there, whoever uses it. Raises Gone, Refused, OSError.
+async def _open_socket(pid: int, family: socket.AddressFamily) -> socket.socket:
+    """Return a socket of the network namespace of a process. It stays in that namespace. Raises Gone, Refused, OSError.
 
-    The thread that makes it goes there and ends there, so that no other work is ever done in a foreign namespace.
+    A thread of its own enters the namespace, creates the socket and ends, so that no other work runs in the namespace.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[socket.socket] = loop.create_future()
+    opened: asyncio.Future[socket.socket] = loop.create_future()
 
-    def tell(made: socket.socket | DriverError | OSError) -> None:
-        if isinstance(made, socket.socket):
-            made.close() if told.done() else told.set_result(made)
-        elif not told.done():
-            told.set_exception(made)
+    def set_result(result: socket.socket | DriverError | OSError) -> None:
+        if isinstance(result, socket.socket):
+            if opened.done():
+                result.close()
+            else:
+                opened.set_result(result)
+        elif not opened.done():
+            opened.set_exception(result)
 
-    def make() -> None:
+    def run() -> None:
         try:
-            made: socket.socket | DriverError | OSError = _made_in(pid, family)
+            result: socket.socket | DriverError | OSError = _open_socket_in_thread(pid, family)
         except (DriverError, OSError) as error:
-            made = error
-        loop.call_soon_threadsafe(partial(tell, made))
+            result = error
+        loop.call_soon_threadsafe(partial(set_result, result))
 
-    threading.Thread(target=make, name=f"dial-{pid}", daemon=True).start()
+    threading.Thread(target=run, name=f"dial-{pid}", daemon=True).start()
     try:
-        return await told
+        return await opened
     except asyncio.CancelledError:
-        # It may have been told just before, so that nobody else closes it.
-        if told.done() and not told.cancelled() and told.exception() is None:
-            told.result().close()
+        # The result may have been set just before the cancellation. Then the socket has no other owner.
+        if opened.done() and not opened.cancelled() and opened.exception() is None:
+            opened.result().close()
         raise
 
 
-def _made_in(pid: int, family: socket.AddressFamily) -> socket.socket:
+def _open_socket_in_thread(pid: int, family: socket.AddressFamily) -> socket.socket:
+    """Move the calling thread into the network namespace of a process, and return a socket of that namespace."""
     try:
         namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -91,6 +96,6 @@ def _made_in(pid: int, family: socket.AddressFamily) -> socket.socket:
             raise Refused(f"/proc/{pid}/ns/net: cannot be entered: {os.strerror(ctypes.get_errno())}")
     finally:
         os.close(namespace)
-    made = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    made.setblocking(False)
-    return made
+    opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    opened.setblocking(False)
+    return opened

@@ -10,63 +10,12 @@ from api.core.resources import all_containers
 from reconcile.errors import NotReady, Refused
 from reconcile.loop import Loop, LoopTiming
 
-RESYNC_SECONDS = 60.0
-
-
-async def apply_ruleset(text: str) -> None:
-    """Run all commands or none. Raises Refused with nft's own words, NotReady where there is no nft."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            "nft",
-            "-f",
-            "-",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        raise NotReady(f"nft cannot be run: {error}") from None
-    _, said = await process.communicate(text.encode())
-    if process.returncode:
-        words = " ".join(said.decode(errors="replace").split())
-        raise Refused(f"nft -f - (exit {process.returncode}): {words}; the table is as it was")
-
-
 TABLE = "podlane-hostports"
-DSTNAT = -100
-"""The place of `dstnat`, a name that nft takes in the hook prerouting alone."""
 
+DSTNAT_PRIORITY = -100
+"""The priority `dstnat` as a number, because nft accepts the name only in the hook prerouting."""
 
-def hostport_ruleset(pods: Iterable[Pod]) -> str:
-    """Replace our table as a whole; without any port there is none.
-
-    What comes to the host at such a port, from outside or from the host itself, goes to the pod; without a hostIP at
-    any address of the host but its loopback ones. The pod sees who has asked. Where two pods ask for the same port the
-    first by name has it.
-    """
-    rules: dict[str, str] = {}
-    for pod in sorted(pods, key=lambda one: (one.metadata.namespace, one.metadata.name)):
-        if pod.spec.host_network or not pod.status.pod_ip:
-            continue
-        for container in all_containers(pod):
-            for port in container.ports:
-                if port.host_port:
-                    at = f"ip daddr {port.host_ip}" if port.host_ip not in {"", "0.0.0.0"} else "fib daddr type local"
-                    match = f"{at} {port.protocol.lower()} dport {port.host_port}"
-                    rules.setdefault(match, f"dnat to {pod.status.pod_ip}:{port.container_port}")
-    fresh = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
-    if not rules:
-        return fresh
-    lines = "".join(f"\t\t{match} {target}\n" for match, target in rules.items())
-    chains = "".join(
-        f"\tchain {hook} {{\n\t\ttype nat hook {hook} priority {DSTNAT}; policy accept;\n"
-        f"\t\tip daddr 127.0.0.0/8 return\n{lines}\t}}\n"
-        for hook in ("prerouting", "output")
-    )
-    return f"{fresh}table ip {TABLE} {{\n{chains}}}\n"
-
-
-NO_HOST_PORTS = hostport_ruleset(())
+RESYNC_SECONDS = 60.0
 
 
 class HostPortManager:
@@ -90,3 +39,55 @@ class HostPortManager:
         if ruleset != self._applied or ruleset != NO_HOST_PORTS:
             await apply_ruleset(ruleset)
             self._applied = ruleset
+
+
+def hostport_ruleset(pods: Iterable[Pod]) -> str:
+    """Return the nft commands that replace the table of host ports. Without host ports, they remove the table.
+
+    Packets to a host port, from other hosts or from this one, are redirected to the pod. Without a hostIP the port is
+    open on all addresses of the host except loopback addresses. The pod sees the client's address. If two pods have the
+    same host port, the first one by namespace and name gets the packets.
+    """
+    rules: dict[str, str] = {}
+    for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
+        if pod.spec.host_network or not pod.status.pod_ip:
+            continue
+        for container in all_containers(pod):
+            for port in container.ports:
+                if port.host_port:
+                    any_address = port.host_ip in {"", "0.0.0.0"}
+                    destination = "fib daddr type local" if any_address else f"ip daddr {port.host_ip}"
+                    match = f"{destination} {port.protocol.lower()} dport {port.host_port}"
+                    rules.setdefault(match, f"dnat to {pod.status.pod_ip}:{port.container_port}")
+    reset = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
+    if not rules:
+        return reset
+    lines = "".join(f"\t\t{match} {target}\n" for match, target in rules.items())
+    chains = "".join(
+        f"\tchain {hook} {{\n\t\ttype nat hook {hook} priority {DSTNAT_PRIORITY}; policy accept;\n"
+        f"\t\tip daddr 127.0.0.0/8 return\n{lines}\t}}\n"
+        for hook in ("prerouting", "output")
+    )
+    return f"{reset}table ip {TABLE} {{\n{chains}}}\n"
+
+
+NO_HOST_PORTS = hostport_ruleset(())
+
+
+async def apply_ruleset(text: str) -> None:
+    """Apply nft commands, all of them or none. Raises Refused with nft's message, NotReady if nft cannot be run."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            "nft",
+            "-f",
+            "-",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise NotReady(f"nft cannot be run: {error}") from None
+    _, stderr = await process.communicate(text.encode())
+    if process.returncode:
+        message = " ".join(stderr.decode(errors="replace").split())
+        raise Refused(f"nft -f - (exit {process.returncode}): {message}; the table is as it was")

@@ -8,57 +8,57 @@ from typing import Protocol
 from api.core.pod import Pod
 from api.network.attach import Attachment, AttachRequest, NetworkStatus
 
-ADDRESS_FIELDS = ("status.podIP", "status.podIPs")
+POD_IP_FIELDS = ("status.podIP", "status.podIPs")
 
 
 class PodNetwork(Protocol):
-    """`sdn`, `cni` and `none` are its kinds. Every call raises NotReady, Refused or Gone."""
+    """A network of pods: `sdn`, `cni` or `none`. Every call raises NotReady, Refused or Gone."""
 
     async def attach(self, request: AttachRequest) -> Attachment:
-        """The sandbox has its place when this returns; asking again gives the same answer."""
+        """Attach a sandbox. Repeated calls for the same sandbox return the same attachment."""
 
     async def detach(self, sandbox: str) -> None:
-        """Nothing of the sandbox is left when this returns; one that is not there is no error."""
+        """Detach a sandbox completely. Does nothing if it is not attached."""
 
     async def status(self) -> NetworkStatus:
-        """Raises NotReady, with the reason, while no sandbox can be attached."""
+        """Return the status of the network. Raises NotReady with the reason while sandboxes cannot be attached."""
 
-    async def sandboxes(self) -> frozenset[str]:
-        """Every sandbox that has a place on behalf of this agent."""
-
-
-def missing_address(pod: Pod, address: str) -> tuple[str, str] | None:
-    """Reason and message for a pod that cannot be what it says without the address that its network does not give."""
-    places = ", ".join(_needing_address(pod))
-    if address or not places:
-        return None
-    return "NoPodAddress", f"the network of this node gives pods no address, which is needed for {places}"
-
-
-def _needing_address(pod: Pod) -> Iterator[str]:
-    for number, container in enumerate(pod.spec.containers):
-        if container.ports:
-            yield f"spec.containers[{number}].ports"
-        for place, variable in enumerate(container.env):
-            source = variable.value_from
-            if source is not None and source.field_ref is not None and source.field_ref.field_path in ADDRESS_FIELDS:
-                yield f"spec.containers[{number}].env[{place}]"
+    async def list_sandboxes(self) -> frozenset[str]:
+        """Return the IDs of all sandboxes that this agent has attached."""
 
 
 class NoNetwork:
-    """There is nothing to attach to, so that nothing can fail."""
+    """The network `none`. Sandboxes have no address, and no call fails."""
 
     async def attach(self, _: AttachRequest) -> Attachment:
-        """No address."""
+        """Return an attachment without an address."""
         return Attachment(ip="", gateway="", mac="", mtu=0, host_interface="")
 
     async def detach(self, sandbox: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     async def status(self) -> NetworkStatus:
-        """Always ready."""
+        """Return that the network is ready."""
         return NetworkStatus(ready=True)
 
-    async def sandboxes(self) -> frozenset[str]:
-        """None."""
+    async def list_sandboxes(self) -> frozenset[str]:
+        """Return no sandboxes."""
         return frozenset()
+
+
+def missing_address(pod: Pod, address: str) -> tuple[str, str] | None:
+    """Return reason and message of a failure if a pod needs an address and has none, otherwise None."""
+    fields = ", ".join(_fields_needing_address(pod))
+    if address or not fields:
+        return None
+    return "NoPodAddress", f"the network of this node gives pods no address, which is needed for {fields}"
+
+
+def _fields_needing_address(pod: Pod) -> Iterator[str]:
+    for container_index, container in enumerate(pod.spec.containers):
+        if container.ports:
+            yield f"spec.containers[{container_index}].ports"
+        for index, variable in enumerate(container.env):
+            source = variable.value_from
+            if source is not None and source.field_ref is not None and source.field_ref.field_path in POD_IP_FIELDS:
+                yield f"spec.containers[{container_index}].env[{index}]"

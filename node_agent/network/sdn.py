@@ -19,11 +19,11 @@ from api.network.attach import (
 )
 from reconcile.errors import Gone, NotReady, Refused
 
-ANSWER_SECONDS = 30.0
+REQUEST_TIMEOUT_SECONDS = 30.0
 
 
 class SdnNetwork:
-    """Use as `async with PodNetwork(socket) as network`."""
+    """The network `sdn`: a PodNetwork. Use it as `async with SdnNetwork(socket) as network`."""
 
     def __init__(self, socket: str) -> None:
         self._socket = socket
@@ -32,7 +32,7 @@ class SdnNetwork:
     async def __aenter__(self) -> SdnNetwork:
         self._http = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(self._socket, limit=0),
-            timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
         )
         return self
 
@@ -43,41 +43,42 @@ class SdnNetwork:
             await self._http.close()
 
     async def attach(self, request: AttachRequest) -> Attachment:
-        """Packets flow when this returns; asking again gives the same answer."""
-        return msgspec.json.decode(await self._ask("POST", "/ADD", request), type=Attachment)
+        """Attach a sandbox. Its packets are forwarded when this returns. Repeated calls return the same attachment."""
+        return msgspec.json.decode(await self._request("POST", "/ADD", request), type=Attachment)
 
     async def detach(self, sandbox: str) -> None:
-        """Nothing of the sandbox is left in the network when this returns."""
+        """Detach a sandbox completely. Does nothing if it is not attached."""
         with contextlib.suppress(Gone):
-            await self._ask("POST", "/DEL", DetachRequest(sandbox=sandbox))
+            await self._request("POST", "/DEL", DetachRequest(sandbox=sandbox))
 
     async def status(self) -> NetworkStatus:
-        """Raises NotReady, with the reason, while no sandbox can be attached."""
-        return msgspec.json.decode(await self._ask("GET", "/STATUS"), type=NetworkStatus)
+        """Return the status of the network. Raises NotReady with the reason while sandboxes cannot be attached."""
+        return msgspec.json.decode(await self._request("GET", "/STATUS"), type=NetworkStatus)
 
-    async def sandboxes(self) -> frozenset[str]:
-        """Every sandbox that has a place in the network on behalf of the node agent."""
-        answer = await self._ask("GET", f"/SANDBOXES?runtime={NODE_AGENT}")
-        return frozenset(msgspec.json.decode(answer, type=Sandboxes).sandboxes)
+    async def list_sandboxes(self) -> frozenset[str]:
+        """Return the IDs of all sandboxes that were attached by the node agent."""
+        content = await self._request("GET", f"/SANDBOXES?runtime={NODE_AGENT}")
+        return frozenset(msgspec.json.decode(content, type=Sandboxes).sandboxes)
 
-    async def _ask(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
+    async def _request(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
         if self._http is None:
             raise RuntimeError("use the network in `async with`")
         data = msgspec.json.encode(body) if body is not None else None
         try:
-            async with self._http.request(method, f"http://sdn{path}", data=data) as answer:
-                content, status = await answer.read(), answer.status
+            async with self._http.request(method, f"http://sdn{path}", data=data) as response:
+                content = await response.read()
+                status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotReady(
                 f"the sdn daemon does not answer on {self._socket}: {error or 'no answer in time'}"
             ) from None
         if status == 200:
             return content
-        kind = {404: Gone, 503: NotReady}.get(status, Refused)
-        raise kind(f"sdn: {_words(content)}")
+        error_type = {404: Gone, 503: NotReady}.get(status, Refused)
+        raise error_type(f"sdn: {_error_message(content)}")
 
 
-def _words(content: bytes) -> str:
+def _error_message(content: bytes) -> str:
     try:
         return msgspec.json.decode(content, type=AttachError).msg
     except msgspec.DecodeError:

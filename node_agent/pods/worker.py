@@ -338,7 +338,7 @@ class PodWorker:
         docker, cgroups = self._tools.docker, self._tools.cgroups
         try:
             spec = await prepare_sandbox_config(self._tools, self.pod, attempt)
-            identity, _ = await asyncio.gather(create_sandbox(docker, spec), cgroups.make(self.pod))
+            identity, _ = await asyncio.gather(create_sandbox(docker, spec), cgroups.create(self.pod))
             await self._drop(actions.remove)
             await asyncio.gather(docker.start(identity), self._images.expect([one.wish for one in actions.start]))
             sandbox = await docker.inspect(identity)

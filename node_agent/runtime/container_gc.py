@@ -99,7 +99,7 @@ class SandboxGC:
         The network is read before Docker: a sandbox that the network lists was created earlier, so Docker lists it
         too unless it is gone. In the other order, a sandbox that is just being created would count as lost.
         """
-        attached = await self._network.sandboxes()
+        attached = await self._network.list_sandboxes()
         if not attached:
             return
         for sandbox in sorted(attached - await self._docker.list_sandboxes()):

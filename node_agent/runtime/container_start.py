@@ -71,4 +71,4 @@ async def prepare_container_config(
     rights = container_security(pod, wish, grounds)
     pid = target_container_id(wish, seen)
     spec = container_config(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)
-    return replace(spec, cgroup_parent=await tools.cgroups.make(pod))
+    return replace(spec, cgroup_parent=await tools.cgroups.create(pod))

@@ -49,7 +49,7 @@ class WorkerDependencies:
 async def prepare_sandbox_config(tools: WorkerDependencies, pod: Pod, attempt: int) -> ContainerConfig:
     """The sandbox as Docker is asked for it; its control group is there when it starts. Raises Refused, NotReady."""
     spec = sandbox_config(pod, tools.pause_image, attempt, tools.host)
-    return replace(spec, cgroup_parent=await tools.cgroups.path(pod))
+    return replace(spec, cgroup_parent=await tools.cgroups.cgroup_parent(pod))
 
 
 async def create_sandbox(docker: DockerClient, spec: ContainerConfig) -> str:

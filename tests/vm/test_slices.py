@@ -61,36 +61,36 @@ def held(limits: CgroupLimits) -> dict[str, tuple[str, str]]:
 
 def test_slice_is_created_with_its_limits_and_removed_completely(driver: SystemdDriver) -> None:
     for _ in range(2):
-        assert driver.make(HERE, LIMITS) == hierarchy.slice_unit(HERE)
+        assert driver.create(HERE, LIMITS) == hierarchy.slice_unit(HERE)
     for found, wanted in held(LIMITS).values():
         assert found == wanted
-    assert driver.below(pods_cgroup(ROOT)) == {f"pod{UID}"}
+    assert driver.children(pods_cgroup(ROOT)) == {f"pod{UID}"}
     for where in candidate_cgroups(UID, ROOT):
         driver.remove(where)
         driver.remove(where)
     assert not FILES.has_directory(hierarchy.slice_path(HERE))
-    assert driver.below(pods_cgroup(ROOT)) == driver.below(HERE) == set()
+    assert driver.children(pods_cgroup(ROOT)) == driver.children(HERE) == set()
 
 
 def test_slice_limits_change_and_end_after_an_agent_restart(driver: SystemdDriver) -> None:
     for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
-        SystemdDriver(FILES).make(HERE, wish)
+        SystemdDriver(FILES).create(HERE, wish)
         for file, (found, wanted) in held(wish).items():
             endless = file == "memory.limit_in_bytes" and wanted == "-1"
             assert int(found) > 1 << 60 if endless else found == wanted, file
 
 
 def test_stopped_slice_is_created_again(driver: SystemdDriver) -> None:
-    driver.make(HERE, LIMITS)
+    driver.create(HERE, LIMITS)
     subprocess.run(["systemctl", "stop", hierarchy.slice_unit(HERE)], check=True)
     assert not FILES.has_directory(hierarchy.slice_path(HERE))
-    driver.make(HERE, LIMITS)
+    driver.create(HERE, LIMITS)
     for found, wanted in held(LIMITS).values():
         assert found == wanted
 
 
 def test_slice_with_a_running_process_is_kept(driver: SystemdDriver) -> None:
-    unit = driver.make(HERE, LIMITS)
+    unit = driver.create(HERE, LIMITS)
     command = ["systemd-run", "--scope", "--quiet", f"--slice={unit}", "sleep", "infinity"]
     with subprocess.Popen(command) as inside:
         wait_until(lambda: FILES.has_processes(hierarchy.slice_path(HERE)), "it runs in the slice")
@@ -105,11 +105,11 @@ def test_slice_with_a_running_process_is_kept(driver: SystemdDriver) -> None:
 
 def test_systemd_errors_are_reported_verbatim(driver: SystemdDriver) -> None:
     with pytest.raises(Refused, match=r"systemd: StartTransientUnit .*no name\.slice: Invalid unit name"):
-        driver.make(CgroupPath((ROOT.strip("/"), "no name")), LIMITS)
+        driver.create(CgroupPath((ROOT.strip("/"), "no name")), LIMITS)
 
 
 def test_slice_usage_and_limits_are_read(driver: SystemdDriver) -> None:
-    driver.make(HERE, LIMITS)
+    driver.create(HERE, LIMITS)
     files = CgroupReader()
     controllers = ("cpu", "cpuacct", "memory", "pids") if files.version == 1 else ("",)
     seen = files.use(dict.fromkeys(controllers, hierarchy.slice_path(HERE)), FULL)

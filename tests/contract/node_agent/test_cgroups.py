@@ -37,7 +37,7 @@ LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
 def driver() -> Iterator[CgroupfsDriver]:
     one = CgroupfsDriver()
     try:
-        one.make(pods_cgroup(ROOT), CgroupLimits())
+        one.create(pods_cgroup(ROOT), CgroupLimits())
     except NotReady as error:
         pytest.skip(f"no control groups can be made here: {error}")
     yield one
@@ -46,22 +46,22 @@ def driver() -> Iterator[CgroupfsDriver]:
 
 def test_cgroup_is_created_with_its_values_and_removed_completely(driver: CgroupfsDriver) -> None:
     for _ in range(2):
-        assert driver.make(HERE, LIMITS) == cgroupfs_path(HERE)
+        assert driver.create(HERE, LIMITS) == cgroupfs_path(HERE)
     for value in limit_files(LIMITS, driver.version):
         assert (
             MOUNT / value.controller / cgroupfs_path(HERE).lstrip("/") / value.file
         ).read_text().strip() == value.text
-    assert driver.below(pods_cgroup(ROOT)) == {f"pod{UID}"}
+    assert driver.children(pods_cgroup(ROOT)) == {f"pod{UID}"}
     for where in candidate_cgroups(UID, ROOT):
         driver.remove(where)
         driver.remove(where)
     assert not [*MOUNT.glob(f"*{cgroupfs_path(HERE)}"), *MOUNT.glob(cgroupfs_path(HERE).lstrip("/"))]
-    assert driver.below(pods_cgroup(ROOT)) == driver.below(HERE) == set()
+    assert driver.children(pods_cgroup(ROOT)) == driver.children(HERE) == set()
 
 
 def test_cgroup_limits_are_changed_and_removed(driver: CgroupfsDriver) -> None:
     for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
-        driver.make(HERE, wish)
+        driver.create(HERE, wish)
         for value in limit_files(wish, driver.version):
             text = (MOUNT / value.controller / cgroupfs_path(HERE).lstrip("/") / value.file).read_text().strip()
             endless = value.file == "memory.limit_in_bytes" and value.text == "-1"
@@ -69,7 +69,7 @@ def test_cgroup_limits_are_changed_and_removed(driver: CgroupfsDriver) -> None:
 
 
 def test_process_runs_in_a_cgroup(driver: CgroupfsDriver) -> None:
-    driver.make(HERE, LIMITS)
+    driver.create(HERE, LIMITS)
     found = (
         [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
     )
@@ -88,7 +88,7 @@ def test_process_runs_in_a_cgroup(driver: CgroupfsDriver) -> None:
 
 def test_value_rejected_by_the_kernel_is_reported(driver: CgroupfsDriver) -> None:
     with pytest.raises(NotReady, match=r"pids\.max does not take '-5'"):
-        driver.make(HERE, CgroupLimits(pids=-5))
+        driver.create(HERE, CgroupLimits(pids=-5))
 
 
 WORK = """
@@ -102,7 +102,7 @@ sys.stdin.read()
 
 
 def test_cgroup_usage_is_read(driver: CgroupfsDriver) -> None:
-    driver.make(HERE, LIMITS)
+    driver.create(HERE, LIMITS)
     found = (
         [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
     )

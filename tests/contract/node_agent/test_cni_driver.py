@@ -43,7 +43,7 @@ async def test_cni_plugins_attach_keep_and_detach_a_sandbox(node: str, pod: str,
         await agent().attach(request)
     for _ in range(2):
         await agent().detach(request.sandbox)
-    assert await agent().sandboxes() == frozenset()
+    assert await agent().list_sandboxes() == frozenset()
     assert not run("ip", "-n", node, "link", "show", "master", WORLD)
     assert [path.name for path in (tmp_path / "addresses" / "net").glob("10.*")] == []
     assert (await agent().attach(request)).ip == "10.77.0.3/24"

@@ -107,7 +107,7 @@ async def test_refused_connection_without_ipv6_has_the_reference_message(pod: st
 
 
 async def test_unresponsive_server_times_out(pod: str, inhabitant: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dial, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(dial, "CONNECT_TIMEOUT_SECONDS", 0.2)
     with listening(pod, socket.AF_INET, "127.0.0.1") as server:
         server.listen(0)
         queue: list[Connection] = []

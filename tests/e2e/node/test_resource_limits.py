@@ -90,8 +90,8 @@ class Node:
 
     def group(self, pod: str) -> CgroupPath:
         meta = self.pods[pod]["metadata"]
-        middle = hierarchy.MIDDLE.get(CLASSES[pod], ())
-        return hierarchy.pods_cgroup(self.root).below(*middle, f"pod{meta['uid']}")
+        middle = hierarchy.QOS_PARENTS.get(CLASSES[pod], ())
+        return hierarchy.pods_cgroup(self.root).child(*middle, f"pod{meta['uid']}")
 
     def of_container(self, pod: str, container: str = "main") -> str:
         """The directory in which its first process is, in every hierarchy that limits it."""
@@ -236,7 +236,9 @@ def test_node_critical_pod_has_a_low_oom_score(node: Node) -> None:
 
 def test_kubepods_and_qos_cgroups_have_their_shares(node: Node) -> None:
     top = hierarchy.pods_cgroup(node.root)
-    everyone, burstable, best_effort = (node.directory(top.below(*names)) for names in ((), *hierarchy.MIDDLE.values()))
+    everyone, burstable, best_effort = (
+        node.directory(top.child(*names)) for names in ((), *hierarchy.QOS_PARENTS.values())
+    )
     memory = psutil.virtual_memory().total
     cpus = psutil.cpu_count() or 1
     assert node.kernel(everyone) == node.wanted(1024 * cpus, 0, memory)
@@ -267,11 +269,11 @@ def test_allocatable_is_capacity_without_reserved_and_eviction_threshold(node: N
 def test_pod_cgroup_is_removed_with_its_pod_and_orphaned_ones_too(node: Node) -> None:
     directory, share = (
         node.directory(node.group("limited")),
-        node.directory(hierarchy.pods_cgroup(node.root).below("burstable")),
+        node.directory(hierarchy.pods_cgroup(node.root).child("burstable")),
     )
     before = node.kernel(share)
-    stranger = CgroupPath((*hierarchy.pods_cgroup(node.root).below("burstable").names, "pod0123-4567"))
-    CgroupfsDriver().make(stranger, hierarchy.CgroupLimits())
+    stranger = CgroupPath((*hierarchy.pods_cgroup(node.root).child("burstable").names, "pod0123-4567"))
+    CgroupfsDriver().create(stranger, hierarchy.CgroupLimits())
     assert node.exists(directory)
     assert node.exists(hierarchy.cgroupfs_path(stranger))
     node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")

@@ -75,7 +75,7 @@ class PacketWorld(NetnsCluster):
 
     def sandboxes(self, node: str) -> frozenset[str]:
         """What is attached on behalf of the node agent."""
-        return self.on_socket(node, lambda network: network.sandboxes())
+        return self.on_socket(node, lambda network: network.list_sandboxes())
 
     def forget(self, *names: str) -> None:
         """Pods that were detached by hand: their namespaces go."""

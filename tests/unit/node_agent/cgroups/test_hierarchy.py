@@ -110,7 +110,7 @@ SYSTEMD_UID = "0f2c-11"
     [
         (pods_cgroup("/"), "kubepods.slice", "/kubepods.slice"),
         (
-            pods_cgroup("/").below("burstable", f"pod{SYSTEMD_UID}"),
+            pods_cgroup("/").child("burstable", f"pod{SYSTEMD_UID}"),
             "kubepods-burstable-pod0f2c_11.slice",
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0f2c_11.slice",
         ),

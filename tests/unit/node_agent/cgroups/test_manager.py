@@ -42,27 +42,27 @@ async def test_cgroupfs_driver_creates_pod_qos_and_root_cgroups(
     docker: FakeDocker, groups: CgroupManager, mount: Path
 ) -> None:
     docker.cgroups = "cgroupfs"
-    assert await groups.make(WISH) == f"/kubepods/burstable/pod{UID}"
+    assert await groups.create(WISH) == f"/kubepods/burstable/pod{UID}"
     assert (mount / "memory/kubepods/memory.limit_in_bytes").read_text() == str(4 << 30)
     for group in ("burstable", f"burstable/pod{UID}"):
         assert (mount / "cpu/kubepods" / group / "cpu.shares").read_text() == "512"
-    assert await groups.known() == {UID}
+    assert await groups.list_pod_uids() == {UID}
 
 
 async def test_systemd_driver_does_nothing_without_systemd(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "systemd"
     for _ in range(2):
         with pytest.raises(NotReady, match=r"through systemd, but .*/bus: No such file"):
-            await groups.make(WISH)
-    assert await groups.known() == set()
+            await groups.create(WISH)
+    assert await groups.list_pod_uids() == set()
 
 
 async def test_cgroup_driver_follows_docker_after_a_restart(docker: FakeDocker, groups: CgroupManager) -> None:
-    assert await groups.make(WISH) == ""
+    assert await groups.create(WISH) == ""
     docker.cgroups = "cgroupfs"
-    assert await groups.make(WISH) == ""
-    groups.docker_came()
-    assert await groups.make(WISH) == f"/kubepods/burstable/pod{UID}"
+    assert await groups.create(WISH) == ""
+    groups.invalidate_driver()
+    assert await groups.create(WISH) == f"/kubepods/burstable/pod{UID}"
 
 
 async def test_pods_run_without_cgroups_when_the_machine_forbids_them(
@@ -72,7 +72,7 @@ async def test_pods_run_without_cgroups_when_the_machine_forbids_them(
     (mount / "pids").write_text("")
     docker.cgroups = "cgroupfs"
     with caplog.at_level(logging.WARNING):
-        assert await groups.make(WISH) == await groups.make(WISH) == ""
+        assert await groups.create(WISH) == await groups.create(WISH) == ""
     (record,) = caplog.records
     assert "pids.max does not take" in record.__dict__["reason"]
 
@@ -80,4 +80,4 @@ async def test_pods_run_without_cgroups_when_the_machine_forbids_them(
 async def test_unknown_cgroup_driver_is_rejected(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "magic"
     with pytest.raises(Refused, match="Docker's cgroup driver is magic; cgroupfs, systemd and none are accepted"):
-        await groups.make(WISH)
+        await groups.create(WISH)

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from api.network.attach import NODE_AGENT, AttachRequest
-from node_agent.network.cni import BadConflist, CniNetwork, CniRecord, attachment_of, parse_conflist, plugin_call
+from node_agent.network.cni import (
+    CniNetwork,
+    CniRecord,
+    InvalidConflist,
+    attachment_from_result,
+    parse_conflist,
+    plugin_call,
+)
 from reconcile.errors import Gone, NotReady, Refused
 
 REQUEST = AttachRequest(
@@ -34,7 +41,7 @@ def record(result: dict[str, Any] | None = None) -> CniRecord:
 
 def test_cni_plugin_gets_the_specified_environment_and_config() -> None:
     first = plugin_call("ADD", record(), 0, "/bin", None)
-    assert (first.plugin, json.loads(first.text)) == (
+    assert (first.plugin, json.loads(first.stdin)) == (
         "first",
         {"type": "first", "a": 1, "name": "net", "cniVersion": "1.0.0"},
     )
@@ -47,7 +54,7 @@ def test_cni_plugin_gets_the_specified_environment_and_config() -> None:
         "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=red;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=5a;"
         "K8S_POD_UID=u1",
     }
-    second = json.loads(plugin_call("DEL", record(), 1, "/bin", {"ips": []}, "").text)
+    second = json.loads(plugin_call("DEL", record(), 1, "/bin", {"ips": []}, "").stdin)
     assert second["prevResult"] == {"ips": []}
     assert second["runtimeConfig"] == {"bandwidth": {"ingressRate": 1_000_000, "ingressBurst": 2_147_483_647}}
     assert "capabilities" not in second
@@ -65,16 +72,16 @@ def test_cni_plugin_gets_the_specified_environment_and_config() -> None:
     ],
 )
 def test_invalid_cni_network_list_is_rejected(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadConflist, match=words):
+    with pytest.raises(InvalidConflist, match=words):
         parse_conflist(json.dumps({**LIST, **change}).encode())
 
 
 def test_cni_result_address_is_that_of_the_pods_interface() -> None:
     ends = [{"name": "veth1"}, {"name": "eth0", "mac": "0a:58:00:00:00:01", "sandbox": "/x"}]
-    told = attachment_of({"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]})
+    told = attachment_from_result({"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]})
     assert (told.ip, told.gateway) == ("10.9.0.2/24", "10.9.0.1")
     assert (told.mac, told.host_interface) == ("0a:58:00:00:00:01", "veth1")
-    assert attachment_of({}).ip == ""
+    assert attachment_from_result({}).ip == ""
 
 
 PLUGIN = """#!/bin/sh
@@ -126,12 +133,12 @@ async def test_cni_plugins_add_in_order_and_delete_in_reverse(plugins: Plugins) 
     assert plugins.calls() == ["ADD first here", "ADD second here"]
     assert (await plugins.agent().attach(plugins.request())).ip == "10.9.0.2/24"
     assert plugins.calls() == ["CHECK first here", "CHECK second here"]
-    assert await plugins.agent().sandboxes() == {"5a"}
+    assert await plugins.agent().list_sandboxes() == {"5a"}
     (plugins.root / "conf" / "10-net.conflist").unlink()
     await plugins.agent().detach("5a")
     await plugins.agent().detach("5a")
     assert plugins.calls() == ["DEL second here", "DEL first here"]
-    assert await plugins.agent().sandboxes() == frozenset()
+    assert await plugins.agent().list_sandboxes() == frozenset()
 
 
 async def test_cni_detach_skips_a_reused_network_namespace(plugins: Plugins) -> None:
@@ -153,7 +160,7 @@ async def test_failed_cni_add_is_rolled_back(plugins: Plugins) -> None:
     plugins.fail("ADD second", "DEL first")
     with pytest.raises(Refused):
         await plugins.agent().attach(plugins.request())
-    assert await plugins.agent().sandboxes() == {"5a"}, "it is known that something may be left"
+    assert await plugins.agent().list_sandboxes() == {"5a"}, "it is known that something may be left"
     plugins.calls()
     plugins.fail()
     await plugins.agent().attach(plugins.request())

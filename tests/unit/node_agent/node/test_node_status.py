@@ -136,4 +136,4 @@ def test_invalid_reserved_resources_are_rejected(text: str) -> None:
 def test_cpu_cfs_quota_can_be_disabled() -> None:
     wish = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
     assert pod_limits(wish, PodsCapacity(4, 8 << 30)).quota == 50000
-    assert pod_limits(wish, PodsCapacity(4, 8 << 30, quotas=False)).quota == 0
+    assert pod_limits(wish, PodsCapacity(4, 8 << 30, cpu_cfs_quota=False)).quota == 0
