@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from ipaddress import IPv4Address
 
 
@@ -13,6 +13,13 @@ class Protocol(IntEnum):
     TCP = 6
     UDP = 17
     SCTP = 132
+
+
+class ProxyMode(StrEnum):
+    """How connections to services reach their endpoints: balanced by Open vSwitch and nftables, or by the daemon."""
+
+    NFTABLES = "nftables"
+    USERSPACE = "userspace"
 
 
 @dataclass(frozen=True, slots=True, order=True)

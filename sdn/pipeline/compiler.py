@@ -19,17 +19,17 @@ from sdn.pipeline.service import hairpin_flows, peer_node_port_flows, service_co
 from sdn.topology import DockerNetwork, NodeNetwork, Peer, Pod
 
 
-def compile_flows(view: NodeNetwork) -> frozenset[Flow]:
-    """Every flow that the bridge of this node must hold, and no other."""
+def compile_flows(network: NodeNetwork) -> frozenset[Flow]:
+    """Return every flow of the bridge, except those of services."""
     return frozenset().union(
-        gateway_flows(view.cluster, view.node),
-        l3_forwarding_flows(view.cluster, view.node),
-        service_conntrack_flows(view.cluster, view.node),
-        external_flows(view.cluster, view.node),
-        _all_peers_flows(view.peers),
-        multicast_flows(view.multicast, view.peers, view.pods, view.docker),
-        flows_of_docker(view.docker) if view.docker is not None else (),
-        *map(flows_of_pod, view.pods),
+        gateway_flows(network.cluster, network.node),
+        l3_forwarding_flows(network.cluster, network.node),
+        service_conntrack_flows(network.cluster, network.node),
+        external_flows(network.cluster, network.node),
+        _all_peers_flows(network.peers),
+        multicast_flows(network.multicast, network.peers, network.pods, network.docker),
+        flows_of_docker(network.docker) if network.docker is not None else (),
+        *map(flows_of_pod, network.pods),
     )
 
 

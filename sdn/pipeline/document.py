@@ -24,7 +24,9 @@ PEER = Peer("node-2", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))
 RED = Pod(16, IPv4Address("10.128.0.2"), 10)
 ADMIN = Pod(17, IPv4Address("10.128.0.3"), 0)
 DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), VOVSBR_MULTITENANT, 0)
-VIEW = NodeNetwork(CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER)
+NETWORK = NodeNetwork(
+    CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER
+)
 
 WEB = ServicePortInfo(
     key=ServicePortName("red", "web", "", Protocol.TCP),
@@ -45,82 +47,84 @@ DATABASE = ServicePortInfo(
     cluster_endpoints=(EndpointInfo(ADMIN.address, 5432, True),),
     affinity_timeout_seconds=10800,
 )
-SERVED = ServiceFlows(NODE).sync((WEB, DATABASE))
+SERVICE_FLOWS = ServiceFlows(NODE).sync((WEB, DATABASE))
 
 OWNERS = {
     "the node (`gateway_flows`)": gateway_flows(CLUSTER, NODE),
-    "the node (`route_flows`)": l3_forwarding_flows(CLUSTER, NODE),
-    "the node (`service_flows`)": service_conntrack_flows(CLUSTER, NODE),
-    "the node (`outside_flows`)": external_flows(CLUSTER, NODE),
-    "projects with multicast (`multicast_flows`)": multicast_flows(VIEW.multicast, VIEW.peers, VIEW.pods),
+    "the node (`l3_forwarding_flows`)": l3_forwarding_flows(CLUSTER, NODE),
+    "the node (`service_conntrack_flows`)": service_conntrack_flows(CLUSTER, NODE),
+    "the node (`external_flows`)": external_flows(CLUSTER, NODE),
+    "projects with multicast (`multicast_flows`)": multicast_flows(NETWORK.multicast, NETWORK.peers, NETWORK.pods),
     "peer node-2 (`flows_of_peer`)": flows_of_peer(PEER),
     "Docker's own containers (`flows_of_docker`)": flows_of_docker(DOCKER),
     "pod 10.128.0.2 of VNID 10 (`flows_of_pod`)": flows_of_pod(RED),
     "pod 10.128.0.3 of VNID 0 (`flows_of_pod`)": flows_of_pod(ADMIN),
-    "services (`sdn.pipeline.service`)": SERVED.flows,
+    "services (`ServiceFlows`)": SERVICE_FLOWS.flows,
 }
 
 INTRODUCTION = """\
-A packet enters at table SOURCE and moves only forward. What no row of a table matches is dropped. With the flat network
-(ovs-subnet) the flows are the same and every pod has VNID 0.
+A packet enters at table SOURCE and moves only forward. A packet that matches no flow of a table is dropped. With the
+flat network (ovs-subnet) the flows are the same, and every pod has VNID 0.
 """
 
 SCENARIO = """\
-The rows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
-10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast switched on, a pod 10.128.0.3 of the
-project `default`, and lbr0 for containers outside of any pod (10.128.1.128/25, VNID 0). Two services: `web` of VNID
-10 at 172.30.0.10, 172.29.0.1 and node port 30080 with backends on both nodes, and `database` of VNID 0 at
-172.30.0.11, whose callers keep their backend.
+The flows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
+10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast enabled, a pod 10.128.0.3 of the project
+`default`, and lbr0 for containers outside of any pod (10.128.1.128/25, VNID 0). There are two services: `web` of VNID
+10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on both nodes, and `database` of VNID 0 at
+172.30.0.11, with session affinity.
 """
 
-WALKS = """\
-* **Pod to pod, one node**: SOURCE (pinned, VNID noted) → CALLED (no service) → ROUTE (own subnet) → ANSWER (no answer
-  of a service) → DELIVER (VNID compared) → the pod's port.
-* **Pod to pod, two nodes**: SOURCE → CALLED → ROUTE (the peer's subnet: VNID into the tunnel key) → vxlan0; on the
-  other node SOURCE (tunnel address and subnet of the peer, key noted) → ANSWER → DELIVER → the pod's port.
-* **Pod to a service**: SOURCE → CALLED (connection tracking, zone 1) → SERVICE (front and VNID) → a bucket of the
-  group: the packet gets a backend's address → ROUTE, and on as from pod to pod; it keeps the caller's address and
-  VNID. Further packets of the connection have the backend's address when they come to SERVICE. The answer comes like
-  any packet to the caller's node; ANSWER gives it the service's address. With session affinity SERVICE → AFFINITY →
-  CHOSEN or BACKEND.
-* **Pod to a service that is itself**: ROUTE gives it another sender's address (zone 2) → DELIVER → back. The answer:
-  CALLED (zone 2) → ANSWER (zone 1) → DELIVER → back.
-* **Pod to a service without backends**: SERVICE → tun0; the node refuses, in the name of the service.
-* **Pod to the outside**: SOURCE → CALLED → ROUTE → OUTSIDE → tun0; the node masquerades. The answer enters at tun0
-  from an address outside the cluster: SOURCE → ANSWER → DELIVER.
-* **Node to pod**: tun0 from the gateway address, VNID 0: SOURCE → ROUTE → ANSWER → DELIVER, or the tunnel.
-* **Pod to many** (multicast switched on): SOURCE → CALLED → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the
-  pods of the same VNID on this node); on a peer SOURCE → ANSWER → DELIVER.
-* **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: SOURCE (pinned to
-  Docker's part of the subnet, VNID of its project) → CALLED. To it: DELIVER (VNID compared) → vovsbr.
-* **Who has this address?**: SOURCE → ARP, answered on the spot.
+PATHS = """\
+* **Pod to pod on one node**: SOURCE (sender checked, VNID recorded) → CALLED (no service) → ROUTE (own subnet) →
+  ANSWER (no reply of a service) → DELIVER (VNIDs compared) → the pod's port.
+* **Pod to pod on another node**: SOURCE → CALLED → ROUTE (the peer's subnet: the VNID becomes the tunnel key) →
+  vxlan0. On the other node: SOURCE (tunnel address and subnet of the peer checked, key recorded) → ANSWER → DELIVER →
+  the pod's port.
+* **Pod to a service**: SOURCE → CALLED (connection tracking, zone 1) → SERVICE (frontend and VNID) → a bucket of the
+  group, which applies DNAT to an endpoint → ROUTE, and on as from pod to pod. The packet keeps the client's address
+  and VNID. Further packets of the connection have the endpoint's address when they reach SERVICE. The reply comes to
+  the client's node like any packet, and ANSWER restores the service's address. With session affinity: SERVICE →
+  AFFINITY → CHOSEN or BACKEND.
+* **Pod to a service with itself as the endpoint** (hairpin): ROUTE translates the source address (zone 2) → DELIVER →
+  back to the pod. The reply: CALLED (zone 2) → ANSWER (zone 1) → DELIVER → back to the pod.
+* **Pod to a service without endpoints**: SERVICE → tun0. The node rejects the packet with the service's address.
+* **Pod to an external address**: SOURCE → CALLED → ROUTE → OUTSIDE → tun0. The node masquerades the packet. The reply
+  enters at tun0 from an address outside of the cluster: SOURCE → ANSWER → DELIVER.
+* **Node to pod**: tun0, from the gateway address, VNID 0: SOURCE → ROUTE → ANSWER → DELIVER, or the tunnel.
+* **Multicast of a pod** (if enabled): SOURCE → CALLED → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the pods
+  with the same VNID on this node). On a peer: SOURCE → ANSWER → DELIVER.
+* **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: SOURCE (address in
+  Docker's part of the subnet, VNID of its project) → CALLED. To it: DELIVER (VNIDs compared) → vovsbr.
+* **ARP request**: SOURCE → ARP, which sends the reply.
 """
 
 
 def document() -> str:
-    """The whole text."""
+    """Return the whole document."""
     parts = [
         "# The pipeline of br0",
         "Generated by `make docs` from the modules of `sdn/pipeline/`; change those.",
         INTRODUCTION.rstrip(),
-        "## Ports\n\n" + _rows(("OpenFlow port", "What it is"), ((str(port), what) for port, what in PORTS.items())),
-        "Pods have ports from 16 upward; the number is asked of the switch, so that it survives the switch's restart.",
-        "## Registers\n\n" + _rows(("Register", "What it carries"), REGISTERS.items()),
-        "## Walks\n\n" + WALKS.rstrip(),
+        "## Ports\n\n"
+        + _markdown_table(("OpenFlow port", "What it is"), ((str(port), sentence) for port, sentence in PORTS.items())),
+        "Pods have ports from 16 on. The number is requested from the switch, so that it survives a restart.",
+        "## Registers\n\n" + _markdown_table(("Register", "Content"), REGISTERS.items()),
+        "## Paths of packets\n\n" + PATHS.rstrip(),
         "## Tables\n\n" + SCENARIO.rstrip(),
         *(_table(table) for table in Table),
-        "### Groups\n\n```\n" + "\n".join(sorted(map(str, SERVED.groups))) + "\n```",
+        "### Groups\n\n```\n" + "\n".join(sorted(map(str, SERVICE_FLOWS.groups))) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _rows(heads: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
+def _markdown_table(heads: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
     lines = [f"| {left} | {right} |" for left, right in (heads, ("---", "---"), *rows)]
     return "\n".join(lines)
 
 
 def _table(table: Table) -> str:
-    flows = sorted((flow for flow in compile_flows(VIEW) | SERVED.flows if flow.table == table), key=_order)
+    flows = sorted((flow for flow in compile_flows(NETWORK) | SERVICE_FLOWS.flows if flow.table == table), key=_order)
     lines = [f"{number:2} {flow}" for number, flow in enumerate(flows, 1)]
     owners = [f"{number}. {_owner(flow)}" for number, flow in enumerate(flows, 1)]
     miss = f"table={table.value},priority=0 (miss) drop" if not any(not flow.match.fields for flow in flows) else ""
@@ -137,14 +141,14 @@ def _owner(flow: Flow) -> str:
 
 
 def main() -> int:
-    """Write the file, or with `--check` say whether it is up to date."""
+    """Write the file, or with `--check` return 1 if it is stale."""
     text = document()
     if "--check" not in sys.argv[1:]:
         TARGET.write_text(text)
         return 0
     if TARGET.exists() and TARGET.read_text() == text:
         return 0
-    sys.stderr.write(f"{TARGET}: is not what the code says; run `make docs`\n")
+    sys.stderr.write(f"{TARGET}: stale; run `make docs`\n")
     return 1
 
 

@@ -17,17 +17,17 @@ def pod_ingress_flows(pod: Pod) -> frozenset[Flow]:
     """
     cookie = pod_cookie(pod)
     deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))
-    arrives = ip(dst=pod.address)
-    rows = set()
-    for sender in allowed_sources(pod.vnid):
-        rows.add(make_flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=cookie))
+    to_pod = ip(dst=pod.address)
+    flows = set()
+    for source in allowed_sources(pod.vnid):
+        flows.add(make_flow(Table.DELIVER, Priority.SUBNET, to_pod & source, *deliver, cookie=cookie))
     if pod.vnid != GLOBAL_VNID:
-        rows.add(make_flow(Table.DELIVER, Priority.CLUSTER, arrives, cookie=cookie))
-    return frozenset(rows)
+        flows.add(make_flow(Table.DELIVER, Priority.CLUSTER, to_pod, cookie=cookie))
+    return frozenset(flows)
 
 
 def allowed_sources(vnid: int) -> tuple[Match, ...]:
-    """From whom this VNID may receive: from itself and from VNID 0; VNID 0 from all."""
+    """Return matches on the senders from which a VNID receives: the same VNID and VNID 0, or all for VNID 0."""
     if vnid == GLOBAL_VNID:
         return (Match(),)
     return field_equals(SRC_VNID, GLOBAL_VNID), field_equals(SRC_VNID, vnid)
@@ -38,9 +38,9 @@ def docker_ingress_flows(docker: DockerNetwork) -> frozenset[Flow]:
 
     The MAC of a container follows from its IP address.
     """
-    arrives = ip(dst=docker.subnet)
+    to_docker = ip(dst=docker.subnet)
     deliver = (RegMove(IP_DST, ETH_DST, 32), RegLoad(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
     return frozenset(
-        make_flow(Table.DELIVER, Priority.SUBNET, arrives & sender, *deliver, cookie=DOCKER_COOKIE)
-        for sender in allowed_sources(docker.vnid)
+        make_flow(Table.DELIVER, Priority.SUBNET, to_docker & source, *deliver, cookie=DOCKER_COOKIE)
+        for source in allowed_sources(docker.vnid)
     )

@@ -34,7 +34,7 @@ MULTICAST = IPv4Network("224.0.0.0/4")
 BROADCAST = IPv4Address("255.255.255.255")
 
 DOCKER_MAC_PREFIX = 0x0242
-"""Docker (before 28) makes a container's MAC of these two bytes and the four of its address."""
+"""The first two bytes of a container's MAC; the other four are its IP address (Docker before 28)."""
 
 
 ARP_REPLY_ACTIONS: tuple[Action, ...] = (
@@ -49,21 +49,21 @@ ARP_REPLY_ACTIONS: tuple[Action, ...] = (
     RegMove(ARP_SCRATCH, ARP_TPA, 32),
     OutputInPort(),
 )
-"""Turn the request into the reply that the owner of the address would give, and send it back."""
+"""Turns an ARP request into the reply that the owner of the address would send, and sends it back."""
 
 
 @lru_cache(maxsize=1)
 def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
-    """Let the node speak through tun0, with VNID 0, and be spoken to.
+    """Let the node send through tun0 with VNID 0, and receive at the gateway address.
 
-    Packets from tun0 are believed when they come from the gateway address to the cluster, or from outside the cluster
-    to a pod of this node (answers to what was masqueraded; the firewall lets no others through). A packet from tun0
-    that claims another address of the cluster is dropped: it has been around the bridge once.
+    Packets from tun0 are accepted from the gateway address to the cluster, and from external addresses to a pod of this
+    node: these are replies to masqueraded packets, because the firewall lets no others through. A packet from tun0 with
+    another source address of the cluster has left the bridge before, and is dropped.
     """
     from_node = in_port(TUN0) & untagged()
-    asks = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
-    rows = [
-        make_flow(Table.SOURCE, Priority.HOST, from_node & asks, Goto(Table.ARP)),
+    arp_request = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
+    flows = [
+        make_flow(Table.SOURCE, Priority.HOST, from_node & arp_request, Goto(Table.ARP)),
         make_flow(
             Table.SOURCE,
             Priority.CLUSTER,
@@ -78,21 +78,22 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     ]
     for network in cluster.networks:
         match = from_node & ip(src=node.gateway, dst=network)
-        rows += (
+        flows += (
             make_flow(Table.SOURCE, Priority.HOST, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.ROUTE)),
             make_flow(Table.SOURCE, Priority.SUBNET, from_node & ip(src=network)),
         )
-    return frozenset(rows)
+    return frozenset(flows)
 
 
 @lru_cache(maxsize=1)
 def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
-    """Send packets for this node's subnet to DELIVER and those that leave the cluster to OUTSIDE.
+    """Send packets for this node's subnet to DELIVER, and those that leave the cluster to OUTSIDE.
 
-    What belongs to the cluster or service network but to no node is dropped rather than let out, and so are broadcast
-    and multicast. Peers have rows of their own; what comes out of a tunnel and is no peer's is dropped and counted.
+    Packets to an address of the cluster or service network that belongs to no node are dropped, so that they do not
+    leave the cluster. Broadcast and multicast are dropped as well. Flows to peers come from `peer_flows`. Tunnel
+    packets from unknown hosts are dropped by a flow that counts them.
     """
-    rows = [
+    flows = [
         make_flow(Table.ARP, Priority.SUBNET, arp(tpa=node.subnet)),
         make_flow(Table.ROUTE, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.ANSWER)),
         make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=cluster.service_network)),
@@ -102,19 +103,19 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         make_flow(Table.SOURCE, Priority.DEFAULT, in_port(VXLAN0)),
     ]
     for network in cluster.networks:
-        rows += (
+        flows += (
             make_flow(Table.ARP, Priority.CLUSTER, arp(tpa=network), *ARP_REPLY_ACTIONS),
             make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=network)),
         )
-    return frozenset(rows)
+    return frozenset(flows)
 
 
 @lru_cache(maxsize=1)
 def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
-    """Hand packets for the outside to the node's network stack.
+    """Send packets to external addresses to the node's network stack.
 
-    VXLAN packets made by a pod are dropped: masqueraded, they would reach a peer from this node's address and be
-    believed there. In fragments Open vSwitch sees no ports, not even in the first; those `nat_table` drops.
+    VXLAN packets of pods are dropped. Masqueraded, they would reach a peer from this node's address, and the peer would
+    accept them. Open vSwitch sees no ports in fragments; `masquerade_table` drops those.
     """
     return frozenset(
         {
@@ -125,88 +126,87 @@ def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
 
 
 def peer_flows(peer: Peer) -> frozenset[Flow]:
-    """Accept tunnelled packets from one peer for the pods of this node, and send it what its pods are owed.
+    """Accept tunnel packets from one peer for pods of this node, and send packets for its subnet to the peer.
 
-    The sender's VNID rides in the tunnel key. A packet from an address that is nobody's, or from an address behind
-    which another peer's subnet lies, matches nothing and is dropped: the key alone proves nothing. What came out of a
-    tunnel never goes into one again.
+    The tunnel key is the sender's VNID. The key proves nothing by itself: a packet is accepted only from the peer's
+    tunnel address and with a source address in the peer's subnet. A packet from a tunnel is never sent into a tunnel.
     """
     cookie = peer_cookie(peer)
-    arrives = in_port(VXLAN0) & field_equals(TUN_SRC, int(peer.address)) & untagged() & ip(src=peer.subnet)
-    into_tunnel = (RegMove(SRC_VNID, TUN_ID, 32), SetField(TUN_DST, int(peer.address)), Output(VXLAN0))
+    from_peer = in_port(VXLAN0) & field_equals(TUN_SRC, int(peer.address)) & untagged() & ip(src=peer.subnet)
+    to_peer = (RegMove(SRC_VNID, TUN_ID, 32), SetField(TUN_DST, int(peer.address)), Output(VXLAN0))
     return frozenset(
         {
             make_flow(
                 Table.SOURCE,
                 Priority.SUBNET,
-                arrives,
+                from_peer,
                 RegMove(TUN_ID, SRC_VNID, 32),
                 Goto(Table.ANSWER),
                 cookie=cookie,
             ),
-            make_flow(Table.ROUTE, Priority.SUBNET, ip(dst=peer.subnet), *into_tunnel, cookie=cookie),
+            make_flow(Table.ROUTE, Priority.SUBNET, ip(dst=peer.subnet), *to_peer, cookie=cookie),
         }
     )
 
 
 def pod_flows(pod: Pod) -> frozenset[Flow]:
-    """Let one pod send as itself, and be found.
+    """Let one pod send with its own addresses, and answer ARP requests for its address.
 
-    Packets that claim another MAC or address, carry a VLAN tag, or are neither IPv4 nor an ARP request are dropped in
-    SOURCE by a row of the pod's own, which counts them. The pod's ARP announcements are dropped: no other pod needs
-    them, and an answer would look like a second owner.
+    Packets with another source MAC or address, with a VLAN tag, or that are neither IPv4 nor an ARP request, are
+    dropped in SOURCE by a flow of the pod's own, which counts them. The pod's ARP announcements are dropped: no other
+    pod needs them, and an answer would look like a second owner.
     """
     cookie = pod_cookie(pod)
-    sender = in_port(pod.ofport) & field_equals(ETH_SRC, pod.mac) & untagged()
-    asks = arp(op=ARP_REQUEST, spa=pod.address, sha=pod.mac)
-    rows = {
+    from_pod = in_port(pod.ofport) & field_equals(ETH_SRC, pod.mac) & untagged()
+    arp_request = arp(op=ARP_REQUEST, spa=pod.address, sha=pod.mac)
+    flows = {
         make_flow(
             Table.SOURCE,
             Priority.SUBNET,
-            sender & ip(src=pod.address),
+            from_pod & ip(src=pod.address),
             *set_source_vnid(pod.vnid),
             Goto(Table.CALLED),
             cookie=cookie,
         ),
-        make_flow(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP), cookie=cookie),
+        make_flow(Table.SOURCE, Priority.SUBNET, from_pod & arp_request, Goto(Table.ARP), cookie=cookie),
         make_flow(Table.SOURCE, Priority.DEFAULT, in_port(pod.ofport), cookie=cookie),
         make_flow(Table.ARP, Priority.HIGH, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
         make_flow(Table.ARP, Priority.HOST, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
     }
-    return frozenset(rows)
+    return frozenset(flows)
 
 
 @lru_cache(maxsize=1)
 def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
-    """Let containers outside of any pod send from Docker's part of the subnet, with its VNID, and be found.
+    """Let containers outside of any pod send from Docker's part of the subnet, and answer ARP requests for it.
 
-    They come through one port and share a lane, so one may borrow another's address, but no pod's, node's or peer's.
-    What one asks about another is theirs to answer and dropped here: an answer of ours would come beside it.
+    They share a port and a VNID, so a container can use the address of another one, but no address of a pod, node or
+    peer. ARP requests between them are dropped, because the containers answer them themselves.
     """
-    sender = in_port(docker.ofport) & untagged()
-    asks = arp(op=ARP_REQUEST, spa=docker.subnet)
-    mark = partial(make_flow, cookie=DOCKER_COOKIE)
-    rows = [
-        mark(Table.SOURCE, Priority.HOST, sender & arp(tpa=docker.subnet)),
-        mark(Table.SOURCE, Priority.SUBNET, sender & asks, Goto(Table.ARP)),
-        mark(
+    from_docker = in_port(docker.ofport) & untagged()
+    arp_request = arp(op=ARP_REQUEST, spa=docker.subnet)
+    docker_flow = partial(make_flow, cookie=DOCKER_COOKIE)
+    flows = [
+        docker_flow(Table.SOURCE, Priority.HOST, from_docker & arp(tpa=docker.subnet)),
+        docker_flow(Table.SOURCE, Priority.SUBNET, from_docker & arp_request, Goto(Table.ARP)),
+        docker_flow(
             Table.SOURCE,
             Priority.SUBNET,
-            sender & ip(src=docker.subnet),
+            from_docker & ip(src=docker.subnet),
             *set_source_vnid(docker.vnid),
             Goto(Table.CALLED),
         ),
-        mark(Table.SOURCE, Priority.DEFAULT, in_port(docker.ofport)),
-        mark(Table.ARP, Priority.HOST, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
+        docker_flow(Table.SOURCE, Priority.DEFAULT, in_port(docker.ofport)),
+        docker_flow(Table.ARP, Priority.HOST, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
     ]
-    return frozenset(rows)
+    return frozenset(flows)
 
 
 def set_source_vnid(vnid: int) -> tuple[Action, ...]:
-    """Note whose packet this is."""
+    """Return the actions that record the VNID of the sender."""
     return (SetField(SRC_VNID, vnid),)
 
 
 def deliver_to_gateway(node: Node) -> tuple[Action, ...]:
-    """Out of tun0, addressed to it whatever MAC the sender had written."""
+    """Return the actions that send a packet to tun0, with its MAC as the destination."""
     return (SetField(ETH_DST, mac_of(node.gateway)), Output(TUN0))

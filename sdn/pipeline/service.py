@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address
+from typing import NamedTuple
 from zlib import crc32
 
 from sdn.model.flow import (
@@ -31,7 +32,6 @@ from sdn.model.flow import (
 from sdn.model.match import (
     ETH_DST,
     ETH_SRC,
-    Match,
     ct_state,
     field_equals,
     from_port,
@@ -40,8 +40,15 @@ from sdn.model.match import (
     new_connection,
     new_connection_fragment,
 )
-from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
-from sdn.pipeline.cookies import DROP_BIT, make_flow, pod_cookie, service_cookie
+from sdn.model.service_port import (
+    EndpointInfo,
+    Protocol,
+    ProxyMode,
+    ServicePortChange,
+    ServicePortInfo,
+    ServicePortName,
+)
+from sdn.pipeline.cookies import make_flow, pod_cookie, service_cookie
 from sdn.pipeline.isolation import allowed_sources
 from sdn.pipeline.pod_connectivity import deliver_to_gateway
 from sdn.pipeline.tables import (
@@ -59,10 +66,10 @@ from sdn.pipeline.tables import (
 from sdn.topology import GLOBAL_VNID, Cluster, Node, Peer, Pod, mac_of
 
 CT_SERVICE = Ct(CT_ZONE_SERVICE, Table.SERVICE)
-"""Give a packet of a known call the address of its backend."""
+"""Looks up a packet to a service; in an established connection, it gets the address of its endpoint."""
 
 CT_SERVICE_REPLY = Ct(CT_ZONE_SERVICE, Table.DELIVER)
-"""Give a backend's answer the address that was called."""
+"""Restores the address of the service in the reply of an endpoint."""
 
 ICMP_ERRORS = (3, 11)
 """Destination unreachable, time exceeded (RFC 792)."""
@@ -77,16 +84,18 @@ HAIRPIN_SNAT: tuple[Action, ...] = (
 
 @lru_cache(maxsize=1)
 def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
-    """Find what is addressed to services, and give answers the address that was called.
+    """Find connections to services, and restore the service address in their replies.
 
-    Packets to the service network and to the addresses of nodes pass connection tracking; those of known calls go to
-    their backend by way of ROUTE. New ones meet the flows of services; what meets none is dropped
-    if it is addressed to the service network or to a node's port in the range of node ports, which would otherwise
-    come back in as the node's own, with VNID 0. Everything else goes on to ROUTE. What may come back from backends has
-    rows in ANSWER, here for errors and otherwise in `sdn.pipeline.service`; what belongs to no call passes unchanged.
+    Packets to the service network and to node addresses pass connection tracking. Those of established connections
+    have the address of their endpoint then, and continue in ROUTE. New connections meet the flows of service ports. If
+    none matches, a packet to the service network is dropped, and so is one to a node port: the node's network stack
+    would send it back into the bridge as its own, with VNID 0. All other packets continue in ROUTE.
+
+    Replies of endpoints have flows in ANSWER: for ICMP errors here, otherwise by `reply_flows`. Packets without a
+    connection pass connection tracking unchanged.
     """
-    back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
-    rows = [
+    send_back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
+    flows = [
         make_flow(Table.CALLED, Priority.SUBNET, ip(dst=cluster.service_network), CT_SERVICE),
         make_flow(Table.CALLED, Priority.HOST, ip(dst=node.address), *CT_NODE_PORT),
         make_flow(
@@ -102,19 +111,19 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         make_flow(Table.SERVICE, Priority.CLUSTER, ip(dst=cluster.service_network)),
         make_flow(Table.SERVICE, Priority.DEFAULT, ip(), Goto(Table.ROUTE)),
         make_flow(Table.ANSWER, Priority.DEFAULT, ip(), Goto(Table.DELIVER)),
-        *(make_flow(Table.ANSWER, Priority.HOST, icmp(kind), CT_SERVICE_REPLY) for kind in ICMP_ERRORS),
-        make_flow(Table.DELIVER, Priority.HIGH, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *back),
+        *(make_flow(Table.ANSWER, Priority.HOST, icmp(icmp_type), CT_SERVICE_REPLY) for icmp_type in ICMP_ERRORS),
+        make_flow(Table.DELIVER, Priority.HIGH, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *send_back),
     ]
     for protocol in Protocol:
         for port, mask in port_range_masks(*cluster.node_ports):
-            whole, in_parts = new_connection(protocol, port, mask), new_connection_fragment(protocol, port, mask)
-            at_node = (match & field_equals(DESTINATION, Destination.NODE_PORT) for match in (whole, in_parts))
-            rows += (make_flow(Table.SERVICE, Priority.CLUSTER, match) for match in at_node)
-    return frozenset(rows)
+            for match in (new_connection(protocol, port, mask), new_connection_fragment(protocol, port, mask)):
+                to_node_port = match & field_equals(DESTINATION, Destination.NODE_PORT)
+                flows.append(make_flow(Table.SERVICE, Priority.CLUSTER, to_node_port))
+    return frozenset(flows)
 
 
 def port_range_masks(first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The ports from `first` to `last` as pairs of value and mask."""
+    """Yield pairs of value and mask that together match the ports from `first` to `last`."""
     while first <= last:
         size = 1
         while first % (2 * size) == 0 and first + 2 * size - 1 <= last:
@@ -124,7 +133,7 @@ def port_range_masks(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def hairpin_flows(pod: Pod) -> frozenset[Flow]:
-    """Translate the source address of packets that a service sends back to the pod from which they came.
+    """Apply SNAT to packets that a service sends back to the pod from which they came.
 
     With another source address, the reply comes back to the switch.
     """
@@ -138,225 +147,232 @@ def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
 
 
 GROUP_HASH_SLOTS = 64
-"""So many values of a hash Open vSwitch deals out to the buckets of a group at most."""
+"""The number of hash values that Open vSwitch distributes over the buckets of a group, at most."""
+
 MAX_IDLE_TIMEOUT = 0xFFFF
-"""A row's timeout has 16 bits."""
+"""The timeout of a flow has 16 bits."""
+
+
+class GroupIds(NamedTuple):
+    """Ids of the groups of a service port: for its internal and for its cluster endpoints. They may be equal."""
+
+    internal: int
+    cluster: int
 
 
 class ServiceFlows:
-    """What the switch holds for the ports of this node; remembers the rows of each.
+    """Flows and groups of all service ports of this node.
 
-    With `by_proxy` every allowed call goes to the node, whose proxy takes it.
+    In userspace mode, every allowed connection goes to the node, where the userspace proxy accepts it.
     """
 
-    def __init__(self, node: Node, by_proxy: bool = False) -> None:
+    def __init__(self, node: Node, mode: ProxyMode = ProxyMode.NFTABLES) -> None:
         self._node = node
-        self._by_proxy = by_proxy
+        self._mode = mode
         self._flow_sets: dict[ServicePortName, FlowSet] = {}
         self._owners: dict[int, tuple[ServicePortName, bool]] = {}
-        self._numbers: dict[tuple[ServicePortName, bool], int] = {}
+        self._group_ids: dict[tuple[ServicePortName, bool], int] = {}
         self._shared: Counter[Flow] = Counter()
 
     def sync(self, ports: Iterable[ServicePortInfo]) -> FlowSet:
-        """Forget everything; these are the ports now."""
-        self._flow_sets, self._owners, self._numbers, self._shared = {}, {}, {}, Counter()
+        """Replace all service ports. Return their flows and groups."""
+        self._flow_sets, self._owners, self._group_ids, self._shared = {}, {}, {}, Counter()
         for port in sorted(ports, key=lambda port: port.key):
             self._add(port)
         return self.all()
 
     def update(self, change: ServicePortChange) -> tuple[FlowSet, FlowSet]:
-        """What goes and what comes by this change."""
+        """Apply a change of service ports. Return the flows and groups that are removed, and those that are added."""
         ports = (*change.removed, *change.added)
-        shared = {row for port in ports for row in self._shared_flows(port)}
-        here = {row for row in shared if self._shared[row]}
+        shared = {flow for port in ports for flow in self._shared_flows(port)}
+        old_shared = {flow for flow in shared if self._shared[flow]}
         old = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
         kept = {port.key for port in change.added}
         for port in change.removed:
-            self._remove(port, forget_numbers=port.key not in kept)
+            self._remove(port, keep_group_ids=port.key in kept)
         for port in change.added:
             self._add(port)
         new = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
-        gone, come = old.flows | here, new.flows | {row for row in shared if self._shared[row]}
-        return FlowSet(gone - come, old.groups - new.groups), FlowSet(come - gone, new.groups - old.groups)
+        old_flows = old.flows | old_shared
+        new_flows = new.flows | {flow for flow in shared if self._shared[flow]}
+        return (
+            FlowSet(old_flows - new_flows, old.groups - new.groups),
+            FlowSet(new_flows - old_flows, new.groups - old.groups),
+        )
 
     def all(self) -> FlowSet:
-        """All that the switch is to hold for services."""
-        every = _union(self._flow_sets.values())
-        return FlowSet(every.flows | (+self._shared).keys(), every.groups)
+        """Return the flows and groups of all service ports."""
+        flow_set = _union(self._flow_sets.values())
+        return FlowSet(flow_set.flows | (+self._shared).keys(), flow_set.groups)
 
     def _add(self, port: ServicePortInfo) -> None:
-        inside = self._allocate_group_id(port.key, is_inside=True)
-        everywhere = (
-            inside
-            if port.internal_endpoints == port.cluster_endpoints
-            else self._allocate_group_id(port.key, is_inside=False)
-        )
-        self._flow_sets[port.key] = service_port_flows(port, self._node, self._by_proxy, inside, everywhere)
+        internal = cluster = self._group_id(port.key, is_internal=True)
+        if port.internal_endpoints != port.cluster_endpoints:
+            cluster = self._group_id(port.key, is_internal=False)
+        self._flow_sets[port.key] = service_port_flows(port, self._node, self._mode, GroupIds(internal, cluster))
         self._shared.update(self._shared_flows(port))
 
-    def _remove(self, port: ServicePortInfo, forget_numbers: bool) -> None:
+    def _remove(self, port: ServicePortInfo, *, keep_group_ids: bool) -> None:
         if self._flow_sets.pop(port.key, None) is None:
             return
         self._shared.subtract(self._shared_flows(port))
-        for owner in ((port.key, True), (port.key, False)) if forget_numbers else ():
-            self._owners.pop(self._numbers.pop(owner, -1), None)
+        for owner in () if keep_group_ids else ((port.key, True), (port.key, False)):
+            self._owners.pop(self._group_ids.pop(owner, -1), None)
 
     def _shared_flows(self, port: ServicePortInfo) -> frozenset[Flow]:
-        backends = {one.port for one in (*port.internal_endpoints, *port.cluster_endpoints)} | port.draining_ports
-        answers = (reply_flows(port.key.protocol, number) for number in backends if not self._by_proxy)
-        return frozenset(map(external_ip_flow, port.external_ips)).union(*answers)
+        """Return the flows that this port may share with others: of its external IPs and of its endpoints' ports."""
+        flows = set(map(external_ip_flow, port.external_ips))
+        if self._mode is not ProxyMode.USERSPACE:
+            endpoints = (*port.internal_endpoints, *port.cluster_endpoints)
+            for number in {endpoint.port for endpoint in endpoints} | port.draining_ports:
+                flows |= reply_flows(port.key.protocol, number)
+        return frozenset(flows)
 
-    def _allocate_group_id(self, key: ServicePortName, is_inside: bool) -> int:
-        """Follows from the key, unless another has taken it."""
-        owner = (key, is_inside)
-        known = self._numbers.get(owner)
+    def _group_id(self, key: ServicePortName, *, is_internal: bool) -> int:
+        """Return the group id of a service port: a hash of its name, unless another one has the same hash."""
+        owner = (key, is_internal)
+        known = self._group_ids.get(owner)
         if known is not None:
             return known
-        text = f"{key.namespace}/{key.service}:{key.port_name}/{int(key.protocol)}{'' if is_inside else '*'}"
-        number = _group_id(text)
-        while self._owners.get(number, owner) != owner:
+        text = f"{key.namespace}/{key.service}:{key.port_name}/{int(key.protocol)}{'' if is_internal else '*'}"
+        group_id = _hash(text)
+        while self._owners.get(group_id, owner) != owner:
             text += "'"
-            number = _group_id(text)
-        self._numbers[owner], self._owners[number] = number, owner
-        return number
+            group_id = _hash(text)
+        self._group_ids[owner], self._owners[group_id] = group_id, owner
+        return group_id
 
 
 @lru_cache(maxsize=4096)
 def external_ip_flow(address: IPv4Address) -> Flow:
-    """Packets to an address that services have outside of the cluster pass connection tracking, all others ROUTE."""
-    return _row(Table.CALLED, Priority.SUBNET, ip(dst=address), CT_SERVICE, owner=service_cookie())
+    """Return the flow that sends packets to an external IP of services through connection tracking."""
+    return make_flow(Table.CALLED, Priority.SUBNET, ip(dst=address), CT_SERVICE, cookie=service_cookie())
 
 
 @lru_cache(maxsize=4096)
 def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
-    """Packets for pods of this node from a port that backends have may be answers, and pass connection tracking."""
-    matches = from_port(protocol, port)
+    """Return the flows that send possible replies, from a port of endpoints, through connection tracking."""
     return frozenset(
-        _row(Table.ANSWER, Priority.HOST, match, CT_SERVICE_REPLY, owner=service_cookie()) for match in matches
+        make_flow(Table.ANSWER, Priority.HOST, match, CT_SERVICE_REPLY, cookie=service_cookie())
+        for match in from_port(protocol, port)
     )
 
 
-def service_port_flows(port: ServicePortInfo, node: Node, by_proxy: bool, inside: int, everywhere: int) -> FlowSet:
-    """Let the pods of this node call one port of one service: at its cluster IP, outside addresses and node port.
+def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
+    """Let pods of this node use one service port: at its cluster IP, external IPs and node port.
 
-    A new call from the service's VNID or from VNID 0 goes to one of the backends; a service of VNID 0 may be called by
-    all. Without backends it goes to the node, which refuses it. Whoever else calls an outside address at this port is
-    dropped here; at the cluster IP and at a node port `service_flows` drops him. So is whoever begins with a packet in
-    fragments: on the netdev datapath all but the first tell nothing of ports. `inside` and `everywhere` number the
-    groups of callers at the cluster IP and elsewhere; both may be one.
+    Clients with the service's VNID or VNID 0 may use it; a service of VNID 0 is for all. A new connection gets one of
+    the endpoints. Without endpoints it goes to the node, which rejects it.
+
+    Packets of other clients to an external IP are dropped here. At the cluster IP and at a node port,
+    `service_conntrack_flows` drops them. A connection that begins with a fragmented packet is dropped as well, because
+    the netdev datapath knows the ports of the first fragment only.
     """
-    protocol, owner = port.key.protocol, service_cookie(inside)
-    outside = [new_connection(protocol, port.port, dst=address) for address in port.external_ips]
-    at_node = (
-        [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE_PORT)]
-        if port.node_port
-        else []
-    )
-    at_cluster_ip = [new_connection(protocol, port.port, dst=port.cluster_ip)] if port.cluster_ip is not None else []
-    rows: set[Flow] = set()
-    groups: set[Group] = set()
-    for number, backends, fronts in (
-        (inside, port.internal_endpoints, at_cluster_ip),
-        (everywhere, port.cluster_endpoints, outside + at_node),
+    protocol, cookie = port.key.protocol, service_cookie(groups.internal)
+    external = [new_connection(protocol, port.port, dst=address) for address in port.external_ips]
+    external_fragments = [new_connection_fragment(protocol, port.port, dst=address) for address in port.external_ips]
+    cluster_ip, node_port = [], []
+    if port.cluster_ip is not None:
+        cluster_ip = [new_connection(protocol, port.port, dst=port.cluster_ip)]
+    if port.node_port:
+        node_port = [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE_PORT)]
+    flows: set[Flow] = set()
+    flow_groups: set[Group] = set()
+    for group_id, endpoints, frontends in (
+        (groups.internal, port.internal_endpoints, cluster_ip),
+        (groups.cluster, port.cluster_endpoints, external + node_port),
     ):
-        if not fronts:
+        if not frontends:
             continue
-        refused = by_proxy or not backends
-        actions, its = (
-            (deliver_to_gateway(node), FlowSet()) if refused else _load_balance(port, number, backends, owner)
-        )
-        rows |= its.flows
-        groups |= its.groups
-        for front in fronts:
-            rows |= {
-                _row(Table.SERVICE, Priority.HOST, front & who, *actions, owner=owner)
-                for who in allowed_sources(port.vnid)
-            }
-    in_parts = [new_connection_fragment(protocol, port.port, dst=address) for address in port.external_ips]
-    closed = in_parts if port.vnid == GLOBAL_VNID else outside + in_parts
-    rows |= {_row(Table.SERVICE, Priority.SUBNET, front, owner=owner | DROP_BIT) for front in closed}
-    return FlowSet(frozenset(rows), frozenset(groups))
-
-
-def _row(table: Table, priority: Priority, match: Match, *actions: Action, owner: int) -> Flow:
-    return Flow(int(table), int(priority), match, actions, owner)
+        if mode is ProxyMode.USERSPACE or not endpoints:
+            actions = deliver_to_gateway(node)
+        else:
+            actions, needed = _load_balance(port, group_id, endpoints, cookie)
+            flows |= needed.flows
+            flow_groups |= needed.groups
+        for frontend in frontends:
+            for source in allowed_sources(port.vnid):
+                flows.add(make_flow(Table.SERVICE, Priority.HOST, frontend & source, *actions, cookie=cookie))
+    dropped = external_fragments if port.vnid == GLOBAL_VNID else external + external_fragments
+    flows |= {make_flow(Table.SERVICE, Priority.SUBNET, frontend, cookie=cookie) for frontend in dropped}
+    return FlowSet(frozenset(flows), frozenset(flow_groups))
 
 
 def _load_balance(
-    port: ServicePortInfo, number: int, backends: tuple[EndpointInfo, ...], owner: int
+    port: ServicePortInfo, group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int
 ) -> tuple[tuple[Action, ...], FlowSet]:
-    """How new calls get to one of these backends, and the rows and the group that it takes.
+    """Return the actions that send a new connection to one of the endpoints, and the flows and group that they need.
 
-    A group does not look at the ports of UDP, and would lead all calls of one pod to one backend.
+    UDP gets no group, because a group does not hash UDP ports and would send all connections of one pod to one
+    endpoint.
     """
-    its_number = SetField(SERVICE_ID, number)
+    set_service_id = SetField(SERVICE_ID, group_id)
     if port.affinity_timeout_seconds:
-        kept = _session_affinity_flows(number, backends, port.affinity_timeout_seconds, owner)
-        return (its_number, Resubmit(Table.AFFINITY), Goto(Table.CHOSEN)), FlowSet(frozenset(kept))
-    if len(backends) == 1:
-        return (_dnat_to(backends[0]),), FlowSet()
+        flows = _session_affinity_flows(group_id, endpoints, port.affinity_timeout_seconds, cookie)
+        return (set_service_id, Resubmit(Table.AFFINITY), Goto(Table.CHOSEN)), FlowSet(frozenset(flows))
+    if len(endpoints) == 1:
+        return (_dnat_to(endpoints[0]),), FlowSet()
     if port.key.protocol is Protocol.UDP:
-        pick = Multipath(len(backends), ENDPOINT_IP)
-        dealt = _endpoint_flows(number, backends, owner)
-        return (its_number, pick, Goto(Table.BACKEND)), FlowSet(frozenset(dealt))
-    return (GroupAction(number),), FlowSet(groups=frozenset({_group(number, backends)}))
+        flows = _endpoint_flows(group_id, endpoints, cookie)
+        select = Multipath(len(endpoints), ENDPOINT_IP)
+        return (set_service_id, select, Goto(Table.BACKEND)), FlowSet(frozenset(flows))
+    return (GroupAction(group_id),), FlowSet(groups=frozenset({_group(group_id, endpoints)}))
 
 
 def _session_affinity_flows(
-    number: int, backends: tuple[EndpointInfo, ...], seconds: int, owner: int
+    group_id: int, endpoints: tuple[EndpointInfo, ...], timeout_seconds: int, cookie: int
 ) -> Iterator[Flow]:
-    """Keep a caller at the backend that it has while it is there; otherwise pick one, and note that.
+    """Send a client to the endpoint that it used before, if that still exists; otherwise select one and remember it.
 
-    By the connection: a caller whose time is over may get another one, as with kube-proxy.
+    The selection hashes the connection, so a client whose affinity has expired may get another endpoint, as with
+    kube-proxy.
     """
-    ours = field_equals(SERVICE_ID, number)
-    pick = (Multipath(len(backends), ENDPOINT_IP), Goto(Table.BACKEND))
-    yield _row(Table.CHOSEN, Priority.DEFAULT, ip() & ours, *pick, owner=owner)
-    for place, one in enumerate(sorted(backends)):
-        is_it = field_equals(ENDPOINT_IP, int(one.address)) & field_equals(ENDPOINT_PORT, one.port)
-        yield _row(Table.CHOSEN, Priority.HOST, ip() & ours & is_it, _dnat_to(one), owner=owner)
+    service = ip() & field_equals(SERVICE_ID, group_id)
+    select = (Multipath(len(endpoints), ENDPOINT_IP), Goto(Table.BACKEND))
+    yield make_flow(Table.CHOSEN, Priority.DEFAULT, service, *select, cookie=cookie)
+    for index, endpoint in enumerate(sorted(endpoints)):
+        address = int(endpoint.address)
+        remembered = field_equals(ENDPOINT_IP, address) & field_equals(ENDPOINT_PORT, endpoint.port)
+        yield make_flow(Table.CHOSEN, Priority.HOST, service & remembered, _dnat_to(endpoint), cookie=cookie)
         learn = Learn(
             Table.AFFINITY,
             Priority.HOST,
-            owner,
-            min(seconds, MAX_IDLE_TIMEOUT),
-            (SERVICE_ID, number),
-            ((ENDPOINT_IP, int(one.address)), (ENDPOINT_PORT, one.port)),
+            cookie,
+            min(timeout_seconds, MAX_IDLE_TIMEOUT),
+            (SERVICE_ID, group_id),
+            ((ENDPOINT_IP, address), (ENDPOINT_PORT, endpoint.port)),
         )
-        yield _row(
-            Table.BACKEND,
-            Priority.HOST,
-            ip() & ours & field_equals(ENDPOINT_IP, place),
-            learn,
-            _dnat_to(one),
-            owner=owner,
-        )
+        selected = service & field_equals(ENDPOINT_IP, index)
+        yield make_flow(Table.BACKEND, Priority.HOST, selected, learn, _dnat_to(endpoint), cookie=cookie)
 
 
-def _endpoint_flows(number: int, backends: tuple[EndpointInfo, ...], owner: int) -> Iterator[Flow]:
-    """Lead a call to the backend that was picked for it."""
-    for place, one in enumerate(sorted(backends)):
-        match = ip() & field_equals(SERVICE_ID, number) & field_equals(ENDPOINT_IP, place)
-        yield _row(Table.BACKEND, Priority.HOST, match, _dnat_to(one), owner=owner)
+def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
+    """Apply DNAT to the endpoint whose index was selected."""
+    for index, endpoint in enumerate(sorted(endpoints)):
+        selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_IP, index)
+        yield make_flow(Table.BACKEND, Priority.HOST, selected, _dnat_to(endpoint), cookie=cookie)
 
 
-def _group(number: int, backends: tuple[EndpointInfo, ...]) -> Group:
-    """Deal out the hash evenly: one bucket of little weight makes Open vSwitch use as many values as it can."""
-    ordered = sorted(backends)
+def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
+    """Return a group that distributes connections evenly.
+
+    The additional bucket of weight 1 makes Open vSwitch use as many hash values as it can.
+    """
+    ordered = sorted(endpoints)
     weight = max(1, (GROUP_HASH_SLOTS - 1) // len(ordered))
-    buckets = [Bucket(weight, (_dnat_to(one),)) for one in ordered]
-    return Group(number, (*buckets, Bucket(1, buckets[0].actions)))
+    buckets = [Bucket(weight, (_dnat_to(endpoint),)) for endpoint in ordered]
+    return Group(group_id, (*buckets, Bucket(1, buckets[0].actions)))
 
 
-def _dnat_to(backend: EndpointInfo) -> Ct:
-    return Ct(CT_ZONE_SERVICE, int(Table.ROUTE), commit=True, dst=backend.address, port=backend.port)
+def _dnat_to(endpoint: EndpointInfo) -> Ct:
+    return Ct(CT_ZONE_SERVICE, int(Table.ROUTE), commit=True, dst=endpoint.address, port=endpoint.port)
 
 
-def _union(many: Iterable[FlowSet]) -> FlowSet:
-    """All of them together."""
-    parts = list(many)
-    return FlowSet(frozenset().union(*(one.flows for one in parts)), frozenset().union(*(one.groups for one in parts)))
+def _union(flow_sets: Iterable[FlowSet]) -> FlowSet:
+    parts = list(flow_sets)
+    flows = frozenset[Flow]().union(*(part.flows for part in parts))
+    return FlowSet(flows, frozenset[Group]().union(*(part.groups for part in parts)))
 
 
-def _group_id(text: str) -> int:
+def _hash(text: str) -> int:
     return crc32(text.encode()) & 0x7FFFFFFF

@@ -19,14 +19,14 @@ DESTINATION = REG2
 SERVICE_ID, ENDPOINT_IP, ENDPOINT_PORT = REG3, REG4, REG5
 
 CT_ZONE_SERVICE, CT_ZONE_HAIRPIN = 1, 2
-"""Zones of connection tracking: of calls to services, and of pods that reach themselves by one."""
+"""Conntrack zones: of connections to services, and of connections of pods to themselves through a service."""
 
 HAIRPIN_IP = IPv4Address("169.254.0.252")
-"""From where a pod is called that reaches itself by a service (link-local, RFC 3927); no other pod can be called so."""
+"""The source address of connections of pods to themselves through a service (link-local, RFC 3927)."""
 
 
 class Destination(IntEnum):
-    """What a packet is addressed to, as far as that is noted."""
+    """Values of the register DESTINATION."""
 
     OTHER = 0
     NODE_PORT = 1
@@ -34,7 +34,7 @@ class Destination(IntEnum):
 
 
 class Table(IntEnum):
-    """In the order in which a packet meets them; what no row of a table matches is dropped."""
+    """The tables, in the order in which packets pass them. A packet that matches no flow of a table is dropped."""
 
     SOURCE = 0
     ARP = 10
@@ -51,48 +51,50 @@ class Table(IntEnum):
 
 
 TABLES: dict[Table, str] = {
-    Table.SOURCE: "Who sent this, and may he say so? Pins a pod to its port, MAC and address, a peer to its tunnel "
-    "address and subnet, the node to its gateway address; notes the sender's VNID.",
-    Table.ARP: "Who has this address? The switch answers with the MAC that follows from the address; no ARP packet "
-    "ever reaches a pod or a tunnel.",
-    Table.CALLED: "Is it addressed to a service: to the service network, to an outside address of a service, "
-    "or to a node, which has node ports? Then connection tracking (zone 1) is asked and gives every packet of a known "
-    "call the address of its backend.",
-    Table.SERVICE: "Which service does a new call mean, and may the sender use it? Callers have the service's VNID or "
-    "VNID 0. A service without backends is refused by the node: the packet goes to tun0.",
-    Table.AFFINITY: "Which backend has a caller got who is to keep it? The switch writes these rows itself, from "
-    "BACKEND; they go away by themselves.",
-    Table.CHOSEN: "Is the backend that a caller is to keep still there? Otherwise one is picked.",
-    Table.BACKEND: "Where is the backend that was picked? Written into AFFINITY.",
-    Table.ROUTE: "Where does it go: to this node, to a peer through the tunnel, or to the outside?",
-    Table.FLOOD: "Multicast of a project that has it switched on goes to every peer. A row names at most 1,500, "
-    "so that it fits into a message; further peers stand in the tables behind, up to 28: 12,000 peers in all.",
-    Table.ANSWER: "May it be a backend's answer? Then connection tracking is asked, and gives an answer the address "
-    "that was called. Everything else goes on at once.",
-    Table.DELIVER: "May it arrive? A pod receives from its own VNID and from VNID 0; a pod of VNID 0 from all.",
-    Table.OUTSIDE: "What leaves the cluster network goes to the node's own network stack, which masquerades it.",
+    Table.SOURCE: "Identifies the sender and rejects spoofed packets: a pod by its port, MAC and address, a peer "
+    "by its tunnel address and subnet, the node by its gateway address. Records the sender's VNID.",
+    Table.ARP: "Answers ARP requests with the MAC that follows from the address. No ARP packet reaches a pod or a "
+    "tunnel.",
+    Table.CALLED: "Looks up packets to the service network, to external addresses of services and to nodes, which "
+    "have node ports, in connection tracking (zone 1). Packets of established connections get the address of "
+    "their endpoint.",
+    Table.SERVICE: "Selects an endpoint for a new connection, if the client may use the service: clients have the "
+    "VNID of the service, or VNID 0. A packet to a service without endpoints goes to tun0, and the node rejects "
+    "it.",
+    Table.AFFINITY: "Finds the endpoint of a client with session affinity. The switch itself adds these flows, "
+    "from BACKEND, and lets them expire.",
+    Table.CHOSEN: "Checks that the remembered endpoint still exists. If it does not, another one is selected.",
+    Table.BACKEND: "Applies DNAT to the selected endpoint, and adds a flow to AFFINITY.",
+    Table.ROUTE: "Selects the next hop: this node, a peer through its tunnel, or an external address.",
+    Table.FLOOD: "Sends multicast of projects that have it enabled to every peer. A flow has at most 1,500 peers, "
+    "so that it fits into a message; further peers are in the following tables, up to 28: 12,000 peers in all.",
+    Table.ANSWER: "Restores the service's address in replies of endpoints, by connection tracking. Other packets "
+    "continue at once.",
+    Table.DELIVER: "Decides whether a pod may receive the packet: from its own VNID and from VNID 0. A pod of "
+    "VNID 0 receives from all.",
+    Table.OUTSIDE: "Sends packets that leave the cluster network to the node's network stack, which masquerades them.",
 }
 
 MAX_PEERS_PER_FLOW = 1500
 
 REGISTERS: dict[str, str] = {
     SRC_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself",
-    ARP_SCRATCH.name: "holds an address while an ARP answer is written; carries nothing between tables",
-    DESTINATION.name: "1: addressed to a node, which has node ports; 2: a pod that reaches itself by a service",
-    SERVICE_ID.name: "number of a service whose callers keep their backend",
-    ENDPOINT_IP.name: "address of the backend that such a caller has; before that, which one was picked",
-    ENDPOINT_PORT.name: "port of that backend",
+    ARP_SCRATCH.name: "holds an address while an ARP reply is written; has no meaning between tables",
+    DESTINATION.name: "1: the packet is for a node, which has node ports; 2: a pod reaches itself through a service",
+    SERVICE_ID.name: "id of a service port with session affinity",
+    ENDPOINT_IP.name: "IP address of the client's endpoint; before that, the index of the selected endpoint",
+    ENDPOINT_PORT.name: "port of that endpoint",
 }
 
 PORTS: dict[int, str] = {
-    VXLAN0: f"{TUNNEL_PORT}: the VXLAN tunnel to every peer; address and key are set by the flow",
-    TUN0: f"{GATEWAY_PORT}: the node itself, and through it the outside; carries the gateway address",
-    VOVSBR_MULTITENANT: f"{DOCKER_PORT}: Docker's own bridge lbr0, where there is one; {VOVSBR_SUBNET} with ovs-subnet",
+    VXLAN0: f"{TUNNEL_PORT}: the VXLAN tunnel to every peer; the flow sets address and key",
+    TUN0: f"{GATEWAY_PORT}: the node itself, and external addresses through it; has the gateway address",
+    VOVSBR_MULTITENANT: f"{DOCKER_PORT}: Docker's bridge lbr0, if there is one; {VOVSBR_SUBNET} with ovs-subnet",
 }
 
 
 class Priority(IntEnum):
-    """Higher is asked first; within one level of one table no two rows match the same packet."""
+    """Priorities of flows. No two flows with the same table and priority match the same packet."""
 
     HIGH = 300
     HOST = 200

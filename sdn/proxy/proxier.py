@@ -19,7 +19,7 @@ from sdn.config import Settings
 from sdn.drivers import Drivers
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.metrics import Drift
-from sdn.model.service_port import ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.model.service_port import ProxyMode, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.network_state import NetworkState
 from sdn.pipeline.cookies import Partition
 from sdn.pipeline.service import ServiceFlows
@@ -200,7 +200,8 @@ class OpenFlowBackend:
     async def replace(self, vantage: ProxyConfig, ports: Mapping[ServicePortName, ServicePortInfo]) -> bool:
         """Write what is not there, delete what is too much."""
         self._node = _node(vantage)
-        self._board = ServiceFlows(self._node, self._by_proxy)
+        mode = ProxyMode.USERSPACE if self._by_proxy else ProxyMode.NFTABLES
+        self._board = ServiceFlows(self._node, mode)
         return bool(await self._openflow.sync(Partition.SERVICE, self._board.sync(ports.values())))
 
     async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:

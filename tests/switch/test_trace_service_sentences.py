@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from cli.trace.explain import endpoint_lines
-from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.model.service_port import EndpointInfo, Protocol, ProxyMode, ServicePortInfo, ServicePortName
 from sdn.pipeline.service import ServiceFlows
 from tests.testbed.isolation.world import NODES
 from tests.testbed.trace.dummy_switch import DummySwitch
@@ -168,7 +168,7 @@ def test_trace_ends_at_the_userspace_proxy() -> None:
     with DummySwitch() as switch, DummySwitch() as other:
         made = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
         here = {"node-1": served(made, "node-1")}
-        switch.replace_services(ServiceFlows(made.views["node-1"].node, by_proxy=True).sync(here["node-1"]))
+        switch.replace_services(ServiceFlows(made.views["node-1"].node, ProxyMode.USERSPACE).sync(here["node-1"]))
         assert sentence_for(made, "red/red-a red/web", here) == (
             "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
         )

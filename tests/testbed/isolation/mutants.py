@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from sdn.host.firewall import masquerade_table
 from sdn.model.flow import Flow, FlowSet
-from sdn.model.service_port import ServicePortInfo
+from sdn.model.service_port import ProxyMode, ServicePortInfo
 from sdn.pipeline.compiler import compile_flows
-from sdn.pipeline.service import service_port_flows
+from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.pipeline.tables import Priority, Table
 from sdn.proxy.nftables import Host, services_table
 from sdn.topology import Cluster, Node, NodeNetwork
@@ -26,7 +26,7 @@ class Mutant:
 
     compiled: Compile
     shown_by: str
-    port_rows: Callable[[ServicePortInfo, Node, bool, int, int], FlowSet] = service_port_flows
+    port_rows: Callable[[ServicePortInfo, Node, ProxyMode, GroupIds], FlowSet] = service_port_flows
     masks: Callable[[Cluster, Node], str] = masquerade_table
     services: Callable[[Host, Iterable[ServicePortInfo]], str] = services_table
 
@@ -56,13 +56,13 @@ def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
     return _less(masquerade_table(cluster, node), f"ip saddr @cluster udp dport {cluster.vxlan_port} drop")
 
 
-def _no_look_at_callers(port: ServicePortInfo, node: Node, by_proxy: bool, inside: int, everywhere: int) -> FlowSet:
-    rows = service_port_flows(port, node, by_proxy, inside, everywhere)
+def _no_look_at_callers(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
+    rows = service_port_flows(port, node, mode, groups)
     return FlowSet(without(rows.flows, Table.SERVICE, "reg0"), rows.groups)
 
 
-def _no_end_for_strangers(port: ServicePortInfo, node: Node, by_proxy: bool, inside: int, everywhere: int) -> FlowSet:
-    rows = service_port_flows(port, node, by_proxy, inside, everywhere)
+def _no_end_for_strangers(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
+    rows = service_port_flows(port, node, mode, groups)
     return FlowSet(frozenset(one for one in rows.flows if one.actions), rows.groups)
 
 

@@ -18,8 +18,8 @@ from api.core.services import (
     SessionAffinityConfig,
 )
 from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
-from sdn.model.service_port import Protocol, ServicePortInfo, ServicePortName
-from sdn.pipeline.service import service_port_flows
+from sdn.model.service_port import Protocol, ProxyMode, ServicePortInfo, ServicePortName
+from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import MAX_ENDPOINTS, parse_ipv4
 from tests.unit.sdn.proxy.examples import (
@@ -142,7 +142,7 @@ def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> No
     assert [str(one.address) for one in port.cluster_endpoints] == [row.addresses[0] for row in rows[:-1]]
     [left_out] = catalogue.left_out["red", "web"]
     assert str(left_out) == "every endpoint behind the first 1000 of port 80/TCP is one too many"
-    [group] = service_port_flows(port, NODE, by_proxy=False, inside=1, everywhere=1).groups
+    [group] = service_port_flows(port, NODE, ProxyMode.NFTABLES, GroupIds(1, 1)).groups
     bundled = bundle_add(1, group_mod(GroupCommand.PUT, group, 1), 1)
     assert len(bundled) == int.from_bytes(bundled[2:4])
 
