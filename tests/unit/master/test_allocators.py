@@ -15,12 +15,12 @@ def networks(*texts: str) -> list[IPv4Network]:
     return [IPv4Network(text) for text in texts]
 
 
-def test_subnets_come_in_the_order_of_addresses() -> None:
+def test_subnets_are_allocated_in_address_order() -> None:
     assert DEFAULT.allocate(3, [], 0) == (networks("10.128.0.0/23", "10.128.2.0/23", "10.128.4.0/23"), 3)
     assert DEFAULT.size == 512
 
 
-def test_a_freed_subnet_rests_until_the_others_have_had_their_turn() -> None:
+def test_freed_subnet_is_reused_last() -> None:
     pool = pools(("10.1.0.0/24", 6))
     given_first, cursor = pool.allocate(2, [], 0)
     still_used = given_first[1:]
@@ -32,18 +32,18 @@ def test_a_freed_subnet_rests_until_the_others_have_had_their_turn() -> None:
     assert pool.allocate(1, still_used + seen, cursor) == ([], cursor)
 
 
-def test_a_subnet_of_another_size_blocks_all_that_it_touches() -> None:
+def test_subnet_of_another_size_blocks_all_it_overlaps() -> None:
     assert DEFAULT.allocate(1, networks("10.128.0.0/22", "10.128.4.128/25", "192.168.0.0/16"), 0)[0] == networks(
         "10.128.6.0/23"
     )
 
 
-def test_the_whole_network_may_be_one_subnet() -> None:
+def test_whole_network_may_be_one_subnet() -> None:
     pool = pools(("10.1.0.0/24", 8))
     assert pool.allocate(2, [], 0) == (networks("10.1.0.0/24"), 1)
 
 
-def test_a_further_pool_serves_when_the_first_is_full_and_changes_no_number() -> None:
+def test_second_pool_is_used_when_the_first_is_full() -> None:
     one, both = pools(("10.1.0.0/24", 7)), pools(("10.1.0.0/24", 7), ("10.9.0.0/23", 8))
     assert both.size == 4
     first, cursor = one.allocate(2, [], 0)
@@ -54,13 +54,13 @@ def test_a_further_pool_serves_when_the_first_is_full_and_changes_no_number() ->
     assert both.allocate(1, more, cursor)[0] == networks("10.1.0.0/25")
 
 
-def test_vnids_begin_at_ten_and_come_around() -> None:
+def test_vnids_start_at_ten_and_wrap_around() -> None:
     assert allocate_vnids(3, [0, 1, 11], 0) == ([10, 12, 13], 4)
     assert allocate_vnids(2, [10], LAST_VNID - 10) == ([LAST_VNID, 11], 2)
 
 
 @given(st.integers(1, 40), st.sets(st.integers(0, 39)), st.integers(0, 60), st.integers(0, 50))
-def test_numbers_are_free_distinct_and_as_many_as_there_are(size: int, used: set[int], cursor: int, count: int) -> None:
+def test_allocated_numbers_are_free_distinct_and_exhaustive(size: int, used: set[int], cursor: int, count: int) -> None:
     used = {number for number in used if number < size}
     found, after = next_numbers(count, size, used, cursor)
     assert len(found) == min(count, size - len(used))
@@ -71,7 +71,7 @@ def test_numbers_are_free_distinct_and_as_many_as_there_are(size: int, used: set
 
 
 @given(st.data())
-def test_a_number_comes_again_only_after_a_whole_round(data: st.DataObject) -> None:
+def test_number_is_reused_only_after_a_full_round(data: st.DataObject) -> None:
     size, cursor, travelled = 12, 0, 0
     used: set[int] = set()
     given_at: dict[int, int] = {}

@@ -21,7 +21,7 @@ def by_hand(host_ip: str, subnet: str) -> HostSubnet:
     return HostSubnet(metadata=ObjectMeta(name="b"), host="b", host_ip=host_ip, subnet=subnet)
 
 
-def test_a_host_subnet_made_by_hand_is_admitted() -> None:
+def test_manual_host_subnet_is_admitted() -> None:
     cluster_network.check_host_subnet(by_hand("10.245.2.4", "10.128.2.0/23"), [THERE], CLUSTER)
     cluster_network.check_host_subnet(by_hand("10.245.2.4", ""), [THERE], CLUSTER)
     cluster_network.check_host_subnet(THERE, [THERE], CLUSTER)
@@ -42,7 +42,7 @@ def test_a_host_subnet_made_by_hand_is_admitted() -> None:
         ("10.245.2.3", "10.128.2.0/23", "hostIP: .*HostSubnet a has this address"),
     ],
 )
-def test_one_that_would_take_what_is_anothers_is_refused(host_ip: str, subnet: str, words: str) -> None:
+def test_overlapping_host_subnet_is_rejected(host_ip: str, subnet: str, words: str) -> None:
     with pytest.raises(StatusError) as refused:
         cluster_network.check_host_subnet(by_hand(host_ip, subnet), [THERE], CLUSTER)
     assert re.search(words, refused.value.status.message), refused.value.status.message

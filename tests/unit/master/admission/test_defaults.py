@@ -29,11 +29,11 @@ ALSO_NEW = a_class("also-new", "true", "2026-02-01T00:00:00Z")
         ([NEW, OLD, ALSO_NEW], "also-new"),
     ],
 )
-def test_the_newest_default_counts(classes: list[IngressClass], found: str | None) -> None:
+def test_ingress_gets_the_newest_default_class(classes: list[IngressClass], found: str | None) -> None:
     assert apply_default_class(Ingress(metadata=meta("web")), classes).spec.ingress_class_name == found
 
 
-def test_who_names_a_class_keeps_it() -> None:
+def test_ingress_keeps_its_named_class() -> None:
     for item in (
         Ingress(metadata=meta("web"), spec=IngressSpec(ingress_class_name="mine")),
         Ingress(metadata=meta("web", annotations={CLASS_ANNOTATION: "mine"})),

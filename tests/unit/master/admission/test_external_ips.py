@@ -34,7 +34,7 @@ def at(*addresses: str, name: str = "web", **spec: Any) -> Service:
     return service(name, externalIPs=list(addresses), **spec)
 
 
-def test_an_address_that_was_set_free_may_be_had() -> None:
+def test_external_ip_in_an_allowed_network_is_admitted() -> None:
     check_external_ips(at("203.0.113.1", "1.2.3.4"), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
 
 
@@ -50,18 +50,18 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("address", "words"), REFUSED)
-def test_what_was_not_set_free_is_refused(address: str, words: str) -> None:
+def test_external_ip_outside_allowed_networks_is_rejected(address: str, words: str) -> None:
     with pytest.raises(StatusError, match=words) as refused:
         check_external_ips(at(address), None, [at("203.0.113.2", name="b")], FREE, RESERVED)
     assert refused.value.status.code == 422
 
 
-def test_nothing_is_free_unless_it_is_said() -> None:
+def test_no_external_ip_is_allowed_by_default() -> None:
     with pytest.raises(StatusError, match="the setting externalIPNetworkCIDRs admits none"):
         check_external_ips(at("203.0.113.1"), None, [], ExternalNetworks(), {})
 
 
-def test_what_a_service_has_it_keeps() -> None:
+def test_service_keeps_its_existing_external_ip() -> None:
     """The setting may have changed meanwhile."""
     old = at("198.51.100.1")
     check_external_ips(at("198.51.100.1", selector={"a": "b"}), old, [], FREE, RESERVED)
@@ -69,7 +69,7 @@ def test_what_a_service_has_it_keeps() -> None:
         check_external_ips(at("198.51.100.1", "198.51.100.2"), old, [], FREE, RESERVED)
 
 
-def test_two_services_may_have_ports_of_one_address() -> None:
+def test_services_may_share_an_external_ip_at_different_ports() -> None:
     other = at("203.0.113.1", name="b", ports=[{"port": 81}, {"port": 80, "protocol": "UDP", "name": "u"}][:1])
     check_external_ips(at("203.0.113.1"), None, [other], FREE, RESERVED)
     with pytest.raises(StatusError, match="has port 81/TCP of it"):
@@ -99,32 +99,32 @@ def balanced(name: str = "web", **rest: Any) -> Service:
     return service(name, type="LoadBalancer", **rest)
 
 
-def test_each_balanced_service_is_given_an_address() -> None:
+def test_load_balancer_service_gets_an_ingress_ip() -> None:
     services = [balanced("a"), balanced("b"), service("c"), balanced("d", loadBalancerClass="example.org/own")]
     assert addresses(services) == {"a": "172.29.0.1", "b": "172.29.0.2"}
     kept = [told(services[0], "172.29.0.1"), told(services[1], "172.29.0.2")]
     assert lines(ingress_ips.reconcile(TINY, kept, cursor(2))) == []
 
 
-def test_a_freed_address_rests_and_one_may_be_asked_for() -> None:
+def test_freed_ingress_ip_is_not_reused_at_once_and_one_may_be_requested() -> None:
     assert addresses([balanced("a")], start=3) == {"a": "172.29.0.4"}
     asking = balanced("b", loadBalancerIP="172.29.0.2")
     assert addresses([balanced("a"), asking], start=1) == {"a": "172.29.0.3", "b": "172.29.0.2"}
     assert addresses([told(balanced("a"), "172.29.0.2"), asking], start=2) == {"b": "172.29.0.3"}
 
 
-def test_of_two_with_one_address_the_older_keeps_it() -> None:
+def test_duplicate_ingress_ip_stays_with_the_older_service() -> None:
     older = told(balanced("b", created="2025-01-01T00:00:00Z"), "172.29.0.1")
     assert addresses([told(balanced("a"), "172.29.0.1"), older], start=1) == {"a": "172.29.0.2"}
 
 
-def test_another_network_gives_other_addresses() -> None:
+def test_changed_ingress_network_assigns_new_ips() -> None:
     services = [told(balanced("a"), "172.29.0.1")]
     assert addresses(services, network=IPv4Network("172.28.0.0/24")) == {"a": "172.28.0.1"}
     assert addresses(services, network=None) == {}
 
 
-def test_who_gets_none_is_told() -> None:
+def test_service_without_an_ingress_ip_gets_an_event() -> None:
     services = [balanced(f"s{number}") for number in range(7)]
     assert len(set(addresses(services).values())) == 6
     found = ingress_ips.reconcile(TINY, services, cursor(0))
@@ -134,7 +134,7 @@ def test_who_gets_none_is_told() -> None:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_settings_say_what_services_may_have() -> None:
+def test_external_ip_settings_are_parsed() -> None:
     wish = network_config(
         MasterConfig(services_node_port_range="31000-31009", external_ip_network_cidrs=("203.0.113.0/24",))
     )
@@ -155,10 +155,10 @@ BAD = [
 
 
 @pytest.mark.parametrize(("settings", "words"), BAD, ids=str)
-def test_settings_that_make_no_sense_are_told(settings: dict[str, Any], words: str) -> None:
+def test_invalid_external_ip_settings_are_rejected(settings: dict[str, Any], words: str) -> None:
     (sentence,) = config_problems(MasterConfig(**settings))
     assert re.search(words, sentence), sentence
 
 
-def test_a_range_of_ports_is_read() -> None:
+def test_port_range_is_parsed() -> None:
     assert parse_port_range("1-65535") == range(1, 65536)

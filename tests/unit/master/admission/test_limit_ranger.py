@@ -26,7 +26,7 @@ def refusal(item: Any, *found: LimitRange) -> str:
     return refused.value.status.message.partition(" is forbidden: ")[2]
 
 
-def test_defaults_follow_from_the_bounds() -> None:
+def test_limit_range_defaults_follow_from_its_bounds() -> None:
     (row,) = bounds({"type": "Container", "max": {"cpu": "2000m", "memory": "1Gi"}, "min": {"cpu": 0.5}}).spec.limits
     assert row.default == {"cpu": "2", "memory": "1Gi"}
     assert row.default_request == {"cpu": "2", "memory": "1Gi"}
@@ -37,7 +37,7 @@ def test_defaults_follow_from_the_bounds() -> None:
     assert (row.default, row.default_request) == ({}, {})
 
 
-def test_what_is_silent_is_filled_in_and_told() -> None:
+def test_limit_range_sets_missing_resources_and_annotates_the_pod() -> None:
     row = bounds({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}})
     item = limit_ranger.apply_limit_range(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [row])
     assert [one.resources.limits for one in item.spec.containers] == [
@@ -81,7 +81,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("row", "item", "why"), REFUSED, ids=[why for *_, why in REFUSED])
-def test_refusals_are_in_the_words_of_the_reference(row: dict[str, Any], item: Pod, why: str) -> None:
+def test_limit_range_rejections_have_the_reference_messages(row: dict[str, Any], item: Pod, why: str) -> None:
     assert refusal(item, bounds(row)) == why
 
 
@@ -90,11 +90,11 @@ def test_refusals_are_in_the_words_of_the_reference(row: dict[str, Any], item: P
     [{"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "500m"}, "maxLimitRequestRatio": {"cpu": "4"}},
      {"type": "Pod", "max": {"cpu": "2"}}, {"type": "PersistentVolumeClaim", "max": {"storage": "1"}}],
 )  # fmt: skip
-def test_what_is_within_bounds_is_taken(row: dict[str, Any]) -> None:
+def test_pod_within_limit_range_is_admitted(row: dict[str, Any]) -> None:
     limit_ranger.check_limit_ranges(BY_KIND["Pod"], pod(CPU), [bounds(row)])
 
 
-def test_claims_have_bounds_of_their_own() -> None:
+def test_limit_range_applies_to_claims() -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
     claim = made(PersistentVolumeClaim, spec=spec)
     most = bounds({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}})
@@ -123,18 +123,18 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("row", "path", "why"), WRONG)
-def test_wrong_bounds_are_refused(row: dict[str, Any], path: str, why: str) -> None:
+def test_invalid_limit_range_is_rejected(row: dict[str, Any], path: str, why: str) -> None:
     document = {"metadata": {"name": "l", "namespace": "red"}, "spec": {"limits": [row]}}
     _, problems, _ = decode(LimitRange, document, LIMIT_RANGES.rules)
     assert any(problem.path == f"spec.limits[0].{path}" and why in problem.detail for problem in problems), problems
 
 
-def test_defaults_come_once() -> None:
+def test_limit_range_defaults_are_set_once() -> None:
     once = bounds({"type": "Container", "max": {"cpu": "2000m"}})
     assert default(once, LIMIT_RANGES.rules) == once
 
 
-def test_amounts_beyond_all_measure_are_no_reason_to_fail() -> None:
+def test_limit_range_accepts_quantities_beyond_float_range() -> None:
     """No float holds them."""
     huge = {"cpu": "9" * 400}
     rows = [{"type": kind, "max": huge, "min": {"cpu": "1"}, "maxLimitRequestRatio": {"cpu": "2"}}

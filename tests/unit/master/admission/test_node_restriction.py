@@ -46,7 +46,7 @@ def node(labels: dict[str, str] | None = None, taints: tuple[Taint, ...] = (), *
 
 
 @pytest.mark.parametrize("label", FORBIDDEN)
-def test_labels_of_others_a_node_neither_sets_nor_changes_nor_takes_away(label: str) -> None:
+def test_node_may_not_set_change_or_remove_restricted_labels(label: str) -> None:
     has, other, none = node({label: "a"}), node({label: "b"}), node()
     assert node_restriction_denial(has, None) == f"is not allowed to set the following labels: {label}"
     for new, old in ((has, none), (other, has), (none, has)):
@@ -55,12 +55,12 @@ def test_labels_of_others_a_node_neither_sets_nor_changes_nor_takes_away(label: 
 
 
 @pytest.mark.parametrize("label", OWN)
-def test_labels_that_tell_what_it_is_are_its_own(label: str) -> None:
+def test_node_may_set_its_own_kubelet_labels(label: str) -> None:
     has, none = node({label: "a"}), node()
     assert [node_restriction_denial(new, old) for new, old in ((has, None), (has, none), (none, has))] == [None] * 3
 
 
-def test_all_labels_that_are_refused_are_named_in_order() -> None:
+def test_node_restriction_names_all_rejected_labels_in_order() -> None:
     labels = {"node-role.kubernetes.io/b": "", "disk": "ssd", "k8s.io/a": ""}
     assert (
         node_restriction_denial(node(labels), node())
@@ -68,20 +68,20 @@ def test_all_labels_that_are_refused_are_named_in_order() -> None:
     )
 
 
-def test_taints_come_with_the_registration_only() -> None:
+def test_node_may_set_taints_only_at_registration() -> None:
     assert node_restriction_denial(node(None, (TAINT,)), None) is None
     assert node_restriction_denial(node({"disk": "ssd"}, (TAINT,)), node(None, (TAINT,))) is None
     for new, old in ((node(None, (TAINT,)), node()), (node(), node(None, (TAINT,)))):
         assert node_restriction_denial(new, old) == "is not allowed to modify taints"
 
 
-def test_a_node_gives_itself_no_owner_and_leaves_none() -> None:
+def test_node_may_not_change_owner_references() -> None:
     for new, old in ((node(None, (), OWNER), node()), (node(), node(None, (), OWNER))):
         assert node_restriction_denial(new, old) == "is not allowed to modify ownerReferences"
     assert node_restriction_denial(node({"disk": "ssd"}, (), OWNER), node(None, (), OWNER)) is None
 
 
-def test_a_node_registers_without_an_owner() -> None:
+def test_node_may_not_register_with_owner_references() -> None:
     owned = Node(metadata=ObjectMeta(name="n", owner_references=(OWNER,)))
     assert node_restriction_denial(owned, None) == "is not allowed to set ownerReferences"
     assert node_restriction_denial(Node(metadata=ObjectMeta(name="n")), None) is None

@@ -32,13 +32,13 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "shortest"), TEXTS)
-def test_quantities_in_their_shortest_form(text: str, shortest: str) -> None:
+def test_quota_quantities_are_formatted_in_shortest_form(text: str, shortest: str) -> None:
     assert str(Quantity.parse(text)) == shortest
 
 
 @given(st.integers(0, 10**21), st.booleans())
 @example(4_999_001, True)
-def test_the_shortest_form_says_the_same(milli: int, binary: bool) -> None:
+def test_shortest_quantity_form_is_equal(milli: int, binary: bool) -> None:
     text = str(Quantity(milli, binary))
     read = quantity.to_milli(text)
     assert read == milli or (binary and milli >= 1024_000 and read == -(-milli // 1000) * 1000)
@@ -46,7 +46,7 @@ def test_the_shortest_form_says_the_same(milli: int, binary: bool) -> None:
     assert str(Quantity.parse(text)) == text or (binary and not text.endswith("i"))
 
 
-def test_a_sum_is_written_like_the_first_that_is_not_0() -> None:
+def test_quota_sum_has_the_format_of_its_first_nonzero_term() -> None:
     assert str(Quantity().add(Quantity.parse("64Mi"))) == "64Mi"
     assert str(Quantity.parse("64Mi").add(Quantity.parse("64000000"))) == "128036Ki"
     assert str(Quantity.parse("1G").add(Quantity.parse("1Gi"))) == str(10**9 + 2**30)
@@ -70,11 +70,11 @@ PODS = [
 
 
 @pytest.mark.parametrize(("item", "wanted"), PODS)
-def test_what_pods_take(item: Pod, wanted: dict[str, str]) -> None:
+def test_quota_usage_of_pods(item: Pod, wanted: dict[str, str]) -> None:
     assert wanted.items() <= shown(item).items()
 
 
-def test_a_pod_takes_only_its_number_when_it_has_ended_or_outlived_its_end() -> None:
+def test_terminated_pod_uses_object_count_quota_only() -> None:
     item = pod({"requests": {"cpu": "1"}})
     status, meta = item.status, item.metadata
     for phase in ("Succeeded", "Failed"):
@@ -85,7 +85,7 @@ def test_a_pod_takes_only_its_number_when_it_has_ended_or_outlived_its_end() -> 
     assert shown(replace(item, metadata=late)) == {"count/pods": "1"}
 
 
-def test_what_services_and_claims_take() -> None:
+def test_quota_usage_of_services_and_claims() -> None:
     ports = [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]
     rows = {"ClusterIP": ("0", "0"), "NodePort": ("2", "0"), "LoadBalancer": ("2", "1")}
     for kind, (node_ports, balancers) in rows.items():
@@ -103,7 +103,7 @@ def test_what_services_and_claims_take() -> None:
 
 
 @pytest.mark.parametrize("kind", resource_quota.COUNTED_KINDS, ids=lambda kind: kind.name)
-def test_every_kind_is_counted_and_takes_only_what_concerns_it(kind: Any) -> None:
+def test_object_count_quota_charges_only_its_resource(kind: Any) -> None:
     item = kind.type()
     if kind.name in ("Pod", "Service", "PersistentVolumeClaim"):
         return
@@ -139,7 +139,7 @@ SCOPES = [
 
 
 @pytest.mark.parametrize(("spec", "inside", "outside"), SCOPES)
-def test_scopes(spec: dict[str, Any], inside: Pod, outside: Pod) -> None:
+def test_quota_scopes_match_pods(spec: dict[str, Any], inside: Pod, outside: Pod) -> None:
     item = quota({"pods": "1"}, **spec)
     assert resource_quota.matches_scopes(item, inside)
     assert not resource_quota.matches_scopes(item, outside)
@@ -164,7 +164,7 @@ def refusal(item: Any, *found: ResourceQuota, there: Any = nothing) -> str:
     return refused.value.status.message
 
 
-def test_what_fits_is_charged_to_every_quota_that_is_about_it() -> None:
+def test_admitted_object_is_charged_to_every_matching_quota() -> None:
     first = quota({"pods": "3", "secrets": "1"}, {"pods": "2", "secrets": "1"}, "a")
     second = quota({"requests.cpu": "2"}, {"requests.cpu": "500m"}, "b")
     other = quota({"secrets": "1"}, {"secrets": "1"}, "c")
@@ -176,7 +176,7 @@ def test_what_fits_is_charged_to_every_quota_that_is_about_it() -> None:
     ]
 
 
-def test_refusals_are_in_the_words_of_the_reference() -> None:
+def test_quota_rejections_have_the_reference_messages() -> None:
     full = [pod(), pod()]
 
     def there(kind: str, namespace: str) -> list[Pod]:
@@ -197,7 +197,7 @@ def test_refusals_are_in_the_words_of_the_reference() -> None:
     )
 
 
-def test_a_quota_that_seems_used_up_is_counted_before_anybody_is_refused() -> None:
+def test_exhausted_quota_is_recounted_before_a_rejection() -> None:
     stale = quota({"pods": "2"}, {"pods": "2"})
     (found,) = charge(pod(), stale, there=lambda kind, _: [pod()] if kind == "Pod" else [])
     assert found.status.used == {"pods": "2"}
@@ -206,7 +206,7 @@ def test_a_quota_that_seems_used_up_is_counted_before_anybody_is_refused() -> No
     assert (found.status.hard, found.status.used) == ({"pods": "2"}, {"pods": "2"})
 
 
-def test_an_update_is_charged_with_what_it_takes_more() -> None:
+def test_update_is_charged_with_its_increase() -> None:
     def service(kind: str) -> Service:
         found: Service = made(Service, spec={"ports": [{"port": 80}], "type": kind})
         return found
@@ -219,7 +219,7 @@ def test_an_update_is_charged_with_what_it_takes_more() -> None:
     assert charge(pod({"requests": {"cpu": "9"}}), quota({"cpu": "1"}, {"cpu": "1"}), old=pod()) == []
 
 
-def test_the_controller_counts_what_there_is() -> None:
+def test_quota_controller_counts_existing_objects() -> None:
     item = quota({"pods": "9", "count/pods": "9", "requests.cpu": "9", "secrets": "9", "count/jobs.batch": "2"}, {})
     ended = replace(ASKING, status=replace(ASKING.status, phase="Failed"))
     rows = {"Pod": [ASKING, ASKING, ended, SILENT], "Secret": [BY_KIND["Secret"].type()]}
@@ -237,7 +237,7 @@ def test_the_controller_counts_what_there_is() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["make", "end", "count"]), st.integers(1, 2000)), max_size=40))
-def test_no_history_exceeds_the_hard_limit(steps: list[tuple[str, int]]) -> None:
+def test_quota_is_never_exceeded_in_any_history(steps: list[tuple[str, int]]) -> None:
     item, pods = quota({"pods": "5", "requests.cpu": "3"}), list[Pod]()
 
     def taken() -> int:
@@ -283,13 +283,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "path", "why"), WRONG)
-def test_wrong_quotas_are_refused(spec: dict[str, Any], path: str, why: str) -> None:
+def test_invalid_quota_is_rejected(spec: dict[str, Any], path: str, why: str) -> None:
     document = {"metadata": {"name": "q", "namespace": "red"}, "spec": spec}
     _, problems, _ = decode(ResourceQuota, document, RESOURCE_QUOTAS.rules)
     assert any(problem.path == path and why in problem.detail for problem in problems), problems
 
 
-def test_scopes_stay_and_the_table_shows_what_is_used() -> None:
+def test_quota_scopes_are_immutable_and_table_shows_usage() -> None:
     old, new = quota({"pods": "1"}), quota({"pods": "1"}, scopes=["Terminating"])
     assert [problem.path for problem in RESOURCE_QUOTAS.rules.validate_update(old, new)] == ["spec.scopes"]
     item = quota({"pods": "5", "limits.cpu": "2", "cpu": "1000m"}, {"pods": "1", "limits.cpu": "500m", "cpu": "0"})

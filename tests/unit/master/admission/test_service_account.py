@@ -50,7 +50,7 @@ def mounts(pod: Pod) -> list[list[str]]:
     return [[mount.mount_path for mount in one.volume_mounts] for one in containers]
 
 
-def test_every_container_has_the_token() -> None:
+def test_service_account_token_is_mounted_in_every_container() -> None:
     pod = admitted(POD)
     assert (pod.spec.service_account_name, pod.spec.service_account) == ("default", "default")
     assert mounts(pod) == [[TOKEN_MOUNT_PATH]] * 3
@@ -59,12 +59,12 @@ def test_every_container_has_the_token() -> None:
     assert admitted(pod) == pod
 
 
-def test_a_copy_of_a_pod_keeps_the_volume_it_has() -> None:
+def test_copied_pod_keeps_its_token_volume() -> None:
     pod = apply_service_account(admitted(POD), ACCOUNT, "other")
     assert [volume.name for volume in pod.spec.volumes] == ["kube-api-access-abcde"]
 
 
-def test_what_stands_in_the_place_of_the_token_stays() -> None:
+def test_existing_mount_at_the_token_path_is_kept() -> None:
     own = VolumeMount(name="mine", mount_path=TOKEN_MOUNT_PATH)
     volume = Volume(name="mine", empty_dir=EmptyDirVolumeSource())
     one = replace(POD.spec.containers[0], volume_mounts=(own,))
@@ -80,7 +80,7 @@ def test_what_stands_in_the_place_of_the_token_stays() -> None:
     ("of_pod", "of_account", "has"),
     [(None, None, True), (None, False, False), (True, False, True), (False, None, False), (False, True, False)],
 )
-def test_the_pod_then_the_account_say_whether_it_has_a_token(
+def test_automount_token_is_decided_by_pod_then_service_account(
     of_pod: bool | None, of_account: bool | None, has: bool
 ) -> None:
     pod = replace(POD, spec=replace(POD.spec, automount_service_account_token=of_pod))
@@ -88,7 +88,7 @@ def test_the_pod_then_the_account_say_whether_it_has_a_token(
     assert bool(admitted(pod, account).spec.volumes) == has
 
 
-def test_passwords_are_those_of_the_account_unless_the_pod_has_its_own() -> None:
+def test_image_pull_secrets_default_to_the_service_accounts() -> None:
     registry, other = LocalObjectReference(name="registry"), LocalObjectReference(name="other")
     account = replace(ACCOUNT, image_pull_secrets=(registry,))
     assert admitted(POD, account).spec.image_pull_secrets == (registry,)
@@ -96,12 +96,12 @@ def test_passwords_are_those_of_the_account_unless_the_pod_has_its_own() -> None
     assert admitted(own, account).spec.image_pull_secrets == (other,)
 
 
-def test_the_old_name_of_the_field_counts() -> None:
+def test_deprecated_service_account_field_is_used() -> None:
     pod = set_service_account_name(replace(POD, spec=replace(POD.spec, service_account="robot")))
     assert (pod.spec.service_account_name, pod.spec.service_account) == ("robot", "robot")
 
 
-def test_an_account_that_is_not_there_is_named() -> None:
+def test_missing_service_account_is_named() -> None:
     with pytest.raises(StatusError) as refused:
         admitted(replace(POD, spec=replace(POD.spec, service_account_name="robot")), None)
     assert refused.value.status.code == 403
@@ -110,6 +110,6 @@ def test_an_account_that_is_not_there_is_named() -> None:
     )
 
 
-def test_a_mirror_pod_has_no_account() -> None:
+def test_mirror_pod_has_no_service_account() -> None:
     mirror = replace(POD, metadata=replace(POD.metadata, annotations={CONFIG_MIRROR: "x"}))
     assert admitted(mirror, None) == mirror

@@ -32,7 +32,7 @@ def given(
 # --- addresses --------------------------------------------------------------------------------------------------------
 
 
-def test_addresses_come_in_sequence_and_a_freed_one_rests() -> None:
+def test_cluster_ips_are_allocated_in_sequence_and_reused_last() -> None:
     first, cursors = given(service("a"))
     second, cursors = given(service("b"), [first], cursors)
     third, _ = given(service("c"), [second], cursors)
@@ -40,7 +40,7 @@ def test_addresses_come_in_sequence_and_a_freed_one_rests() -> None:
     assert third.spec.cluster_ips == ("172.30.0.3",)
 
 
-def test_there_are_no_more_addresses_than_the_network_has() -> None:
+def test_exhausted_service_network_is_reported() -> None:
     others: list[Service] = []
     cursors = AllocatorCursors()
     for number in range(6):
@@ -59,18 +59,18 @@ WISHES = [
 
 
 @pytest.mark.parametrize(("spec", "address"), WISHES, ids=str)
-def test_a_service_may_wish_for_an_address_or_for_none(spec: dict[str, Any], address: str) -> None:
+def test_service_may_request_a_cluster_ip_or_none(spec: dict[str, Any], address: str) -> None:
     assert given(service(**spec))[0].spec.cluster_ip == address
 
 
 @pytest.mark.parametrize("address", ["172.30.0.0", "172.30.0.7", "10.0.0.1", "172.30.0.1"])
-def test_an_address_that_cannot_be_had_is_refused(address: str) -> None:
+def test_unavailable_cluster_ip_is_rejected(address: str) -> None:
     taken, _ = given(service("a"))
     with pytest.raises(StatusError, match="failed to allocate IP"):
         given(service(clusterIP=address), [taken])
 
 
-def test_node_ports_are_given_asked_for_and_given_back() -> None:
+def test_node_ports_are_allocated_requested_and_released() -> None:
     first, cursors = given(service("a", type="NodePort"))
     assert [port.node_port for port in first.spec.ports] == [30000]
     wished = service("b", type="NodePort", ports=[{"port": 80, "nodePort": 30001}])
@@ -93,18 +93,18 @@ ONE_NUMBER = [
 
 
 @pytest.mark.parametrize(("ports", "numbers"), ONE_NUMBER, ids=str)
-def test_a_port_in_two_protocols_has_one_node_port(ports: list[Any], numbers: list[int]) -> None:
+def test_port_in_two_protocols_shares_one_node_port(ports: list[Any], numbers: list[int]) -> None:
     done, _ = given(service(type="NodePort", ports=ports))
     assert [port.node_port for port in done.spec.ports] == numbers
 
 
-def test_a_node_port_belongs_to_one_service_in_all_protocols() -> None:
+def test_node_port_belongs_to_one_service_in_all_protocols() -> None:
     first, _ = given(service("a", type="NodePort"))
     with pytest.raises(StatusError, match="provided port is already allocated"):
         given(service("b", type="NodePort", ports=[UDP | {"nodePort": 30000}]), [first])
 
 
-def test_a_port_outside_of_the_range_stays_with_who_has_it() -> None:
+def test_node_port_outside_the_range_is_kept_by_its_service() -> None:
     """The setting may have changed meanwhile."""
     old, _ = given(service(type="NodePort"))
     new = SERVICES.prepare_for_update(service(type="NodePort", selector={"a": "b"}), old)
@@ -117,7 +117,7 @@ def test_a_port_outside_of_the_range_stays_with_who_has_it() -> None:
 LOCAL = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
 
 
-def test_a_balanced_service_that_keeps_sources_has_a_port_for_its_health() -> None:
+def test_local_load_balancer_service_gets_a_health_check_node_port() -> None:
     first, cursors = given(service("a", **LOCAL))
     assert (first.spec.ports[0].node_port, first.spec.health_check_node_port) == (30000, 30001)
     wished, _ = given(service("b", **LOCAL, healthCheckNodePort=30009), [first], cursors)
@@ -129,7 +129,7 @@ def test_a_balanced_service_that_keeps_sources_has_a_port_for_its_health() -> No
         given(service("c", **LOCAL, healthCheckNodePort=30050, ports=[{"port": 80, "nodePort": 30050}]))
 
 
-def test_an_update_keeps_what_was_given() -> None:
+def test_update_keeps_allocated_service_fields() -> None:
     old, _ = given(service(type="NodePort"))
     new = SERVICES.prepare_for_update(service(type="NodePort", selector={"a": "b"}), old)
     assert (new.spec.cluster_ip, new.spec.ports[0].node_port) == ("172.30.0.1", 30000)
@@ -169,7 +169,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "filled", "node_ports"), CHANGES, ids=str)
-def test_a_service_may_change_its_type(
+def test_service_type_change_allocates_and_releases_fields(
     kind: str, changes: dict[str, Any], filled: dict[str, Any], node_ports: list[int]
 ) -> None:
     new = after(given(service(type=kind))[0], changes)
@@ -179,7 +179,7 @@ def test_a_service_may_change_its_type(
     assert [port.node_port for port in new.spec.ports] == node_ports
 
 
-def test_what_only_another_type_has_goes_with_the_type() -> None:
+def test_service_type_change_removes_fields_of_the_old_type() -> None:
     old, _ = given(service(**LOCAL, sessionAffinity="ClientIP"))
     told = replace(old, status=ServiceStatus(LoadBalancerStatus((LoadBalancerIngress(ip="172.29.0.1"),))))
     assert [one.ip for one in kept(after(told, {"selector": {"a": "b"}})).status.load_balancer.ingress] == [
@@ -212,7 +212,7 @@ AFFINITIES = [
 
 
 @pytest.mark.parametrize(("spec", "seconds"), AFFINITIES, ids=str)
-def test_how_long_a_client_keeps_its_endpoint(spec: dict[str, Any], seconds: int | None) -> None:
+def test_session_affinity_timeout_is_defaulted_and_validated(spec: dict[str, Any], seconds: int | None) -> None:
     config = service(**spec).spec.session_affinity_config
     assert (config.client_ip.timeout_seconds if config and config.client_ip else None) == seconds
 
@@ -227,9 +227,7 @@ REFUSED_CHANGES = [
 
 
 @pytest.mark.parametrize(("kind", "changes", "paths"), REFUSED_CHANGES, ids=str)
-def test_a_change_that_the_client_wants_and_cannot_have_is_refused(
-    kind: str, changes: dict[str, Any], paths: list[str]
-) -> None:
+def test_forbidden_service_change_is_rejected(kind: str, changes: dict[str, Any], paths: list[str]) -> None:
     assert after(given(service(type=kind))[0], changes) == paths
 
 
@@ -265,7 +263,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
-def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_service_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     document = {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}], **spec}}
     _, problems, _ = decode(Service, document)
     assert [problem.path for problem in problems] == paths

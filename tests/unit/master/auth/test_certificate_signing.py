@@ -25,7 +25,7 @@ from tests.unit.master.signing import (
 )
 
 
-def test_the_certificate_of_a_server_is_for_its_nodes_name_and_the_address_that_asks() -> None:
+def test_serving_certificate_is_approved_for_node_name_and_requesters_address() -> None:
     nodes = [node("n1", "10.0.0.1", "10.0.0.9"), node("n2", "10.0.0.2", "10.0.0.9")]
     assert approved(serving(("n1",), ("10.0.0.1",)), nodes)
     assert approved(serving((), ("10.0.0.1",)), nodes)
@@ -39,7 +39,7 @@ def test_the_certificate_of_a_server_is_for_its_nodes_name_and_the_address_that_
     assert not approved(serving(("n1",), ("10.0.0.1",), groups=()), nodes), "somebody of that name who is no node"
 
 
-def test_an_address_counts_only_where_the_connection_came_from_it() -> None:
+def test_serving_certificate_address_must_be_the_connections_source() -> None:
     """A node writes the addresses in its Node itself: those of the master, of another, of everybody."""
     own = node("n1", "10.0.0.1", "10.0.0.7", "172.30.0.1", "0.0.0.0")
     for address in ("10.0.0.7", "172.30.0.1", "0.0.0.0", "10.0.0.1"):
@@ -67,7 +67,7 @@ def test_an_address_counts_only_where_the_connection_came_from_it() -> None:
         "10.129.3.4",
     ],
 )
-def test_some_addresses_are_no_nodes_whoever_asks_from_them(address: str) -> None:
+def test_serving_certificate_is_denied_for_reserved_addresses(address: str) -> None:
     assert not approved(serving(("n1",), (address,), address), [node("n1", address)])
 
 
@@ -75,12 +75,12 @@ def test_some_addresses_are_no_nodes_whoever_asks_from_them(address: str) -> Non
     "name",
     ["kubernetes", "kubernetes.default", "a.svc", "a.b.svc.cluster.local", "localhost", "a.localhost", "172.30.0.1"],
 )
-def test_some_names_are_no_servers_of_nodes(name: str) -> None:
+def test_serving_certificate_is_denied_for_reserved_names(name: str) -> None:
     item = serving((name,), (), user=f"system:node:{name}")
     assert "is a name of the master or of the cluster" in why(item, [node(name, "10.0.0.1")])
 
 
-def test_the_name_of_the_masters_host_is_for_a_node_on_that_host() -> None:
+def test_serving_certificate_for_the_masters_hostname_needs_its_address() -> None:
     nodes = [node("head", "10.0.0.1", "10.0.0.7")]
     assert not approved(serving(("head",), (), "10.0.0.1", user="system:node:head"), nodes)
     assert not approved(serving(("head",), (), "", user="system:node:head"), nodes)
@@ -88,12 +88,12 @@ def test_the_name_of_the_masters_host_is_for_a_node_on_that_host() -> None:
 
 
 @pytest.mark.parametrize(("names", "addresses"), [(("n1", "n1"), ()), ((), ("10.0.0.1", "10.0.0.1"))])
-def test_a_server_has_one_name_and_one_address(names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
+def test_serving_certificate_has_one_name_and_one_address(names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
     assert "more than one name and one address" in why(serving(names, addresses), [node("n1", "10.0.0.1")])
 
 
 @pytest.mark.parametrize("name", ["kubernetes.default.svc", "*", "N1"])
-def test_another_name_than_the_nodes_is_not_its_servers(name: str) -> None:
+def test_serving_certificate_with_a_foreign_name_is_denied(name: str) -> None:
     """Whatever its Node says."""
     own = node("n1", "10.0.0.1", name)
     assert not approved(serving((name,), ()), [own])
@@ -113,7 +113,7 @@ def passed(name: str, address: str) -> list[type]:
     return [type(one) for one in controller.reconcile(cast("Lister", lister))]
 
 
-def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
+def test_reserved_networks_and_names_are_taken_from_settings() -> None:
     assert passed("n1", "10.0.0.1") == [Update]
     for network in (WISH.service_network, *(pool.network for pool in WISH.pools.pools)):
         assert passed("n1", str(network[5])) == [Warn]
@@ -121,7 +121,7 @@ def test_the_master_knows_which_networks_and_names_are_its_own() -> None:
     assert passed("head", "10.0.0.7") == [Update]
 
 
-def test_who_asked_from_where_is_written_by_the_server_alone() -> None:
+def test_requesters_address_annotation_is_set_by_the_server_only() -> None:
     item = serving(("n1",), (), "10.6.6.6")
     forger = User(N1, frozenset(NODES), extra=((ADDRESS_EXTRA, ("10.6.6.6",)), ("scopes", ("a",))))
     assert set_requester(item, forger, "").spec.extra == {"scopes": ("a",)}

@@ -24,12 +24,12 @@ def may(user: User, asked: Attributes | PathAttributes, *, roles: bool = False) 
 @pytest.mark.parametrize(
     "asked", [Attributes("get", resource="pods", name="x", bound_to="n1"), PathAttributes("get", "/")]
 )
-def test_others_may_do_what_roles_allow(user: User, asked: Attributes | PathAttributes) -> None:
+def test_other_users_are_authorized_by_rbac(user: User, asked: Attributes | PathAttributes) -> None:
     assert not may(user, asked)
     assert may(user, asked, roles=True)
 
 
-def test_roles_give_a_node_nothing_of_what_it_has_rules_for() -> None:
+def test_rbac_grants_nodes_nothing_under_node_rules() -> None:
     assert not may(NODE, Attributes("delete", resource="nodes", name="n2"), roles=True)
     assert not may(NODE, Attributes("list", resource="secrets"), roles=True)
     assert may(NODE, Attributes("list", "discovery.k8s.io", "endpointslices"), roles=True)
@@ -37,7 +37,7 @@ def test_roles_give_a_node_nothing_of_what_it_has_rules_for() -> None:
     assert not may(NODE, PathAttributes("get", "/apis"))
 
 
-def test_a_refusal_names_who_what_and_where() -> None:
+def test_denial_names_user_resource_and_namespace() -> None:
     assert denial_message(KNOWN, Attributes("list", resource="pods", namespace="pr")) == (
         'User "bob" cannot list resource "pods" in API group "" in the namespace "pr"'
     )
@@ -48,7 +48,7 @@ def test_a_refusal_names_who_what_and_where() -> None:
     assert denial_message(KNOWN, PathAttributes("get", "/metrics")) == 'User "bob" cannot get path "/metrics"'
 
 
-def test_masters_may_do_everything() -> None:
+def test_system_masters_may_do_everything() -> None:
     assert may(ADMIN, Attributes("deletecollection", resource="nodes"))
     assert may(ADMIN, PathAttributes("get", "/metrics"))
 
@@ -179,10 +179,10 @@ REFUSED_TO_NODES = [
 
 
 @pytest.mark.parametrize("asked", ALLOWED_TO_NODES, ids=str)
-def test_a_node_may_do_what_a_node_needs(asked: Attributes) -> None:
+def test_node_is_authorized_for_what_it_needs(asked: Attributes) -> None:
     assert may(NODE, asked)
 
 
 @pytest.mark.parametrize("asked", REFUSED_TO_NODES, ids=str)
-def test_a_node_may_do_nothing_else(asked: Attributes) -> None:
+def test_node_is_denied_everything_else(asked: Attributes) -> None:
     assert not may(NODE, asked)

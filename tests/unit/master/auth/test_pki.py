@@ -30,7 +30,7 @@ def _acts(root: Path) -> int:
     return INJECTOR.acts
 
 
-def test_a_start_killed_anywhere_is_made_whole_by_the_next(tmp_path: Path) -> None:
+def test_pki_setup_killed_at_any_file_operation_is_completed(tmp_path: Path) -> None:
     _start(tmp_path / "first")  # so that nothing is imported while acts are counted
     acts = _acts(tmp_path / "whole")
     assert acts > 10
@@ -49,7 +49,7 @@ def test_a_start_killed_anywhere_is_made_whole_by_the_next(tmp_path: Path) -> No
         assert not list(root.rglob("*.new"))
 
 
-def test_what_was_made_stays(tmp_path: Path) -> None:
+def test_existing_pki_files_are_kept(tmp_path: Path) -> None:
     _start(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     _start(tmp_path)

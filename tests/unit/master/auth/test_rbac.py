@@ -69,16 +69,16 @@ REFUSING = [
 
 
 @pytest.mark.parametrize(("one", "asked"), ALLOWING)
-def test_a_rule_allows(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
+def test_rbac_rule_allows(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
     assert allows(one, asked)
 
 
 @pytest.mark.parametrize(("one", "asked"), REFUSING)
-def test_a_rule_does_not_allow(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
+def test_rbac_rule_does_not_allow(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
     assert not allows(one, asked)
 
 
-def test_the_reason_says_which_binding_of_which_role_to_whom() -> None:
+def test_rbac_reason_names_binding_role_and_subject() -> None:
     rules = (rule("get", resources="pods"),)
     asked = Attributes("get", resource="pods")
     assert decide(asked, [BindingMatch(BINDING, BOB, rules)]).reason == (
@@ -98,7 +98,7 @@ def test_the_reason_says_which_binding_of_which_role_to_whom() -> None:
 # --- rules against rules ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_said_in_one_rule_for_each_thing() -> None:
+def test_missing_permissions_are_reported_as_minimal_rules() -> None:
     held = [rule("get", resources="pods"), rule("update", "apps", "*/scale"), rule("get", paths="/apis/*")]
     wanted = [
         rule("get list watch", resources="pods secrets"),
@@ -112,7 +112,7 @@ def test_what_is_missing_is_said_in_one_rule_for_each_thing() -> None:
     ]
 
 
-def test_a_rule_for_names_does_not_cover_one_for_all() -> None:
+def test_rule_with_resource_names_does_not_cover_one_without() -> None:
     named = rule("get", resources="pods", names="p")
     assert rules_not_covered([named], [rule("get", resources="pods")])
     assert rules_not_covered([named], [rule("get", resources="pods", names="q")])
@@ -137,7 +137,7 @@ requests = st.builds(
 
 
 @given(st.lists(rules, max_size=4), rules, requests)
-def test_what_is_covered_allows_nothing_new(
+def test_covered_rule_allows_nothing_new(
     held: list[PolicyRule], wanted: PolicyRule, asked: Attributes | PathAttributes
 ) -> None:
     missing = rules_not_covered(held, [wanted])
@@ -166,7 +166,7 @@ def held(grants: BindingIndex, user: User, namespace: str) -> list[str]:
     return [f"{name}:{'?' if rules is None else len(rules)}" for name, rules in found]
 
 
-async def test_bindings_are_followed(tmp_path: Path) -> None:
+async def test_rbac_follows_changed_bindings(tmp_path: Path) -> None:
     store = await SQLiteStorage.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
     try:
         (first,) = await store.write(Put(bound("first", BOB)))

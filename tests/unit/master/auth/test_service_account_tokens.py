@@ -46,7 +46,7 @@ def asked(bound: BoundObjectReference | None = None, **spec: Any) -> TokenReques
     return TokenRequest(spec=TokenRequestSpec(bound_object_ref=bound, **spec))
 
 
-def test_a_token_says_whose_it_is_and_for_whom() -> None:
+def test_token_carries_subject_and_audience() -> None:
     web = pod("web")
     reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
     token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(reference, audiences=("vault",)), web, NOW))
@@ -60,26 +60,26 @@ def test_a_token_says_whose_it_is_and_for_whom() -> None:
     assert service_account_tokens.accepted_audiences(found, ("vault", "other")) == ("vault",)
 
 
-def test_a_token_ends_in_its_time() -> None:
+def test_token_expires() -> None:
     token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(expiration_seconds=600), None, NOW))
     assert ISSUER.read(token, NOW + datetime.timedelta(seconds=599))
     with pytest.raises(Refused, match="expired"):
         ISSUER.read(token, NOW + datetime.timedelta(seconds=600))
 
 
-def test_a_token_of_another_key_is_none() -> None:
+def test_token_signed_by_another_key_is_rejected() -> None:
     other = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(Refused, match="none of this server's"):
         ISSUER.read(other.sign(service_account_tokens.token_claims(ROBOT, asked(), None, NOW)), NOW)
 
 
 @given(st.text(max_size=60) | st.lists(st.text("aB0-_", max_size=9), min_size=3, max_size=3).map(".".join))
-def test_no_text_is_a_token(text: str) -> None:
+def test_arbitrary_text_is_rejected_as_token(text: str) -> None:
     with pytest.raises(Refused):
         ISSUER.read(text, NOW)
 
 
-def test_claims_that_say_too_little_are_refused() -> None:
+def test_token_with_incomplete_claims_is_rejected() -> None:
     good = service_account_tokens.token_claims(ROBOT, asked(), None, NOW)
     for private in (None, {}, {"namespace": "red"}, {"namespace": "red", "serviceaccount": {"name": "robot"}}):
         with pytest.raises(Refused):
@@ -95,12 +95,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("request_", "bound"), WRONG, ids=str)
-def test_a_request_that_cannot_be_met_is_refused(request_: TokenRequest, bound: Any) -> None:
+def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -> None:
     with pytest.raises(StatusError):
         service_account_tokens.token_claims(ROBOT, request_, bound, NOW)
 
 
-def test_each_project_has_an_account_and_the_authority_from_the_start() -> None:
+def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
     first = list(creation.reconcile_companions([namespace("red")], [], [], "CA"))
     made = [write.item for write in first if isinstance(write, Create)]
     assert [(item.KIND, item.metadata.name) for item in made] == [
@@ -138,7 +138,7 @@ ADMIN = User("admin", frozenset(("system:masters",)))
 PODS = AccessSpec(resource_attributes=ResourceAttributes(verb="list", resource="pods"))
 
 
-def test_reviews_are_answered() -> None:
+def test_token_and_access_reviews_are_answered() -> None:
     def allowed(review: SelfSubjectAccessReview, asker: User) -> bool:
         done = answer_review(review, asker, JUDGE)
         assert isinstance(done, SelfSubjectAccessReview)
@@ -160,7 +160,7 @@ def test_reviews_are_answered() -> None:
     assert who.status.user_info.username == "admin"
 
 
-def test_reviews_that_ask_nothing_are_refused() -> None:
+def test_empty_access_reviews_are_rejected() -> None:
     assert [row.path for row in review_problems(TokenReview())] == ["spec.token"]
     assert [row.path for row in review_problems(SelfSubjectAccessReview())] == ["spec"]
     assert [row.path for row in review_problems(SubjectAccessReview(spec=PODS))] == ["spec.user"]

@@ -13,7 +13,7 @@ from tests.unit.master.examples import meta, namespace
 # --- from the start ---------------------------------------------------------------------------------------------------
 
 
-def test_what_belongs_to_every_cluster() -> None:
+def test_bootstrap_creates_system_objects() -> None:
     found = list(bootstrap.bootstrap_objects(WISH, [], None))
     *namespaces, network = lines(found)
     assert namespaces == [f"+ Namespace {name}" for name in SYSTEM_NAMESPACES]
@@ -28,13 +28,13 @@ def test_what_belongs_to_every_cluster() -> None:
     assert lines(bootstrap.bootstrap_objects(WISH, always[:3], there)) == ["+ Namespace kube-system"]
 
 
-def test_the_priority_classes_that_are_always_there() -> None:
+def test_bootstrap_creates_system_priority_classes() -> None:
     both = list(bootstrap.bootstrap_priority_classes([]))
     assert lines(both) == ["+ PriorityClass system-cluster-critical", "+ PriorityClass system-node-critical"]
     assert lines(bootstrap.bootstrap_priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
 
 
-def test_the_service_network_can_be_read() -> None:
+def test_service_network_is_readable() -> None:
     (made,) = bootstrap.bootstrap_service_cidr(WISH, None)
     found = made.item
     assert isinstance(found, ServiceCIDR)

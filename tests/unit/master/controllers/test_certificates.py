@@ -58,7 +58,7 @@ from tests.unit.master.signing import (
 )
 
 
-def test_a_first_certificate_needs_the_right_for_first_ones_and_a_renewal_that_for_ones_own() -> None:
+def test_client_certificate_approval_needs_nodeclient_or_selfnodeclient_permission() -> None:
     first = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES)
     assert not approved(first)
     assert approved(first, (), (first.spec.username, "nodeclient"))
@@ -80,7 +80,7 @@ def test_a_first_certificate_needs_the_right_for_first_ones_and_a_renewal_that_f
         (Subject(N1, NODES, ("n1",)), CLIENT_USAGES, "subjectAltNames"),
     ],
 )
-def test_what_is_no_certificate_of_a_node_is_neither_approved_nor_signed(
+def test_request_that_is_no_node_certificate_is_neither_approved_nor_signed(
     subject: Subject, usages: tuple[str, ...], why: str
 ) -> None:
     item = request(subject, NODE_CLIENT, usages)
@@ -103,7 +103,7 @@ def test_what_is_no_certificate_of_a_node_is_neither_approved_nor_signed(
         ((*PLAIN, part((NameOID.SERIAL_NUMBER, "1"))), False),
     ],
 )
-def test_the_subject_says_node_and_group_and_nothing_else(
+def test_certificate_subject_has_node_and_group_only(
     rows: Sequence[x509.RelativeDistinguishedName], good: bool
 ) -> None:
     renewal = request(Subject(""), NODE_CLIENT, CLIENT_USAGES, N1, NODES, pem=pem_of(rows))
@@ -122,7 +122,7 @@ def test_the_subject_says_node_and_group_and_nothing_else(
         x509.UniformResourceIdentifier("https://kubernetes"),
     ],
 )
-def test_places_that_are_neither_name_nor_address_are_for_no_node(place: x509.GeneralName) -> None:
+def test_other_subject_alternative_names_are_denied(place: x509.GeneralName) -> None:
     client = request(Subject(""), NODE_CLIENT, CLIENT_USAGES, N1, NODES, pem=pem_of(PLAIN, place))
     assert "subjectAltNames are not allowed" in why(client, (), (N1, "selfnodeclient"))
     pem = pem_of(PLAIN, x509.DNSName("n1"), place)
@@ -131,12 +131,12 @@ def test_places_that_are_neither_name_nor_address_are_for_no_node(place: x509.Ge
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "N1", "a b", "-a", "a."])
-def test_what_is_no_name_of_a_node_gets_no_certificate_of_one(name: str) -> None:
+def test_invalid_node_name_gets_no_certificate(name: str) -> None:
     item = request(Subject(f"system:node:{name}", NODES), NODE_CLIENT, CLIENT_USAGES)
     assert "does not name a node" in why(item, (), (BOOTSTRAP, "nodeclient"))
 
 
-def test_a_token_takes_the_place_of_a_node_only_while_nothing_is_heard_of_it() -> None:
+def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unreachable() -> None:
     item = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES)
     right = (BOOTSTRAP, "nodeclient")
     assert approved(item, [node("n2")], right)
@@ -149,7 +149,7 @@ def test_a_token_takes_the_place_of_a_node_only_while_nothing_is_heard_of_it() -
     assert approved(renewal, [node("n1")], (N1, "selfnodeclient"))
 
 
-def test_what_is_told_of_a_request_is_short() -> None:
+def test_certificate_condition_message_is_truncated() -> None:
     long = serving(tuple(f"name-{number}" for number in range(500)), ())
     assert len(why(long, [node("n1")])) < 1000
 
@@ -171,7 +171,7 @@ def refused(pem: bytes) -> str:
     return "; ".join(row.detail for row in CERTIFICATE_SIGNING_REQUESTS.rules.validate(item))
 
 
-def test_weak_keys_are_refused() -> None:
+def test_weak_keys_are_rejected() -> None:
     assert "an RSA key of 1024 bits" in refused(weak(rsa.generate_private_key(65537, 1024)))
     assert "a key of 192 bits" in refused(weak(ec.generate_private_key(ec.SECP192R1())))
     assert "DSA" in refused(weak(dsa.generate_private_key(2048)))
@@ -179,7 +179,7 @@ def test_weak_keys_are_refused() -> None:
         assert refused(weak(good)) == ""
 
 
-def test_a_request_is_one_block_that_is_not_too_long() -> None:
+def test_csr_is_one_pem_block_of_limited_size() -> None:
     one = weak(KEY_OBJECT)
     assert refused(b"made by openssl\n" + one) == ""
     assert "2 blocks" in refused(one + one)
@@ -188,7 +188,7 @@ def test_a_request_is_one_block_that_is_not_too_long() -> None:
     assert f"at most {64 << 10}" in refused(b"\n" * (64 << 10) + one)
 
 
-def test_only_what_is_approved_is_signed_and_only_once() -> None:
+def test_only_approved_requests_are_signed_and_only_once() -> None:
     item = request(Subject("dave", ("dev",)), CLIENT, CLIENT_USAGES)
     foreign = replace(item, spec=replace(item.spec, signer_name="example.org/x"))
     denied, failed = decided(item, DENIED), decided(item, APPROVED, FAILED)
@@ -199,7 +199,7 @@ def test_only_what_is_approved_is_signed_and_only_once() -> None:
     assert request_in(change).status.certificate == b"yes"
 
 
-def test_requests_are_forgotten_in_their_time() -> None:
+def test_signing_requests_are_deleted_after_their_time() -> None:
     item = request(Subject("dave"), CLIENT, CLIENT_USAGES)
     pem = keys.self_signed(KEY, Subject("dave"), NOW)
     issued = replace(item, status=replace(decided(item, APPROVED).status, certificate=pem))
@@ -236,7 +236,7 @@ def secret(**changes: str) -> Secret:
     )
 
 
-def test_who_presents_a_token_is_a_bootstrapper() -> None:
+def test_bootstrap_token_authenticates_as_a_bootstrapper() -> None:
     user = authentication.user_from_bootstrap_token(
         TOKEN, secret(auth_extra_groups="system:bootstrappers:a, system:bootstrappers:b:c"), NOW
     )
@@ -259,12 +259,12 @@ def test_who_presents_a_token_is_a_bootstrapper() -> None:
         secret(auth_extra_groups="system:masters"),
     ],
 )
-def test_a_token_that_is_none_is_refused(found: Secret | None) -> None:
+def test_invalid_bootstrap_token_is_rejected(found: Secret | None) -> None:
     with pytest.raises(Refused):
         authentication.user_from_bootstrap_token(TOKEN, found, NOW)
 
 
-def test_tokens_are_forgotten_when_they_are_over() -> None:
+def test_expired_bootstrap_tokens_are_deleted() -> None:
     lasting = replace(secret(), data={key: value for key, value in secret().data.items() if key != "expiration"})
     other = replace(secret(expiration=format_time(NOW)), type="Opaque")
     over = secret(expiration=format_time(NOW))
@@ -272,7 +272,7 @@ def test_tokens_are_forgotten_when_they_are_over() -> None:
     assert [one.item for one in found] == [over]
 
 
-def test_the_form_of_a_token() -> None:
+def test_bootstrap_token_has_id_and_secret() -> None:
     assert authentication.bootstrap_token_secret_name(TOKEN) == "bootstrap-token-abcdef"
     for text in ("abcdef.0123456789abcde", "abcdef.0123456789abcdef\n", "ABCDEF.0123456789abcdef", "a.b.c", ""):
         assert authentication.bootstrap_token_secret_name(text) == ""

@@ -51,7 +51,7 @@ def settled(
 FIRST_ROLES, FIRST_BINDINGS = settled((), ())
 
 
-def test_a_new_cluster_has_them_all_and_each_part_in_its_whole() -> None:
+def test_new_cluster_has_all_default_and_aggregated_roles() -> None:
     assert all(isinstance(write, Create) for write in reconcile((), ()))
     assert FIRST_ROLES.keys() >= {role.metadata.name for role in ROLES}
     assert {one.role_ref.name for one in BINDINGS} <= FIRST_ROLES.keys()
@@ -65,12 +65,12 @@ def test_a_new_cluster_has_them_all_and_each_part_in_its_whole() -> None:
     assert not rules_not_covered(edit, [SECRETS])
 
 
-def test_they_are_accepted_as_users_would_write_them() -> None:
+def test_default_roles_and_bindings_are_valid() -> None:
     for item in (*FIRST_ROLES.values(), *FIRST_BINDINGS.values()):
         assert list(BY_KIND[item.KIND].rules.validate(item)) == []
 
 
-def test_what_is_missing_comes_back_and_what_was_added_stays() -> None:
+def test_missing_default_rules_are_restored_and_added_ones_kept() -> None:
     role, binding = FIRST_ROLES["system:node-proxier"], FIRST_BINDINGS["system:node-proxier"]
     eve = Subject(kind="User", name="eve")
     mine = with_metadata(replace(role, rules=(SECRETS, *role.rules[1:])), labels={"mine": "1"})
@@ -85,7 +85,7 @@ def test_what_is_missing_comes_back_and_what_was_added_stays() -> None:
     assert after["system:kube-scheduler"] == FIRST_ROLES["system:kube-scheduler"]
 
 
-def test_what_is_marked_so_is_left_alone() -> None:
+def test_role_with_autoupdate_false_is_not_changed() -> None:
     name, marks = "system:discovery", {AUTO_UPDATE: "false"}
     role, binding = replace(FIRST_ROLES[name], rules=()), replace(FIRST_BINDINGS[name], subjects=())
     roles = {**FIRST_ROLES, name: with_metadata(role, annotations=marks)}
@@ -95,13 +95,13 @@ def test_what_is_marked_so_is_left_alone() -> None:
     assert {type(one) for one in reconcile(roles.values(), bindings.values())} == {Update}
 
 
-def test_a_binding_to_another_role_is_replaced() -> None:
+def test_default_binding_to_another_role_is_replaced() -> None:
     other = replace(FIRST_BINDINGS["basic-users"], role_ref=RoleRef(kind="ClusterRole", name="cluster-admin"))
     writes = list(reconcile(FIRST_ROLES.values(), {**FIRST_BINDINGS, "basic-users": other}.values()))
     assert [type(write) for write in writes] == [ForceDelete, Create]
 
 
-def test_a_role_made_of_others_follows_them() -> None:
+def test_aggregated_role_follows_its_parts() -> None:
     labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
     part = ClusterRole(metadata=ObjectMeta(name="mine", labels=labels), rules=(SECRETS,))
     after, _ = settled({**FIRST_ROLES, "mine": part}.values(), FIRST_BINDINGS.values())
@@ -112,7 +112,7 @@ def test_a_role_made_of_others_follows_them() -> None:
     assert again == FIRST_ROLES
 
 
-def test_roles_that_are_parts_of_each_other_come_to_rest() -> None:
+def test_mutually_aggregated_roles_converge() -> None:
     def ring(name: str, of: str) -> ClusterRole:
         rule = AggregationRule(cluster_role_selectors=(LabelSelector(match_labels={"part": of}),))
         return ClusterRole(metadata=ObjectMeta(name=name, labels={"part": name}), aggregation_rule=rule)
@@ -145,7 +145,7 @@ def role(*rules: PolicyRule, gathers: bool = False) -> ClusterRole:
     return ClusterRole(metadata=ObjectMeta(name="r"), rules=rules, aggregation_rule=aggregation)
 
 
-def test_a_role_gives_what_its_writer_has() -> None:
+def test_role_may_grant_only_its_writers_permissions() -> None:
     rbac.check_escalation(ROLE, role(PODS), None, giver())
     with pytest.raises(StatusError) as refused:
         rbac.check_escalation(ROLE, role(PODS, SECRETS), None, giver())
@@ -164,14 +164,14 @@ def test_a_role_gives_what_its_writer_has() -> None:
         rbac.check_escalation(ROLE, role(SECRETS), None, giver(changed))
 
 
-def test_a_role_that_gathers_others_is_for_administrators() -> None:
+def test_aggregation_rule_needs_full_permissions() -> None:
     for new, old in ((role(gathers=True), None), (role(), role(gathers=True))):
         with pytest.raises(StatusError, match="must have cluster-admin privileges to use the aggregationRule"):
             rbac.check_escalation(ROLE, new, old, giver())
         rbac.check_escalation(ROLE, new, old, giver(held=ALL_RULES))
 
 
-def test_a_binding_gives_what_its_writer_has() -> None:
+def test_binding_may_grant_only_its_writers_permissions() -> None:
     def bind(name: str) -> RoleBinding:
         reference = RoleRef(api_group="rbac.authorization.k8s.io", kind="ClusterRole", name=name)
         return RoleBinding(metadata=ObjectMeta(name="b", namespace="red"), role_ref=reference)
@@ -194,7 +194,7 @@ def test_a_binding_gives_what_its_writer_has() -> None:
 AUTHENTICATION = "authentication.k8s.io"
 
 
-def test_a_request_as_somebody_else() -> None:
+def test_impersonation_replaces_user_and_groups() -> None:
     assert impersonation.parse_impersonation([("Accept", "*/*"), ("Impersonation", "x")]) is None
     found = impersonation.parse_impersonation(
         [
@@ -219,7 +219,7 @@ def test_a_request_as_somebody_else() -> None:
     )
 
 
-def test_a_request_as_a_service_account_or_as_nobody() -> None:
+def test_impersonation_of_service_account_and_anonymous_sets_their_groups() -> None:
     found = impersonation.parse_impersonation([("Impersonate-User", "system:serviceaccount:red:robot")])
     assert found is not None
     assert found.needed == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
@@ -229,6 +229,6 @@ def test_a_request_as_a_service_account_or_as_nobody() -> None:
     assert nobody.user == User()
 
 
-def test_headers_without_a_user_are_refused() -> None:
+def test_impersonation_headers_without_a_user_are_rejected() -> None:
     with pytest.raises(StatusError, match="without impersonating a user"):
         impersonation.parse_impersonation([("Impersonate-Group", "system:masters")])

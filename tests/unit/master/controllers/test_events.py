@@ -23,7 +23,7 @@ PULLED = event(
 )
 
 
-def test_an_event_is_named_after_its_object_and_the_time() -> None:
+def test_event_name_has_object_and_time() -> None:
     assert PULLED.metadata.name == "web.64752550bf000"
     assert PULLED.metadata.namespace == "red"
     long = event(reference(pod("a" * 253)), "Normal", "R", "m", EventSource(), WALL)
@@ -31,7 +31,7 @@ def test_an_event_is_named_after_its_object_and_the_time() -> None:
     assert list(check(long)) == []
 
 
-def test_events_of_what_is_in_no_namespace_are_in_default() -> None:
+def test_events_of_cluster_scoped_objects_are_in_default() -> None:
     about = reference(namespace("red"))
     assert about.kind == Namespace.KIND
     told = event(about, "Normal", "R", "m", EventSource(), WALL)
@@ -39,7 +39,7 @@ def test_events_of_what_is_in_no_namespace_are_in_default() -> None:
     assert list(check(told)) == []
 
 
-def test_the_row_of_an_event() -> None:
+def test_event_table_row() -> None:
     later = WALL + timedelta(seconds=141)
     assert EVENTS.cells(PULLED, later) == (
         "2m21s", "Normal", "Pulled", "pod/web", "spec.containers{main}", "podlane-node-agent, n1", "there", "2m21s", 1,
@@ -53,7 +53,7 @@ def test_the_row_of_an_event() -> None:
     assert EVENTS.cells(modern, later)[7:9] == ("2m21s", 7)
 
 
-def test_what_describe_asks_for_can_be_selected() -> None:
+def test_events_are_selectable_by_involved_object() -> None:
     fields = EVENTS.field_values(PULLED)
     assert fields["involvedObject.uid"] == "uid-web"
     assert fields["source"] == "podlane-node-agent"
@@ -69,24 +69,24 @@ def test_what_describe_asks_for_can_be_selected() -> None:
         (replace(PULLED, metadata=meta("e", namespace="blue")), "involvedObject.namespace"),
     ],
 )
-def test_what_is_no_event(wrong: Event, path: str) -> None:
+def test_invalid_event_is_rejected(wrong: Event, path: str) -> None:
     assert [problem.path for problem in check(wrong)] == [path]
 
 
-def test_an_event_stays_with_its_object_and_its_source() -> None:
+def test_event_object_and_source_are_immutable() -> None:
     assert list(immutable(PULLED, replace(PULLED, count=2, message="again"))) == []
     stolen = replace(PULLED, source=EventSource(component="x", host="n2"), involved_object=reference(pod("other")))
     assert [problem.path for problem in immutable(PULLED, stolen)] == ["involvedObject", "source"]
 
 
-def test_events_are_forgotten_an_hour_after_they_were_last_heard_of() -> None:
+def test_events_expire_an_hour_after_their_last_occurrence() -> None:
     old = replace(PULLED, metadata=meta("old"), last_timestamp="2026-01-01T10:59:59Z")
     fresh = replace(PULLED, metadata=meta("fresh"), last_timestamp="2026-01-01T11:00:00Z")
     undated = replace(PULLED, metadata=meta("undated"), last_timestamp=None)
     assert lines(expiration.expired_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
 
 
-def test_the_scheduler_tells_what_it_did() -> None:
+def test_scheduler_emits_events() -> None:
     made = [events.scheduled(pod("a"), "n1", WALL).item, events.failed_scheduling(pod("b"), "no room", WALL).item]
     assert [(e.type, e.reason, e.message, e.source.component) for e in made if isinstance(e, Event)] == [
         ("Normal", "Scheduled", "Successfully assigned red/a to n1", "default-scheduler"),

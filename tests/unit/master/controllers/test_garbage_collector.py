@@ -89,7 +89,7 @@ def _told(one: Object, row: OwnerReference) -> Create:
         ([f"a!{FOREGROUND} b", "b *a"], ["- b Foreground", "+ a b"]),
     ],
 )
-def test_who_ends_and_who_stays(objects: list[str], writes: list[str]) -> None:
+def test_garbage_collector_deletes_orphans_or_keeps_dependents(objects: list[str], writes: list[str]) -> None:
     assert written(*objects) == writes
 
 
@@ -109,7 +109,7 @@ ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does
     ],
     ids=str,
 )
-def test_an_owner_is_in_reach_and_what_the_reference_says(
+def test_owner_reference_matches_namespace_kind_name_and_uid(
     finalizers: tuple[str, ...], namespace: str, row: dict[str, Any], is_owner: bool
 ) -> None:
     """What does not count neither keeps its dependent nor is held up by it."""
@@ -126,7 +126,7 @@ def test_an_owner_is_in_reach_and_what_the_reference_says(
         assert (ends, goes_on) == (True, bool(finalizers))
 
 
-def test_who_names_a_foreign_owner_is_told() -> None:
+def test_owner_reference_to_another_namespace_is_reported() -> None:
     owner = ConfigMap(metadata=meta("a", namespace="blue"))
     rows = (OwnerReference(api_version="v1", **OWNER),)
     assert _lines([owner, ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == [
@@ -136,7 +136,7 @@ def test_who_names_a_foreign_owner_is_told() -> None:
     assert _lines([ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == ["- b Background"]
 
 
-def test_what_is_in_no_namespace_cannot_be_looked_for_its_owner_in_one() -> None:
+def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
     """It stays, and holds nobody up."""
     owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
@@ -149,7 +149,7 @@ def test_what_is_in_no_namespace_cannot_be_looked_for_its_owner_in_one() -> None
 
 
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
-def test_an_owner_that_waits_goes_in_the_end_whoever_belongs_to_whom(owners: list[set[int]]) -> None:
+def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
     rows = {str(n): [str(owner) for owner in sorted(found) if owner < len(owners)] for n, found in enumerate(owners)}
     objects = {name: item(" ".join([name, *found])) for name, found in rows.items()}

@@ -30,19 +30,19 @@ def wished(item: Namespace, *contents: Object) -> list[str]:
     return lines(reconcile([item, namespace("blue")], contents, WALL))
 
 
-def test_it_takes_its_pods_along_and_then_goes() -> None:
+def test_terminating_namespace_deletes_its_pods_and_then_itself() -> None:
     assert wished(ending(), pod("a"), pod("c", namespace="blue")) == ["end Pod a"]
     assert wished(ending(), pod("b", deleted=THEN)) == ["~ Namespace red"], "it says what it waits for"
     assert wished(ending()) == ["- Namespace red"]
 
 
-def test_what_else_is_in_it_goes_at_once() -> None:
+def test_terminating_namespace_deletes_other_objects_at_once() -> None:
     inside, outside = (Event(metadata=meta(name, namespace=place)) for name, place in (("in", "red"), ("out", "blue")))
     assert wished(ending(), pod("a"), inside, outside) == ["end Pod a", "- Event in"]
     assert wished(ending(), inside) == ["- Event in", "- Namespace red"]
 
 
-def test_what_bears_finalizers_is_waited_for() -> None:
+def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
     assert wished(ending(), config("held", "mine/x"), config("free")) == ["end ConfigMap held", "- ConfigMap free"]
     held = [config(name, "mine/x", deleted=THEN) for name in ("a", "b")]
     (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], WALL)
@@ -75,7 +75,7 @@ def test_what_bears_finalizers_is_waited_for() -> None:
     assert second.item.status.conditions[3].last_transition_time == "2026-01-01T12:00:00Z"  # type: ignore[attr-defined]
 
 
-def test_it_is_let_go_where_somebody_else_holds_it() -> None:
+def test_namespace_controller_removes_only_its_own_finalizer() -> None:
     (change,) = reconcile([ending("kubernetes", holders=("mine",))], [], WALL)
     assert isinstance(change, Update)
     assert change.item == ending(holders=("mine",))

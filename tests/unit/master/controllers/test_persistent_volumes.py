@@ -58,7 +58,7 @@ def phases(items: Items) -> list[str]:
     return [item.status.phase for item in items]
 
 
-def test_one_side_is_enough() -> None:
+def test_claim_and_volume_bind_when_either_names_the_other() -> None:
     for pair in ((disk("d", claim="c"), claim("c")), (disk("d"), claim("c", volume="d"))):
         volume, wish = settled(*pair)
         assert isinstance(volume, PersistentVolume)
@@ -72,21 +72,21 @@ def test_one_side_is_enough() -> None:
         assert phases([volume, wish]) == ["Bound", "Bound"]
 
 
-def test_nobody_is_given_what_he_did_not_name() -> None:
+def test_claim_that_names_a_volume_binds_to_no_other() -> None:
     assert phases(settled(disk("d"), claim("c"))) == ["Available", "Pending"]
     assert phases(settled(disk("d", claim="c"), claim("other", volume="d"))) == ["Available", "Pending"]
     assert phases(settled(disk("d", claim="c"), claim("c", volume="e"), disk("e"))) == ["Available", "Bound", "Bound"]
     assert phases(settled(disk("d"), claim("a", volume="d"), claim("b", volume="d"))) == ["Bound", "Bound", "Pending"]
 
 
-def test_storage_is_not_inherited_by_a_claim_of_the_same_name() -> None:
+def test_volume_is_not_bound_to_a_new_claim_of_the_same_name() -> None:
     volume, _ = settled(disk("d", claim="c"), claim("c"))
     assert phases(settled(volume)) == ["Released"]
     assert phases(settled(volume, claim("c", uid="another"))) == ["Released", "Pending"]
     assert phases(settled(volume, claim("c", volume="d", uid="another"))) == ["Released", "Pending"]
 
 
-def test_a_claim_whose_volume_is_gone_is_lost() -> None:
+def test_claim_of_a_deleted_volume_is_lost() -> None:
     _, wish = settled(disk("d", claim="c"), claim("c"))
     assert phases(settled(wish)) == ["Lost"]
 
@@ -100,7 +100,7 @@ def volume_of(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "")
     return found.spec.volume_name
 
 
-def test_a_claim_that_names_none_gets_the_smallest_that_suits() -> None:
+def test_unnamed_claim_binds_to_the_smallest_matching_volume() -> None:
     disks = [disk("large", capacity={"storage": "9Gi"}), disk("small"), disk("mid", capacity={"storage": "2Gi"})]
     assert volume_of(*disks, wish()) == "small"
     assert volume_of(*disks, wish(size="1500Mi")) == "mid"
@@ -113,7 +113,7 @@ def test_a_claim_that_names_none_gets_the_smallest_that_suits() -> None:
     assert volume_of(red, blue, wish(selector={"matchLabels": {"of": "red"}})) == "red"
 
 
-def test_a_claim_gets_only_what_is_of_its_class() -> None:
+def test_claim_binds_only_to_volumes_of_its_storage_class() -> None:
     fast, plain = disk("fast", storageClassName="ssd"), disk("plain")
     assert volume_of(fast, plain, wish(storageClassName="ssd")) == "fast"
     assert volume_of(fast, plain, wish(storageClassName="tape")) == ""
@@ -122,7 +122,7 @@ def test_a_claim_gets_only_what_is_of_its_class() -> None:
     assert volume_of(fast, wish(), usual="ssd") == ""
 
 
-def test_two_claims_never_share() -> None:
+def test_two_claims_never_share_a_volume() -> None:
     found = settled(disk("a"), disk("b"), wish("c1"), wish("c2"), wish("c3"))
     had = [one.spec.volume_name for one in found if isinstance(one, PersistentVolumeClaim)]
     assert had == ["a", "b", ""]
@@ -132,7 +132,7 @@ NAMES = st.sampled_from(["", "a", "b"])
 
 
 @given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
-def test_it_settles_and_no_volume_has_two_claims(volumes: tuple[str, str], claims: tuple[str, str]) -> None:
+def test_volume_binding_converges_without_double_bindings(volumes: tuple[str, str], claims: tuple[str, str]) -> None:
     items = [disk(name, claim=wish) for name, wish in zip("ab", volumes, strict=True)]
     wishes = [claim(name, volume=wish) for name, wish in zip("ab", claims, strict=True)]
     found = settled(*items, *wishes)
@@ -166,21 +166,21 @@ def phase(of: Pod, name: str) -> Pod:
         ([phase(USER, "Succeeded"), phase(USER, "Failed")], True),
     ],
 )
-def test_a_claim_goes_when_no_pod_has_it(pods: list[Pod], goes: bool) -> None:
+def test_claim_protection_finalizer_is_removed_when_no_pod_uses_it(pods: list[Pod], goes: bool) -> None:
     item: PersistentVolumeClaim = leaving(claim("data"))
     assert item.metadata.finalizers == ("kubernetes.io/pvc-protection",)
     assert list(release_protection([], [item], pods)) == ([ForceDelete(item)] if goes else [])
 
 
 @pytest.mark.parametrize(("bound", "goes"), [("Available", True), ("Released", True), ("Bound", False)])
-def test_a_volume_goes_when_no_claim_has_it(bound: str, goes: bool) -> None:
+def test_volume_protection_finalizer_is_removed_when_unbound(bound: str, goes: bool) -> None:
     item: PersistentVolume = leaving(disk("one"))
     item = replace(item, status=replace(item.status, phase=bound))
     assert item.metadata.finalizers == ("kubernetes.io/pv-protection",)
     assert list(release_protection([item], [], [USER])) == ([ForceDelete(item)] if goes else [])
 
 
-def test_finalizers_of_others_are_waited_for() -> None:
+def test_foreign_finalizers_are_kept() -> None:
     item = leaving(claim("data"), "example.com/backup")
     [change] = release_protection([], [item], [])
     assert isinstance(change, Update)
@@ -188,5 +188,5 @@ def test_finalizers_of_others_are_waited_for() -> None:
     assert not list(release_protection([], [change.item], []))  # type: ignore[list-item]
 
 
-def test_what_is_not_being_deleted_stays() -> None:
+def test_protection_of_objects_not_being_deleted_is_kept() -> None:
     assert not list(release_protection([disk("one")], [claim("data")], []))

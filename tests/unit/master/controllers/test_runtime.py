@@ -18,7 +18,7 @@ from tests.unit.master.admission.examples import quota
 from tests.unit.master.examples import meta, pod
 
 
-def test_pauses_double_up_to_a_minute() -> None:
+def test_controller_back_off_doubles_up_to_a_minute() -> None:
     one, now, pauses = None, 100.0, list[float]()
     for _ in range(9):
         one = next_backoff(one, "red", "no", now)
@@ -49,7 +49,7 @@ RELIEF = [
 
 
 @pytest.mark.parametrize(("news", "is_relief"), RELIEF)
-def test_who_waits_tries_again_where_there_is_more_room(news: WatchEvent, is_relief: bool) -> None:
+def test_create_back_off_is_reset_when_quota_is_freed(news: WatchEvent, is_relief: bool) -> None:
     known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
     found = reset_after(known, news, 10.0)
     assert found["mine"].until == (10.0 if is_relief else 50.0)
@@ -78,7 +78,7 @@ RANKS = [
 
 
 @pytest.mark.parametrize(("item", "classes", "wanted"), RANKS)
-def test_priorities_come_from_classes(item: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
+def test_pod_priority_is_set_from_its_priority_class(item: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
     spec = apply_priority(item, classes).spec
     assert (spec.priority_class_name, spec.priority, spec.preemption_policy) == wanted
     assert apply_priority(replace(item, spec=spec), classes).spec == spec
@@ -96,7 +96,5 @@ def test_priorities_come_from_classes(item: Pod, classes: Any, wanted: tuple[str
         (0.1, 1_000_000, 2.0),
     ],
 )
-def test_a_controller_rests_after_a_look_in_vain_and_after_a_large_write(
-    spent: float, written: int, seconds: float
-) -> None:
+def test_controller_cools_down_after_a_vain_pass_and_a_large_write(spent: float, written: int, seconds: float) -> None:
     assert cool_down(spent, written) == pytest.approx(seconds)

@@ -36,7 +36,7 @@ def filled(secret: Secret) -> Secret:
     return write.item
 
 
-def test_a_secret_gets_a_token_that_is_good_as_long_as_it_is_there() -> None:
+def test_token_secret_gets_a_token_valid_while_it_exists() -> None:
     done = filled(EMPTY)
     assert (done.data["ca.crt"], done.data["namespace"]) == (b"CA", b"red")
     assert done.metadata.annotations[ACCOUNT_UID] == "uid-robot"
@@ -48,7 +48,7 @@ def test_a_secret_gets_a_token_that_is_good_as_long_as_it_is_there() -> None:
     ]
 
 
-def test_what_is_changed_or_taken_out_comes_back() -> None:
+def test_changed_token_secret_is_repaired() -> None:
     done = filled(EMPTY)
     assert filled(replace(done, data={**done.data, "ca.crt": b"other", "mine": b"1"})).data == {
         **done.data,
@@ -57,14 +57,14 @@ def test_what_is_changed_or_taken_out_comes_back() -> None:
     assert filled(replace(done, data={})).data.keys() == done.data.keys()
 
 
-def test_a_secret_of_an_account_that_is_not_there_goes() -> None:
+def test_token_secret_of_a_missing_service_account_is_deleted() -> None:
     assert [type(write) for write in reconcile([EMPTY], [], "CA", signed)] == [ForceDelete]
     other = with_metadata(EMPTY, annotations={ACCOUNT_NAME: "robot", ACCOUNT_UID: "another"})
     assert [type(write) for write in reconcile([other], [ROBOT], "CA", signed)] == [ForceDelete]
     assert list(reconcile([replace(EMPTY, type="Opaque")], [], "CA", signed)) == []
 
 
-def test_no_other_token_is_without_an_end() -> None:
+def test_only_secret_tokens_never_expire() -> None:
     claims = service_account_tokens.secret_token_claims(ROBOT, EMPTY, NOW)
     private = {key: value for key, value in claims[service_account_tokens.KUBERNETES_CLAIM].items() if key != "secret"}
     with pytest.raises(Refused):

@@ -70,7 +70,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at_once: Clock) -> None:
+async def test_second_candidate_waits_until_the_leaders_lease_expires(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.acquire()
@@ -83,7 +83,7 @@ async def test_the_first_is_in_charge_and_the_second_waits_until_it_is_silent(at
     assert server.lease.spec.lease_transitions == 2
 
 
-async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
+async def test_renewing_leader_keeps_leadership(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.acquire()
@@ -97,7 +97,7 @@ async def test_who_renews_stays_in_charge(at_once: Clock) -> None:
     await asyncio.gather(keeping, waiting, return_exceptions=True)
 
 
-async def test_who_cannot_renew_writes_no_more_and_says_so(at_once: Clock) -> None:
+async def test_leader_that_cannot_renew_stops_and_reports_it(at_once: Clock) -> None:
     server = Leases()
     first = LeaderElection(server, "first", at_once)
     await first.acquire()
@@ -110,7 +110,7 @@ async def test_who_cannot_renew_writes_no_more_and_says_so(at_once: Clock) -> No
         first.check()
 
 
-async def test_what_is_given_back_is_free_at_once(at_once: Clock) -> None:
+async def test_released_lease_is_available_at_once(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.acquire()
@@ -121,7 +121,7 @@ async def test_what_is_given_back_is_free_at_once(at_once: Clock) -> None:
     assert at_once.now == began
 
 
-async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_once: Clock) -> None:
+async def test_suspended_leader_notices_lost_leadership_before_writing(at_once: Clock) -> None:
     server = Leases()
     first, second = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     await first.acquire()
@@ -135,7 +135,7 @@ async def test_who_was_stopped_for_long_and_goes_on_notices_before_it_writes(at_
     assert server.lease.spec.holder_identity == "second"
 
 
-async def test_of_two_who_take_it_at_the_same_moment_one_has_it(at_once: Clock) -> None:
+async def test_concurrent_acquisition_elects_one_leader(at_once: Clock) -> None:
     server = Leases()
     both = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
     tasks: list[asyncio.Task[None]] = [asyncio.create_task(one.acquire()) for one in both]

@@ -43,14 +43,14 @@ def first(seen: ClusterState, wish: NetworkConfig = WISH) -> tuple[ClusterNetwor
     return network, with_fields(seen, network=network)
 
 
-def test_the_first_pass_makes_the_network_and_notes_where_the_numbers_begin() -> None:
+def test_first_pass_creates_the_cluster_network_with_its_cursors() -> None:
     done = plan(WISH, EMPTY, WALL)
     assert isinstance(done.network, Create)
     assert numbered(network_of(done)) == {"subnets": 0, "vnids": 0}
     assert done.rest == ()
 
 
-def test_numbers_are_noted_with_the_network_and_namespaces_are_nobodys_business() -> None:
+def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() -> None:
     _, seen = first(ClusterState((namespace("red"), namespace("default")), (node("a"),), None, (), ()))
     done = plan(WISH, seen, WALL)
     assert isinstance(done.network, Update)
@@ -62,7 +62,7 @@ def test_numbers_are_noted_with_the_network_and_namespaces_are_nobodys_business(
     ]
 
 
-def test_when_all_is_done_nothing_is_written() -> None:
+def test_reconciled_state_causes_no_write() -> None:
     network, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (), ()))
     done = plan(WISH, seen, WALL)
     settled = with_fields(
@@ -75,7 +75,7 @@ def test_when_all_is_done_nothing_is_written() -> None:
     assert network != network_of(done)
 
 
-def test_numbers_that_nobody_can_read_begin_anew() -> None:
+def test_unreadable_cursors_are_reset() -> None:
     network, seen = first(ClusterState((namespace("red"),), (), None, (), (lane("blue", 10),)))
     for text in ("", "[]", '{"vnids": "x"}', "7"):
         metadata = replace(network.metadata, annotations={CURSORS_ANNOTATION: text})
@@ -83,7 +83,7 @@ def test_numbers_that_nobody_can_read_begin_anew() -> None:
         assert lines(done.rest) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
 
 
-def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
+def test_younger_project_with_a_duplicate_vnid_gets_a_new_one() -> None:
     older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
     projects = (namespace("red"), namespace("blue"), namespace("new"))
     _, seen = first(ClusterState(projects, (), None, (), (older, lane("blue", 10))))
@@ -92,7 +92,7 @@ def test_who_has_the_vnid_of_an_older_one_gets_its_own() -> None:
     assert done.warnings == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
 
 
-def test_who_was_joined_goes_with_it() -> None:
+def test_joined_projects_move_with_their_vnid() -> None:
     asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK_ANNOTATION: "join:blue"}))
     projects = tuple(map(namespace, ("red", "blue", "green")))
     _, seen = first(ClusterState(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
@@ -104,7 +104,7 @@ def test_who_was_joined_goes_with_it() -> None:
     assert lines(done.rest) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
 
 
-def test_of_two_nodes_with_one_subnet_the_younger_gets_another() -> None:
+def test_younger_node_with_a_duplicate_subnet_gets_a_new_one() -> None:
     nodes = (node("a"), node("b", ip="10.245.2.4"))
     older = subnet("b", "10.128.0.0/22", ip="10.245.2.4")
     older = replace(older, metadata=replace(older.metadata, creation_timestamp="2025-01-01T00:00:00Z"))
@@ -115,7 +115,7 @@ def test_of_two_nodes_with_one_subnet_the_younger_gets_another() -> None:
     assert lines(after.rest) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
 
 
-def test_one_made_by_hand_is_left_to_those_who_made_it() -> None:
+def test_conflicting_manual_host_subnet_is_reported_and_kept() -> None:
     over_another = subnet("x", "10.128.0.0/23", ip="10.9.9.9", uid="")
     at_anothers = subnet("y", "10.128.8.0/23", ip="10.245.2.3", uid="")
     _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
@@ -124,7 +124,7 @@ def test_one_made_by_hand_is_left_to_those_who_made_it() -> None:
     assert set(done.warnings) == {"hostsubnet x", "hostsubnet y", "node a"}
 
 
-def test_objects_that_make_no_sense_are_left_alone_and_told_of() -> None:
+def test_invalid_network_objects_are_reported_and_kept() -> None:
     bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(lane("red", 10), netname="blue"))
     _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
     done = plan(WISH, seen, WALL)
@@ -205,7 +205,7 @@ STEP = st.tuples(st.integers(0, 1), st.sampled_from(("look", "decide", "act", "t
 
 @settings(max_examples=500, deadline=None)
 @given(steps=st.lists(STEP, min_size=8, max_size=60))
-def test_two_who_both_believe_to_be_in_charge_hand_out_no_number_twice(steps: list[tuple[int, str, int]]) -> None:
+def test_two_concurrent_leaders_allocate_no_number_twice(steps: list[tuple[int, str, int]]) -> None:
     """Projects and nodes come and go (bits of the number of a `turn`)."""
     server = Server()
     actors = (Actor(server, WISH), Actor(server, WISH))
@@ -228,7 +228,7 @@ def test_two_who_both_believe_to_be_in_charge_hand_out_no_number_twice(steps: li
 
 @settings(max_examples=200, deadline=None)
 @given(steps=st.lists(STEP, max_size=40), doubled=st.booleans())
-def test_whatever_has_happened_one_who_sees_all_puts_it_right(steps: list[tuple[int, str, int]], doubled: bool) -> None:
+def test_any_state_is_repaired_by_one_leader(steps: list[tuple[int, str, int]], doubled: bool) -> None:
     """Also with so few subnets that numbers come round at once, and with numbers that were written by hand."""
     server = Server()
     actors = (Actor(server, TINY), Actor(server, TINY))

@@ -42,7 +42,7 @@ def listed(store: SQLiteStorage, **query: str) -> Any:
     return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
 
 
-async def test_pages_show_one_state(store: SQLiteStorage) -> None:
+async def test_list_pages_show_one_revision(store: SQLiteStorage) -> None:
     first, names = listed(store, limit="2")
     assert (names, first["remainingItemCount"]) == (["a", "b"], 4)
     await store.write(Put(namespace("cc")))
@@ -53,7 +53,7 @@ async def test_pages_show_one_state(store: SQLiteStorage) -> None:
     assert "continue" not in last
 
 
-async def test_a_page_whose_state_is_forgotten_can_be_had_as_it_is_now(store: SQLiteStorage) -> None:
+async def test_expired_continue_token_offers_an_inconsistent_continuation(store: SQLiteStorage) -> None:
     first, _ = listed(store, limit="2")
     (gone,) = (record.object for record in store.list("Namespace") if record.key.name == "c")
     await store.write(Delete(gone), Put(namespace("dd")))
@@ -68,7 +68,7 @@ async def test_a_page_whose_state_is_forgotten_can_be_had_as_it_is_now(store: SQ
     assert listed(store, **{"continue": second["continue"]})[1] == ["e", "f"]
 
 
-async def test_a_list_of_a_state_that_is_forgotten(store: SQLiteStorage) -> None:
+async def test_list_at_an_expired_revision_is_rejected(store: SQLiteStorage) -> None:
     await store.write(Put(namespace("g")))
     await store.compact(store.revision)
     with pytest.raises(StatusError) as refused:

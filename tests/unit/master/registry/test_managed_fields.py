@@ -44,7 +44,7 @@ def fields(result: Applied, manager: str) -> Any:
     return next(to_fields(row.fields) for row in result.owners if row.manager == manager)
 
 
-def test_who_creates_by_apply_owns_what_is_in_the_body() -> None:
+def test_apply_create_owns_the_fields_of_its_body() -> None:
     result = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
     assert result.document == config_map(k="1")
     assert format_managers(result.owners) == [
@@ -59,7 +59,7 @@ def test_who_creates_by_apply_owns_what_is_in_the_body() -> None:
     ]
 
 
-def test_another_value_of_an_owned_field_is_a_conflict_and_force_takes_it() -> None:
+def test_apply_of_an_owned_field_conflicts_unless_forced() -> None:
     first = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
     second = apply(first.document, config_map(k="2"), CONFIG_MAP, first.owners, owner("m2"))
     assert [(row.owner.manager, format_path(row.path)) for row in second.conflicts] == [("m1", ".data.k")]
@@ -67,7 +67,7 @@ def test_another_value_of_an_owned_field_is_a_conflict_and_force_takes_it() -> N
     assert [row["manager"] for row in format_managers(second.owners)] == ["m2"]
 
 
-def test_the_same_value_is_owned_by_both_and_goes_with_the_last_of_them() -> None:
+def test_equal_value_is_owned_by_both_managers_until_both_remove_it() -> None:
     first = apply({}, config_map(k="1", x="1"), CONFIG_MAP, (), owner("m1"))
     second = apply(first.document, config_map(k="1"), CONFIG_MAP, first.owners, owner("m2"))
     assert not second.conflicts
@@ -77,7 +77,7 @@ def test_the_same_value_is_owned_by_both_and_goes_with_the_last_of_them() -> Non
     assert fourth.document["data"] == {}
 
 
-def test_items_of_keyed_lists_are_owned_one_by_one() -> None:
+def test_keyed_list_items_are_owned_individually() -> None:
     one, two = {"name": "a", "image": "i", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "j"}
     first = apply({}, pod(one), POD, (), owner("m1"))
     assert fields(first, "m1") == {
@@ -100,14 +100,14 @@ def test_items_of_keyed_lists_are_owned_one_by_one() -> None:
     assert last.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}]
 
 
-def test_an_item_stays_while_somebody_owns_a_part_of_it() -> None:
+def test_list_item_is_kept_while_any_part_is_owned() -> None:
     first = apply({}, pod({"name": "a", "image": "i"}), POD, (), owner("m1"))
     second = apply(first.document, pod({"name": "a", "tty": True}), POD, first.owners, owner("m2"))
     third = apply(second.document, pod(), POD, second.owners, owner("m1"))
     assert third.document["spec"]["containers"] == [{"name": "a", "tty": True}]
 
 
-def test_ports_are_told_apart_by_protocol_which_may_be_left_out() -> None:
+def test_ports_are_keyed_by_number_and_defaulted_protocol() -> None:
     tcp, udp = {"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}
     first = apply({}, pod({"name": "a", "ports": [tcp, udp]}), POD, (), owner("m1"))
     live = pod({"name": "a", "ports": [{"containerPort": 53, "protocol": "TCP"}, udp]})
@@ -115,13 +115,13 @@ def test_ports_are_told_apart_by_protocol_which_may_be_left_out() -> None:
     assert second.document["spec"]["containers"][0]["ports"] == [{"containerPort": 53, "protocol": "TCP"}]
 
 
-def test_what_was_there_before_the_first_apply_belongs_to_somebody() -> None:
+def test_fields_before_the_first_apply_belong_to_a_manager() -> None:
     result = apply(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), owner("m1"))
     assert [(row.owner.manager, format_path(row.path)) for row in result.conflicts] == [(BEFORE_FIRST_APPLY, ".data.k")]
     assert fields(result, BEFORE_FIRST_APPLY) == {"f:data": {"f:x": {}}}
 
 
-def test_a_write_that_is_no_apply_takes_what_it_changes_once_there_are_owners() -> None:
+def test_update_takes_ownership_of_changed_fields() -> None:
     old, new = config_map(k="1", x="1"), config_map(k="2", y="1")
     assert track_update(old, new, CONFIG_MAP, (), owner("edit", UPDATE)) == ()
     first = apply({}, old, CONFIG_MAP, (), owner("m1"))
@@ -133,7 +133,7 @@ def test_a_write_that_is_no_apply_takes_what_it_changes_once_there_are_owners() 
     assert {row.manager: to_fields(row.fields) for row in again if row.fields} == {"edit": {"f:data": {"f:k": {}}}}
 
 
-def test_identity_belongs_to_nobody() -> None:
+def test_identity_fields_are_owned_by_no_manager() -> None:
     found = leaves({**config_map(k="1"), "metadata": {"name": "c", "uid": "u", "labels": {"a": "b"}}}, CONFIG_MAP)
     assert to_fields(found) == {"f:data": {"f:k": {}}, "f:metadata": {"f:labels": {"f:a": {}}}}
 
@@ -143,7 +143,7 @@ WISHES = st.dictionaries(NAMES, st.sampled_from(["1", "2"]), max_size=3)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), WISHES), max_size=6))
-def test_any_row_of_forced_applies_leaves_what_their_owners_want(writes: list[tuple[str, dict[str, str]]]) -> None:
+def test_any_sequence_of_forced_applies_yields_the_owners_values(writes: list[tuple[str, dict[str, str]]]) -> None:
     document: dict[str, Any] = {}
     owners: tuple[FieldManager, ...] = ()
     for manager, data in writes:
@@ -156,11 +156,11 @@ def test_any_row_of_forced_applies_leaves_what_their_owners_want(writes: list[tu
 
 
 @given(st.recursive(st.just({}), lambda inner: st.dictionaries(st.sampled_from(["f:a", "f:b", 'k:{"n":"x"}']), inner)))
-def test_a_set_of_fields_survives_its_json(tree: Any) -> None:
+def test_field_set_round_trips_through_json(tree: Any) -> None:
     found = from_fields(tree)
     assert from_fields(to_fields(found)) == found
 
 
 @pytest.mark.parametrize("tree", [None, 1, [], "x", {"f:a": 1}])
-def test_what_is_no_set_of_fields_is_empty(tree: Any) -> None:
+def test_invalid_field_set_is_empty(tree: Any) -> None:
     assert from_fields(tree) == frozenset()

@@ -106,7 +106,7 @@ def names(found: Any) -> list[str]:
     return [row["metadata"]["name"] for row in found["items"]]
 
 
-async def test_what_nodes_use(door: Door) -> None:
+async def test_node_metrics_report_usage(door: Door) -> None:
     found = await door.get("nodes")
     assert (found["kind"], found["apiVersion"]) == ("NodeMetricsList", "metrics.k8s.io/v1beta1")
     assert names(found) == ["far", "near"]
@@ -117,7 +117,7 @@ async def test_what_nodes_use(door: Door) -> None:
     assert names(await door.get("nodes", fieldSelector="metadata.name=far")) == ["far"]
 
 
-async def test_what_pods_use_by_their_containers(door: Door) -> None:
+async def test_pod_metrics_report_usage_by_container(door: Door) -> None:
     assert names(await door.get("pods")) == ["other", "web"]
     assert names(await door.get("namespaces/blue/pods")) == []
     assert names(await door.get("namespaces/red/pods", labelSelector="app=web")) == ["web"]
@@ -130,7 +130,7 @@ async def test_what_pods_use_by_their_containers(door: Door) -> None:
     assert await door.refused("namespaces/red/pods/of-nobody") == 404
 
 
-async def test_a_node_that_does_not_answer_is_left_out_and_not_asked_again_at_once(door: Door) -> None:
+async def test_unresponsive_node_is_omitted_and_not_queried_again_at_once(door: Door) -> None:
     del door.nodes.said["far"]
     assert names(await door.get("nodes")) == ["near"]
     assert names(await door.get("pods")) == ["web"]
@@ -138,25 +138,25 @@ async def test_a_node_that_does_not_answer_is_left_out_and_not_asked_again_at_on
     assert sorted(door.nodes.asked) == ["far", "near"]
 
 
-async def test_a_node_that_talks_nonsense_is_left_out(door: Door) -> None:
+async def test_node_with_invalid_metrics_is_omitted(door: Door) -> None:
     door.nodes.said["far"] = b"<html>"
     assert names(await door.get("nodes")) == ["near"]
 
 
-async def test_a_node_that_does_not_know_yet_is_left_out(door: Door) -> None:
+async def test_node_without_metrics_yet_is_omitted(door: Door) -> None:
     half = {"podRef": {"name": "other", "namespace": "red"}, "containers": [{"name": "a"}, {"name": "b", **used(1, 1)}]}
     door.nodes.said["far"] = json.dumps({"node": {"cpu": {"time": TIME}}, "pods": [half]}).encode()
     assert names(await door.get("nodes")) == ["near"]
     assert names(await door.get("pods")) == ["web"]
 
 
-async def test_many_who_ask_at_once_are_one(door: Door) -> None:
+async def test_concurrent_metrics_requests_share_one_query(door: Door) -> None:
     await asyncio.gather(*(door.get("nodes/near") for _ in range(20)))
     await door.get("namespaces/red/pods/web")
     assert door.nodes.asked == ["near"]
 
 
-async def test_nothing_is_kept_for_long(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_cache_expires(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
     await door.get("nodes/near")
     await door.get("nodes/near")
@@ -166,18 +166,18 @@ async def test_nothing_is_kept_for_long(door: Door, monkeypatch: pytest.MonkeyPa
             await asyncio.sleep(0)
 
 
-async def test_a_table(door: Door) -> None:
+async def test_metrics_table_has_kubectl_top_columns(door: Door) -> None:
     found = await door.get("pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
     assert [row["name"] for row in found["columnDefinitions"]] == ["Name", "CPU", "Memory", "Window"]
     assert [row["cells"][:3] for row in found["rows"]] == [["other", "3000000n", "3Ki"], ["web", "3000000n", "3Ki"]]
 
 
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection", "watch"])
-async def test_nobody_writes_or_follows(door: Door, verb: str) -> None:
+async def test_metrics_reject_writes_and_watches(door: Door, verb: str) -> None:
     assert await door.refused("nodes/near", verb) == 405
 
 
-def test_clients_are_told_of_the_group() -> None:
+def test_discovery_lists_the_metrics_group() -> None:
     assert group("metrics.k8s.io") is not None
     found = resources("metrics.k8s.io", "v1beta1")
     assert found is not None
@@ -188,7 +188,7 @@ def test_clients_are_told_of_the_group() -> None:
     assert RequestInfo(NODE_METRICS) != RequestInfo(POD_METRICS)
 
 
-def test_those_who_may_look_at_pods_may_look_at_what_they_use() -> None:
+def test_metrics_reader_role_is_aggregated_to_view() -> None:
     [reader] = [one for one in ROLES if one.metadata.name == "system:aggregated-metrics-reader"]
     assert reader.metadata.labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     [rule] = reader.rules

@@ -38,7 +38,7 @@ RFC_7386 = [
 
 
 @pytest.mark.parametrize(("target", "patch", "result"), RFC_7386)
-def test_merge_as_in_rfc_7386(target: Any, patch: Any, result: Any) -> None:
+def test_merge_patch_follows_rfc_7386(target: Any, patch: Any, result: Any) -> None:
     assert merge_patch(target, patch) == result
 
 
@@ -71,7 +71,7 @@ RFC_6902 = [
 
 
 @pytest.mark.parametrize(("target", "operations", "result"), RFC_6902)
-def test_operations_as_in_rfc_6902(target: Any, operations: Any, result: Any) -> None:
+def test_json_patch_follows_rfc_6902(target: Any, operations: Any, result: Any) -> None:
     assert json_patch(target, operations) == result
 
 
@@ -96,7 +96,7 @@ def test_operations_as_in_rfc_6902(target: Any, operations: Any, result: Any) ->
     ],
     ids=str,
 )
-def test_operations_that_do_not_fit_change_nothing(operations: Any) -> None:
+def test_failed_json_patch_changes_nothing(operations: Any) -> None:
     document = {"a": 1, "l": [1, 2], "m": {"x": 1}}
     with pytest.raises(InvalidPatch):
         json_patch(document, operations)
@@ -120,7 +120,7 @@ def containers(document: Any) -> list[Any]:
     return found
 
 
-def test_strategic_merges_items_by_their_key() -> None:
+def test_strategic_patch_merges_items_by_key() -> None:
     patch = {"spec": {"containers": [{"name": "b", "image": "3", "env": [{"name": "Y", "value": "1"}]}]}}
     assert containers(strategic(POD, patch)) == [
         {"name": "a", "image": "1"},
@@ -128,7 +128,7 @@ def test_strategic_merges_items_by_their_key() -> None:
     ]
 
 
-def test_strategic_deletes_replaces_and_orders_items() -> None:
+def test_strategic_patch_deletes_replaces_and_orders_items() -> None:
     assert containers(strategic(POD, {"spec": {"containers": [{"name": "a", "$patch": "delete"}]}})) == [
         {"name": "b", "image": "2", "env": [{"name": "X"}]}
     ]
@@ -139,7 +139,7 @@ def test_strategic_deletes_replaces_and_orders_items() -> None:
     assert [item["name"] for item in containers(strategic(POD, ordered))] == ["b", "a", "c"]
 
 
-def test_strategic_directives_on_maps_and_sets() -> None:
+def test_strategic_patch_directives_apply_to_maps_and_sets() -> None:
     document = {"a": {"x": 1, "y": 2}, "finalizers": ["one", "two"], "list": [1, 2]}
     assert strategic(document, {"a": {"$patch": "replace", "z": 3}})["a"] == {"z": 3}
     assert strategic(document, {"a": {"$retainKeys": ["y"], "w": 1}})["a"] == {"y": 2, "w": 1}
@@ -153,13 +153,13 @@ def test_strategic_directives_on_maps_and_sets() -> None:
     "patch",
     [[], {"$patch": "shake"}, {"spec": {"containers": [{"image": "1"}]}}, {"$deleteFromPrimitiveList/a": 1, "a": 1}],
 )
-def test_strategic_says_what_does_not_fit(patch: Any) -> None:
+def test_strategic_patch_reports_what_does_not_fit(patch: Any) -> None:
     with pytest.raises(InvalidPatch):
         strategic({**POD, "a": [1]}, patch)
 
 
 @given(JSON, JSON)
-def test_merge_is_idempotent_and_leaves_its_arguments(target: Any, patch: Any) -> None:
+def test_merge_patch_is_idempotent_and_keeps_its_arguments(target: Any, patch: Any) -> None:
     before = repr((target, patch))
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once
@@ -167,7 +167,7 @@ def test_merge_is_idempotent_and_leaves_its_arguments(target: Any, patch: Any) -
 
 
 @given(JSON, JSON)
-def test_operations_and_strategic_never_fail_in_another_way(target: Any, patch: Any) -> None:
+def test_json_and_strategic_patch_raise_only_patch_errors(target: Any, patch: Any) -> None:
     before = repr((target, patch))
     for apply in (json_patch, strategic):
         try:

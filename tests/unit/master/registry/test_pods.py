@@ -29,7 +29,7 @@ def counted(allowed: int, healthy: int = 3, desired: int = 2, generation: int = 
     )
 
 
-def test_a_budget_is_drawn_on_and_says_when_it_is_used_up() -> None:
+def test_eviction_decreases_the_budget_and_reports_its_exhaustion() -> None:
     item = budget(counted(2))
     once = budget_after_eviction(pod("a"), [item], NOW)
     assert once is not None
@@ -57,7 +57,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("budgets", "code", "why"), REFUSED, ids=[why for *_, why in REFUSED])
-def test_evictions_are_refused_in_the_words_of_the_reference(
+def test_eviction_rejections_have_the_reference_messages(
     budgets: list[PodDisruptionBudget], code: int, why: str
 ) -> None:
     with pytest.raises(StatusError) as refused:
@@ -77,7 +77,7 @@ FREE = [
 
 
 @pytest.mark.parametrize("one", FREE)
-def test_pods_that_no_budget_guards_cost_nothing(one: Pod) -> None:
+def test_eviction_of_pods_without_a_budget_is_free(one: Pod) -> None:
     assert budget_after_eviction(one, [budget(counted(0))], NOW) is None
     with pytest.raises(StatusError):
         budget_after_eviction(pod("a"), [budget(counted(0))], NOW)
@@ -87,7 +87,7 @@ def test_pods_that_no_budget_guards_cost_nothing(one: Pod) -> None:
     ("policy", "healthy", "free"),
     [(None, 2, True), (None, 1, False), ("IfHealthyBudget", 1, False), ("AlwaysAllow", 1, True)],
 )
-def test_pods_that_are_not_healthy_go_by_the_policy(policy: str | None, healthy: int, free: bool) -> None:
+def test_unhealthy_pod_eviction_policy_is_applied(policy: str | None, healthy: int, free: bool) -> None:
     item = budget(counted(0, healthy, 2), unhealthyPodEvictionPolicy=policy)
     if free:
         assert budget_after_eviction(pod("a", ready=False), [item], NOW) is None
@@ -97,7 +97,7 @@ def test_pods_that_are_not_healthy_go_by_the_policy(policy: str | None, healthy:
 
 
 @given(st.integers(0, 8), st.integers(0, 10), st.lists(st.integers(0, 7), max_size=20))
-def test_no_evictions_leave_fewer_healthy_pods_than_wanted(ready: int, wanted: int, order: list[int]) -> None:
+def test_evictions_never_leave_fewer_healthy_pods_than_required(ready: int, wanted: int, order: list[int]) -> None:
     """Evictions in any order, the controller looking at any time: every second one here."""
     pods = {f"p{n}": pod(f"p{n}", n < ready) for n in range(8)}
     item = budget(minAvailable=wanted)
@@ -117,7 +117,7 @@ def test_no_evictions_leave_fewer_healthy_pods_than_wanted(ready: int, wanted: i
             item = replace(item, status=status_of(item, list(pods.values())))
 
 
-def test_bodies_of_evictions() -> None:
+def test_eviction_body_is_validated() -> None:
     found = decode_eviction(
         "p", {"kind": "Eviction", "apiVersion": "policy/v1beta1", "metadata": {"name": "p"}, "spec": None}
     )
@@ -133,7 +133,7 @@ def test_bodies_of_evictions() -> None:
         assert refused.value.status.code == 400
 
 
-def test_the_pod_says_why_it_ends() -> None:
+def test_evicted_pod_has_a_disruption_condition() -> None:
     once = with_eviction_condition(pod("a"), NOW)
     row = once.status.conditions[-1]
     assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "EvictionByEvictionAPI")

@@ -19,13 +19,13 @@ NAMES = st.sampled_from(["openshift.io/display-name", "openshift.io/description"
 
 
 @given(st.dictionaries(NAMES, st.text(max_size=3)), st.sampled_from(["Active", "Terminating"]))
-def test_nothing_is_lost_on_the_way_there_and_back(annotations: dict[str, str], phase: str) -> None:
+def test_project_converts_to_a_namespace_and_back(annotations: dict[str, str], phase: str) -> None:
     made = BY_KIND["Namespace"].prepare_for_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
     namespace = Namespace(metadata=made.metadata, spec=made.spec, status=type(made.status)(phase=phase))
     assert PROJECTS.to_stored(PROJECTS.from_stored(namespace)) == namespace
 
 
-def test_of_a_project_only_what_people_call_it_is_changed() -> None:
+def test_only_project_display_fields_are_mutable() -> None:
     old = Project(metadata=ObjectMeta(name="red", labels={"a": "b"}))
     names = {"openshift.io/display-name": "Red", "openshift.io/description": "It is red"}
     assert list(PROJECTS.rules.validate_update(old, with_metadata(old, annotations=names))) == []
@@ -36,7 +36,7 @@ def test_of_a_project_only_what_people_call_it_is_changed() -> None:
     ]
 
 
-def test_a_request_becomes_a_project_with_an_administrator() -> None:
+def test_project_request_creates_a_project_with_an_administrator() -> None:
     wish = decode_project_request({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
     assert requested_project(wish, "bob")["metadata"]["annotations"] == {
         "openshift.io/display-name": "Red",
@@ -49,12 +49,12 @@ def test_a_request_becomes_a_project_with_an_administrator() -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], {"metadata": []}, {"displayName": 7}, {"metadata": {"name": "kube-x"}}])
-def test_what_is_no_request_is_refused(document: object) -> None:
+def test_invalid_project_request_is_rejected(document: object) -> None:
     with pytest.raises(StatusError):
         decode_project_request(document)
 
 
-def test_discovery_lists_projects_beside_requests() -> None:
+def test_discovery_lists_projects_and_project_requests() -> None:
     found = discovery.resources("project.openshift.io", "v1")
     assert found is not None
     rows = {row["name"]: row["verbs"] for row in found["resources"]}

@@ -47,14 +47,14 @@ def warnings(document: dict[str, Any], strictness: str) -> tuple[str, ...]:
     return decode_object(where, document, strictness).warnings
 
 
-def test_unknown_fields_are_refused_told_or_ignored() -> None:
+def test_unknown_fields_are_rejected_warned_of_or_ignored_by_strictness() -> None:
     assert refusal(TWO_UNKNOWN, "Strict").endswith('unknown field "spec.contaners", unknown field "spec.comand"')
     assert len(warnings(TWO_UNKNOWN, "Warn")) == 2
     assert warnings(TWO_UNKNOWN, "Ignore") == ()
 
 
 @pytest.mark.parametrize("strictness", ["Warn", "Ignore"])
-def test_wrong_fields_are_refused_by_path_whatever_becomes_of_unknown_ones(strictness: str) -> None:
+def test_invalid_fields_are_rejected_by_path_at_every_strictness(strictness: str) -> None:
     words = refusal(TWO_WRONG, strictness)
     assert "spec.nodeName" in words
     assert "spec.volumes" in words
@@ -62,12 +62,12 @@ def test_wrong_fields_are_refused_by_path_whatever_becomes_of_unknown_ones(stric
 
 
 @pytest.mark.parametrize("document", [TWO_WRONG, {**TWO_UNKNOWN, "metadata": {"name": "Bad_Name"}}], ids=str)
-def test_a_strict_request_hears_of_unknown_fields_first(document: dict[str, Any]) -> None:
+def test_strict_request_reports_unknown_fields_first(document: dict[str, Any]) -> None:
     assert refusal(document, "Strict") == refusal(TWO_UNKNOWN, "Strict")
 
 
 @pytest.mark.parametrize("strictness", ["Strict", "Warn", "Ignore"])
-def test_what_clients_could_not_read_is_refused_whatever_becomes_of_unknown_fields(strictness: str) -> None:
+def test_values_unreadable_by_typed_clients_are_rejected_at_every_strictness(strictness: str) -> None:
     assert "status.startTime" in refusal({**GOOD, "status": {"startTime": "garbage"}}, strictness)
 
 
@@ -79,7 +79,7 @@ def extended(*extras: EphemeralContainer, **other: Any) -> Pod:
     return replace(POD, spec=replace(POD.spec, ephemeral_containers=extras, **other))
 
 
-def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresource() -> None:
+def test_ephemeral_containers_subresource_changes_nothing_else() -> None:
     where = resolve_path("/api/v1/namespaces/red/pods/web/ephemeralcontainers")
     assert where is not None
     new = prepare_subresource_update(where.resource, EPHEMERAL_CONTAINERS, extended(SHELL, host_network=True), POD)
@@ -91,7 +91,7 @@ def test_a_pod_gets_ephemeral_containers_and_nothing_else_through_their_subresou
         assert "may not be changed or removed" in str(caught.value.status.message)
 
 
-def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_update() -> None:
+def test_ephemeral_containers_are_rejected_in_create_and_update() -> None:
     where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
     with pytest.raises(StatusError) as caught:
@@ -116,7 +116,9 @@ def test_a_pod_does_not_begin_with_ephemeral_containers_nor_get_them_by_an_updat
         ("Job", {"propagation_policy": "Foreground"}, FOREGROUND),
     ],
 )
-def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalizer: str | None) -> None:
+def test_delete_propagation_policy_decides_about_dependents(
+    kind: str, options: dict[str, Any], finalizer: str | None
+) -> None:
     item = BY_KIND[kind].type(metadata=meta("a"))
     left = prepare_delete(BY_KIND[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
     assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
@@ -125,14 +127,14 @@ def test_what_becomes_of_dependents(kind: str, options: dict[str, Any], finalize
 @pytest.mark.parametrize(
     ("asked", "own", "seconds"), [(-1, 30, 1), (-30, 30, 1), (None, -5, 1), (2, 30, 2), (0, 30, None)]
 )
-def test_less_than_no_grace_is_a_second(asked: int | None, own: int, seconds: int | None) -> None:
+def test_negative_grace_period_is_one_second(asked: int | None, own: int, seconds: int | None) -> None:
     pod = replace(POD, spec=replace(POD.spec, node_name="n1", termination_grace_period_seconds=own))
     options, now = DeleteOptions(grace_period_seconds=asked), datetime(2026, 1, 1, tzinfo=UTC)
     left = prepare_delete(BY_KIND["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
     assert (None if left is None else left.metadata.deletion_grace_period_seconds) == seconds
 
 
-def test_a_policy_that_nobody_knows_is_refused() -> None:
+def test_unknown_propagation_policy_is_rejected() -> None:
     with pytest.raises(StatusError) as caught:
         prepare_delete(
             BY_KIND["Job"], Job(), DeleteOptions(propagation_policy="Gone"), datetime(2026, 1, 1, tzinfo=UTC)
@@ -141,7 +143,7 @@ def test_a_policy_that_nobody_knows_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("kind", "changes"), [("Ingress", True), ("Service", True), ("Pod", False), ("Node", False)])
-def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, changes: bool) -> None:
+def test_status_update_may_change_labels_except_by_nodes(kind: str, changes: bool) -> None:
     """A node must not move its pods from one service to another."""
     old = BY_KIND[kind].type(metadata=meta("a", labels={"app": "a"}))
     new = replace(old, metadata=replace(old.metadata, labels={"app": "b"}, annotations={"c": "d"}, finalizers=("x/y",)))
@@ -151,7 +153,7 @@ def test_labels_may_change_with_the_status_unless_nodes_write_it(kind: str, chan
 
 
 @pytest.mark.parametrize(("version", "accepted"), [("", True), ("0", True), ("7", True), ("6", False), ("8", False)])
-def test_an_update_holds_for_the_revision_that_it_names(version: str, accepted: bool) -> None:
+def test_update_requires_the_named_resource_version(version: str, accepted: bool) -> None:
     """None and 0 are any."""
     kind, old = BY_KIND["ConfigMap"], BY_KIND["ConfigMap"].type(metadata=meta("a", resource_version="7"))
     new = replace(old, metadata=replace(old.metadata, resource_version=version, labels={"a": "b"}))

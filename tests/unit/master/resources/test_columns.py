@@ -83,12 +83,12 @@ def written(column: Column) -> str:
 
 
 @pytest.mark.parametrize(("name", "columns"), [*RECORDED.items(), *SHOWN.items()])
-def test_columns_are_those_of_the_reference(name: str, columns: str) -> None:
+def test_table_columns_equal_the_reference(name: str, columns: str) -> None:
     assert "|".join(written(column) for column in KINDS[name].columns) == columns
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_definition_says_everything_of_its_column(name: str) -> None:
+def test_column_definition_is_complete(name: str) -> None:
     kind = KINDS[name]
     for column, row in zip(kind.columns, tables.columns(kind), strict=True):
         assert row == {

@@ -45,7 +45,7 @@ def kind(request: pytest.FixtureRequest) -> Resource[Any]:
     return BY_KIND[request.param]
 
 
-def test_they_are_where_our_master_has_them(kind: Resource[Any]) -> None:
+def test_custom_resource_paths_equal_the_masters(kind: Resource[Any]) -> None:
     spec = definitions()[kind.name]["spec"]
     assert (spec["names"]["plural"], spec["names"]["singular"]) == (kind.plural, kind.singular)
     assert f"{spec['group']}/{version(kind.name)['name']}" == kind.type.API_VERSION
@@ -53,7 +53,7 @@ def test_they_are_where_our_master_has_them(kind: Resource[Any]) -> None:
     assert definitions()[kind.name]["metadata"]["name"] == f"{kind.plural}.{spec['group']}"
 
 
-def test_they_have_the_fields_of_our_types_and_no_others(kind: Resource[Any]) -> None:
+def test_custom_resource_schemas_equal_our_types(kind: Resource[Any]) -> None:
     assert set(schema(kind.name)["properties"]) == wire_names(kind.type) | STANDARD
 
 
@@ -62,14 +62,14 @@ def wire_names(of: type[Object]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
-def test_their_tables_have_our_columns(name: str) -> None:
+def test_custom_resource_columns_equal_ours(name: str) -> None:
     """kube-apiserver puts the column of names before them."""
     columns = version(name)["additionalPrinterColumns"]
     ours = [(one.name, one.type, one.description) for one in BY_KIND[name].columns][1:]
     assert [(one["name"], one["type"], one["description"]) for one in columns] == ours
 
 
-def test_what_is_refused_by_us_is_refused_there_as_far_as_a_schema_goes() -> None:
+def test_custom_resource_schemas_reject_what_the_master_rejects() -> None:
     assert schema("NetNamespace")["properties"]["netid"]["maximum"] == MAX_VNID
     mtu = schema("ClusterNetwork")["properties"]["mtu"]
     assert (mtu["minimum"], mtu["maximum"] + 1) == (MTU_RANGE.start, MTU_RANGE.stop)
@@ -78,7 +78,7 @@ def test_what_is_refused_by_us_is_refused_there_as_far_as_a_schema_goes() -> Non
     assert not any(re.search(pattern, bad) for bad in ("10.128.0.0", "x10.128.0.0/23", "10.128.0.0/23\nx", "::/64"))
 
 
-def test_nodes_only_read_and_tell_events(kind: Resource[Any]) -> None:
+def test_node_role_may_only_read_and_create_events(kind: Resource[Any]) -> None:
     roles = {item["metadata"]["name"]: item for item in documents("network.yaml") if item["kind"] == "ClusterRole"}
     *reading, telling = roles["podlane:node"]["rules"]
     assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in reading)
@@ -87,5 +87,5 @@ def test_nodes_only_read_and_tell_events(kind: Resource[Any]) -> None:
     assert (kind.plural in resources) == (kind.name != "NodeQuery"), "questions are switched on by themselves"
 
 
-def test_the_annotation_is_a_good_one() -> None:
+def test_cursors_annotation_has_a_valid_name() -> None:
     assert re.fullmatch(r"[a-z.]+/[a-z]+", CURSORS_ANNOTATION)

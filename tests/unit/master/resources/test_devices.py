@@ -80,20 +80,20 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("plural", "content"), GOOD_DEVICES)
-def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str, content: dict[str, Any]) -> None:
+def test_accepted_device_object_keeps_its_fields_and_is_defaulted_once(plural: str, content: dict[str, Any]) -> None:
     kind, item = KINDS[plural], read(plural, content)
     assert default(item, kind.rules) == item
     held_by(without_nulls(document(kind, content)), json.loads(tables.encode_object(kind, item, View.OBJECT, NOW)))
 
 
 @pytest.mark.parametrize(("plural", "content", "path"), BAD)
-def test_what_is_refused_says_where(plural: str, content: dict[str, Any], path: str) -> None:
+def test_invalid_device_object_is_rejected_by_path(plural: str, content: dict[str, Any], path: str) -> None:
     kind = KINDS[plural]
     _, problems, _ = decode(kind.type, document(kind, content), kind.rules)
     assert [problem.path for problem in problems] == [path]
 
 
-def test_what_is_filled_in() -> None:
+def test_device_object_defaults_are_set() -> None:
     found = read("resourceclaims", exactly(tolerations=[{"key": "a"}])).spec.devices.requests[0].exactly
     assert (found.allocation_mode, found.count, found.tolerations[0].operator) == ("ExactCount", 1, "Equal")
     every = read("resourceclaims", exactly(allocationMode="All")).spec.devices.requests[0].exactly
@@ -109,12 +109,14 @@ def test_what_is_filled_in() -> None:
         ("resourceslices", slice_of(), slice_of(nodeName="m"), "spec.nodeName"),
     ],
 )
-def test_what_may_not_change(plural: str, before: dict[str, Any], after: dict[str, Any], path: str) -> None:
+def test_device_object_fields_are_immutable(
+    plural: str, before: dict[str, Any], after: dict[str, Any], path: str
+) -> None:
     problems = immutable(read(plural, before), read(plural, after), KINDS[plural].rules)
     assert [problem.path for problem in problems] == [path]
 
 
-def test_how_they_are_shown() -> None:
+def test_device_object_table_rows() -> None:
     given = {"allocation": {}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}
     rows = [
         ("resourceclaims", exactly(), ["x", "pending", "2m21s"]),
@@ -127,6 +129,6 @@ def test_how_they_are_shown() -> None:
         assert found["rows"][0]["cells"] == cells
 
 
-def test_slices_are_found_by_their_node_and_driver() -> None:
+def test_resource_slices_are_selectable_by_node_and_driver() -> None:
     found = KINDS["resourceslices"].field_values(read("resourceslices", slice_of()))
     assert (found["spec.nodeName"], found["spec.driver"]) == ("n", "gpu.example.org")

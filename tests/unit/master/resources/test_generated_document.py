@@ -12,21 +12,21 @@ ROWS = dict(re.findall(r"^\| (\w+ `[^`]+`) \| (.+) \|$", DOCUMENT.read_text(), f
 KINDS = {f"{kind.name} `{kind.type.API_VERSION}`": kind for kind in ALL}
 
 
-def test_every_kind_has_a_row_and_every_row_a_kind() -> None:
+def test_documented_kinds_equal_served_kinds() -> None:
     assert set(ROWS) == set(KINDS), "docs/kinds.md"
 
 
-def test_kinds_that_cannot_be_created_have_a_row_that_says_so() -> None:
+def test_document_marks_kinds_that_cannot_be_created() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("cannot be created: ")}
     assert stated == {name for name, kind in KINDS.items() if kind.unsupported and kind.stored_as is None}
 
 
-def test_other_versions_have_a_row_that_says_so() -> None:
+def test_document_marks_other_versions() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("another version of ")}
     assert stated == {name for name, kind in KINDS.items() if kind.stored_as is not None}
 
 
-def test_kinds_stored_with_a_warning_have_a_row_that_says_so() -> None:
+def test_document_marks_kinds_stored_with_a_warning() -> None:
     stated = {name for name, text in ROWS.items() if "warning" in text}
     warned = {
         name

@@ -6,7 +6,7 @@ from api.core.pod import Pod
 from master.resources.merge_schema import OPEN, MergeKind, merge_schema_of
 
 
-def test_lists_of_a_pod_are_told_apart_by_the_marks_on_its_fields() -> None:
+def test_merge_keys_of_pod_lists_follow_their_field_annotations() -> None:
     spec = merge_schema_of(Pod).child("spec")
     container = spec.child("containers").item
     assert container is not None
@@ -20,7 +20,7 @@ def test_lists_of_a_pod_are_told_apart_by_the_marks_on_its_fields() -> None:
     assert merge_schema_of(Node).child("status").child("conditions").keys == ("type",)
 
 
-def test_maps_of_users_and_what_has_no_type() -> None:
+def test_merge_schema_of_maps_and_untyped_values() -> None:
     assert merge_schema_of(ConfigMap).child("data").kind is MergeKind.MAP
     assert merge_schema_of(Pod).child("spec").child("overhead") is OPEN
     assert merge_schema_of(Pod).child("nothing") is OPEN

@@ -247,7 +247,7 @@ ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
 
 
 @pytest.mark.parametrize(("plural", "content"), GOOD)
-def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str, content: dict[str, Any]) -> None:
+def test_accepted_object_keeps_its_fields_and_is_defaulted_once(plural: str, content: dict[str, Any]) -> None:
     kind, item = KINDS[plural], read(plural, content)
     assert default(item, kind.rules) == item
     assert not list(immutable(item, item, kind.rules))
@@ -256,26 +256,28 @@ def test_what_is_accepted_keeps_all_its_fields_and_is_filled_in_once(plural: str
 
 
 @pytest.mark.parametrize(("plural", "content", "path"), BAD)
-def test_what_is_refused_says_where(plural: str, content: dict[str, Any], path: str) -> None:
+def test_invalid_object_is_rejected_by_path(plural: str, content: dict[str, Any], path: str) -> None:
     kind = KINDS[plural]
     _, problems, _ = decode(kind.type, document(kind, content), kind.rules)
     assert [problem.path for problem in problems] == [path]
 
 
 @pytest.mark.parametrize(("plural", "before", "after", "path"), FIXED)
-def test_what_may_not_change(plural: str, before: dict[str, Any], after: dict[str, Any], path: str) -> None:
+def test_immutable_fields_are_rejected_in_updates(
+    plural: str, before: dict[str, Any], after: dict[str, Any], path: str
+) -> None:
     problems = immutable(read(plural, before), read(plural, after), KINDS[plural].rules)
     assert [problem.path for problem in problems] == [path]
 
 
 @pytest.mark.parametrize(("plural", "content", "cells"), ROWS)
-def test_how_they_are_shown(plural: str, content: dict[str, Any], cells: list[object]) -> None:
+def test_stored_kinds_table_rows(plural: str, content: dict[str, Any], cells: list[object]) -> None:
     found = json.loads(tables.encode_object(KINDS[plural], read(plural, content), View.TABLE, NOW))
     assert found["rows"][0]["cells"] == cells
     assert len(found["columnDefinitions"]) == len(cells)
 
 
-def test_who_makes_what_nobody_acts_on_is_told() -> None:
+def test_creating_an_object_without_effect_causes_a_warning() -> None:
     for plural, content in (
         ("networkpolicies", policy(podSelector={})), ("egressnetworkpolicies", egress()), ("ingresses", ingress()),
         ("horizontalpodautoscalers", scaler()),
@@ -285,12 +287,12 @@ def test_who_makes_what_nobody_acts_on_is_told() -> None:
         assert len(warnings) == 1, plural
 
 
-def test_no_kind_is_there_twice() -> None:
+def test_every_resource_is_registered_once() -> None:
     assert len(BY_PATH) == len(SERVED)
     assert len(BY_KIND) == len(STORED)
 
 
-def test_what_nobody_can_make_says_why() -> None:
+def test_unsupported_resources_state_why() -> None:
     for kind in BUILTIN:
         assert kind.unsupported or "create" in kind.verbs, kind.plural
         assert not kind.unsupported or kind.verbs != VERBS, kind.plural
@@ -298,21 +300,21 @@ def test_what_nobody_can_make_says_why() -> None:
     assert [kind.plural for kind in BUILTIN if kind.unsupported and "update" in kind.verbs] == ["servicecidrs"]
 
 
-def test_the_usual_behavior_of_an_autoscaler_is_filled_in_where_some_is_given() -> None:
+def test_autoscaler_behavior_defaults_are_set_when_some_is_given() -> None:
     assert read("horizontalpodautoscalers", scaler()).spec.behavior is None
     found = read("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"selectPolicy": "Min"}})).spec.behavior
     assert [(row.type, row.value) for row in found.scale_up.policies] == [("Pods", 4), ("Percent", 100)]
     assert (found.scale_down.select_policy, found.scale_down.stabilization_window_seconds) == ("Min", None)
 
 
-def test_what_a_policy_is_about_follows_from_its_rules() -> None:
+def test_network_policy_types_default_from_its_rules() -> None:
     assert read("networkpolicies", policy(podSelector={})).spec.policy_types == ("Ingress",)
     both = read("networkpolicies", {"spec": {"podSelector": {}, "egress": [{"ports": [{"port": 1}]}]}}).spec
     assert both.policy_types == ("Ingress", "Egress")
     assert both.egress[0].ports[0].protocol == "TCP"
 
 
-def test_a_status_brings_labels_and_annotations_along() -> None:
+def test_status_update_may_change_labels_and_annotations() -> None:
     old = read("ingresses", ingress())
     spec, metadata = replace(old.spec, ingress_class_name="x"), replace(old.metadata, labels={"a": "b"})
     new = replace(old, spec=spec, metadata=metadata)

@@ -66,14 +66,14 @@ EVENTS = st.builds(
 )
 
 
-def test_every_field_of_an_event_has_its_place_in_the_other_form() -> None:
+def test_event_fields_map_to_the_other_version() -> None:
     base = {"api_version", "kind", "metadata"}
     assert set(Event.__struct_fields__) - base == set(CORE_FIELD_NAMES.values())
     assert set(EVENTS_V1.type.__struct_fields__) - base == set(CORE_FIELD_NAMES)
 
 
 @given(EVENTS)
-def test_an_event_is_the_same_after_the_way_there_and_back(item: Event) -> None:
+def test_event_round_trips_through_the_other_version(item: Event) -> None:
     assert EVENTS_V1.to_stored(EVENTS_V1.from_stored(item)) == item
 
 
@@ -93,9 +93,7 @@ EVENTS_OF_THE_CORE = [
 
 
 @pytest.mark.parametrize(("namespace", "content", "paths"), EVENTS_OF_THE_CORE)
-def test_an_event_of_the_core_with_a_time_of_its_own_is_one_of_the_newer_form(
-    namespace: str, content: Any, paths: list[str]
-) -> None:
+def test_core_event_with_event_time_is_a_new_style_event(namespace: str, content: Any, paths: list[str]) -> None:
     document = {**content, "metadata": {"name": "e", "namespace": namespace}}
     _, problems, _ = decode(Event, document)
     assert [problem.path for problem in problems] == paths
@@ -132,11 +130,11 @@ SCALERS = st.builds(
 
 
 @given(SCALERS)
-def test_an_autoscaler_is_the_same_after_the_way_there_and_back(item: HorizontalPodAutoscaler) -> None:
+def test_autoscaler_round_trips_through_the_other_version(item: HorizontalPodAutoscaler) -> None:
     assert V1.to_stored(V1.from_stored(item)) == item
 
 
-def test_an_autoscaler_with_the_usual_metric_needs_no_annotations() -> None:
+def test_cpu_autoscaler_converts_without_annotations() -> None:
     plain = V1.from_stored(
         HorizontalPodAutoscaler(spec=HorizontalPodAutoscalerSpec(max_replicas=3, metrics=(cpu_utilization_metric(70),)))
     )
@@ -167,11 +165,11 @@ SLICES = st.builds(
 
 
 @given(SLICES)
-def test_a_slice_is_the_same_after_the_way_there_and_back(item: EndpointSlice) -> None:
+def test_endpoint_slice_round_trips_through_the_other_version(item: EndpointSlice) -> None:
     assert ENDPOINT_SLICES_V1BETA1.to_stored(ENDPOINT_SLICES_V1BETA1.from_stored(item)) == item
 
 
-def test_where_an_endpoint_is_stands_in_its_topology_in_the_older_form() -> None:
+def test_endpoint_node_converts_to_topology_in_v1beta1() -> None:
     rows = (Endpoint(addresses=("10.1.0.2",), node_name="n1", zone="z"),)
     older = ENDPOINT_SLICES_V1BETA1.from_stored(EndpointSlice(address_type="IPv4", endpoints=rows))
     assert older.endpoints[0].topology == {"kubernetes.io/hostname": "n1", "topology.kubernetes.io/zone": "z"}
@@ -185,7 +183,7 @@ def test_where_an_endpoint_is_stands_in_its_topology_in_the_older_form() -> None
         (LabelSelector(match_labels={"a": "b"}), LabelSelector(match_labels={"a": "b"})),
     ],
 )
-def test_what_a_budget_selects_is_the_same_in_both_forms(
+def test_disruption_budget_selector_is_equal_in_both_versions(
     newer: LabelSelector | None, older: LabelSelector | None
 ) -> None:
     item = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
@@ -194,13 +192,13 @@ def test_what_a_budget_selects_is_the_same_in_both_forms(
     assert POD_DISRUPTION_BUDGETS_V1BETA1.to_stored(seen_as) == item
 
 
-def test_an_empty_selector_of_the_older_form_takes_no_pods() -> None:
+def test_empty_v1beta1_budget_selector_matches_no_pods() -> None:
     spec = PodDisruptionBudgetSpec(selector=LabelSelector())
     empty = POD_DISRUPTION_BUDGETS_V1BETA1.type(metadata=meta("b"), spec=spec)
     assert POD_DISRUPTION_BUDGETS_V1BETA1.to_stored(empty).spec.selector is None
 
 
-def test_cron_jobs_are_the_same_in_both_forms() -> None:
+def test_cron_job_round_trips_through_the_other_version() -> None:
     item = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
     assert CRON_JOBS_V1BETA1.to_stored(CRON_JOBS_V1BETA1.from_stored(item)) == item
     document = {"metadata": {"name": "c", "namespace": "red"}, "spec": {"schedule": "every day"}}
@@ -219,14 +217,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("content", "path"), WRONG)
-def test_what_is_wrong_with_an_autoscaler_of_the_older_form(content: Any, path: str) -> None:
+def test_invalid_v1_autoscaler_is_rejected_by_path(content: Any, path: str) -> None:
     spec = {"scaleTargetRef": {"kind": "Deployment", "name": "d"}, **content["spec"]}
     document = {"metadata": {"name": "h", **content.get("metadata", {})}, "spec": spec}
     _, problems, _ = decode(V1.type, document, V1.rules)
     assert [problem.path for problem in problems] == [path]
 
 
-def test_the_status_of_an_autoscaler_is_not_written_by_its_annotations() -> None:
+def test_autoscaler_status_is_not_taken_from_annotations() -> None:
     said = HorizontalPodAutoscalerStatus(conditions=(Condition(type="AbleToScale", status="True"),))
     old = V1.from_stored(HorizontalPodAutoscaler(status=said))
     made = V1.prepare_for_create(old)
@@ -235,7 +233,7 @@ def test_the_status_of_an_autoscaler_is_not_written_by_its_annotations() -> None
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind.plural}.{kind.group}")
-def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: AnyResource) -> None:
+def test_served_versions_belong_to_a_stored_kind_of_the_same_scope(kind: AnyResource) -> None:
     stored = BY_KIND[kind.stored_kind]
     assert stored in STORED
     assert stored.namespaced == kind.namespaced
@@ -243,7 +241,7 @@ def test_another_form_is_of_a_kind_that_is_stored_and_in_the_same_place(kind: An
     assert kind.to_stored(kind.type()) == stored.type()
 
 
-def test_of_a_pod_nodes_see_whose_its_address_is_and_nothing_else() -> None:
+def test_pod_address_contains_only_owner_and_address() -> None:
     secret = Container(name="c", image="i", env=(EnvVar(name="PASSWORD", value="hidden"),))
     item = Pod(
         metadata=meta("p", namespace="red", annotations={"note": "hidden"}, labels={"app": "hidden"}),
@@ -260,7 +258,7 @@ def record(item: Event, revision: int) -> Record:
     return Record(key_of(kept), revision, msgspec.json.encode(kept), Event, kept)
 
 
-def test_what_is_kept_is_seen_with_its_kind_its_name_and_its_revision() -> None:
+def test_converted_watch_event_has_kind_name_and_revision() -> None:
     about = ObjectReference(name="web")
     item = Event(metadata=meta("e", namespace="red"), involved_object=about, message="hello", count=1)
     before, after = record(item, 3), record(msgspec.structs.replace(item, count=2), 4)

@@ -20,7 +20,7 @@ CREATE_NAMESPACE = (
 )
 
 
-def test_the_protobuf_of_kubectl_create_namespace() -> None:
+def test_protobuf_of_kubectl_create_namespace_is_decoded() -> None:
     assert protobuf.document(CREATE_NAMESPACE) == {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -31,7 +31,7 @@ def test_the_protobuf_of_kubectl_create_namespace() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_other_bytes_are_refused(data: bytes) -> None:
+def test_bytes_without_protobuf_magic_are_rejected(data: bytes) -> None:
     for body in (data, protobuf.MAGIC + data, CREATE_NAMESPACE[: len(data)], CREATE_NAMESPACE[:20] + data):
         try:
             protobuf.document(body)
@@ -57,7 +57,7 @@ def envelope(version: str, kind: str, content: bytes) -> bytes:
     return protobuf.MAGIC + part(1, part(1, version) + part(2, kind)) + part(2, content)
 
 
-def test_a_deployment_with_maps_inline_fields_and_numbers() -> None:
+def test_protobuf_deployment_with_maps_and_inline_fields_is_decoded() -> None:
     probe = part(1, part(3, part(1, number(1, 0) + number(2, 80)))) + number(2, 5)
     container = part(1, "main") + part(2, "image") + part(10, probe) + part(7, part(1, "A") + part(2, "b"))
     template = part(1, part(11, part(1, "app") + part(2, "web"))) + part(2, part(2, container))
@@ -87,7 +87,7 @@ def test_a_deployment_with_maps_inline_fields_and_numbers() -> None:
     }
 
 
-def test_bytes_quantities_and_times() -> None:
+def test_protobuf_bytes_quantities_and_times_are_decoded() -> None:
     secret = envelope("v1", "Secret", part(2, part(1, "k") + part(2, b"\xff")) + part(3, "Opaque"))
     assert protobuf.document(secret)["data"] == {"k": "/w=="}
     quota = part(2, part(1, part(1, "cpu") + part(2, part(1, "100m"))))
@@ -99,7 +99,7 @@ def test_bytes_quantities_and_times() -> None:
     assert found["spec"]["renewTime"] == "0001-01-01T00:00:02.000000Z"
 
 
-def test_what_a_client_sends_to_a_subresource() -> None:
+def test_protobuf_subresource_bodies_are_decoded() -> None:
     scale = envelope("autoscaling/v1", "Scale", part(1, part(1, "web")) + part(2, number(1, 3)))
     assert protobuf.document(scale) == {
         "apiVersion": "autoscaling/v1",
@@ -109,7 +109,7 @@ def test_what_a_client_sends_to_a_subresource() -> None:
     }
 
 
-def test_json_inside_of_protobuf() -> None:
+def test_json_inside_protobuf_is_decoded() -> None:
     content = part(2, part(1, b'{"spec": {"a": [1]}}')) + number(3, 2)
     found = protobuf.document(envelope("apps/v1", "ControllerRevision", content))
     assert (found["data"], found["revision"]) == ({"spec": {"a": [1]}}, 2)
@@ -117,7 +117,7 @@ def test_json_inside_of_protobuf() -> None:
         protobuf.document(envelope("apps/v1", "ControllerRevision", part(2, part(1, b"{"))))
 
 
-def test_two_kinds_of_one_name_have_messages_of_their_own() -> None:
+def test_equally_named_kinds_have_their_own_messages() -> None:
     about = part(8, part(1, "Pod") + part(3, "web")) + part(10, "a note") + part(2, number(1, 1_700_000_000))
     assert protobuf.document(envelope("events.k8s.io/v1", "Event", about)) == {
         "apiVersion": "events.k8s.io/v1",
@@ -135,7 +135,7 @@ def test_two_kinds_of_one_name_have_messages_of_their_own() -> None:
     assert found == {"maxReplicas": 4, "targetCPUUtilizationPercentage": 70}
 
 
-def test_an_ingress_rule_has_its_paths_in_line() -> None:
+def test_protobuf_ingress_rule_paths_are_inlined() -> None:
     paths = part(1, part(1, "/a") + part(2, part(4, part(1, "web"))))
     spec = part(2, part(3, part(1, "example.org") + part(2, part(1, paths))))
     rules = protobuf.document(envelope("networking.k8s.io/v1", "Ingress", spec))["spec"]["rules"]
@@ -144,18 +144,18 @@ def test_an_ingress_rule_has_its_paths_in_line() -> None:
     ]
 
 
-def test_a_field_that_is_not_known_is_refused_and_not_lost() -> None:
+def test_unknown_protobuf_field_is_rejected() -> None:
     with pytest.raises(protobuf.Unreadable, match="field 99 of ObjectMeta is not known here"):
         protobuf.document(envelope("v1", "ConfigMap", part(1, part(1, "c") + part(99, "x"))))
 
 
 @pytest.mark.parametrize("kind", ["", "Unknown", "TypeMeta", "Nothing"])
-def test_a_kind_without_a_message_is_refused(kind: str) -> None:
+def test_kind_without_a_protobuf_message_is_rejected(kind: str) -> None:
     with pytest.raises(protobuf.Unreadable, match="application/json only"):
         protobuf.document(envelope("v1", kind, b""))
 
 
-def test_every_kind_of_kubernetes_that_is_served_can_be_read() -> None:
+def test_every_served_kubernetes_kind_has_a_protobuf_message() -> None:
     for kind in BUILTIN:
         if not kind.group.endswith(("openshift.io", "podlane.io")) and "update" in kind.verbs:
             assert protobuf.document(envelope(kind.type.API_VERSION, kind.name, b""))["kind"] == kind.name
@@ -165,7 +165,7 @@ DOCUMENTS = [*GOOD, *GOOD_DEVICES]
 
 
 @pytest.mark.parametrize(("plural", "content"), DOCUMENTS)
-def test_a_document_is_the_same_after_the_way_through_protobuf(plural: str, content: dict[str, Any]) -> None:
+def test_document_round_trips_through_protobuf(plural: str, content: dict[str, Any]) -> None:
     kind = KINDS[plural]
     if kind.group.endswith("openshift.io"):
         return
@@ -182,7 +182,7 @@ def without_empty(value: Any) -> Any:
 
 
 @given(st.binary(max_size=80), st.sampled_from(["Pod", "Deployment", "Service", "Event"]))
-def test_no_bytes_make_it_fail_otherwise(data: bytes, kind: str) -> None:
+def test_any_protobuf_bytes_are_decoded_or_rejected(data: bytes, kind: str) -> None:
     try:
         protobuf.document(envelope("v1", kind, data))
     except protobuf.Unreadable:

@@ -38,7 +38,7 @@ AGES = [
 
 
 @pytest.mark.parametrize(("seconds", "text"), AGES)
-def test_ages_read_as_kubectl_writes_them(seconds: int, text: str) -> None:
+def test_table_age_has_kubectls_format(seconds: int, text: str) -> None:
     assert duration(seconds) == text
 
 
@@ -46,7 +46,7 @@ def table(kind: str, item: Any, view: View = View.TABLE) -> Any:
     return json.loads(tables.encode_object(BY_KIND[kind], item, view, NOW))
 
 
-def test_older_clients_get_tables_of_their_version() -> None:
+def test_older_clients_get_v1beta1_tables() -> None:
     version = "meta.k8s.io/v1beta1"
     found = table("Namespace", namespace("red"), View.TABLE_V1BETA1)
     assert (found["apiVersion"], found["rows"][0]["object"]["apiVersion"]) == (version, version)
@@ -92,11 +92,11 @@ STATES = [
 
 
 @pytest.mark.parametrize(("item", "word"), STATES, ids=[word for _, word in STATES])
-def test_a_pod_in_one_word(item: Pod, word: str) -> None:
+def test_pod_status_column_summarizes_the_pod(item: Pod, word: str) -> None:
     assert pod_state(item) == word
 
 
-def test_a_pod_in_a_row() -> None:
+def test_pod_table_row() -> None:
     last = ContainerState(terminated=ContainerStateTerminated(exit_code=1, finished_at="2026-01-01T00:02:11Z"))
     status = replace(container(ready=True, running=RUNNING, restarts=1), last_state=last)
     found = table("Pod", with_containers(status, pod_ip="10.128.0.2"))
@@ -114,7 +114,7 @@ def test_a_pod_in_a_row() -> None:
     assert found["metadata"] == {"resourceVersion": "7"}
 
 
-def test_a_node_in_a_row() -> None:
+def test_node_table_row() -> None:
     info = NodeSystemInfo(
         kubelet_version="v1.32.0", os_image="Debian", kernel_version="6.1", architecture="amd64",
         container_runtime_version="docker://20.10",
@@ -130,7 +130,7 @@ def test_a_node_in_a_row() -> None:
     assert table("Node", type(item)(metadata=meta("n")))["rows"][0]["cells"][1] == "Unknown"
 
 
-def test_the_network_kinds_in_rows() -> None:
+def test_network_kinds_table_rows() -> None:
     assert table("HostSubnet", subnet("n", "10.128.0.0/23"))["rows"][0]["cells"] == [
         "n", "n", "10.245.2.3", "10.128.0.0/23", "", "",
     ]  # fmt: skip
@@ -138,14 +138,14 @@ def test_the_network_kinds_in_rows() -> None:
     assert table("Namespace", namespace("red"))["rows"][0]["cells"] == ["red", "Active", "2m21s"]
 
 
-def test_configuration_in_rows() -> None:
+def test_configuration_kinds_table_rows() -> None:
     config = ConfigMap(metadata=meta("c"), data={"a": "1"}, binary_data={"b": b"2"})
     assert table("ConfigMap", config)["rows"][0]["cells"] == ["c", 2, "2m21s"]
     secret = Secret(metadata=meta("s"), data={"a": b"1"}, type="Opaque")
     assert table("Secret", secret)["rows"][0]["cells"] == ["s", "Opaque", 1, "2m21s"]
 
 
-def test_what_of_the_object_goes_with_a_row() -> None:
+def test_table_row_object_follows_include_object() -> None:
     kind = BY_KIND["Namespace"]
     assert "object" not in tables.table_row(kind, namespace("red"), View.TABLE, NOW, "None")
     assert tables.table_row(kind, namespace("red"), View.TABLE, NOW, "Object")["object"]["metadata"]["name"] == "red"  # type: ignore[index]

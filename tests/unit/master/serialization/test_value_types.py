@@ -49,13 +49,13 @@ BIG, HUGE = 1 << 31, 1 << 63
         ("network.openshift.io/v1", "NetNamespace", {"netid": HUGE}, []),
     ],
 )
-def test_what_clients_with_fixed_types_could_not_read(
+def test_values_unreadable_by_typed_clients_are_found(
     version: str, kind: str, document: dict[str, Any], paths: list[str]
 ) -> None:
     assert [problem.path for problem in unreadable(version, kind, document)] == paths
 
 
-def test_every_kind_of_kubernetes_has_its_message() -> None:
+def test_every_kubernetes_kind_has_a_message() -> None:
     ours = {"network.openshift.io", "podlane.io", "project.openshift.io", "metrics.k8s.io"}
     known = {kind.name for kind in BUILTIN if message_of(kind.type.API_VERSION, kind.name) in messages()}
     left = {kind.name for kind in BUILTIN if kind.group not in ours} - known
@@ -65,7 +65,7 @@ def test_every_kind_of_kubernetes_has_its_message() -> None:
 UNMADE = {kind.name for kind in BUILTIN if "create" not in kind.verbs}
 
 
-def test_the_description_of_the_api_says_how_wide_a_number_is() -> None:
+def test_openapi_integer_format_equals_the_message_type() -> None:
     (deployment,) = (kind for kind in BUILTIN if (kind.group, kind.name) == ("apps", "Deployment"))
     (pod,) = (kind for kind in BUILTIN if kind.name == "Pod")
     found = openapi.components([deployment, pod], (Empty,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from master.server import discovery
 
 
-def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
+def test_aggregated_discovery_is_returned_when_preferred() -> None:
     both = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
     beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
     assert discovery.aggregated_version(both) == "v2"
@@ -16,7 +16,7 @@ def test_aggregated_discovery_is_given_to_those_who_prefer_it() -> None:
     assert {"configmaps", "namespaces", "nodes", "pods"} <= set(names)
 
 
-def test_a_group_tells_its_versions_the_preferred_one_first() -> None:
+def test_api_group_lists_its_preferred_version_first() -> None:
     assert discovery.group("autoscaling") == {
         "kind": "APIGroup",
         "apiVersion": "v1",
@@ -33,7 +33,7 @@ def test_a_group_tells_its_versions_the_preferred_one_first() -> None:
     assert discovery.resources("autoscaling", "v3") is None
 
 
-def test_what_is_not_for_clients_is_not_among_the_verbs() -> None:
+def test_internal_operations_are_not_among_discovery_verbs() -> None:
     rows = discovery.resources("networking.k8s.io", "v1")
     assert rows is not None
     verbs = {row["name"]: row["verbs"] for row in rows["resources"]}

@@ -22,7 +22,7 @@ def document(path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_what_a_document_refers_to_is_in_it(path: str) -> None:
+def test_openapi_references_are_contained_in_the_document(path: str) -> None:
     text = msgspec.json.encode(document(path)).decode()
     named = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
     assert named
@@ -30,7 +30,7 @@ def test_what_a_document_refers_to_is_in_it(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_operations_are_told_apart_and_their_paths_have_their_parameters(path: str) -> None:
+def test_openapi_operations_are_unique_and_declare_path_parameters(path: str) -> None:
     seen = []
     for place, row in document(path)["paths"].items():
         known = {one["name"] for one in row.get("parameters", ())}
@@ -39,7 +39,7 @@ def test_operations_are_told_apart_and_their_paths_have_their_parameters(path: s
     assert len(seen) == len(set(seen))
 
 
-def test_every_kind_says_that_the_server_validates_its_fields() -> None:
+def test_openapi_declares_server_side_field_validation() -> None:
     for kind in (kind for kind in BUILTIN if "patch" in kind.verbs):
         root = f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
         patches = [row["patch"] for row in document(root)["paths"].values() if "patch" in row]
@@ -48,14 +48,14 @@ def test_every_kind_says_that_the_server_validates_its_fields() -> None:
         assert all("fieldValidation" in {one["name"] for one in row["parameters"]} for row in mine)
 
 
-def test_a_value_of_several_types_has_a_name() -> None:
+def test_openapi_union_types_are_named() -> None:
     schemas = document("api/v1")["components"]["schemas"]
     assert schemas["ServicePort"]["properties"]["targetPort"]["allOf"] == [{"$ref": "#/components/schemas/IntOrString"}]
     amounts = schemas["ResourceRequirements"]["properties"]["limits"]["additionalProperties"]
     assert amounts == {"allOf": [{"$ref": "#/components/schemas/Quantity"}]}
 
 
-def test_lists_carry_their_keys_and_maps_and_plain_values_their_types() -> None:
+def test_openapi_lists_have_merge_keys_and_maps_value_types() -> None:
     schemas = document("api/v1")["components"]["schemas"]
     spec = schemas["PodSpec"]["properties"]
     assert spec["containers"] == {
@@ -73,7 +73,7 @@ def test_lists_carry_their_keys_and_maps_and_plain_values_their_types() -> None:
     assert spec["priority"].items() >= {"type": "integer", "format": "int32"}.items()
 
 
-def test_a_field_is_described_by_what_its_type_says_of_it() -> None:
+def test_openapi_field_description_comes_from_its_type() -> None:
     schemas = document("api/v1")["components"]["schemas"]
     port = "`targetPort` is a number, or the name of a port of the pods; 0 means the same as `port`."
     assert schemas["ServicePort"]["properties"]["targetPort"]["description"] == port
@@ -82,7 +82,7 @@ def test_a_field_is_described_by_what_its_type_says_of_it() -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
-def test_no_two_types_of_a_document_have_one_name(path: str) -> None:
+def test_openapi_type_names_are_unique(path: str) -> None:
     types: dict[str, set[type]] = {}
     for kind in BUILTIN:
         if path == (f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"):
@@ -91,12 +91,12 @@ def test_no_two_types_of_a_document_have_one_name(path: str) -> None:
     assert [name for name, found in types.items() if len(found) > 1] == []
 
 
-def test_what_is_not_for_clients_is_not_in_the_document() -> None:
+def test_internal_resources_are_not_in_openapi() -> None:
     paths = document("apis/networking.k8s.io/v1")["paths"]
     assert "post" in paths["/apis/networking.k8s.io/v1/ingressclasses"]
     assert paths["/apis/networking.k8s.io/v1/servicecidrs"].keys() == {"parameters", "get", "delete"}
     assert paths["/apis/networking.k8s.io/v1/ipaddresses/{name}"].keys() == {"parameters", "get"}
 
 
-def test_there_is_no_document_for_what_is_not_served() -> None:
+def test_openapi_of_an_unknown_group_is_not_found() -> None:
     assert openapi.document("apis/apps/v9") is None

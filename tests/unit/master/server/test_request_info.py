@@ -44,12 +44,12 @@ PATHS = [
 
 
 @pytest.mark.parametrize(("path", "found"), PATHS)
-def test_what_a_path_names(path: str, found: tuple[str, str, str, str] | None) -> None:
+def test_request_path_is_parsed(path: str, found: tuple[str, str, str, str] | None) -> None:
     assert read(path) == found
 
 
 @given(st.lists(st.sampled_from(["", "api", "apis", "v1", "namespaces", "pods", "x", "%", "network.openshift.io"])))
-def test_no_path_is_too_odd(parts: list[str]) -> None:
+def test_any_request_path_is_parsed_or_rejected(parts: list[str]) -> None:
     request_info.resolve_path("/".join(parts))
 
 
@@ -69,24 +69,24 @@ def test_no_path_is_too_odd(parts: list[str]) -> None:
         ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", View.METADATA),
     ],
 )
-def test_the_form_of_the_answer(accept: str, view: View) -> None:
+def test_accept_header_selects_the_response_form(accept: str, view: View) -> None:
     assert negotiation.negotiate(accept) is view
 
 
 @pytest.mark.parametrize("accept", ["application/x-foo", "application/json;as=Song;v=v1;g=meta.k8s.io", "text/html"])
-def test_a_form_that_there_is_not(accept: str) -> None:
+def test_unsupported_accept_header_is_not_acceptable(accept: str) -> None:
     with pytest.raises(StatusError) as refused:
         negotiation.negotiate(accept)
     assert refused.value.status.code == 406
 
 
-def test_pages_come_back_as_they_went() -> None:
+def test_continue_token_round_trips() -> None:
     page = ContinueToken(7, ("red", "p"))
     assert request.decode_continue(request.encode_continue(page)) == page
 
 
 @given(st.text())
-def test_a_page_that_is_none_is_refused(text: str) -> None:
+def test_invalid_continue_token_is_rejected(text: str) -> None:
     with pytest.raises(StatusError) as refused:
         request.decode_continue(text)
     assert refused.value.status.code == 400

@@ -41,7 +41,7 @@ def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
     return [(event.type, event.record.key.name, event.record.revision) for event in events]
 
 
-async def test_old_history_is_forgotten_on_disk_too(tmp_path: Path) -> None:
+async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:
     keep = HistoryLimits(events=10)
     store = await reopened(tmp_path, keep)
     await store.write(Put(ns("old")), Put(ns("gone")), Delete(ns("gone")))
@@ -70,7 +70,7 @@ async def test_old_history_is_forgotten_on_disk_too(tmp_path: Path) -> None:
     await store.close()
 
 
-async def test_the_revision_is_remembered_even_if_the_last_write_removed(tmp_path: Path) -> None:
+async def test_revision_survives_restart_after_a_delete(tmp_path: Path) -> None:
     store = await reopened(tmp_path, HistoryLimits(events=1))
     for _ in range(5):
         await store.write(Put(ns("a")))
@@ -81,9 +81,7 @@ async def test_the_revision_is_remembered_even_if_the_last_write_removed(tmp_pat
     await store.close()
 
 
-async def test_a_disk_that_refuses_fails_what_was_on_its_way_and_nothing_else(
-    store: SQLiteStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_error_fails_pending_writes_only(store: SQLiteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.write(Put(ns("a")))
 
     def refuse(_: object, __: object) -> None:
@@ -103,7 +101,7 @@ async def test_a_disk_that_refuses_fails_what_was_on_its_way_and_nothing_else(
     assert item.metadata.resource_version == "2"
 
 
-async def test_another_format_is_refused_and_a_second_master_too(tmp_path: Path) -> None:
+async def test_other_store_format_and_second_master_are_rejected(tmp_path: Path) -> None:
     store = await reopened(tmp_path)
     await store.write(Put(ns("a")))
     await store.close()

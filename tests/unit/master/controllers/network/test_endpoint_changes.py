@@ -94,7 +94,7 @@ def ready_of(kept: Kept, name: str) -> set[str]:
     }
 
 
-def test_what_was_there_before_it_looked_is_looked_at_first() -> None:
+def test_endpoints_controller_processes_existing_objects_first() -> None:
     kept = Kept()
     kept.put(service("web", app="web"))
     kept.put(backend(1, app="web"))
@@ -102,7 +102,7 @@ def test_what_was_there_before_it_looked_is_looked_at_first() -> None:
     assert ready_of(kept, "web") == {"10.128.0.1"}
 
 
-def test_a_change_of_one_pod_is_a_look_at_its_services_only() -> None:
+def test_pod_change_recomputes_only_its_services() -> None:
     kept = Kept()
     for number in range(50):
         kept.put(service(f"s{number}", app=f"s{number}"))
@@ -115,7 +115,7 @@ def test_a_change_of_one_pod_is_a_look_at_its_services_only() -> None:
     assert kept.looked_for < 20
 
 
-def test_what_was_refused_is_tried_again() -> None:
+def test_rejected_endpoints_write_is_retried() -> None:
     kept = Kept()
     kept.put(service("web", app="web"))
     for _ in range(2):
@@ -126,7 +126,7 @@ def test_what_was_refused_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_however_things_change_the_work_is_that_of_a_look_at_everything(seed: int) -> None:
+def test_incremental_endpoints_equal_a_full_recompute(seed: int) -> None:
     chance, kept = random.Random(seed), Kept()
     for _ in range(60):
         name, value = f"s{chance.randrange(4)}", chance.choice("abc")

@@ -47,7 +47,7 @@ def ready(item: EndpointSlice) -> list[tuple[str, bool | None]]:
     return [(row.addresses[0], row.conditions.ready) for row in item.endpoints]
 
 
-def test_each_subset_has_a_slice() -> None:
+def test_each_endpoints_subset_has_a_slice() -> None:
     wish = made(subset("10.1.0.2", waiting=("10.1.0.3",)), subset("10.1.0.4", port=SECURE), labels={"mine": "kept"})
     first, second = kept(reconcile([service()], [wish], []))
     assert ready(first) == [("10.1.0.2", True), ("10.1.0.3", False)]
@@ -62,7 +62,7 @@ def test_each_subset_has_a_slice() -> None:
     assert list(reconcile([service()], [wish], [first, second])) == []
 
 
-def test_a_slice_follows_its_endpoints() -> None:
+def test_mirrored_slice_follows_its_endpoints() -> None:
     old = kept(reconcile([service()], [made(subset("10.1.0.2"))], []))
     (write,) = reconcile([service()], [made(subset("10.1.0.9"))], old)
     assert isinstance(write, Update)
@@ -72,7 +72,7 @@ def test_a_slice_follows_its_endpoints() -> None:
     assert other == [Create, ForceDelete]
 
 
-def test_what_is_not_mirrored() -> None:
+def test_endpoints_of_selector_services_are_not_mirrored() -> None:
     wish = made(subset("10.1.0.2"))
     old = kept(reconcile([service()], [wish], []))
     gone = ["- EndpointSlice web-0"]

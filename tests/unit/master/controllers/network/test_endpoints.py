@@ -43,7 +43,7 @@ def made_slices(writes: list[Any]) -> list[EndpointSlice]:
     return [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
 
 
-def test_ready_pods_are_behind_a_service_and_others_wait() -> None:
+def test_ready_pods_are_endpoints_and_others_not_ready_addresses() -> None:
     web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
     writes = of(web, [backend(1), backend(2, ready=False), pod("other")])
     (subset,) = writes[0].item.subsets
@@ -59,7 +59,7 @@ def test_ready_pods_are_behind_a_service_and_others_wait() -> None:
         assert not list(check(item))
 
 
-def test_a_port_of_a_slice_says_its_name_even_if_it_has_none() -> None:
+def test_slice_port_name_is_set_even_when_empty() -> None:
     """Service proxies leave out one that does not."""
     (piece,) = made_slices(of(service(selector={"app": "web"}), [backend(1)]))
     assert msgspec.json.decode(msgspec.json.encode(piece))["ports"] == [{"port": 80, "name": "", "protocol": "TCP"}]
@@ -70,7 +70,7 @@ def test_a_port_of_a_slice_says_its_name_even_if_it_has_none() -> None:
     assert default(item).ports == piece.ports
 
 
-def test_a_service_with_nothing_behind_it_has_one_empty_slice() -> None:
+def test_service_without_pods_has_one_empty_slice() -> None:
     web = service(selector={"app": "web"})
     (empty,) = made_slices(of(web, []))
     assert (empty.ports, empty.endpoints, empty.address_type) == ((), (), "IPv4")
@@ -82,14 +82,14 @@ def test_a_service_with_nothing_behind_it_has_one_empty_slice() -> None:
     assert len(made_slices(writes)) == 1
 
 
-def test_pods_that_have_the_port_at_another_number_are_told_apart() -> None:
+def test_pods_with_different_named_port_numbers_have_separate_subsets() -> None:
     web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
     writes = of(web, [backend(1), backend(2, port=9090)])
     assert [[port.port for port in subset.ports] for subset in writes[0].item.subsets] == [[8080], [9090]]
     assert len(made_slices(writes)) == 2
 
 
-def test_a_pod_that_is_about_to_end_still_serves_who_is_there() -> None:
+def test_terminating_pod_is_still_serving() -> None:
     web = service(selector={"app": "web"})
     (piece,) = made_slices(of(web, [backend(1, deletion_timestamp="2026-01-01T00:00:30Z")]))
     conditions = piece.endpoints[0].conditions
@@ -97,7 +97,7 @@ def test_a_pod_that_is_about_to_end_still_serves_who_is_there() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
-def test_a_pod_at_no_address_of_its_own_is_behind_no_service(address: str) -> None:
+def test_pod_without_an_own_address_is_no_endpoint(address: str) -> None:
     pod = backend(1)
     lies = replace(pod, status=replace(pod.status, pod_ip=address))
     wanted = service()
@@ -105,12 +105,12 @@ def test_a_pod_at_no_address_of_its_own_is_behind_no_service(address: str) -> No
     assert endpoints.backends(wanted, [lies]) == {}
 
 
-def test_a_service_may_publish_pods_that_are_not_ready() -> None:
+def test_publish_not_ready_addresses_includes_unready_pods() -> None:
     web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
     assert len(of(web, [backend(1, ready=False)])[0].item.subsets[0].addresses) == 1
 
 
-def test_a_slice_holds_a_hundred_and_its_endpoints_stay_where_they_are() -> None:
+def test_slice_holds_a_hundred_endpoints_and_keeps_their_placement() -> None:
     web = service(selector={"app": "web"})
     pods = [backend(number) for number in range(100, 250)]
     first = made_slices(of(web, pods))
@@ -122,16 +122,16 @@ def test_a_slice_holds_a_hundred_and_its_endpoints_stay_where_they_are() -> None
     assert [drop.item for drop in gone] == [known[1]]
 
 
-def test_a_service_without_selector_keeps_what_people_made() -> None:
+def test_endpoints_of_a_service_without_selector_are_kept() -> None:
     assert of(service(), [backend(1)]) == []
 
 
-def test_a_service_without_an_address_is_marked_as_such() -> None:
+def test_headless_service_endpoints_are_labelled() -> None:
     writes = of(service(selector={"app": "web"}, clusterIP="None"), [backend(1)])
     assert all(write.item.metadata.labels["service.kubernetes.io/headless"] == "" for write in writes)
 
 
-def test_what_changes_says_since_when() -> None:
+def test_endpoints_have_the_last_change_trigger_time() -> None:
     web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
     first: list[Any] = [write.item for write in endpoints.reconcile([web], [backend(1)], [], [], WALL)]
     assert {item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for item in first} == {
@@ -153,7 +153,7 @@ def test_what_changes_says_since_when() -> None:
     }
 
 
-def test_an_endpoint_that_is_published_although_it_is_not_ready_does_not_serve() -> None:
+def test_published_unready_endpoint_is_not_serving() -> None:
     web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
     (piece,) = made_slices(of(web, [backend(1, ready=False)]))
     conditions = piece.endpoints[0].conditions

@@ -35,7 +35,7 @@ def first() -> tuple[Service, Endpoints, EndpointSlice]:
     return service, endpoints, item
 
 
-def test_it_is_there_from_the_start_and_leads_to_the_master() -> None:
+def test_kubernetes_service_is_created_with_the_masters_endpoint() -> None:
     service, endpoints, item = first()
     assert (service.spec.cluster_ip, service.spec.type) == ("172.30.0.1", "ClusterIP")
     assert [(port.name, port.port, port.target_port) for port in service.spec.ports] == [("https", 443, 8443)]
@@ -48,7 +48,7 @@ def test_it_is_there_from_the_start_and_leads_to_the_master() -> None:
     assert list(reconcile(NETWORK, PLACE, (service,), endpoints, (item,))) == []
 
 
-def test_it_follows_the_master() -> None:
+def test_kubernetes_service_follows_the_masters_address() -> None:
     service, endpoints, item = first()
     elsewhere = ServerAddress("10.245.2.9", 9443)
     writes = list(reconcile(NETWORK, elsewhere, (service,), endpoints, (item,)))
@@ -57,7 +57,7 @@ def test_it_follows_the_master() -> None:
     assert list(reconcile(NETWORK, elsewhere, (after[0],), after[1], (after[2],))) == []  # type: ignore[arg-type]
 
 
-def test_what_people_change_is_mended_but_for_their_marks() -> None:
+def test_kubernetes_service_is_repaired_except_labels_and_annotations() -> None:
     service, endpoints, item = first()
     mine = with_metadata(service, labels={"mine": "1"})
     mine = replace(mine, spec=replace(mine.spec, selector={"app": "evil"}, type="NodePort"))
@@ -70,13 +70,13 @@ def test_what_people_change_is_mended_but_for_their_marks() -> None:
     assert isinstance(write, Update)
 
 
-def test_another_service_network_gives_it_another_address() -> None:
+def test_kubernetes_service_gets_an_address_of_a_changed_service_network() -> None:
     service, endpoints, item = first()
     writes = list(reconcile(IPv4Network("172.31.0.0/16"), PLACE, (service,), endpoints, (item,)))
     assert [type(write) for write in writes] == [ForceDelete, Create]
 
 
-def test_a_service_that_has_its_address_is_named() -> None:
+def test_service_occupying_the_kubernetes_service_address_is_reported() -> None:
     taken = Service(metadata=ObjectMeta(name="web", namespace="red"), spec=ServiceSpec(cluster_ip="172.30.0.1"))
     _, endpoints, item = first()
     (notice,) = reconcile(NETWORK, PLACE, (taken,), endpoints, (item,))

@@ -23,7 +23,7 @@ def asking(name: str, netid: int, wish: str) -> NetNamespace:
     return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK_ANNOTATION: wish, "kept": "yes"}))
 
 
-def test_what_belongs_to_the_cluster_is_global_and_projects_count_from_ten() -> None:
+def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
     projects = [namespace("red"), namespace("default"), namespace("kube-system"), namespace("blue")]
     assert lines(reconcile_net_namespaces(WISH, projects, [], AllocatorCursor())) == [
         "+ NetNamespace default 0",
@@ -34,7 +34,7 @@ def test_what_belongs_to_the_cluster_is_global_and_projects_count_from_ten() -> 
     ]
 
 
-def test_a_namespace_that_is_gone_frees_its_vnid_which_rests() -> None:
+def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
     lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
     projects = [namespace("default"), namespace("blue"), namespace("green")]
     assert lines(reconcile_net_namespaces(WISH, projects, lanes, cursor(2))) == [
@@ -44,13 +44,13 @@ def test_a_namespace_that_is_gone_frees_its_vnid_which_rests() -> None:
     ]
 
 
-def test_joined_projects_and_ending_namespaces_keep_their_lane() -> None:
+def test_joined_and_terminating_namespaces_keep_their_vnid() -> None:
     lanes = [lane("red", 10), lane("blue", 10)]
     projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
     assert lines(reconcile_net_namespaces(WISH, projects, lanes, cursor(1))) == []
 
 
-def test_the_flat_plugin_has_no_lanes() -> None:
+def test_flat_plugin_allocates_no_vnids() -> None:
     assert lines(reconcile_net_namespaces(FLAT, [namespace("red")], [], AllocatorCursor())) == []
 
 
@@ -77,18 +77,18 @@ PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
         ),
     ],
 )
-def test_a_request_is_carried_out(wish: str, expected: list[str]) -> None:
+def test_change_network_request_is_applied(wish: str, expected: list[str]) -> None:
     found = [lane("default", 0), asking("red", 10, wish), lane("blue", 11)]
     assert lines(reconcile_net_namespaces(WISH, PROJECTS, found, cursor(2))) == expected
 
 
-def test_the_request_goes_in_the_write_that_gives_the_number() -> None:
+def test_change_network_annotation_is_removed_with_the_vnid_change() -> None:
     (change,) = reconcile_net_namespaces(WISH, PROJECTS[1:], [asking("red", 10, "global"), lane("blue", 11)], cursor(2))
     assert isinstance(change, Update)
     assert change.item.metadata.annotations == {"kept": "yes"}
 
 
-def test_isolation_gives_a_number_of_its_own_to_who_shares_one() -> None:
+def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
     shared = [lane("default", 0), asking("red", 10, "isolate"), lane("blue", 10)]
     assert lines(reconcile_net_namespaces(WISH, PROJECTS, shared, cursor(1))) == [
         "~ NetNamespace red 11",
@@ -101,7 +101,7 @@ def test_isolation_gives_a_number_of_its_own_to_who_shares_one() -> None:
     ]
 
 
-def test_when_all_who_share_a_number_ask_to_be_alone_the_last_keeps_it() -> None:
+def test_last_of_isolated_joined_projects_keeps_the_vnid() -> None:
     both = [asking("blue", 10, "isolate"), asking("red", 10, "isolate")]
     assert lines(reconcile_net_namespaces(WISH, PROJECTS[1:], both, cursor(1))) == [
         "~ NetNamespace blue 11",
@@ -110,7 +110,7 @@ def test_when_all_who_share_a_number_ask_to_be_alone_the_last_keeps_it() -> None
     ]
 
 
-def test_requests_are_taken_in_order_of_names() -> None:
+def test_change_network_requests_are_applied_in_order_of_names() -> None:
     found = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
     assert lines(reconcile_net_namespaces(WISH, PROJECTS[1:], found, cursor(2))) == [
         "~ NetNamespace blue 0",
@@ -118,7 +118,7 @@ def test_requests_are_taken_in_order_of_names() -> None:
     ]
 
 
-def test_default_cannot_be_isolated() -> None:
+def test_default_namespace_cannot_be_isolated() -> None:
     found = [asking("default", 0, "isolate")]
     (line,) = lines(reconcile_net_namespaces(WISH, [namespace("default")], found, cursor(0)))
     assert "default stays global" in line
@@ -127,7 +127,7 @@ def test_default_cannot_be_isolated() -> None:
 
 
 @pytest.mark.parametrize("wish", ["", "Global", "join", "join:", "isolate:red", "global "])
-def test_what_is_no_request_is_refused_at_the_door(wish: str) -> None:
+def test_invalid_change_network_annotation_is_rejected(wish: str) -> None:
     (problem,) = check(asking("red", 10, wish))
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
 
@@ -137,7 +137,7 @@ WISHES = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
 
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *WISHES])), max_size=25))
-def test_only_who_asked_shares_a_number(steps: list[tuple[str, str]]) -> None:
+def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> None:
     """Whatever is asked in whatever order: of those who share a number, all but one have asked for it."""
     alive, lanes, at = {"default"}, dict[str, NetNamespace](), AllocatorCursor()
     askers = set[str]()
@@ -173,7 +173,7 @@ def test_only_who_asked_shares_a_number(steps: list[tuple[str, str]]) -> None:
         ("global", "blue", ""),
     ],
 )
-def test_a_lane_says_whose_it_is(wish: str, joined: str, after: str) -> None:
+def test_netnamespace_annotation_names_the_joined_project(wish: str, joined: str, after: str) -> None:
     """Where nobody keeps VNIDs apart, that tells a lane that is shared on purpose from one that is not."""
     red = asking("red", 12, wish)
     red.metadata.annotations.update({JOINED_ANNOTATION: joined} if joined else {})

@@ -13,7 +13,7 @@ from tests.unit.master.examples import meta, node
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
+def test_unresponsive_node_becomes_unknown_after_its_grace_period_once() -> None:
     quiet, lively = node("quiet"), node("lively")
     seen = lifecycle.update_heartbeats({}, [quiet, lively], [], now=100.0)
     lively = node("lively", heartbeat="2026-01-01T00:00:10Z")
@@ -37,7 +37,7 @@ def test_a_silent_node_is_lost_after_its_grace_and_told_once() -> None:
     }
 
 
-def test_after_a_start_of_the_master_every_node_has_a_full_grace() -> None:
+def test_master_start_gives_every_node_a_full_grace_period() -> None:
     stale = node("a", heartbeat="2020-01-01T00:00:00Z")
     seen = lifecycle.update_heartbeats({}, [stale], [], now=1000.0)
     assert list(lifecycle.expired_nodes([stale], seen, 40, 1039.0, WALL)) == []
@@ -49,7 +49,7 @@ def leased(name: str, renewed: str, owner: str = "", namespace: str = "kube-node
     return Lease(metadata=meta(name, namespace=namespace, owner_references=owners), spec=LeaseSpec(renew_time=renewed))
 
 
-def test_a_node_that_renews_its_lease_lives_though_its_status_stands() -> None:
+def test_renewed_lease_keeps_a_node_ready_without_status_updates() -> None:
     nodes = [node("a"), node("b")]
     seen = lifecycle.update_heartbeats({}, nodes, [leased("a", "1"), leased("b", "1")], now=0.0)
     elsewhere = leased("b", "2", namespace="red")
@@ -57,7 +57,7 @@ def test_a_node_that_renews_its_lease_lives_though_its_status_stands() -> None:
     assert [change.item.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, WALL)] == ["b"]
 
 
-def test_a_lease_goes_with_its_node() -> None:
+def test_lease_is_deleted_with_its_node() -> None:
     leases = [
         leased("a", "1", owner="uid-a"),
         leased("gone", "1", owner="uid-gone"),
@@ -67,7 +67,7 @@ def test_a_lease_goes_with_its_node() -> None:
     assert lines(lifecycle.orphaned_leases([node("a")], leases)) == ["- Lease gone"]
 
 
-def test_a_node_that_never_said_anything_is_lost_too() -> None:
+def test_node_that_never_reported_becomes_unknown() -> None:
     mute = replace(node("a"), status=type(node("a").status)())
     seen = lifecycle.update_heartbeats({}, [mute], [], now=0.0)
     (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, WALL)

@@ -10,7 +10,7 @@ from tests.unit.master.actions import WALL, lines
 from tests.unit.master.examples import node, pod
 
 
-def test_pods_of_a_node_that_is_gone_go_after_its_grace() -> None:
+def test_pods_of_a_deleted_node_are_removed_after_a_grace_period() -> None:
     pods = [
         pod("ran", node="gone", host_ip="10.245.2.9"),
         pod("ending", node="gone", deleted="2026-01-01T00:00:00Z"),
@@ -26,7 +26,7 @@ def test_pods_of_a_node_that_is_gone_go_after_its_grace() -> None:
     assert missing_nodes(absent, [node("here"), node("gone")], pods, now=70.0) == {}
 
 
-def test_a_pod_that_others_count_fails_first_and_waits_for_them() -> None:
+def test_pod_with_tracking_finalizer_fails_before_removal() -> None:
     lost = with_metadata(pod("p", node="gone", phase="Running", host_ip="10.245.2.3"), finalizers=("counted",))
     (change,) = orphaned_pods([lost], {"gone": 0.0}, 40, 50.0, WALL)
     assert isinstance(change, Update)
@@ -42,7 +42,7 @@ def test_a_pod_that_others_count_fails_first_and_waits_for_them() -> None:
     assert lines(orphaned_pods([leaving], {"gone": 0.0}, 40, 50.0, WALL)) == []
 
 
-def test_the_oldest_that_have_ended_go_and_those_before_them_that_were_evicted() -> None:
+def test_terminated_pods_are_removed_evicted_first_then_oldest() -> None:
     ended = [pod(name, phase="Failed", created=f"2026-01-01T00:00:0{n}Z") for n, name in enumerate("abcd")]
     evicted = replace(ended[3], status=replace(ended[3].status, reason="Evicted"))
     pods = [*ended[:3], evicted, pod("runs", phase="Running"), pod("waits"), pod("e", phase="Succeeded", deleted="x")]

@@ -60,7 +60,7 @@ def changed(*nodes: Node) -> dict[str, list[str]]:
         ),
     ],
 )
-def test_taints_follow_from_the_state_of_a_node(one: Node, wanted: list[str]) -> None:
+def test_node_taints_follow_its_conditions(one: Node, wanted: list[str]) -> None:
     assert changed(one, node("b")) == ({"a": wanted} if wanted else {})
     assert shown(node_taints.effective_taints(one)) == wanted
     (change,) = (*node_taints.reconcile([one, node("b")], WALL), None)[:1]
@@ -72,7 +72,7 @@ def test_taints_follow_from_the_state_of_a_node(one: Node, wanted: list[str]) ->
         assert changed(well, node("b")) == {"a": []}, "it is well again"
 
 
-def test_taints_of_others_stay_and_what_stands_keeps_its_time() -> None:
+def test_foreign_taints_are_kept_and_existing_ones_keep_their_time() -> None:
     gpu, old = Taint(key="gpu", effect="NoSchedule"), Taint(PREFIX + "not-ready", effect="NoExecute", time_added="then")
     (change,) = node_taints.reconcile([with_taints(node("a", ready="False"), old, gpu), node("b")], WALL)
     assert isinstance(change.item, Node)
@@ -90,14 +90,14 @@ def silent(*names: str) -> list[Node]:
     return [node(name, ready="Unknown") for name in names]
 
 
-def test_when_every_node_is_away_nobody_is_sent_away() -> None:
+def test_no_pod_is_evicted_when_every_node_is_unreachable() -> None:
     assert changed(*silent("a", "b")) == {"a": ["unreachable:NoSchedule"], "b": ["unreachable:NoSchedule"]}
     marked = Taint(PREFIX + "unreachable", effect="NoExecute")
     kept = with_taints(silent("a")[0], marked)
     assert changed(kept, *silent("b"))["a"] == ["unreachable:NoSchedule"], "what was said before is taken back"
 
 
-def test_when_most_nodes_are_away_no_more_of_them_lose_their_pods() -> None:
+def test_evictions_stop_when_most_nodes_are_unreachable() -> None:
     marked = Taint(PREFIX + "unreachable", effect="NoExecute")
     away = [with_taints(node("a", ready="Unknown"), marked), *silent("b", "c")]
     assert changed(*away, node("d")) == {
@@ -140,7 +140,7 @@ def bears(key: str = "", seconds: int | None = None) -> Toleration:
         ((UNREACHABLE,), apply_default_tolerations(on("p")).spec.tolerations, 300),
     ],
 )
-def test_a_pod_leaves_when_it_bears_a_taint_no_longer(
+def test_pod_is_evicted_when_its_toleration_expires(
     taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], after: int | None
 ) -> None:
     nodes = [with_taints(node("a"), *taints), node("b")]
@@ -155,7 +155,7 @@ def test_a_pod_leaves_when_it_bears_a_taint_no_longer(
         assert not after or not leaves(99.0 + after)
 
 
-def test_pods_that_go_are_told_why_and_others_are_left_alone() -> None:
+def test_evicted_pods_get_an_event_and_others_are_kept() -> None:
     nodes = [with_taints(node("a"), DRAIN), node("b")]
     mirror = replace(on("mirror"), metadata=meta("mirror", annotations={"kubernetes.io/config.mirror": "x"}))
     elsewhere = [pod("waiting"), pod("well", node="b", phase="Running"), pod("lost", node="gone")]
@@ -171,7 +171,7 @@ def test_pods_that_go_are_told_why_and_others_are_left_alone() -> None:
     assert told.item.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
 
 
-def test_tolerations_count_from_the_first_look_and_after_a_start_only_after_a_grace() -> None:
+def test_toleration_seconds_count_from_first_observation_and_after_a_start_grace_period() -> None:
     nodes = [with_taints(node("a"), DRAIN, UNREACHABLE)]
     first = taint_eviction.taint_times(None, nodes, grace=40, now=100.0)
     assert first == {("uid-a", "drain"): 100.0, ("uid-a", UNREACHABLE.key): 140.0}
@@ -183,7 +183,7 @@ def test_tolerations_count_from_the_first_look_and_after_a_start_only_after_a_gr
     assert list(taint_eviction.evictions(nodes, [hasty], first, 140.0, WALL))
 
 
-def test_a_master_that_did_not_look_blames_nobody() -> None:
+def test_suspended_master_evicts_no_pod() -> None:
     assert was_suspended(float("-inf"), 5.0, 40)
     assert was_suspended(100.0, 121.0, 40)
     assert not was_suspended(100.0, 105.0, 40)
@@ -192,7 +192,7 @@ def test_a_master_that_did_not_look_blames_nobody() -> None:
 # --- what else --------------------------------------------------------------------------------------------------------
 
 
-def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
+def test_pods_of_an_unreachable_node_become_unready() -> None:
     rows = (Condition(type="Initialized", status="True"), Condition(type="Ready", status="True", observed_generation=3))
     here, there = (replace(pod(name, node=name), status=replace(pod("p").status, conditions=rows)) for name in "ab")
     (change,) = node_taints.pods_not_ready([node("a", ready="Unknown"), node("b", ready="False")], [here, there], WALL)
@@ -205,7 +205,7 @@ def test_pods_of_a_silent_node_are_not_ready_any_more() -> None:
     assert not list(node_taints.pods_not_ready([node("a", ready="Unknown")], [change.item], WALL))
 
 
-def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
+def test_scheduler_respects_pending_node_taints() -> None:
     tired = states(node("a"), MemoryPressure="True")
     (answer,) = schedule([tired, node("b", ready="False")], [apply_default_tolerations(pod("p"))])
     assert isinstance(answer, Unschedulable)
@@ -231,7 +231,7 @@ def test_the_scheduler_heeds_what_a_node_is_about_to_be_tainted_with() -> None:
         (on("p", Toleration(PREFIX + "unreachable", value="x")), ["not-ready"]),
     ],
 )
-def test_tolerations_that_a_pod_is_given(one: Pod, added: list[str]) -> None:
+def test_pod_gets_default_tolerations(one: Pod, added: list[str]) -> None:
     made = apply_default_tolerations(one)
     assert made.spec.tolerations[: len(one.spec.tolerations)] == one.spec.tolerations
     assert [row.key.removeprefix(PREFIX) for row in made.spec.tolerations[len(one.spec.tolerations) :]] == added

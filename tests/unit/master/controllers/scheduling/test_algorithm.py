@@ -23,30 +23,30 @@ def answers(nodes: list[Node], pods: list[Pod]) -> dict[str, str]:
     return found
 
 
-def test_pods_spread_over_nodes_fewest_first_and_by_name() -> None:
+def test_pods_are_spread_to_the_node_with_fewest_pods_then_by_name() -> None:
     nodes = [node("n2"), node("n1"), node("n3")]
     pods = [pod("there", node="n1", phase="Running"), *(pod(f"p{i}") for i in range(5))]
     assert answers(nodes, pods) == {"p0": "n2", "p1": "n3", "p2": "n1", "p3": "n2", "p4": "n3"}
 
 
-def test_the_same_snapshot_in_another_order_gives_the_same_answer() -> None:
+def test_scheduling_does_not_depend_on_input_order() -> None:
     nodes, pods = [node("a"), node("b")], [pod(f"p{i}") for i in range(4)]
     assert answers(nodes, pods) == answers(nodes[::-1], pods[::-1])
 
 
-def test_ended_pods_take_no_room() -> None:
+def test_terminated_pods_use_no_resources() -> None:
     pods = [pod("old", node="a", phase="Succeeded"), pod("gone", node="a", phase="Failed"), pod("new")]
     assert answers([node("a"), node("b")], pods) == {"new": "a"}
 
 
-def test_older_pods_are_placed_first() -> None:
+def test_older_pods_are_scheduled_first() -> None:
     nodes = [node("a", capacity={"pods": "1"})]
     pods = [pod("young", created="2026-01-02T00:00:00Z"), pod("old", created="2026-01-01T00:00:00Z")]
     assert answers(nodes, pods)["old"] == "a"
     assert answers(nodes, pods)["young"] == "0/1 nodes are available: 1 Too many pods."
 
 
-def test_node_selector_readiness_and_cordon() -> None:
+def test_scheduling_respects_node_selector_readiness_and_cordon() -> None:
     nodes = [
         node("a", labels={"disk": "ssd"}, ready="Unknown"),
         node("b", labels={"disk": "ssd"}, unschedulable=True),
@@ -60,29 +60,29 @@ def test_node_selector_readiness_and_cordon() -> None:
     assert answers([*nodes, node("d", labels={"disk": "ssd"})], [wanted]) == {"p": "d"}
 
 
-def test_requests_must_fit_into_what_is_left() -> None:
+def test_pod_requests_must_fit_into_remaining_resources() -> None:
     nodes = [node("a", capacity={"cpu": "1", "memory": "1Gi"}), node("b", capacity={"cpu": "500m", "memory": "1Gi"})]
     pods = [pod("p1", requests={"cpu": "600m"}), pod("p2", requests={"cpu": "500m"}), pod("p3", requests={"cpu": "1m"})]
     assert answers(nodes, pods) == {"p1": "a", "p2": "b", "p3": "a"}
     assert "Insufficient memory" in answers(nodes, [pod("big", requests={"memory": "2Gi"})])["big"]
 
 
-def test_no_node_at_all_is_said() -> None:
+def test_missing_nodes_are_reported() -> None:
     assert answers([], [pod("p")]) == {"p": "0/0 nodes are available: no node has registered."}
 
 
-def test_bound_deleted_and_foreign_pods_are_left_alone() -> None:
+def test_bound_deleted_and_foreign_pods_are_not_scheduled() -> None:
     foreign = pod("foreign")
     foreign = Pod(metadata=foreign.metadata, spec=type(foreign.spec)(scheduler_name="mine"))
     assert answers([node("a")], [pod("bound", node="x"), pod("going", deleted="2026-01-01T00:00:00Z"), foreign]) == {}
 
 
-def test_unplaced_keeps_the_pod() -> None:
+def test_unschedulable_pod_stays_pending() -> None:
     waiting = pod("p")
     assert list(schedule([], [waiting])) == [Unschedulable(waiting, "0/0 nodes are available: no node has registered.")]
 
 
-def test_affinity_and_taints_keep_a_pod_away() -> None:
+def test_scheduling_respects_affinity_and_taints() -> None:
     names = NodeSelectorRequirement(key="metadata.name", operator="In", values=("b", "c"))
     selector = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(names,)),))
     affinity = Affinity(node_affinity=NodeAffinity(required_during_scheduling_ignored_during_execution=selector))
@@ -112,7 +112,7 @@ def with_port(of: Pod, port: ContainerPort) -> Pod:
     return replace(of, spec=replace(of.spec, containers=(replace(container, ports=(port,)),)))
 
 
-def test_a_pod_goes_where_the_device_is_that_it_asks_for() -> None:
+def test_pod_is_scheduled_to_a_node_with_its_extended_resource() -> None:
     nodes = [node("a"), node("b", capacity={"example.com/gpu": "1"})]
     asking = [pod(f"p{number}", requests={"example.com/gpu": "1"}) for number in range(2)]
     assert answers(nodes, asking) == {

@@ -63,7 +63,7 @@ def answers(nodes: list[Node], pods: list[Pod], namespaces: tuple[Namespace, ...
     return found
 
 
-def test_a_pod_goes_where_the_pods_are_that_it_needs() -> None:
+def test_pod_affinity_schedules_next_to_matching_pods() -> None:
     there = web("web", node="b2")
     assert answers(ZONES, [there, web("cache", app="cache", affinity=near())]) == {"cache": "b1"}
     assert answers(ZONES, [there, web("cache", app="cache", affinity=near(HOST))]) == {"cache": "b2"}
@@ -71,20 +71,20 @@ def test_a_pod_goes_where_the_pods_are_that_it_needs() -> None:
     assert lonely == {"cache": "0/4 nodes are available: 4 node(s) didn't match pod affinity rules."}
 
 
-def test_the_first_of_a_series_that_stays_together_goes_anywhere_and_the_rest_follow() -> None:
+def test_self_matching_affinity_places_the_first_pod_anywhere() -> None:
     series = [web(f"w{number}", affinity=near()) for number in range(4)]
     found = answers(ZONES, series)
     assert sorted(found.values()) == ["a1", "a1", "a2", "a2"]
 
 
-def test_pods_that_repel_each_other_have_nodes_of_their_own() -> None:
+def test_pod_anti_affinity_separates_pods() -> None:
     series = [web(f"w{number}", affinity=far()) for number in range(5)]
     found = answers(ZONES, series)
     assert sorted(found[f"w{number}"] for number in range(4)) == ["a1", "a2", "b1", "b2"]
     assert found["w4"] == "0/4 nodes are available: 4 node(s) didn't match pod anti-affinity rules."
 
 
-def test_a_pod_that_is_there_keeps_off_those_that_it_does_not_bear() -> None:
+def test_anti_affinity_of_an_existing_pod_repels_new_ones() -> None:
     there = web("loner", node="a1", app="loner", affinity=far(ZONE))
     assert answers(ZONES[:3], [there, web("w")]) == {"w": "b1"}
     words = "0/2 nodes are available: 2 node(s) didn't satisfy existing pods anti-affinity rules."
@@ -103,7 +103,7 @@ def test_a_pod_that_is_there_keeps_off_those_that_it_does_not_bear() -> None:
         ({"namespace_selector": LabelSelector(match_labels={"team": "g"})}, False),
     ],
 )
-def test_a_term_is_about_its_own_namespace_or_those_that_it_names(more: dict[str, Any], kept_off: bool) -> None:
+def test_affinity_term_covers_its_own_or_named_namespaces(more: dict[str, Any], kept_off: bool) -> None:
     namespaces = (
         Namespace(metadata=ObjectMeta(name="red", labels={"team": "r"})),
         Namespace(metadata=ObjectMeta(name="blue", labels={"team": "b"})),
@@ -112,12 +112,12 @@ def test_a_term_is_about_its_own_namespace_or_those_that_it_names(more: dict[str
     assert (answers([ZONES[0]], pods, namespaces)["new"] != "a1") == kept_off
 
 
-def test_a_term_without_a_selector_means_nobody() -> None:
+def test_affinity_term_without_a_selector_matches_no_pod() -> None:
     pods = [web("there", node="a1"), web("new", affinity=far(wish=None))]
     assert answers([ZONES[0]], pods) == {"new": "a1"}
 
 
-def test_pods_of_another_edition_are_told_apart_by_match_label_keys() -> None:
+def test_match_label_keys_distinguish_pod_revisions() -> None:
     def edition(name: str, version: str, node: str = "") -> Pod:
         made = web(name, node=node, affinity=far(match_label_keys=("version",)))
         return replace(made, metadata=replace(made.metadata, labels={"app": "web", "version": version}))
@@ -128,7 +128,7 @@ def test_pods_of_another_edition_are_told_apart_by_match_label_keys() -> None:
     assert "anti-affinity" in found["same"]
 
 
-def test_preferences_decide_where_more_than_one_node_is_left() -> None:
+def test_preferred_affinity_decides_among_feasible_nodes() -> None:
     disk = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement(key=HOST, operator="In", values=("b2",)),))
     liked = NodeAffinity(
         preferred_during_scheduling_ignored_during_execution=(PreferredSchedulingTerm(weight=1, preference=disk),)
@@ -154,7 +154,7 @@ def spread(skew: int = 1, key: str = ZONE, when: str = "DoNotSchedule", **more: 
     )
 
 
-def test_pods_spread_evenly_over_zones() -> None:
+def test_topology_spread_balances_pods_over_zones() -> None:
     series = [web(f"w{number}", topology_spread_constraints=(spread(),)) for number in range(6)]
     found = Counter(name[0] for name in answers(ZONES[:3], series).values())
     assert found == {"a": 3, "b": 3}
@@ -166,7 +166,7 @@ def test_pods_spread_evenly_over_zones() -> None:
     )
 
 
-def test_a_node_without_the_label_is_none_and_too_few_zones_count_as_empty() -> None:
+def test_topology_spread_excludes_unlabelled_nodes_and_honours_min_domains() -> None:
     words = answers([host("x")], [web("w", topology_spread_constraints=(spread(),))])["w"]
     assert words.endswith("1 node(s) didn't match pod topology spread constraints (missing required label).")
     wide = (spread(min_domains=3),)
@@ -176,21 +176,21 @@ def test_a_node_without_the_label_is_none_and_too_few_zones_count_as_empty() -> 
     assert "topology spread" in found["w2"]
 
 
-def test_what_may_not_take_pods_counts_only_if_the_constraint_says_so() -> None:
+def test_topology_spread_counts_unusable_nodes_by_its_policies() -> None:
     shut = replace(ZONES[2], spec=replace(ZONES[2].spec, taints=(Taint(key="k", effect="NoSchedule"),)))
     there, row = [web("there", node="a1")], spread(node_taints_policy="Honor")
     assert answers([ZONES[0], shut], [*there, web("w", topology_spread_constraints=(row,))]) == {"w": "a1"}
     assert "spread" in answers([ZONES[0], shut], [*there, web("w", topology_spread_constraints=(spread(),))])["w"]
 
 
-def test_a_soft_constraint_is_a_preference() -> None:
+def test_schedule_anyway_spread_is_a_preference() -> None:
     soft = (spread(when="ScheduleAnyway"),)
     there = [web("t1", node="a1"), web("t2", node="b1"), web("t3", node="b2"), web("o", node="a2", app="other")]
     assert answers(ZONES, [*there, web("w", topology_spread_constraints=soft)]) == {"w": "a1"}
     assert answers(ZONES[2:], [*there[1:3], web("w", topology_spread_constraints=soft)]) == {"w": "b1"}
 
 
-def test_pods_of_one_owner_spread_before_nodes_fill_up_evenly() -> None:
+def test_pods_of_one_owner_are_spread_before_balancing_nodes() -> None:
     owner = (OwnerReference(api_version="apps/v1", kind="ReplicaSet", name="rs", uid="u", controller=True),)
 
     def of(name: str, node: str = "") -> Pod:
@@ -201,14 +201,14 @@ def test_pods_of_one_owner_spread_before_nodes_fill_up_evenly() -> None:
     assert answers([ZONES[0], ZONES[2]], [*others, of("r1", "a1"), of("r2")]) == {"r2": "b1"}
 
 
-def test_the_more_important_pod_is_placed_first() -> None:
+def test_higher_priority_pod_is_scheduled_first() -> None:
     small = [node("a", capacity={"pods": "1"})]
     urgent = replace(pod("z"), spec=replace(pod("z").spec, priority=1000))
     assert answers(small, [pod("a"), urgent])["z"] == "a"
 
 
 @given(st.lists(st.sampled_from(["web", "db"]), max_size=14), st.integers(1, 3), st.integers(1, 4))
-def test_no_answer_ever_makes_zones_more_uneven_than_allowed(apps: list[str], skew: int, count: int) -> None:
+def test_topology_spread_never_exceeds_max_skew(apps: list[str], skew: int, count: int) -> None:
     pods = [web(f"p{n:02d}", app=app, topology_spread_constraints=(spread(skew),)) for n, app in enumerate(apps)]
     zones, counts = {one.metadata.name: one.metadata.labels[ZONE] for one in ZONES[:count]}, Counter[str]()
     for answer in schedule(ZONES[:count], pods):
@@ -218,13 +218,13 @@ def test_no_answer_ever_makes_zones_more_uneven_than_allowed(apps: list[str], sk
         assert max(counts.values(), default=0) - min(counts[zone] for zone in zones.values()) <= skew
 
 
-def test_expressions_select_neighbours_too() -> None:
+def test_affinity_expressions_match_pods() -> None:
     wish = LabelSelector(match_expressions=(LabelSelectorRequirement(key="app", operator="NotIn", values=("db",)),))
     pods = [web("there", node="a1"), web("new", app="db", affinity=far(wish=wish))]
     assert "anti-affinity" in answers([ZONES[0]], pods)["new"]
 
 
-def test_a_gated_pod_waits_until_its_gates_are_gone() -> None:
+def test_pod_with_scheduling_gates_is_not_scheduled() -> None:
     gated = web("w", scheduling_gates=(PodSchedulingGate(name="me/later"),))
     assert answers(ZONES, [gated]) == {}
     assert answers(ZONES, [replace(gated, spec=replace(gated.spec, scheduling_gates=()))]) == {"w": "a1"}

@@ -41,7 +41,7 @@ def budget(name: str, allowed: int) -> PodDisruptionBudget:
     )
 
 
-def test_only_as_many_go_as_have_to_and_the_least_important_ones() -> None:
+def test_preemption_selects_the_fewest_and_lowest_priority_victims() -> None:
     there = [at("low", 1), at("mid", 1, 5), at("big", 2, 3)]
     assert found(at("new", 1, 10, on=""), there) == ["a", "low"]
     assert found(at("new", 2, 10, on=""), there) == ["a", "big"]
@@ -49,7 +49,7 @@ def test_only_as_many_go_as_have_to_and_the_least_important_ones() -> None:
     assert found(at("new", 4, 10, on=""), there) == ["a", "big", "low", "mid"]
 
 
-def test_nobody_goes_for_a_pod_that_is_not_more_important_or_would_not_fit_anyway_or_never_preempts() -> None:
+def test_preemption_needs_higher_priority_a_fit_and_a_preempting_policy() -> None:
     there = [at("one", 4, 5)]
     assert found(at("new", 1, 6, on=""), there) == ["a", "one"]
     assert found(at("new", 1, 5, on=""), there) == []
@@ -60,7 +60,7 @@ def test_nobody_goes_for_a_pod_that_is_not_more_important_or_would_not_fit_anywa
     assert found(elsewhere, there) == []
 
 
-def test_the_node_where_least_is_lost_is_taken() -> None:
+def test_preemption_selects_the_node_with_the_least_loss() -> None:
     nodes = (SMALL, node("b", capacity={"cpu": "4"}), node("c", capacity={"cpu": "4"}))
     there = [at("a1", 4, 7), at("b1", 2, 1, "b"), at("b2", 2, 1, "b"), at("c1", 4, 1, "c")]
     assert found(at("new", 4, 9, on=""), there, *nodes) == ["c", "c1"]
@@ -69,7 +69,7 @@ def test_the_node_where_least_is_lost_is_taken() -> None:
     assert found(at("new", 4, 9, on=""), there, *nodes) == ["b", "b1", "b2"]
 
 
-def test_what_a_budget_guards_goes_last() -> None:
+def test_preemption_selects_pods_under_a_disruption_budget_last() -> None:
     there = [at("guarded", 2, 1), at("free", 2, 2)]
     new = at("new", 2, 9, on="")
     assert found(new, there) == ["a", "guarded"]
@@ -82,7 +82,7 @@ def pass_over(*pods: Pod) -> list[Action]:
     return list(scheduler.reconcile([SMALL], pods, [], [], NOW))
 
 
-def test_room_is_made_once_and_kept_until_it_is_there() -> None:
+def test_preemption_happens_once_and_nominates_the_node() -> None:
     new, old = at("new", 4, 9, on=""), at("old", 4)
     outcomes = pass_over(new, old)
     (end,) = (one for one in outcomes if isinstance(one, Delete))
@@ -102,7 +102,7 @@ def test_room_is_made_once_and_kept_until_it_is_there() -> None:
     assert (placed.item.spec.node_name, placed.item.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
 
 
-def test_a_burst_is_placed_in_parts() -> None:
+def test_many_pending_pods_are_scheduled_in_batches() -> None:
     crowd = [pod(f"p{number:03}") for number in range(scheduler.MAX_PER_PASS + 5)]
     wide = node("a", capacity={"pods": "2000"})
     first = [one.item for one in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(one, Update)]
@@ -113,7 +113,7 @@ def test_a_burst_is_placed_in_parts() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=6), st.integers(1, 4), st.integers(0, 6))
-def test_victims_matter_less_and_without_any_of_them_there_is_no_room(
+def test_preemption_victims_have_lower_priority_and_are_all_necessary(
     rows: list[tuple[int, int]], cpu: int, priority: int
 ) -> None:
     there = [at(f"p{number}", *row) for number, row in enumerate(rows)]

@@ -70,7 +70,7 @@ class Times(Simulation):
         return [row.name for row in self.cron.status.active]
 
 
-def test_a_job_is_made_when_it_is_time() -> None:
+def test_job_is_created_at_its_scheduled_time() -> None:
     world = Times()
     world.wait(9.9)
     assert not world.all("Job")
@@ -92,7 +92,7 @@ def test_a_job_is_made_when_it_is_time() -> None:
     assert world.minutes == [10, 20]
 
 
-def test_of_the_times_that_have_passed_only_the_last_counts() -> None:
+def test_only_the_last_missed_time_starts_a_job() -> None:
     world = Times()
     world.wait(45)
     assert world.minutes == [40]
@@ -106,7 +106,7 @@ def test_of_the_times_that_have_passed_only_the_last_counts() -> None:
 @pytest.mark.parametrize(
     ("policy", "minutes", "active"), [("Allow", [10, 20], 2), ("Forbid", [10], 1), ("Replace", [20], 1)]
 )
-def test_when_the_job_before_has_not_finished(policy: str, minutes: list[int], active: int) -> None:
+def test_concurrency_policy_applies_while_the_previous_job_runs(policy: str, minutes: list[int], active: int) -> None:
     world = Times(concurrencyPolicy=policy)
     world.wait(10)
     world.wait(10)
@@ -117,7 +117,7 @@ def test_when_the_job_before_has_not_finished(policy: str, minutes: list[int], a
         assert world.minutes == [10, 20], "as soon as there is room"
 
 
-def test_a_suspended_cron_job_begins_nothing() -> None:
+def test_suspended_cron_job_creates_no_job() -> None:
     world = Times(suspend=True)
     world.wait(25)
     assert not world.minutes
@@ -127,7 +127,7 @@ def test_a_suspended_cron_job_begins_nothing() -> None:
     assert world.minutes == [20]
 
 
-def test_the_oldest_that_have_finished_are_forgotten() -> None:
+def test_oldest_finished_jobs_are_deleted() -> None:
     world = Times(successfulJobsHistoryLimit=2, failedJobsHistoryLimit=1)
     for _ in range(5):
         world.wait(10)
@@ -140,7 +140,7 @@ def test_the_oldest_that_have_finished_are_forgotten() -> None:
     assert world.minutes == [10, 30, 40]
 
 
-def test_a_job_made_by_hand_is_not_one_of_them() -> None:
+def test_manually_created_job_is_not_counted() -> None:
     world = Times(concurrencyPolicy="Forbid")
     world.wait(10)
     (made,) = world.all("Job")
@@ -154,7 +154,7 @@ def test_a_job_made_by_hand_is_not_one_of_them() -> None:
     assert len(world.all("Job")) == 3
 
 
-def test_what_a_cron_job_has_made_goes_with_it() -> None:
+def test_jobs_are_deleted_with_their_cron_job() -> None:
     world = Times()
     world.wait(10)
     world.end(world.cron)
@@ -167,7 +167,7 @@ def test_what_a_cron_job_has_made_goes_with_it() -> None:
     st.sampled_from(["Allow", "Forbid", "Replace"]),
     st.lists(st.tuples(st.sampled_from(["wait", "pass", "pass", "finish"]), st.integers(0, 3)), max_size=50),
 )
-def test_no_time_is_answered_twice_whatever_is_killed(policy: str, actions: list[tuple[str, int]]) -> None:
+def test_no_scheduled_time_starts_two_jobs_after_crashes(policy: str, actions: list[tuple[str, int]]) -> None:
     world = Times(concurrencyPolicy=policy)
     made: list[str] = []
     for what, number in actions:
@@ -211,13 +211,13 @@ LATEST = [
 
 
 @pytest.mark.parametrize(("schedule", "zone", "now", "last"), LATEST, ids=str)
-def test_the_last_time_that_a_schedule_names(schedule: str, zone: str | None, now: str, last: str) -> None:
+def test_schedule_yields_its_last_time(schedule: str, zone: str | None, now: str, last: str) -> None:
     assert not schedules.schedule_problem(schedule)
     assert schedules.latest_time(schedule, zone, moment(now)) == moment(last)
 
 
 @given(st.text("0123456789*/,-?@LMON# ", max_size=20), st.datetimes(moment("2000-01-01"), moment("2100-01-01")))
-def test_a_schedule_is_refused_or_names_times_that_have_come(schedule: str, now: datetime.datetime) -> None:
+def test_any_schedule_is_rejected_or_yields_past_times(schedule: str, now: datetime.datetime) -> None:
     now = now.replace(tzinfo=datetime.UTC)
     last = schedules.latest_time(schedule, None, now)
     assert last is None or last <= now
@@ -244,13 +244,13 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
-def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_cron_job_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     own = {"schedule": "* * * * *", "jobTemplate": TEMPLATE}
     _, problems, _ = decode(CronJob, {"metadata": {"name": "tidy"}, "spec": {**own, **spec}}, CRON_JOBS.rules)
     assert [row.path for row in problems if not row.path.endswith("restartPolicy")] == paths
 
 
-def test_a_job_that_somebody_deletes_is_missed_once_and_one_that_is_replaced_is_not() -> None:
+def test_deleted_job_is_reported_missing_once_and_a_replaced_one_is_not() -> None:
     def missed(world: Times) -> list[str]:
         return [event.message for event in world.all("Event") if event.reason == "MissingJob"]
 

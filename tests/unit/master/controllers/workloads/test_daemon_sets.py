@@ -100,7 +100,7 @@ class Daemons(Simulation):
         return {pod.spec.containers[0].image for pod in self.pods()}
 
 
-def test_each_node_has_one_pod_and_the_scheduler_places_it() -> None:
+def test_daemon_set_creates_one_pod_per_node_bound_by_the_scheduler() -> None:
     world = Daemons(3)
     world.settle()
     assert world.places == ["n0", "n1", "n2"]
@@ -116,7 +116,7 @@ def test_each_node_has_one_pod_and_the_scheduler_places_it() -> None:
     assert world.places == ["n0", "n1", "n2", "n3"]
 
 
-def test_only_nodes_that_suit_have_one() -> None:
+def test_daemon_set_pods_are_created_on_matching_nodes_only() -> None:
     spec = {**TEMPLATE["spec"], "nodeSelector": {"disk": "fast"}}
     world = Daemons(2, template={**TEMPLATE, "spec": spec})
     world.start_all()
@@ -133,7 +133,7 @@ def test_only_nodes_that_suit_have_one() -> None:
     assert not world.pods()
 
 
-def test_taints_keep_pods_away_but_not_those_of_a_node_that_is_unwell() -> None:
+def test_daemon_set_respects_taints_except_node_condition_taints() -> None:
     world = Daemons(3)
     world.taint("n0", Taint(key="own", effect="NoSchedule"))
     for name in ("n1", "n2"):
@@ -153,7 +153,7 @@ def test_taints_keep_pods_away_but_not_those_of_a_node_that_is_unwell() -> None:
     assert world.places == ["n2"]
 
 
-def test_a_pod_that_has_failed_is_replaced_after_a_while() -> None:
+def test_failed_daemon_pod_is_replaced_with_back_off() -> None:
     world = Daemons(1)
     world.start_all()
     (pod,) = world.pods()
@@ -166,7 +166,7 @@ def test_a_pod_that_has_failed_is_replaced_after_a_while() -> None:
     assert new.metadata.uid != pod.metadata.uid
 
 
-def test_of_two_pods_on_a_node_the_older_stays() -> None:
+def test_older_of_two_daemon_pods_on_a_node_is_kept() -> None:
     world = Daemons(1)
     world.start_all()
     (first,) = world.pods()
@@ -176,7 +176,7 @@ def test_of_two_pods_on_a_node_the_older_stays() -> None:
     assert [pod.metadata.name for pod in world.pods()] == [first.metadata.name]
 
 
-def test_on_delete_waits_for_somebody_to_delete() -> None:
+def test_daemon_set_on_delete_updates_only_deleted_pods() -> None:
     world = Daemons(2, updateStrategy={"type": "OnDelete"})
     world.start_all()
     world.roll("i:2")
@@ -189,7 +189,7 @@ def test_on_delete_waits_for_somebody_to_delete() -> None:
     assert world.images == {"i:2"}
 
 
-def test_a_template_can_be_had_back_and_the_history_is_as_long_as_wished() -> None:
+def test_daemon_set_rolls_back_and_limits_its_history() -> None:
     world = Daemons(1, revisionHistoryLimit=2)
     for number in range(5):
         world.roll(f"i:{number}")
@@ -207,7 +207,7 @@ def test_a_template_can_be_had_back_and_the_history_is_as_long_as_wished() -> No
     assert current.metadata.uid == world.wish.metadata.uid
 
 
-def test_a_name_that_is_taken_is_no_obstacle() -> None:
+def test_daemon_set_handles_a_revision_name_collision() -> None:
     world = Daemons(1)
     world.settle()
     (revision,) = world.all("ControllerRevision")
@@ -229,7 +229,7 @@ BOUNDS = st.sampled_from([(0, 1), (0, "40%"), (1, 0), (2, 0), ("50%", 0), ("100%
     BOUNDS,
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=80),
 )
-def test_a_rollout_stays_within_its_bounds_and_ends(
+def test_daemon_set_rollout_stays_within_its_bounds_and_completes(
     nodes: int, bounds: tuple[Any, Any], order: list[tuple[int, int]]
 ) -> None:
     missing, surge = bounds
@@ -277,7 +277,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
-def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_daemon_set_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     selector = {"matchLabels": {"app": "log"}}
     document = {"metadata": {"name": "log"}, "spec": {"selector": selector, "template": TEMPLATE, **spec}}
     _, problems, _ = decode(DaemonSet, document, DAEMON_SETS.rules)

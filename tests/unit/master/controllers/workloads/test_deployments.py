@@ -19,7 +19,7 @@ from tests.unit.master.controllers.workloads.examples import KINDS, deployment, 
 from tests.unit.master.simulation import Simulation
 
 
-def test_a_deployment_and_all_that_is_its_end_together() -> None:
+def test_deployment_is_deleted_with_its_replica_sets_and_pods() -> None:
     world = Simulation()
     world.put(deployment(replicas=2))
     world.settle()
@@ -29,7 +29,7 @@ def test_a_deployment_and_all_that_is_its_end_together() -> None:
     assert {kind for kind, _ in world.objects} == {"Event"}
 
 
-def test_what_is_scaled_made_and_ended_is_told() -> None:
+def test_deployment_emits_events_for_scaling_and_pods() -> None:
     world = Simulation()
     world.put(deployment(replicas=1, strategy={"type": "Recreate"}))
     all_ready(world)
@@ -76,7 +76,9 @@ PARTS = st.sampled_from([0, 1, 2, "0%", "25%", "50%", "100%"])
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 7), PARTS, PARTS, st.lists(st.integers(0, 30), max_size=40))
-def test_a_rollout_stays_within_its_bounds_and_ends(replicas: int, surge: Any, missing: Any, order: list[int]) -> None:
+def test_deployment_rollout_stays_within_its_bounds_and_completes(
+    replicas: int, surge: Any, missing: Any, order: list[int]
+) -> None:
     if surge in (0, "0%") and missing in (0, "0%"):
         return
     world = Simulation()
@@ -104,7 +106,7 @@ def test_a_rollout_stays_within_its_bounds_and_ends(replicas: int, surge: Any, m
     }
 
 
-def test_undone_means_that_the_old_replica_set_is_the_newest_revision() -> None:
+def test_rollback_makes_the_old_replica_set_the_newest_revision() -> None:
     world = Simulation()
     world.put(deployment(replicas=1))
     all_ready(world)
@@ -120,7 +122,7 @@ def test_undone_means_that_the_old_replica_set_is_the_newest_revision() -> None:
     assert world.all("Deployment")[0].metadata.annotations["deployment.kubernetes.io/revision"] == "3"
 
 
-def test_the_history_is_as_long_as_wished() -> None:
+def test_deployment_history_is_limited() -> None:
     world = Simulation()
     world.put(deployment(replicas=1, revisionHistoryLimit=2))
     for number in range(6):
@@ -129,7 +131,7 @@ def test_the_history_is_as_long_as_wished() -> None:
     assert len(world.all("ReplicaSet")) == 3
 
 
-def test_recreate_has_no_pod_of_both() -> None:
+def test_recreate_strategy_never_runs_old_and_new_pods_together() -> None:
     world = Simulation()
     world.put(deployment(replicas=3, strategy={"type": "Recreate"}))
     all_ready(world)
@@ -141,7 +143,7 @@ def test_recreate_has_no_pod_of_both() -> None:
     assert images(world) == {"i:2"}
 
 
-def test_a_paused_deployment_scales_and_does_not_roll() -> None:
+def test_paused_deployment_scales_without_rolling() -> None:
     world = Simulation()
     world.put(deployment(replicas=2))
     all_ready(world)
@@ -160,7 +162,7 @@ def test_a_paused_deployment_scales_and_does_not_roll() -> None:
     ("before", "surge", "unavailable", "after", "sizes"),
     [(4, 1, 0, 8, [2, 7]), (10, 3, 2, 30, [13, 20]), (10, 3, 2, 5, [3, 5]), (10, 3, 2, 0, [0, 0])],
 )
-def test_scaled_on_the_way_both_take_their_part(
+def test_scaling_during_a_rollout_is_proportional(
     before: int, surge: int, unavailable: int, after: int, sizes: list[int]
 ) -> None:
     world = Simulation()
@@ -177,7 +179,7 @@ def test_scaled_on_the_way_both_take_their_part(
     assert (len(world.pods()), images(world)) == (after, {"i:2"} if after else set())
 
 
-def test_a_pod_counts_when_it_has_been_ready_for_long_enough() -> None:
+def test_pod_is_available_after_min_ready_seconds() -> None:
     world = Simulation()
     world.put(deployment(replicas=1, minReadySeconds=10))
     all_ready(world)
@@ -187,7 +189,7 @@ def test_a_pod_counts_when_it_has_been_ready_for_long_enough() -> None:
     assert world.all("Deployment")[0].status.available_replicas == 1
 
 
-def test_a_rollout_that_stands_still_says_so() -> None:
+def test_stalled_rollout_reports_progress_deadline_exceeded() -> None:
     world = Simulation()
     world.put(deployment(replicas=1, progressDeadlineSeconds=60))
     world.settle()
@@ -197,7 +199,7 @@ def test_a_rollout_that_stands_still_says_so() -> None:
     assert rows["Progressing"] == ("False", "ProgressDeadlineExceeded")
 
 
-def test_the_name_of_a_template_is_the_same_for_the_same_template() -> None:
+def test_pod_template_hash_is_stable() -> None:
     one = default(deployment(), DEPLOYMENTS.rules).spec.template
     assert template_hash(one, 0) == template_hash(one, 0)
     assert template_hash(one, 0) != template_hash(one, 1)
@@ -227,7 +229,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "paths"), WRONG, ids=str)
-def test_what_is_wrong_is_told_by_its_path(kind: str, spec: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_deployment_is_rejected_by_path(kind: str, spec: dict[str, Any], paths: list[str]) -> None:
     chosen = {"app": "web"} if kind == "ReplicationController" else {"matchLabels": {"app": "web"}}
     document = {"metadata": {"name": "web"}, "spec": {"selector": chosen, "template": template(), **spec}}
     _, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)

@@ -41,7 +41,7 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("spec", "pods", "ready", "wanted"), COUNTED, ids=str)
-def test_numbers_are_those_of_the_reference(
+def test_disruption_budget_status_equals_the_reference(
     spec: dict[str, Any], pods: int, ready: int, wanted: tuple[int, ...]
 ) -> None:
     status = status_of(budget(**spec), [pod(f"p{n}", n < ready, WEB) for n in range(pods)], WEB)
@@ -52,7 +52,7 @@ def test_numbers_are_those_of_the_reference(
     assert (row.type, row.status, row.reason) == ("DisruptionAllowed", *enough)
 
 
-def test_a_deployment_is_asked_rather_than_its_replica_sets() -> None:
+def test_disruption_budget_counts_the_deployment_not_its_replica_sets() -> None:
     top = Deployment(metadata=meta("d", namespace="red"), spec=DeploymentSpec(replicas=4))
     sets = [
         ReplicaSet(
@@ -72,7 +72,7 @@ def test_a_deployment_is_asked_rather_than_its_replica_sets() -> None:
         ("PersistentVolume", "persistentvolumes does not implement the scale subresource"),
     ],
 )
-def test_what_cannot_be_counted_allows_nothing_and_says_why(kind: str, why: str) -> None:
+def test_uncountable_disruption_budget_allows_nothing_with_a_reason(kind: str, why: str) -> None:
     gone = OwnerReference(api_version="v1", kind=kind, name="o", uid="gone", controller=True)
     one = replace(pod("p"), metadata=replace(pod("p").metadata, owner_references=(gone,)))
     status = status_of(budget(maxUnavailable=1, status=PodDisruptionBudgetStatus(disruptions_allowed=5)), [one])
@@ -84,7 +84,7 @@ def test_what_cannot_be_counted_allows_nothing_and_says_why(kind: str, why: str)
     assert f"because it failed sync: {why}" in refused.value.status.details.causes[0].message
 
 
-def test_pods_on_their_way_out_and_promised_ones_do_not_count() -> None:
+def test_terminating_and_disrupted_pods_are_not_counted_as_healthy() -> None:
     pods = [pod("a"), pod("b", deletion_timestamp="2026-01-01T12:00:30Z"), pod("c"), pod("d")]
     promised = {"c": "2026-01-01T11:59:00Z", "d": "2026-01-01T11:57:00Z", "gone": "2026-01-01T11:59:00Z"}
     status = status_of(budget(PodDisruptionBudgetStatus(disrupted_pods=promised), minAvailable=1), pods)
@@ -92,7 +92,7 @@ def test_pods_on_their_way_out_and_promised_ones_do_not_count() -> None:
     assert numbers(status) == (4, 2, 1, 1)
 
 
-def test_the_condition_keeps_its_time_until_it_turns() -> None:
+def test_disruption_condition_keeps_its_transition_time() -> None:
     item, pods = budget(minAvailable=1), [pod("a"), pod("b")]
     first = status_of(item, pods)
     later = NOW + datetime.timedelta(hours=1)
@@ -113,7 +113,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "why"), WRONG, ids=str)
-def test_wrong_budgets_are_refused(spec: dict[str, Any], why: str) -> None:
+def test_invalid_disruption_budget_is_rejected(spec: dict[str, Any], why: str) -> None:
     document = {"metadata": {"name": "b", "namespace": "red"}, "spec": spec}
     _, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
     assert any(why in problem.detail for problem in problems), problems

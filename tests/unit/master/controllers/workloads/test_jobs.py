@@ -88,7 +88,7 @@ class Work(Simulation):
         return {row.type: (row.status, row.reason) for row in self.job.status.conditions}
 
 
-def test_a_job_runs_one_pod_to_its_end() -> None:
+def test_job_runs_one_pod_to_completion() -> None:
     work = Work()
     work.settle()
     (pod,) = work.pods()
@@ -118,7 +118,7 @@ def test_a_job_runs_one_pod_to_its_end() -> None:
     assert not has_finalizer(kept), "a pod that has been counted can be deleted"
 
 
-def test_as_many_at_a_time_as_the_parallelism_and_as_many_as_are_left() -> None:
+def test_job_runs_parallelism_pods_up_to_remaining_completions() -> None:
     work = Work(completions=5, parallelism=2)
     work.settle()
     seen = []
@@ -129,7 +129,7 @@ def test_as_many_at_a_time_as_the_parallelism_and_as_many_as_are_left() -> None:
     assert work.job.status.succeeded == 5
 
 
-def test_without_a_number_of_completions_the_first_that_ends_well_is_the_last_to_be_made() -> None:
+def test_job_without_completions_creates_no_pod_after_the_first_success() -> None:
     work = Work(parallelism=3)
     work.settle()
     first, *others = work.active()
@@ -144,7 +144,7 @@ def test_without_a_number_of_completions_the_first_that_ends_well_is_the_last_to
     assert has_condition(work.job, "Complete")
 
 
-def test_failures_are_retried_later_each_time_until_the_limit() -> None:
+def test_job_retries_failures_with_back_off_up_to_the_limit() -> None:
     work = Work(backoffLimit=2)
     work.settle()
     made = []
@@ -162,7 +162,7 @@ def test_failures_are_retried_later_each_time_until_the_limit() -> None:
     assert [backoff(count) for count in (0, 1, 2, 7, 100)] == [0, 10, 20, 600, 600]
 
 
-def test_a_success_ends_the_waiting() -> None:
+def test_job_back_off_resets_after_a_success() -> None:
     work = Work(completions=3, parallelism=2, backoffLimit=9)
     work.settle()
     first, second = work.active()
@@ -175,7 +175,7 @@ def test_a_success_ends_the_waiting() -> None:
     assert len(work.active()) == 2
 
 
-def test_the_pods_of_a_job_that_fails_end_and_count_as_failed() -> None:
+def test_failed_job_ends_its_pods_and_counts_them_failed() -> None:
     work = Work(completions=3, parallelism=3, backoffLimit=0)
     work.settle()
     first, second, _ = work.active()
@@ -192,7 +192,7 @@ def test_the_pods_of_a_job_that_fails_end_and_count_as_failed() -> None:
     assert work.numbers == (0, 0, 3)
 
 
-def test_a_deadline_fails_the_job() -> None:
+def test_job_fails_at_its_active_deadline() -> None:
     work = Work(activeDeadlineSeconds=30, backoffLimit=9)
     work.settle()
     work.wait(29)
@@ -202,7 +202,7 @@ def test_a_deadline_fails_the_job() -> None:
     assert not work.pods(), "none was on a node"
 
 
-def test_restarts_of_containers_count_towards_the_limit() -> None:
+def test_container_restarts_count_towards_the_back_off_limit() -> None:
     template = {"spec": {**TEMPLATE["spec"], "restartPolicy": "OnFailure"}}
     work = Work(backoffLimit=2, template=template)
     work.settle()
@@ -214,7 +214,7 @@ def test_restarts_of_containers_count_towards_the_limit() -> None:
         assert ("FailureTarget" in work.conditions) == (count == 2)
 
 
-def test_a_job_that_has_finished_is_forgotten_in_its_time() -> None:
+def test_finished_job_is_deleted_after_its_ttl() -> None:
     work = Work(ttlSecondsAfterFinished=60)
     work.settle()
     work.finish_all()
@@ -224,7 +224,7 @@ def test_a_job_that_has_finished_is_forgotten_in_its_time() -> None:
     assert not [*work.all("Job"), *work.pods()]
 
 
-def test_a_suspended_job_has_no_pods_and_no_failures() -> None:
+def test_suspended_job_has_no_pods_and_no_failures() -> None:
     work = Work(completions=2, parallelism=2, activeDeadlineSeconds=50)
     work.settle()
     work.run(work.active()[0])
@@ -247,7 +247,7 @@ def test_a_suspended_job_has_no_pods_and_no_failures() -> None:
     assert work.numbers == (0, 2, 0)
 
 
-def test_less_parallelism_ends_pods_and_more_makes_some() -> None:
+def test_job_parallelism_change_deletes_or_creates_pods() -> None:
     work = Work(completions=9, parallelism=4)
     work.settle()
     work.respec(parallelism=1)
@@ -259,7 +259,7 @@ def test_less_parallelism_ends_pods_and_more_makes_some() -> None:
 
 
 @pytest.mark.parametrize(("policy", "at_once"), [("TerminatingOrFailed", True), ("Failed", False)])
-def test_when_a_pod_that_was_deleted_is_replaced(policy: str, at_once: bool) -> None:
+def test_pod_replacement_policy_decides_when_deleted_pods_are_replaced(policy: str, at_once: bool) -> None:
     work = Work(podReplacementPolicy=policy)
     work.settle()
     work.run(work.active()[0])
@@ -276,7 +276,7 @@ def test_when_a_pod_that_was_deleted_is_replaced(policy: str, at_once: bool) -> 
 # --- indexes ----------------------------------------------------------------------------------------------------------
 
 
-def test_each_index_has_a_pod_that_knows_it() -> None:
+def test_indexed_job_pod_knows_its_index() -> None:
     work = Work(completions=4, parallelism=3, completionMode="Indexed")
     work.settle()
     assert sorted(pod.spec.hostname for pod in work.active()) == ["work-0", "work-1", "work-2"]
@@ -299,13 +299,13 @@ def test_each_index_has_a_pod_that_knows_it() -> None:
     assert has_condition(work.job, "Complete")
 
 
-def test_of_many_only_some_are_made_at_once() -> None:
+def test_job_creates_pods_in_batches() -> None:
     work = Work(completions=100_000, parallelism=100_000, completionMode="Indexed")
     work.step()
     assert work.job.status.active == len(work.active()) == MAX_PODS_PER_PASS
 
 
-def test_an_indexed_job_may_grow_and_shrink() -> None:
+def test_indexed_job_completions_may_grow_and_shrink() -> None:
     work = Work(completions=2, parallelism=2, completionMode="Indexed")
     work.settle()
     work.respec(completions=4, parallelism=4)
@@ -316,7 +316,7 @@ def test_an_indexed_job_may_grow_and_shrink() -> None:
     assert list(map(completion_index, work.active())) == [0]
 
 
-def test_an_index_is_given_up_alone() -> None:
+def test_failed_index_does_not_fail_other_indexes() -> None:
     work = Work(completions=2, parallelism=2, completionMode="Indexed", backoffLimitPerIndex=1)
     work.settle()
     for attempt in range(2):
@@ -334,7 +334,7 @@ def test_an_index_is_given_up_alone() -> None:
     assert not any(map(has_finalizer, work.pods()))
 
 
-def test_too_many_lost_indexes_end_the_job() -> None:
+def test_max_failed_indexes_fails_the_job() -> None:
     work = Work(completions=3, parallelism=3, completionMode="Indexed", backoffLimitPerIndex=0, maxFailedIndexes=1)
     work.settle()
     first, second, _ = work.active()
@@ -354,7 +354,7 @@ POLICIES = [
 
 
 @pytest.mark.parametrize(("rules", "order", "rule"), POLICIES)
-def test_some_indexes_may_be_enough(rules: list[dict[str, Any]], order: list[int], rule: int) -> None:
+def test_success_policy_completes_the_job(rules: list[dict[str, Any]], order: list[int], rule: int) -> None:
     work = Work(completions=4, parallelism=4, completionMode="Indexed", successPolicy={"rules": rules})
     work.settle()
     for index in order:
@@ -368,7 +368,7 @@ def test_some_indexes_may_be_enough(rules: list[dict[str, Any]], order: list[int
     assert work.numbers == (0, len(order), 0)
 
 
-def test_a_job_that_somebody_else_manages_is_left_to_them() -> None:
+def test_job_managed_by_another_controller_is_not_changed() -> None:
     work = Work(managedBy="acme.io/queue")
     work.settle()
     assert (work.pods(), work.job.status.start_time) == ([], None)
@@ -381,13 +381,13 @@ INDEXES = [("", []), ("0", [0]), ("0,1", [0, 1]), ("0-2", [0, 1, 2]), ("0,2-4,7"
 
 
 @pytest.mark.parametrize(("text", "indexes"), INDEXES)
-def test_indexes_as_text(text: str, indexes: list[int]) -> None:
+def test_completed_indexes_are_formatted(text: str, indexes: list[int]) -> None:
     assert job_indexes.format_indexes(indexes) == text
     assert job_indexes.parse_indexes(text, 100) == frozenset(indexes)
 
 
 @given(st.sets(st.integers(0, 40)))
-def test_indexes_are_read_as_they_were_shown(indexes: set[int]) -> None:
+def test_formatted_indexes_are_parsed_back(indexes: set[int]) -> None:
     assert job_indexes.parse_indexes(job_indexes.format_indexes(indexes), 41) == indexes
     assert job_indexes.parse_indexes(job_indexes.format_indexes(indexes), 7) == {
         index for index in indexes if index < 7
@@ -395,13 +395,13 @@ def test_indexes_are_read_as_they_were_shown(indexes: set[int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", "1,", "2,1", "1,1", "0-2,2", "3-2", "9", "8-9", "-1"])
-def test_what_is_no_list_of_indexes(text: str) -> None:
+def test_invalid_index_list_is_rejected(text: str) -> None:
     assert not job_indexes.is_index_list(text, 9)
     assert job_indexes.is_index_list("0,2-4,7-8", 9)
 
 
 @given(st.text("0123456789,-x"))
-def test_what_is_no_index_is_left_out(text: str) -> None:
+def test_invalid_indexes_are_ignored(text: str) -> None:
     assert all(0 <= index < 5 for index in job_indexes.parse_indexes(text, 5))
 
 
@@ -414,7 +414,7 @@ RULES = [
 ]
 
 
-def test_an_exit_code_may_fail_the_job_at_once() -> None:
+def test_pod_failure_policy_fails_the_job_by_exit_code() -> None:
     work = Work(podFailurePolicy={"rules": RULES})
     work.settle()
     (pod,) = work.active()
@@ -426,7 +426,7 @@ def test_an_exit_code_may_fail_the_job_at_once() -> None:
     )
 
 
-def test_a_disturbance_may_be_ignored() -> None:
+def test_pod_failure_policy_ignores_disruptions() -> None:
     work = Work(podFailurePolicy={"rules": RULES}, backoffLimit=0)
     work.settle()
     (pod,) = work.active()
@@ -478,7 +478,7 @@ EVENTS = st.tuples(
     st.sampled_from(["Indexed", "NonIndexed", "limit per index"]),
     st.lists(EVENTS, max_size=60),
 )
-def test_every_pod_is_counted_once_whatever_happens(
+def test_every_job_pod_is_counted_exactly_once(
     parallelism: int, completions: int, limit: int, policy: str, mode: str, events: list[tuple[str, int]]
 ) -> None:
     per_index = mode == "limit per index"
@@ -588,7 +588,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
-def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_job_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     document = {"metadata": {"name": "work"}, "spec": {"template": TEMPLATE, **spec}}
     _, problems, _ = decode(Job, document, JOBS.rules)
     assert [row.path for row in problems if not row.path.endswith(".action")] == paths
@@ -599,7 +599,7 @@ def updated(old: Job, **spec: Any) -> Job:
     return found
 
 
-def test_what_a_job_runs_does_not_change() -> None:
+def test_job_template_is_immutable() -> None:
     work = Work(completions=2)
     work.settle()
     old = work.job
@@ -609,7 +609,7 @@ def test_what_a_job_runs_does_not_change() -> None:
             updated(old, **change)
 
 
-def test_where_the_pods_of_a_suspended_job_run_may_be_decided_before_it_begins() -> None:
+def test_scheduling_directives_of_a_suspended_job_are_mutable() -> None:
     work = Work(suspend=True)
     work.settle()
     template = work.job.spec.template
@@ -619,7 +619,7 @@ def test_where_the_pods_of_a_suspended_job_run_may_be_decided_before_it_begins()
         updated(work.job, template=replace(template, spec=replace(template.spec, containers=())))
 
 
-def test_a_copy_of_a_job_has_pods_of_its_own() -> None:
+def test_copied_job_gets_its_own_selector() -> None:
     work = Work()
     copy = replace(work.job, metadata=replace(work.job.metadata, name="copy"))
     second = work.put(copy)

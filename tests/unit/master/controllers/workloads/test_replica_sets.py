@@ -12,7 +12,7 @@ from tests.unit.master.simulation import Simulation
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "ReplicationController"])
-def test_there_are_as_many_pods_as_wished(kind: str) -> None:
+def test_replica_set_creates_and_deletes_pods_to_its_replicas(kind: str) -> None:
     world = Simulation()
     owner = world.put(made(kind, replicas=3))
     world.settle()
@@ -31,7 +31,7 @@ def test_there_are_as_many_pods_as_wished(kind: str) -> None:
     assert not world.pods()
 
 
-def test_the_pods_that_matter_least_end_first() -> None:
+def test_replica_set_deletes_least_valuable_pods_first() -> None:
     world = Simulation()
     world.put(made("ReplicaSet", replicas=3))
     world.settle()
@@ -43,7 +43,7 @@ def test_the_pods_that_matter_least_end_first() -> None:
     assert [pod.metadata.name for pod in world.pods()] == [kept.metadata.name]
 
 
-def test_pods_are_adopted_by_their_labels_and_let_go_without_them() -> None:
+def test_replica_set_adopts_and_releases_pods_by_labels() -> None:
     world = Simulation()
     world.put(made("ReplicaSet", replicas=2))
     world.settle()
@@ -61,7 +61,7 @@ def test_pods_are_adopted_by_their_labels_and_let_go_without_them() -> None:
     assert all(pod.metadata.owner_references for pod in world.pods())
 
 
-def test_an_rc_takes_its_selector_from_its_template() -> None:
+def test_replication_controller_selector_defaults_from_its_template() -> None:
     item, problems, _ = decode(
         ReplicationController,
         {"metadata": {"name": "web"}, "spec": {"template": template()}},

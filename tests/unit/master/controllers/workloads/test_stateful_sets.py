@@ -92,7 +92,7 @@ class Stateful(Simulation):
         return [claim.metadata.name for claim in self.all("PersistentVolumeClaim")]
 
 
-def test_pods_have_lasting_names_and_storage_and_come_one_after_the_other() -> None:
+def test_stateful_set_creates_named_pods_with_claims_in_order() -> None:
     world = Stateful(replicas=3)
     world.settle()
     assert world.names == ["db-0"]
@@ -125,7 +125,7 @@ def test_pods_have_lasting_names_and_storage_and_come_one_after_the_other() -> N
     assert status.current_revision == status.update_revision == revision.metadata.name
 
 
-def test_the_last_one_ends_first_and_its_storage_stays() -> None:
+def test_stateful_set_scales_down_from_the_last_and_keeps_claims() -> None:
     world = Stateful(replicas=3)
     world.start_all()
     world.respec(replicas=1)
@@ -139,7 +139,7 @@ def test_the_last_one_ends_first_and_its_storage_stays() -> None:
     assert len(world.claims) == 3
 
 
-def test_no_pod_ends_while_one_before_it_is_unwell() -> None:
+def test_stateful_set_scale_down_waits_for_unhealthy_predecessors() -> None:
     world = Stateful(replicas=3)
     world.start_all()
     world.ready(world.pods()[1], is_ready=False)
@@ -151,7 +151,7 @@ def test_no_pod_ends_while_one_before_it_is_unwell() -> None:
     assert world.names == ["db-0"]
 
 
-def test_in_parallel_nobody_waits() -> None:
+def test_parallel_stateful_set_creates_pods_without_waiting() -> None:
     world = Stateful(replicas=3, podManagementPolicy="Parallel")
     world.settle()
     assert world.names == ["db-0", "db-1", "db-2"]
@@ -161,13 +161,13 @@ def test_in_parallel_nobody_waits() -> None:
     assert all(pod.metadata.deletion_timestamp for pod in world.pods())
 
 
-def test_of_many_only_some_are_made_at_once() -> None:
+def test_stateful_set_creates_pods_in_batches() -> None:
     world = Stateful(replicas=10**9, podManagementPolicy="Parallel", volumeClaimTemplates=[], template=WITHOUT_CLAIM)
     world.step()
     assert len(world.pods()) == MAX_PODS_PER_PASS
 
 
-def test_numbers_may_begin_elsewhere() -> None:
+def test_stateful_set_ordinals_may_start_elsewhere() -> None:
     world = Stateful(replicas=2, ordinals={"start": 5})
     world.start_all()
     assert world.names == ["db-5", "db-6"]
@@ -176,7 +176,7 @@ def test_numbers_may_begin_elsewhere() -> None:
     assert world.names == ["db-0", "db-1"]
 
 
-def test_a_pod_that_was_deleted_comes_back_under_its_name() -> None:
+def test_deleted_stateful_pod_is_recreated_under_its_name() -> None:
     world = Stateful(replicas=2)
     world.start_all()
     before = world.pods()[0]
@@ -189,7 +189,7 @@ def test_a_pod_that_was_deleted_comes_back_under_its_name() -> None:
     assert len(world.claims) == 2
 
 
-def test_a_pod_that_has_failed_is_made_again() -> None:
+def test_failed_stateful_pod_is_recreated() -> None:
     world = Stateful(replicas=1)
     world.start_all()
     (pod,) = world.pods()
@@ -201,7 +201,7 @@ def test_a_pod_that_has_failed_is_made_again() -> None:
     assert [one.metadata.uid for one in world.pods()] != [pod.metadata.uid]
 
 
-def test_a_foreign_pod_of_the_name_is_left_alone() -> None:
+def test_foreign_pod_with_a_stateful_name_is_not_changed() -> None:
     world = Stateful(replicas=1)
     world.start_all()
     (pod,) = world.pods()
@@ -215,7 +215,7 @@ def test_a_foreign_pod_of_the_name_is_left_alone() -> None:
     assert [write.about for write in found if isinstance(write, Warn)] == ["p/db-0"]
 
 
-def test_a_new_template_is_rolled_out_from_the_last_to_the_first() -> None:
+def test_stateful_set_rolls_out_from_last_to_first() -> None:
     world = Stateful(replicas=3)
     world.start_all()
     world.roll("i:2")
@@ -237,7 +237,7 @@ def test_a_new_template_is_rolled_out_from_the_last_to_the_first() -> None:
     assert (status.current_replicas, status.updated_replicas) == (3, 3)
 
 
-def test_below_the_partition_everything_stays_old() -> None:
+def test_stateful_set_rollout_stops_at_the_partition() -> None:
     world = Stateful(replicas=3, updateStrategy={"rollingUpdate": {"partition": 2}})
     world.start_all()
     world.roll("i:2")
@@ -253,7 +253,7 @@ def test_below_the_partition_everything_stays_old() -> None:
     assert set(world.images.values()) == {"i:2"}
 
 
-def test_on_delete_waits_for_somebody_to_delete() -> None:
+def test_stateful_set_on_delete_updates_only_deleted_pods() -> None:
     world = Stateful(replicas=2, updateStrategy={"type": "OnDelete"})
     world.start_all()
     world.roll("i:2")
@@ -264,7 +264,7 @@ def test_on_delete_waits_for_somebody_to_delete() -> None:
     assert world.images == {"db-0": "i:1", "db-1": "i:2"}
 
 
-def test_a_rollout_takes_one_after_the_other_in_parallel_too() -> None:
+def test_parallel_stateful_set_rolls_out_one_by_one() -> None:
     world = Stateful(replicas=2, podManagementPolicy="Parallel")
     world.start_all()
     world.roll("i:2")
@@ -275,7 +275,7 @@ def test_a_rollout_takes_one_after_the_other_in_parallel_too() -> None:
     assert not any(pod.metadata.deletion_timestamp for pod in world.pods()), "the new one does not serve yet"
 
 
-def test_a_broken_template_can_be_mended_in_parallel() -> None:
+def test_parallel_stateful_set_recovers_from_a_broken_template() -> None:
     world = Stateful(replicas=2, podManagementPolicy="Parallel")
     world.settle()
     world.roll("i:2")
@@ -290,7 +290,7 @@ def test_a_broken_template_can_be_mended_in_parallel() -> None:
 
 
 @pytest.mark.parametrize(("policy", "left"), [({}, 2), ({"whenScaled": "Delete"}, 1), ({"whenDeleted": "Delete"}, 2)])
-def test_claims_of_pods_that_are_no_longer_wished_for(policy: dict[str, str], left: int) -> None:
+def test_claim_retention_policy_applies_when_scaled_down(policy: dict[str, str], left: int) -> None:
     world = Stateful(replicas=2, persistentVolumeClaimRetentionPolicy=policy)
     world.start_all()
     world.respec(replicas=1)
@@ -300,7 +300,7 @@ def test_claims_of_pods_that_are_no_longer_wished_for(policy: dict[str, str], le
 
 
 @pytest.mark.parametrize(("policy", "left"), [({}, 2), ({"whenScaled": "Delete"}, 2), ({"whenDeleted": "Delete"}, 0)])
-def test_claims_of_a_set_that_is_deleted(policy: dict[str, str], left: int) -> None:
+def test_claim_retention_policy_applies_when_deleted(policy: dict[str, str], left: int) -> None:
     world = Stateful(replicas=2, persistentVolumeClaimRetentionPolicy=policy)
     world.start_all()
     world.end(world.wish)
@@ -360,7 +360,9 @@ GONE_BELOW = [
     st.sampled_from(["OrderedReady", "Parallel"]),
     st.lists(st.tuples(ACTIONS, st.integers(0, 9)), max_size=80),
 )
-def test_order_and_identity_hold_whatever_happens(replicas: int, policy: str, actions: list[tuple[str, int]]) -> None:
+def test_stateful_set_order_and_identity_always_hold(
+    replicas: int, policy: str, actions: list[tuple[str, int]]
+) -> None:
     world = Stateful(replicas=replicas, podManagementPolicy=policy)
     for what, number in actions:
         if what == "pass":
@@ -413,20 +415,20 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("spec", "paths"), WRONG, ids=str)
-def test_what_is_wrong_is_told_by_its_path(spec: dict[str, Any], paths: list[str]) -> None:
+def test_invalid_stateful_set_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": TEMPLATE, "volumeClaimTemplates": [CLAIM]}
     _, problems, _ = decode(StatefulSet, {"metadata": {"name": "db"}, "spec": {**own, **spec}}, STATEFUL_SETS.rules)
     assert [row.path for row in problems] == paths
 
 
 @pytest.mark.parametrize("name", ["a.b", "a" * 53])
-def test_hosts_can_be_named_after_it(name: str) -> None:
+def test_stateful_set_with_a_name_unfit_for_hostnames_is_rejected(name: str) -> None:
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": WITHOUT_CLAIM}
     _, problems, _ = decode(StatefulSet, {"metadata": {"name": name}, "spec": own}, STATEFUL_SETS.rules)
     assert [row.path for row in problems] == ["metadata.name"]
 
 
-def test_what_the_pods_are_does_not_change() -> None:
+def test_stateful_set_identity_fields_are_immutable() -> None:
     world = Stateful(replicas=1)
     old = world.wish
     assert writes.prepare_update(

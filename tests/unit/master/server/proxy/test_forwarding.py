@@ -43,7 +43,7 @@ IN_PROJECT = "/api/v1/namespaces/red"
         ("", None),
     ],
 )
-def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | None) -> None:
+def test_proxy_path_is_resolved(path: str, found: tuple[str, str, str, str, str] | None) -> None:
     one = request_info.resolve_proxy(path)
     told = None if one is None else (
         one.info.resource.name, one.info.namespace, one.info.name, one.info.subresource, one.path,
@@ -52,14 +52,14 @@ def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | N
 
 
 @given(st.text(alphabet="/%ab1:.", max_size=30))
-def test_any_rest_of_a_proxys_path_stays_as_it_is(rest: str) -> None:
+def test_proxy_path_rest_is_unchanged(rest: str) -> None:
     one = request_info.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
     assert one is not None
     assert one.path == f"/{rest}"
 
 
 @given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
-def test_no_path_is_too_strange(path: str) -> None:
+def test_any_proxy_path_is_resolved_or_rejected(path: str) -> None:
     found = request_info.resolve_proxy(path)
     assert found is None or found.info.name
 
@@ -77,11 +77,11 @@ def test_no_path_is_too_strange(path: str) -> None:
         ("a:b:c:d", None),
     ],
 )
-def test_who_is_to_answer(name: str, found: Backend | None) -> None:
+def test_proxy_backend_name_is_parsed(name: str, found: Backend | None) -> None:
     assert proxy.parse_backend(name) == found
 
 
-def test_headers_of_a_request() -> None:
+def test_request_headers_are_forwarded() -> None:
     given_ = [
         ("Host", "h"), ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), ("X-Hop", "1"),
         ("Keep-Alive", "5"), ("TE", "trailers"), ("Transfer-Encoding", "chunked"), ("authorization", "Bearer x"),
@@ -93,7 +93,7 @@ def test_headers_of_a_request() -> None:
     assert forwarding.request_headers(given_, upgrade=True) == asking
 
 
-def test_what_says_who_asks_stays_here() -> None:
+def test_authentication_headers_are_not_forwarded() -> None:
     token = "base64url.bearer.authorization.k8s.io.YWJj"
     given_ = [
         ("X-Remote-User", "u"), ("x-remote-group", "g"), ("X-Remote-Uid", "1"), ("X-Remote-Extra-a", "b"),
@@ -107,7 +107,7 @@ def test_what_says_who_asks_stays_here() -> None:
     ]
 
 
-def test_headers_that_are_no_text_are_refused() -> None:
+def test_non_text_headers_are_rejected() -> None:
     said, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
     assert (
         forwarding.request_headers([("X-A", said)]) == forwarding.response_headers([("X-A", said)]) == [("X-A", said)]
@@ -120,7 +120,7 @@ def test_headers_that_are_no_text_are_refused() -> None:
     assert refused.value.status.code == 503
 
 
-def test_headers_of_an_answer() -> None:
+def test_response_headers_are_forwarded() -> None:
     given_ = [("Access-Control-Allow-Origin", "*"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Connection", "close")]
     assert forwarding.response_headers(given_) == [("Set-Cookie", "a"), ("Set-Cookie", "b")]
 
@@ -144,23 +144,23 @@ def moved(url: str) -> str:
         ("<a href=/x", "<a href=/x"),
     ],
 )
-def test_links(page: str, seen: str) -> None:
+def test_html_links_are_rewritten(page: str, seen: str) -> None:
     assert rewrite_links(page.encode(), moved).decode() == seen
 
 
 @pytest.mark.parametrize(
     "part", ["<!--", "<script", "<script>", "<a '", "<a \"'", "<a ", "<a href='/x", "</script ", '<a""\'']
 )
-def test_pages_that_would_take_for_ever(part: str) -> None:
+def test_pathological_pages_are_rewritten_in_time(part: str) -> None:
     page = part.encode() * (MAX_PAGE_BYTES // len(part))
     assert rewrite_links(page, lambda url: url) == page
 
 
 @given(st.binary(max_size=200))
-def test_what_has_no_links_stays_byte_for_byte(page: bytes) -> None:
+def test_page_without_links_is_unchanged(page: bytes) -> None:
     assert rewrite_links(page, lambda url: url) == page
 
 
 @given(st.text(alphabet="<a href='/x\">!-script/", max_size=80))
-def test_no_page_is_too_strange(page: str) -> None:
+def test_any_page_is_rewritten(page: str) -> None:
     assert rewrite_links(page.encode(), lambda url: url).decode() == page

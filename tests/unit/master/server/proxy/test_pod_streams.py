@@ -25,7 +25,7 @@ def pod(*names: str, first: tuple[str, ...] = (), later: tuple[str, ...] = ()) -
     return Pod(metadata=ObjectMeta(name="p", namespace="red"), spec=spec)
 
 
-def test_which_container_is_meant() -> None:
+def test_streaming_container_is_selected() -> None:
     assert pod_streams.container_name(pod("a"), "") == "a"
     assert pod_streams.container_name(pod("a", first=("i",), later=("e",)), "") == "a"
     whole = pod("a", "b", first=("i",), later=("e",))
@@ -35,14 +35,14 @@ def test_which_container_is_meant() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "+7", "-1", "9223372036854775807", "-9223372036854775808", "007"])
-def test_whole_numbers(text: str) -> None:
+def test_log_integer_options_are_normalized(text: str) -> None:
     with contextlib.suppress(StatusError):
         found = pod_streams.parse_log_options(MultiDict(sinceSeconds=text), "p")
         assert dict(found.parameters) == {"sinceSeconds": str(int(text))}
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "0x10", " 1", "1_0", "٣", "+", "9" * 5000])
-def test_what_is_no_whole_number(text: str) -> None:
+def test_invalid_log_integer_option_is_rejected(text: str) -> None:
     with pytest.raises(StatusError) as refused:
         pod_streams.parse_log_options(MultiDict(tailLines=text), "p")
     assert refused.value.status.code == 400
@@ -50,14 +50,14 @@ def test_what_is_no_whole_number(text: str) -> None:
 
 
 @given(st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)))
-def test_times_are_passed_on_in_whole_seconds(moment: datetime.datetime) -> None:
+def test_log_since_time_is_passed_in_whole_seconds(moment: datetime.datetime) -> None:
     text = moment.isoformat().replace("+00:00", "Z")
     found = dict(pod_streams.parse_log_options(MultiDict(sinceTime=text), "p").parameters)["sinceTime"]
     assert datetime.datetime.fromisoformat(found) == moment.replace(microsecond=0)
 
 
 @given(st.dictionaries(st.sampled_from(["sinceTime", "tailLines", "limitBytes", "stream", "follow"]), st.text()))
-def test_any_wish_is_passed_on_or_refused(wish: dict[str, str]) -> None:
+def test_any_log_query_is_passed_or_rejected(wish: dict[str, str]) -> None:
     code = 200
     try:
         pod_streams.parse_log_options(MultiDict(wish), "p")
