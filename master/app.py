@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
+from master.admission.chain import AdmissionChain, admission_plugins
 from master.allocators import AllocatorCursor
 from master.auth import pki, service_account_tokens
+from master.auth.authorization import Authorizer
 from master.config import MasterConfig, network_config
 from master.controllers.context import ControllerContext, ServerAddress
 from master.controllers.controllers import KUBERNETES_SERVICE
 from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
+from master.registry.creation import ObjectCreation
 from master.resources.scheme import TYPES
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
@@ -73,18 +76,21 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
     )
     storage = await SQLiteStorage.open(Path(config.state_dir, "store.db"), (*TYPES, AllocatorCursor))
+    network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
+    creation = ObjectCreation(AdmissionChain(admission_plugins(network.services)), _now, ca_certificate)
     try:
         runtime = ControllerRuntime(
             ControllerContext(
                 store=storage,
-                network=network_config(config),
-                ca_certificate=authority.pem.decode(),
+                network=network,
+                creation=creation,
+                ca_certificate=ca_certificate,
                 node_grace_seconds=config.node_monitor_grace_seconds,
                 server_address=lambda: _server_address(config, server.port),
                 sign_token=tokens.sign,
                 clock=_now,
                 max_terminated_pods=config.finished_pods,
-                authorize=lambda user, attributes: server.may(user, attributes),
+                authorize=lambda user, attributes: authorizer.decide(user, attributes).allowed,
                 issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
             )
         )
@@ -94,13 +100,12 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         server = Server(
             ServerDependencies(
                 store=storage,
-                authority=authority,
                 tokens=tokens,
-                clock=_now,
-                unready=lambda: "" if runtime.started.is_set() else "starting",
+                creation=creation,
+                authorizer=authorizer,
+                not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
                 address=config.advertise_address,
                 nodes=kubelet_client,
-                services=network_config(config).services,
             )
         )
         async with _run_alongside(runtime.run(), storage.run(), DNSServer(storage, config).run()):

@@ -10,10 +10,36 @@ from msgspec.structs import replace
 from api.core.certificates import CLIENT, CertificateSigningRequest, csr_condition
 from api.pki import keys
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
-from master.auth.certificate_signing import ADDRESS_EXTRA, NODE_SIGNERS, Authorize, normalize_address
+from master.auth.certificate_signing import ADDRESS_EXTRA, NODE_SIGNERS, normalize_address
+from master.auth.rbac import Requester
 from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS as KIND
 from master.resources.metadata import format_time
+from master.storage.interface import Transaction
+
+
+class CertificateRequests(AdmissionPlugin):
+    """Records the requester of a CertificateSigningRequest; checks who may request, approve and sign."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        del objects
+        if not isinstance(item, CertificateSigningRequest):
+            return item
+        if request.operation is Operation.CREATE and request.requester is not None:
+            return set_requester(item, request.requester.user, request.client_address)
+        return set_condition_times(item, request.old, request.now) if request.subresource else item
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        del objects
+        requester = request.requester
+        if not isinstance(item, CertificateSigningRequest) or requester is None:
+            return
+        if request.operation is Operation.CREATE:
+            check_csr_create(item, requester.user)
+        elif request.operation is Operation.UPDATE:
+            check_csr_update(item, request.old, request.subresource, requester)
+
 
 # --- who may ask, approve and sign ------------------------------------------------------------------------------------
 
@@ -29,7 +55,7 @@ def check_csr_create(item: CertificateSigningRequest, user: User) -> None:
 
 
 def check_csr_update(
-    new: CertificateSigningRequest, old: CertificateSigningRequest, part: str, user: User, may: Authorize
+    new: CertificateSigningRequest, old: CertificateSigningRequest, part: str, requester: Requester
 ) -> None:
     """Whether somebody may write that part of a request, `approval` or `status`. Raises StatusError."""
     if part == "approval":
@@ -41,16 +67,14 @@ def check_csr_update(
     signer = old.spec.signer_name
     wild = f"{signer.partition('/')[0]}/*"
     rights = (Attributes(verb, KIND.group, "signers", name=name) for name in (signer, wild))
-    if not any(may(user, right) for right in rights):
+    if not any(map(requester.may, rights)):
         why = f'user not permitted to {verb} requests with signerName "{signer}"'
         raise errors.forbidden(KIND, old.metadata.name, why)
 
 
-def set_requester(item: Any, user: User, address: str) -> Any:
-    """A new object with who asks for it, and from which address; those of other kinds as they are."""
-    if not isinstance(item, CertificateSigningRequest):
-        return item
-    # Who acts as somebody else chooses what else is known of him: never this.
+def set_requester(item: CertificateSigningRequest, user: User, address: str) -> CertificateSigningRequest:
+    """Record the requester and the client address in the spec."""
+    # An impersonating client chooses the extra values, but not the address.
     extra = {key: values for key, values in user.extra if key != ADDRESS_EXTRA}
     if known := normalize_address(address):
         extra[ADDRESS_EXTRA] = (known,)
@@ -58,14 +82,21 @@ def set_requester(item: Any, user: User, address: str) -> Any:
     return replace(item, spec=spec)
 
 
-def set_condition_times(new: Any, old: Any, now: datetime.datetime) -> Any:
-    """An object whose conditions say since when; those of other kinds as they are."""
-    if not isinstance(new, CertificateSigningRequest):
-        return new
-    moment, rows = format_time(now), []
-    for row in new.status.conditions:
-        before = csr_condition(old, row.type)
-        same = before is not None and before.status == row.status
-        since = row.last_transition_time or (before.last_transition_time if before and same else None)
-        rows.append(replace(row, last_update_time=row.last_update_time or moment, last_transition_time=since or moment))
-    return replace(new, status=replace(new.status, conditions=tuple(rows)))
+def set_condition_times(
+    new: CertificateSigningRequest, old: CertificateSigningRequest, now: datetime.datetime
+) -> CertificateSigningRequest:
+    """Set the update and transition times that conditions lack."""
+    time = format_time(now)
+    conditions = []
+    for condition in new.status.conditions:
+        before = csr_condition(old, condition.type)
+        is_same = before is not None and before.status == condition.status
+        since = condition.last_transition_time or (before.last_transition_time if before and is_same else None)
+        conditions.append(
+            replace(
+                condition,
+                last_update_time=condition.last_update_time or time,
+                last_transition_time=since or time,
+            )
+        )
+    return replace(new, status=replace(new.status, conditions=tuple(conditions)))

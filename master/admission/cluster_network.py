@@ -5,12 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
+from typing import Any
 
 from api.meta.schema import DUPLICATE, FieldError, quoted
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSubnet, NetNamespace
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.allocators import GLOBAL_VNID
 from master.resources.cluster_network import HOST_SUBNETS, NET_NAMESPACES
+from master.storage.interface import Key, Transaction
+
+
+class ClusterNetworkUniqueness(AdmissionPlugin):
+    """Rejects overlapping subnets, shared node addresses and shared VNIDs. Unchanged values are not checked again."""
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        old = request.old
+        if request.operation is Operation.DELETE:
+            return
+        if isinstance(item, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (item.subnet, item.host_ip)):
+            cluster = objects.get(Key(ClusterNetwork.KIND, "", "default"))
+            check_host_subnet(item, objects.list(HostSubnet.KIND), cluster)
+        elif isinstance(item, NetNamespace) and (old is None or old.netid != item.netid):
+            check_net_namespace(item, objects.list(NetNamespace.KIND))
 
 
 def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:

@@ -1,16 +1,34 @@
-"""Admission plugins that fill in defaults: Priority and DefaultIngressClass. Pure."""
+"""Admission plugins that fill in defaults: Priority, DefaultTolerationSeconds and DefaultIngressClass. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from msgspec.structs import replace
 
+from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
 from api.core.pod import Pod
+from api.core.resources import qos_class
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass
 from master.resources.pods import PODS
 from master.resources.priority_classes import PREEMPT_LOWER_PRIORITY, PRIORITY_CLASSES, PriorityClass
+from master.storage.interface import Transaction
+
+
+class Priority(AdmissionPlugin):
+    """Sets the priority of new pods from their PriorityClass. Allows one default PriorityClass."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(item, Pod):
+            return item
+        return apply_priority(item, objects.list(PriorityClass.KIND))
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        if request.operation is not Operation.DELETE and isinstance(item, PriorityClass):
+            check_single_default(item, objects.list(PriorityClass.KIND))
 
 
 def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
@@ -46,8 +64,56 @@ def check_single_default(new: PriorityClass, others: Iterable[PriorityClass]) ->
             raise errors.forbidden(PRIORITY_CLASSES, new.metadata.name, why)
 
 
+DEFAULT_TOLERATION_SECONDS = 300
+
+
+class DefaultTolerationSeconds(AdmissionPlugin):
+    """Lets pods stay on a node that is not ready or unreachable for DEFAULT_TOLERATION_SECONDS."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        del objects
+        if request.operation is Operation.DELETE or request.subresource or not isinstance(item, Pod):
+            return item
+        return apply_default_tolerations(item)
+
+
+def apply_default_tolerations(pod: Pod) -> Pod:
+    """Add tolerations for not-ready and unreachable nodes, and for memory pressure if the pod requests resources.
+
+    A toleration of the pod itself for such a taint takes precedence.
+    """
+    tolerations = (*pod.spec.tolerations, *_missing_tolerations(pod))
+    if tolerations == pod.spec.tolerations:
+        return pod
+    return replace(pod, spec=replace(pod.spec, tolerations=tolerations))
+
+
+def _missing_tolerations(pod: Pod) -> Iterator[Toleration]:
+    for key in (NOT_READY, UNREACHABLE):
+        if not _tolerates(pod, key, "NoExecute"):
+            yield Toleration(
+                key=key, operator="Exists", effect="NoExecute", toleration_seconds=DEFAULT_TOLERATION_SECONDS
+            )
+    has_requests = qos_class((*pod.spec.init_containers, *pod.spec.containers)) != "BestEffort"
+    if has_requests and not _tolerates(pod, MEMORY_PRESSURE, "NoSchedule"):
+        yield Toleration(key=MEMORY_PRESSURE, operator="Exists", effect="NoSchedule")
+
+
+def _tolerates(pod: Pod, key: str, effect: str) -> bool:
+    return any(toleration.key in ("", key) and toleration.effect in ("", effect) for toleration in pod.spec.tolerations)
+
+
 DEFAULT_CLASS_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"
 """Annotation of the class that such ingresses get; of several the newest counts, and of those the first by name."""
+
+
+class DefaultIngressClass(AdmissionPlugin):
+    """Sets the default IngressClass of new ingresses that name none."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(item, Ingress):
+            return item
+        return apply_default_class(item, objects.list(IngressClass.KIND))
 
 
 def apply_default_class(item: Ingress, classes: Iterable[IngressClass]) -> Ingress:

@@ -10,15 +10,42 @@ from msgspec.structs import replace
 from api.core.pod import Container, Pod
 from api.core.storage import PersistentVolumeClaim
 from api.meta.quantity import Quantity
+from api.validation.registry import check, default
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources import quantities
 from master.resources.metadata import with_metadata
+from master.resources.pods import PODS
 from master.resources.quantities import Quantities, RawQuantities
 from master.resources.quotas import CLAIM_LIMIT, CONTAINER_LIMIT, POD_LIMIT, LimitRange, LimitRangeItem
 from master.resources.resource import AnyResource
+from master.storage.interface import Transaction
 
 LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
 """Annotation of a pod: what was filled in."""
+
+
+class LimitRanger(AdmissionPlugin):
+    """Completes new pods with default requests and limits; rejects pods and claims beyond the bounds."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(item, Pod):
+            return item
+        completed = apply_limit_range(item, objects.list(LimitRange.KIND, item.metadata.namespace))
+        if completed is item:
+            return item
+        completed = default(completed, PODS.rules)
+        if problems := list(check(completed, PODS.rules)):
+            raise errors.invalid(PODS, item.metadata.name, problems)
+        return completed
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        if request.operation is Operation.DELETE or request.subresource:
+            return
+        is_new_pod = isinstance(item, Pod) and request.operation is Operation.CREATE
+        if is_new_pod or isinstance(item, PersistentVolumeClaim):
+            ranges = objects.list(LimitRange.KIND, item.metadata.namespace)
+            check_limit_ranges(request.resource, item, ranges)
 
 
 def apply_limit_range(pod: Pod, ranges: Iterable[LimitRange]) -> Pod:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from api.core.node import Namespace
 from api.meta.types import StatusCause
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources.namespaces import NAMESPACES
 from master.resources.resource import AnyResource
+from master.storage.interface import Key, Transaction
+
+
+class NamespaceLifecycle(AdmissionPlugin):
+    """Rejects new objects in a namespace that does not exist or is terminating."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        if request.operation is Operation.CREATE and request.resource.namespaced:
+            namespace = item.metadata.namespace
+            check_namespace(
+                request.resource, item.metadata.name, namespace, objects.get(Key(Namespace.KIND, "", namespace))
+            )
+        return item
 
 
 def check_namespace(resource: AnyResource, name: str, namespace: str, found: Namespace | None) -> None:
-    """Objects are made only in a namespace that exists and stays."""
+    """Raise NotFound if there is no such namespace, Forbidden if it is terminating."""
     if found is None:
         raise errors.not_found(NAMESPACES, namespace)
     if found.metadata.deletion_timestamp:

@@ -7,8 +7,20 @@ secrets, or have its Node garbage collected (CVE-2025-5187) and register again w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from api.core.node import Node
+from api.core.auth import TokenRequest
+from api.core.events import Event
+from api.core.node import NODE_LEASES, Lease, Node
+from api.core.pod import Pod
+from api.validation.static_pods import creation_refusal
+from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
+from master.auth import service_account_tokens
+from master.auth.attributes import SYSTEM_MASTERS, Attributes, User, denial_message
+from master.request_info import RequestInfo
+from master.resources.csi import CSINode
+from master.storage.interface import Key, Transaction
 
 RESTRICTED = "node-restriction.kubernetes.io"
 """Labels with this prefix, or one below it, are others' alone."""
@@ -34,6 +46,75 @@ OWN_LABELS = frozenset(
     )
 )
 """and these."""
+
+
+class NodeRestriction(AdmissionPlugin):
+    """Limits the writes of a node to itself and its pods, where the path does not tell (auth/node_authorizer.py)."""
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        requester = request.requester
+        if requester is None or not requester.user.node or SYSTEM_MASTERS in requester.user.groups:
+            return
+        if isinstance(item, Node) and request.operation is not Operation.DELETE:
+            denial = node_restriction_denial(item, request.old)
+            if denial is not None:
+                raise errors.forbidden(request.resource, item.metadata.name, denial)
+        denial = self._body_denial(requester.user.node, request, item, objects)
+        if denial is not None:
+            resource, meta = request.resource, item.metadata
+            attributes = Attributes(
+                request.operation.lower(), resource.group, resource.plural, namespace=meta.namespace
+            )
+            sentence = denial_message(requester.user, attributes)
+            raise errors.forbidden(resource, meta.name, f"{sentence}: {denial}")
+
+    def _body_denial(self, node: str, request: AdmissionRequest, item: Any, objects: Transaction) -> str | None:
+        """Return why the node may not create or delete this object; None if it may."""
+        if request.operation is Operation.DELETE:
+            keeps_running = isinstance(item, Pod) and request.grace_period_seconds != 0
+            denial = "a node deletes a pod with gracePeriodSeconds 0, after its containers have ended"
+            return denial if keeps_running else None
+        if request.operation is not Operation.CREATE:
+            return None
+        if isinstance(item, Pod):
+            own = objects.get(Key(Node.KIND, "", node))
+            return f"node {node} has not registered" if own is None else creation_refusal(item, node, own.metadata.uid)
+        if isinstance(item, Event) and not request.resource.group:
+            is_own = item.source.host == node
+            return None if is_own else f"node {node} tells events with itself as source.host"
+        return _name_denial(node, item)
+
+
+def _name_denial(node: str, item: Any) -> str | None:
+    """Return why the node may not create an object that must have the name of its node; None if it may."""
+    name = item.metadata.name
+    if name == node:
+        return None
+    if isinstance(item, Node):
+        return f"node {node} may not write the Node {name!r}"
+    if isinstance(item, Lease) and item.metadata.namespace == NODE_LEASES:
+        return f"node {node} may not renew the lease {name!r}"
+    if isinstance(item, CSINode):
+        return f"node {node} may not read or write the CSINode {name!r}"
+    return None
+
+
+def check_token_request(user: User, info: RequestInfo, request: TokenRequest, bound: Any) -> None:
+    """Require that a node requests a token for a pod on it that runs under the service account. Raises Forbidden.
+
+    `bound` is the object that the token is to be bound to, None if there is none.
+    """
+    if not user.node or SYSTEM_MASTERS in user.groups:
+        return
+    if isinstance(bound, Pod):
+        reference = request.spec.bound_object_ref
+        account = bound.spec.service_account_name or service_account_tokens.DEFAULT_SERVICE_ACCOUNT
+        is_same_pod = reference is not None and reference.uid == bound.metadata.uid
+        if is_same_pod and account == info.name and bound.spec.node_name == user.node:
+            return
+    attributes = Attributes("create", "", "serviceaccounts", "token", info.namespace, info.name)
+    denial = f"the token is to be bound to a pod on node {user.node} that has this account"
+    raise errors.forbidden(info.resource, info.name, f"{denial_message(user, attributes)}: {denial}")
 
 
 def node_restriction_denial(new: Node, old: Node | None) -> str | None:

@@ -16,6 +16,7 @@ from api.core.storage import PersistentVolumeClaim
 from api.meta.quantity import Quantity
 from api.meta.selectors import Requirement, Selector
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.resources import BUILTIN, quantities
 from master.resources.metadata import parse_time
 from master.resources.quantities import Quantities
@@ -34,6 +35,7 @@ from master.resources.quotas import (
     scope_requirements,
 )
 from master.resources.resource import AnyResource
+from master.storage.interface import Transaction
 
 REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
 """Resources that every container must name where there is a quota of them."""
@@ -153,6 +155,20 @@ def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
                 if term.namespaces or term.namespace_selector is not None:
                     return True
     return False
+
+
+class ResourceQuotaPlugin(AdmissionPlugin):
+    """Charges the quotas of the namespace with new objects, and with what an update takes more."""
+
+    def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        resource = request.resource
+        if resource.namespaced:
+            stored = resource.to_stored(item)
+            before = None if request.old is None else resource.to_stored(request.old)
+            quotas = objects.list(ResourceQuota.KIND, item.metadata.namespace)
+            for quota in charge(resource, stored, before, quotas, objects.list, request.now):
+                objects.put(quota)
+        return item
 
 
 # --- what is new ------------------------------------------------------------------------------------------------------

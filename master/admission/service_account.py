@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from api.core.pod import Container, Pod
@@ -19,9 +21,11 @@ from api.core.volumes import (
 from api.meta.types import ObjectFieldSelector
 from api.validation.static_pods import is_mirror
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.resources.configuration import ServiceAccount
 from master.resources.pods import PODS
+from master.storage.interface import Key, Transaction
 
 TOKEN_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where programs look for the token by which they are known to the API."""
@@ -29,6 +33,17 @@ TOKEN_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_VOLUME_PREFIX = "kube-api-access-"
 TOKEN_SECONDS = 3607
 """How long the token is good for: a little more than an hour, by which the reference knows tokens of this volume."""
+
+
+class ServiceAccountPlugin(AdmissionPlugin):
+    """Completes new pods with their service account, its image pull secrets and a token volume."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(item, Pod):
+            return item
+        pod = set_service_account_name(item)
+        account = objects.get(Key(ServiceAccount.KIND, pod.metadata.namespace, pod.spec.service_account_name))
+        return apply_service_account(pod, account, request.random_suffix())
 
 
 def set_service_account_name(pod: Pod) -> Pod:

@@ -29,10 +29,21 @@ from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, quoted
 from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, HostSubnet
 from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.allocators import AllocatorCursor, next_numbers
 from master.config import ExternalNetworks, ServiceConfig
 from master.resources.services import SERVICES
 from master.storage.interface import Key, Transaction
+
+
+class ServiceIPs(AdmissionPlugin):
+    """Allocates cluster IPs, node ports and health check ports of services; checks their external IPs."""
+
+    def __init__(self, config: ServiceConfig) -> None:
+        self._config = config
+
+    def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        return allocate_service_ips(item, request.old, objects, self._config)
 
 
 def check_external_ips(

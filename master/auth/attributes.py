@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from api.core.pod import Pod
-
 SYSTEM_MASTERS = "system:masters"
 
 KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
@@ -39,14 +37,9 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is asked for. `verb` is that of Kubernetes (get list watch create update patch delete deletecollection).
+    """A request for a resource, as authorization sees it.
 
-    `asked_node` is the node that the field selector demands of pods or queries; `bound_to` is the node of the one that
-    is asked for, nothing if it has none, None if there is no such object; of an Event it is the one that tells it.
-    `body_name` is the name in the body of a create, `body_host` the node that tells the Event in it; `grace` is a
-    delete's, in seconds. `needed`: one object is asked for, by its name or with a field selector for it, and a pod on
-    the asking node refers to it. When a node creates a pod, `pod` is the body, None if it is no Pod, and
-    `node_uid` that of the node's object, empty if there is none.
+    `verb` is one of get, list, watch, create, update, patch, delete, deletecollection, or a special verb.
     """
 
     verb: str
@@ -55,14 +48,6 @@ class Attributes:
     subresource: str = ""
     namespace: str = ""
     name: str = ""
-    asked_node: str = ""
-    bound_to: str | None = None
-    body_name: str = ""
-    body_host: str = ""
-    grace: int | None = None
-    needed: bool = False
-    pod: Pod | None = None
-    node_uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from api.core.auth import TokenRequest, TokenRequestStatus, TokenReviewStatus
+from api.core.auth import TokenReviewStatus
 from api.core.config import Secret
-from api.meta.schema import without_nulls
 from api.pki.pem import peer_subject
 from master import errors
 from master.auth import service_account_tokens
 from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, User
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
-from master.registry import decoding
-from master.registry.request import Clock, Request, Response
-from master.resources.configuration import ServiceAccount
-from master.resources.metadata import format_time, parse_time
+from master.registry.request import Clock
+from master.resources.metadata import parse_time
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
 
@@ -85,51 +80,6 @@ class Authenticator:
         if not good:
             raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
         return service_account_tokens.user_from_claims(claims), good
-
-    async def give(self, request: Request) -> Response:
-        """POST serviceaccounts/NAME/token."""
-        record = self._store.get_uncommitted(request.key)
-        if record is None:
-            raise errors.not_found(request.info.resource, request.info.name)
-        account: ServiceAccount = record.object
-        asked = self.asked(request)
-        reference = asked.spec.bound_object_ref
-        bound = None
-        if reference is not None:
-            namespace = "" if reference.kind == "Node" else request.info.namespace
-            bound = self._store.get_uncommitted(Key(reference.kind, namespace, reference.name))
-        claims = service_account_tokens.token_claims(
-            account, asked, None if bound is None else bound.object, self._clock()
-        )
-        spec = msgspec.structs.replace(
-            asked.spec, audiences=tuple(claims["aud"]), expiration_seconds=claims["exp"] - claims["iat"]
-        )
-        moment = self._clock().fromtimestamp(claims["exp"], self._clock().tzinfo)
-        status = TokenRequestStatus(token=self._issuer.sign(claims), expiration_timestamp=format_time(moment))
-        answer = TokenRequest(
-            api_version=TokenRequest.API_VERSION,
-            kind=TokenRequest.KIND,
-            metadata=msgspec.structs.replace(
-                account.metadata,
-                labels={},
-                annotations={},
-                managed_fields=None,
-                creation_timestamp=format_time(self._clock()),
-            ),
-            spec=spec,
-            status=status,
-        )
-        return Response(201, msgspec.json.encode(answer))
-
-    @staticmethod
-    def asked(request: Request) -> TokenRequest:
-        """The TokenRequest in a body."""
-        try:
-            found = msgspec.convert(without_nulls(request.body), TokenRequest)
-        except msgspec.ValidationError as error:
-            raise errors.bad_request(f"the body is not a TokenRequest: {error}") from error
-        decoding.check_namespace(found.metadata.namespace, request.info.namespace)
-        return found
 
 
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"

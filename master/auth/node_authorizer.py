@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from api.core.node import NODE_LEASES
-from api.validation.static_pods import creation_refusal
 from master.auth.attributes import READ_VERBS, Attributes
 
 READABLE_BY_NODES = frozenset(
@@ -30,117 +30,136 @@ READABLE_IF_REFERENCED = frozenset(
 """(group, plural) of what a node reads one by one, while a pod that is bound to it refers to it."""
 
 
-def node_denial(node: str, asked: Attributes) -> str | None:
-    """Return why a node may not do this; None if it may."""
-    resource = (asked.group, asked.resource)
-    if resource in READABLE_BY_NODES and asked.verb in READ_VERBS and asked.subresource in ("", "status"):
+@dataclass(frozen=True, slots=True)
+class NodeAccess:
+    """What the rules for nodes need to know of a request besides its attributes.
+
+    `selected_node` is the node that the field selector requires of pods and queries. `bound_node` is the node that the
+    requested object belongs to: empty if it has none, None if there is no such object. `is_referenced` is True if a pod
+    on the node refers to the requested object.
+    """
+
+    selected_node: str = ""
+    bound_node: str | None = None
+    is_referenced: bool = False
+
+
+NodeRule = Callable[[str, Attributes, NodeAccess], str | None]
+"""Returns why a node may not do this; None if it may."""
+
+
+def node_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    """Return why a node may not do this; None if it may.
+
+    What depends on the body of a request is decided by the admission plugin NodeRestriction.
+    """
+    resource = (attributes.group, attributes.resource)
+    is_read = attributes.verb in READ_VERBS
+    if resource in READABLE_BY_NODES and is_read and attributes.subresource in ("", "status"):
         return None
     if resource in READABLE_IF_REFERENCED:
-        return _referenced_denial(node, asked)
-    return _NODE_RULES[resource](node, asked) if resource in _NODE_RULES else "a node may not do this"
+        return _referenced_denial(node, attributes, access)
+    rule = _NODE_RULES.get(resource)
+    return rule(node, attributes, access) if rule is not None else "a node may not do this"
 
 
-def _own_node_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb == "create" and not asked.subresource:
-        named = asked.body_name
-    elif asked.verb in ("update", "patch") and asked.subresource in ("", "status"):
-        named = asked.name
-    else:
-        return "a node may only register itself and report its own status"
-    return None if named == node else f"node {node} may not write the Node {named!r}"
+def _own_node_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    del access
+    if attributes.verb == "create" and not attributes.subresource:
+        return None
+    if attributes.verb in ("update", "patch") and attributes.subresource in ("", "status"):
+        return None if attributes.name == node else f"node {node} may not write the Node {attributes.name!r}"
+    return "a node may only register itself and report its own status"
 
 
-def _list_denial(node: str, asked: Attributes) -> str | None:
-    """Of what is bound to nodes, a node is shown its own only."""
-    own = asked.asked_node == node
-    return None if own else f"node {node} asks for {asked.resource} with the field selector spec.nodeName={node}"
+def _list_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    """Return a denial unless the field selector selects the objects of this node only."""
+    if access.selected_node == node:
+        return None
+    return f"node {node} asks for {attributes.resource} with the field selector spec.nodeName={node}"
 
 
-def _referenced_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb not in READ_VERBS or asked.subresource:
-        return f"a node may only read {asked.resource}"
-    return None if asked.needed else f"no pod on node {node} refers to such an object: name one with metadata.name"
+def _referenced_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    if attributes.verb not in READ_VERBS or attributes.subresource:
+        return f"a node may only read {attributes.resource}"
+    if access.is_referenced:
+        return None
+    return f"no pod on node {node} refers to such an object: name one with metadata.name"
 
 
-def _own_query_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb in ("list", "watch"):
-        return _list_denial(node, asked)
-    reads = asked.verb == "get" and asked.subresource in ("", "status")
-    answers = asked.verb in ("update", "patch") and asked.subresource == "status"
+def _own_query_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    if attributes.verb in ("list", "watch"):
+        return _list_denial(node, attributes, access)
+    reads = attributes.verb == "get" and attributes.subresource in ("", "status")
+    answers = attributes.verb in ("update", "patch") and attributes.subresource == "status"
     if not (reads or answers):
         return "a node may only read and answer queries to it"
-    return None if asked.bound_to in (None, node) else f"the query is not to node {node}"
+    return None if access.bound_node in (None, node) else f"the query is not to node {node}"
 
 
-def _own_event_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb == "create" and not asked.subresource:
-        told_by: str | None = asked.body_host
-    elif asked.verb in ("update", "patch") and not asked.subresource:
-        told_by = asked.bound_to
-    else:
-        return "a node may only tell events"
-    return None if told_by in (None, node) else f"node {node} tells events with itself as source.host"
+def _own_event_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    if attributes.verb == "create" and not attributes.subresource:
+        return None
+    if attributes.verb in ("update", "patch") and not attributes.subresource:
+        is_own = access.bound_node in (None, node)
+        return None if is_own else f"node {node} tells events with itself as source.host"
+    return "a node may only tell events"
 
 
-def _token_denial(node: str, asked: Attributes) -> str | None:
-    if (asked.verb, asked.subresource) != ("create", "token"):
-        return "a node may only ask for tokens of service accounts"
-    return None if asked.needed else f"the token is to be bound to a pod on node {node} that has this account"
+def _token_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    del node, access
+    is_request = (attributes.verb, attributes.subresource) == ("create", "token")
+    return None if is_request else "a node may only ask for tokens of service accounts"
 
 
-def _own_lease_denial(node: str, asked: Attributes) -> str | None:
-    if asked.namespace != NODE_LEASES or asked.verb not in ("get", "create", "update", "patch") or asked.subresource:
+def _own_lease_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    del access
+    is_accepted = attributes.verb in ("get", "create", "update", "patch") and not attributes.subresource
+    if attributes.namespace != NODE_LEASES or not is_accepted:
         return f"a node may only read and renew its own lease in {NODE_LEASES}"
-    named = asked.body_name if asked.verb == "create" else asked.name
-    return None if named == node else f"node {node} may not renew the lease {named!r}"
+    if attributes.verb == "create" or attributes.name == node:
+        return None
+    return f"node {node} may not renew the lease {attributes.name!r}"
 
 
-def _own_csi_node_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb not in ("get", "create", "update", "patch", "delete") or asked.subresource:
+def _own_csi_node_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    del access
+    if attributes.verb not in ("get", "create", "update", "patch", "delete") or attributes.subresource:
         return "a node may only read and write its own CSINode"
-    named = asked.body_name if asked.verb == "create" else asked.name
-    return None if named == node else f"node {node} may not read or write the CSINode {named!r}"
+    if attributes.verb == "create" or attributes.name == node:
+        return None
+    return f"node {node} may not read or write the CSINode {attributes.name!r}"
 
 
-def _own_slice_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb in ("list", "watch", "deletecollection"):
-        return _list_denial(node, asked)
-    if asked.verb not in ("get", "delete"):
+def _own_slice_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    if attributes.verb in ("list", "watch", "deletecollection"):
+        return _list_denial(node, attributes, access)
+    if attributes.verb not in ("get", "delete"):
         return "a node may only read and delete the ResourceSlices that are about it; their driver makes them"
-    return None if asked.bound_to in (None, node) else f"the ResourceSlice is not about node {node}"
+    return None if access.bound_node in (None, node) else f"the ResourceSlice is not about node {node}"
 
 
-def _own_pod_denial(node: str, asked: Attributes) -> str | None:
-    if asked.verb in ("list", "watch"):
-        return _list_denial(node, asked)
-    if asked.verb == "create" and not asked.subresource:
-        return _mirror_pod_denial(node, asked)
-    reads = asked.verb == "get" and asked.subresource in ("", "status")
-    reports = asked.verb in ("update", "patch") and asked.subresource == "status"
-    finishes = asked.verb == "delete" and not asked.subresource
+def _own_pod_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    if attributes.verb in ("list", "watch"):
+        return _list_denial(node, attributes, access)
+    if attributes.verb == "create" and not attributes.subresource:
+        return None
+    reads = attributes.verb == "get" and attributes.subresource in ("", "status")
+    reports = attributes.verb in ("update", "patch") and attributes.subresource == "status"
+    finishes = attributes.verb == "delete" and not attributes.subresource
     if not (reads or reports or finishes):
         return "a node may only read its own pods, report their status, mirror static ones, and delete what has ended"
     # A pod that does not exist passes, so that the answer is 404: a node must learn that its pod is gone.
-    if asked.bound_to not in (None, node):
-        return f"the pod is not bound to node {node}"
-    if finishes and asked.grace != 0:
-        return "a node deletes a pod with gracePeriodSeconds 0, after its containers have ended"
-    return None
+    return None if access.bound_node in (None, node) else f"the pod is not bound to node {node}"
 
 
-def _mirror_pod_denial(node: str, asked: Attributes) -> str | None:
-    if not asked.node_uid:
-        return f"node {node} has not registered"
-    return "the body is no Pod" if asked.pod is None else creation_refusal(asked.pod, node, asked.node_uid)
+def _review_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    """A node authenticates and authorizes its own clients by reviews."""
+    del node, access
+    return None if attributes.verb == "create" else "a node may only ask for reviews"
 
 
-def _review_denial(node: str, asked: Attributes) -> str | None:
-    """A node asks who its callers are, and what they may do."""
-    del node
-    return None if asked.verb == "create" else "a node may only ask for reviews"
-
-
-_NODE_RULES: Mapping[tuple[str, str], Callable[[str, Attributes], str | None]] = {
+_NODE_RULES: Mapping[tuple[str, str], NodeRule] = {
     ("", "nodes"): _own_node_denial,
     ("", "serviceaccounts"): _token_denial,
     ("", "pods"): _own_pod_denial,

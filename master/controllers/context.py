@@ -18,6 +18,7 @@ from master.allocators import AllocatorCursor
 from master.auth.certificate_signing import Authorize
 from master.config import NetworkConfig
 from master.controllers.actions import Action
+from master.registry.creation import ObjectCreation
 from master.storage.interface import Key, Storage
 
 Clock = Callable[[], datetime.datetime]
@@ -38,6 +39,7 @@ class ControllerContext:
 
     store: Storage
     network: NetworkConfig
+    creation: ObjectCreation
     ca_certificate: str
     """The certificate of the cluster's authority, as PEM."""
     node_grace_seconds: float

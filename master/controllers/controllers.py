@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from api.core.config import ConfigMap
 from api.core.node import Namespace, Node
 from api.core.services import Service
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
@@ -24,7 +23,7 @@ from master.controllers.nodes.taints import sync_pod_readiness
 from master.controllers.persistent_volumes import sync_claims
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
-from master.controllers.service_accounts import sync_token_secrets
+from master.controllers.service_accounts import sync_companions, sync_token_secrets
 from master.controllers.workloads.cron_jobs import sync_cron_jobs
 from master.controllers.workloads.daemon_sets import sync_daemon_sets
 from master.controllers.workloads.deployments import sync_deployments
@@ -32,8 +31,6 @@ from master.controllers.workloads.disruption_budgets import SCALABLE_KINDS, sync
 from master.controllers.workloads.jobs import sync_jobs
 from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
 from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
-from master.registry import creation
-from master.resources.configuration import ServiceAccount
 from master.resources.services import ServiceCIDR
 
 ROLLOUT_SECONDS = 5.0
@@ -92,12 +89,7 @@ CONTROLLERS = (
     Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),
-        lambda lister: creation.reconcile_companions(
-            lister.list(Namespace),
-            lister.list(ServiceAccount),
-            lister.list(ConfigMap),
-            lister.context.ca_certificate,
-        ),
+        sync_companions,
     ),
     Controller(
         "roles",

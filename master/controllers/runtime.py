@@ -20,7 +20,6 @@ from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectReference
 from api.validation.registry import default
-from master.admission.chain import AdmissionChain
 from master.allocators import AllocatorCursor
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, ForceDelete, Update, Warn
@@ -31,6 +30,7 @@ from master.controllers.network.endpoints import EndpointQueue
 from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.errors import StatusError
 from master.registry import decoding, strategy
+from master.registry.creation import ObjectCreation
 from master.registry.decoding import random_letters
 from master.registry.request import DeleteOptions
 from master.resources import quantities
@@ -87,8 +87,8 @@ class CreateQueue:
     with the reason.
     """
 
-    def __init__(self, chain: AdmissionChain, lister: Lister, transaction: Transaction) -> None:
-        self._chain = chain
+    def __init__(self, creation: ObjectCreation, lister: Lister, transaction: Transaction) -> None:
+        self._creation = creation
         self._lister = lister
         self.transaction = transaction
         self.backoffs: dict[str, CreateBackoff] = {}
@@ -107,7 +107,7 @@ class CreateQueue:
         item = self._with_name(action.item)
         resource = BY_KIND[item.KIND]
         try:
-            item = self._chain.created(resource, default(item, resource.rules), self.transaction)
+            item = self._creation.create(resource, default(item, resource.rules), self.transaction)
         except StatusError as error:
             self._reject(action.by, item, owner, error.status.message)
             return
@@ -173,7 +173,7 @@ class ControllerRuntime:
         self._lister = Lister(context)
         self._node_lifecycle = NodeLifecycle(context.node_grace_seconds)
         self._endpoints = EndpointQueue()
-        self._chain = AdmissionChain(context.clock, context.ca_certificate, context.network.services)
+        self._creation = context.creation
         self._warnings: dict[str, dict[str, str]] = {}
         self._backing_off: dict[str, frozenset[str]] = {}
         self._pending_startup = {controller.name for controller in CONTROLLERS if controller.required_for_startup}
@@ -232,7 +232,7 @@ class ControllerRuntime:
     def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | StorageDelete]:
         changes: list[Put | StorageDelete] = []
         warnings: dict[str, str] = {}
-        creates = CreateQueue(self._chain, self._lister, Transaction(self._store))
+        creates = CreateQueue(self._creation, self._lister, Transaction(self._store))
         for action in actions:
             if isinstance(action, Warn):
                 warnings[action.about] = action.text

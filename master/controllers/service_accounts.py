@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
+from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, ConfigMap, Secret
+from api.core.node import Namespace
 from master.auth import service_account_tokens
-from master.controllers.actions import Action, ForceDelete, Update
+from master.controllers.actions import Action, Create, ForceDelete, Update
 from master.controllers.context import Lister
+from master.registry.creation import namespace_companions
 from master.resources.configuration import ServiceAccount
 
 TOKEN_KEY, CA_KEY, NAMESPACE_KEY = "token", "ca.crt", "namespace"
@@ -53,3 +55,10 @@ def sync_token_secrets(lister: Lister) -> Iterable[Action]:
 
     objects = lister.list(Secret), lister.list(ServiceAccount)
     return reconcile(*objects, lister.context.ca_certificate, sign)
+
+
+def sync_companions(lister: Lister) -> Iterable[Action]:
+    """Create and update the default service account and the CA certificate of all namespaces."""
+    objects = lister.list(Namespace), lister.list(ServiceAccount), lister.list(ConfigMap)
+    for item, old in namespace_companions(*objects, lister.context.ca_certificate):
+        yield Create(item) if old is None else Update(item, old)

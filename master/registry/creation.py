@@ -1,24 +1,86 @@
-"""Objects that are created together with others. Pure."""
+"""Creates objects: admission, the fields that the server sets, and the companions of a new namespace."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from api.core.config import ConfigMap
 from api.core.node import Namespace
-from api.meta.types import ObjectMeta
+from api.meta.types import Object, ObjectMeta
+from api.validation.registry import default
+from master.admission.chain import AdmissionChain
+from master.admission.plugin import AdmissionRequest, Operation
+from master.auth.rbac import Requester
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
-from master.controllers.actions import Create, Update
+from master.registry import strategy
+from master.registry.decoding import random_letters
+from master.registry.request import Clock
 from master.resources.configuration import ServiceAccount
+from master.resources.resource import AnyResource
+from master.resources.scheme import BY_KIND
+from master.storage.interface import Transaction
 
 
-def reconcile_companions(
+@dataclass(frozen=True, slots=True)
+class ObjectCreation:
+    """Creates objects for clients and for controllers. `ca_certificate` is the PEM that pods verify the server with."""
+
+    chain: AdmissionChain
+    clock: Clock
+    ca_certificate: str
+
+    def create(
+        self,
+        resource: AnyResource,
+        item: Any,
+        transaction: Transaction,
+        requester: Requester | None = None,
+        client_address: str = "",
+    ) -> Any:
+        """Return a decoded object as it is to be stored: mutate, set server fields, validate, reserve.
+
+        The transaction gets what is written with the object, but not the object. Raises `errors.StatusError`, and
+        leaves the transaction as it was.
+        """
+        admission = AdmissionRequest(
+            operation=Operation.CREATE,
+            resource=resource,
+            now=self.clock(),
+            random_suffix=random_letters,
+            requester=requester,
+            client_address=client_address,
+        )
+        with transaction.savepoint():
+            item = self.chain.mutate(admission, item, transaction)
+            item = strategy.prepare_create(resource, item, str(uuid.uuid4()), admission.now)
+            self.chain.validate(admission, item, transaction)
+            if resource.stored_kind == Namespace.KIND:
+                self._create_companions(resource.to_stored(item), transaction)
+            return self.chain.reserve(admission, item, transaction)
+
+    def _create_companions(self, namespace: Namespace, transaction: Transaction) -> None:
+        """Create what every namespace has in the same write, because pods may be created right after it."""
+        name = namespace.metadata.name
+        accounts, configs = transaction.list(ServiceAccount.KIND, name), transaction.list(ConfigMap.KIND, name)
+        for companion, _ in namespace_companions([namespace], accounts, configs, self.ca_certificate):
+            resource = BY_KIND[companion.KIND]
+            item = default(companion, resource.rules)
+            transaction.put(strategy.prepare_create(resource, item, str(uuid.uuid4()), self.clock()))
+
+
+def namespace_companions(
     namespaces: Iterable[Namespace],
     accounts: Iterable[ServiceAccount],
     configs: Iterable[ConfigMap],
     ca_certificate: str,
-) -> Iterator[Create | Update]:
-    """Yield the service account `default` and the ConfigMap with the CA certificate of namespaces without them."""
+) -> Iterator[tuple[Object, Object | None]]:
+    """Yield the missing or changed companions of namespaces, each with the stored object or None.
+
+    The companions are the service account `default` and the ConfigMap with the CA certificate.
+    """
     with_account = {item.metadata.namespace for item in accounts if item.metadata.name == DEFAULT_SERVICE_ACCOUNT}
     ca_configs = {item.metadata.namespace: item for item in configs if item.metadata.name == ROOT_CA_CONFIGMAP}
     for namespace in namespaces:
@@ -26,10 +88,10 @@ def reconcile_companions(
         if namespace.metadata.deletion_timestamp:
             continue
         if name not in with_account:
-            yield Create(ServiceAccount(metadata=ObjectMeta(name=DEFAULT_SERVICE_ACCOUNT, namespace=name)))
+            yield ServiceAccount(metadata=ObjectMeta(name=DEFAULT_SERVICE_ACCOUNT, namespace=name)), None
         data = {"ca.crt": ca_certificate}
         old = ca_configs.get(name)
         if old is None:
-            yield Create(ConfigMap(metadata=ObjectMeta(name=ROOT_CA_CONFIGMAP, namespace=name), data=data))
+            yield ConfigMap(metadata=ObjectMeta(name=ROOT_CA_CONFIGMAP, namespace=name), data=data), None
         elif old.data != data:
-            yield Update(ConfigMap(api_version=old.api_version, kind=old.kind, metadata=old.metadata, data=data), old)
+            yield ConfigMap(api_version=old.api_version, kind=old.kind, metadata=old.metadata, data=data), old

@@ -10,7 +10,7 @@ from typing import Any
 from api.meta.schema import UNKNOWN
 from api.validation.registry import decode, default
 from master import errors
-from master.registry.request import RequestInfo
+from master.request_info import RequestInfo
 from master.resources.metadata import with_metadata
 from master.resources.resource import AnyResource
 from master.serialization.readable import unreadable

@@ -18,7 +18,7 @@ from api.meta.types import StatusCause, StatusDetails
 from master import errors
 from master.errors import StatusError, status_error
 from master.registry.decoding import check_type_meta
-from master.registry.request import RequestInfo
+from master.request_info import RequestInfo
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
 from master.resources.metadata import with_metadata
 from master.resources.resource import AnyResource

@@ -5,9 +5,7 @@ Source: project.openshift.io of OpenShift. Raises `StatusError`.
 
 from __future__ import annotations
 
-import datetime
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,10 +14,11 @@ from api.meta.schema import without_nulls
 from api.meta.types import ObjectMeta, StatusDetails
 from api.validation.registry import default
 from master import errors
-from master.admission.chain import AdmissionChain
-from master.auth.attributes import User
+from master.auth.rbac import Requester
 from master.registry import decoding, strategy
-from master.registry.request import RequestInfo, Response
+from master.registry.creation import ObjectCreation
+from master.registry.request import Response
+from master.request_info import RequestInfo
 from master.resources import rbac
 from master.resources.namespaces import (
     DESCRIPTION_ANNOTATION,
@@ -32,8 +31,6 @@ from master.resources.namespaces import (
 )
 from master.resources.scheme import BY_KIND
 from master.storage.interface import Key, Put, Storage, Transaction
-
-PROJECT_REQUESTS_PATH = f"/apis/{PROJECT_GROUP}/v1/{PROJECT_REQUESTS}"
 
 RESERVED_PREFIXES = ("openshift-", "kube-", "kubernetes-")
 """Beginnings of names that are the cluster's own."""
@@ -83,24 +80,23 @@ def admin_binding(project: str, user: str) -> rbac.RoleBinding:
 class ProjectRequests:
     """Answers POST."""
 
-    def __init__(self, storage: Storage, chain: AdmissionChain, clock: Callable[[], datetime.datetime]) -> None:
-        self._store = storage
-        self._chain = chain
-        self._clock = clock
+    def __init__(self, store: Storage, creation: ObjectCreation) -> None:
+        self._store = store
+        self._creation = creation
 
-    async def create(self, user: User, document: object, *, dry: bool) -> Response:
-        """The project, and its requester as its administrator, in one write."""
+    async def create(self, requester: Requester, document: object, *, dry_run: bool) -> Response:
+        """Create the project, and the binding that makes its requester its administrator, in one write."""
         wish = decode_project_request(document)
-        body = decoding.decode_object(RequestInfo(PROJECTS), requested_project(wish, user.name), "Ignore")
+        body = decoding.decode_object(RequestInfo(PROJECTS), requested_project(wish, requester.user.name), "Ignore")
         name = body.item.metadata.name
         if self._store.get_uncommitted(Key(PROJECTS.stored_kind, "", name)) is not None:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
-        item = self._chain.created(PROJECTS, body.item, transaction)
-        resource = BY_KIND[rbac.RoleBinding.KIND]
-        binding = default(admin_binding(name, user.name), resource.rules)
-        binding = strategy.prepare_create(resource, binding, str(uuid.uuid4()), self._clock())
-        if not dry:
+        item = self._creation.create(PROJECTS, body.item, transaction)
+        kind = BY_KIND[rbac.RoleBinding.KIND]
+        binding = default(admin_binding(name, requester.user.name), kind.rules)
+        binding = strategy.prepare_create(kind, binding, str(uuid.uuid4()), self._creation.clock())
+        if not dry_run:
             # Watchers of projects are told of those they may see: so they may first.
             _, kept, *_ = await self._store.write(
                 Put(binding), Put(PROJECTS.to_stored(item), expect=0), *transaction.changes

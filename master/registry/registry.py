@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -13,30 +13,27 @@ from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, FieldError
 from api.meta.types import Object
 from master import errors
-from master.admission.certificate_requests import set_condition_times, set_requester
-from master.admission.chain import AdmissionChain
-from master.auth.attributes import User
+from master.admission.plugin import AdmissionRequest, Operation
+from master.auth.authorization import Authorizer
 from master.registry import decoding, managed_fields, patch, scale, strategy
+from master.registry.creation import ObjectCreation
 from master.registry.decoding import random_letters
 from master.registry.managed_fields import FieldManager
 from master.registry.request import (
     INCONSISTENT,
-    Clock,
     ContinueToken,
     DeleteOptions,
     Request,
     Response,
-    Selection,
-    bool_param,
     decode_continue,
     dry_run,
     encode_continue,
     field_validation,
     int_param,
     parse_delete_options,
-    parse_selection,
 )
 from master.registry.scale import Scale
+from master.request_info import Selection, bool_param, parse_selection
 from master.resources.merge_schema import MergeSchema, merge_schema_of
 from master.resources.metadata import format_time
 from master.resources.resource import AnyResource
@@ -44,28 +41,18 @@ from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Delete, Key, Put, Record, Storage, Transaction, WatchEvent
 
-
-class Gate(Protocol):
-    """Who may do what, where the path of a request does not say all. Both raise StatusError."""
-
-    def check(self, user: User, verb: str, request: Request) -> None:
-        """Whether the user may do that with the objects of the path."""
-
-    def guard(self, resource: AnyResource, new: Any, old: Any, user: User, part: str = "") -> None:
-        """Whether the user may make (`old` is None) or change an object so, or only that part of it."""
-
-
 GENERATED_NAME_TRIES = 8
 
 
 class Registry:
     """All operations on objects. Raises `errors.StatusError`, and NotReady when the store refuses."""
 
-    def __init__(self, storage: Storage, clock: Clock, chain: AdmissionChain, gate: Gate) -> None:
+    def __init__(self, storage: Storage, creation: ObjectCreation, authorizer: Authorizer) -> None:
         self._store = storage
-        self._clock = clock
-        self._gate = gate
-        self._chain = chain
+        self._clock = creation.clock
+        self._creation = creation
+        self._chain = creation.chain
+        self._authorizer = authorizer
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -174,11 +161,9 @@ class Registry:
             raise errors.already_exists(info.resource, name)
         transaction = Transaction(self._store)
         with errors.with_warnings(body.warnings):
-            self._gate.guard(info.resource, body.item, None, request.user)
-            begun = self._chain.created(
-                info.resource, set_requester(body.item, request.user, request.client_address), transaction
-            )
-            item = managed_fields.with_managed_fields(begun, owners)
+            requester = self._authorizer.requester(request.user)
+            created = self._creation.create(info.resource, body.item, transaction, requester, request.client_address)
+            item = managed_fields.with_managed_fields(created, owners)
         if not dry:
             kept, *_ = await self._store.write(Put(info.resource.to_stored(item), expect=0), *transaction.changes)
             item = info.resource.from_stored(kept)
@@ -192,7 +177,7 @@ class Registry:
             and not request.info.subresource
             and self._store.get_uncommitted(request.key) is None
         ):
-            self._gate.check(request.user, "create", request)
+            self._authorizer.require(request.user, "create", request.info, request.query)
             body = decoding.decode_object(request.info, request.body, field_validation(request.query))
             if body.item.metadata.uid:
                 raise errors.uid_conflict(resource, request.info.name, body.item.metadata.uid, "")
@@ -221,7 +206,7 @@ class Registry:
         if result.conflicts and not bool_param(request.query, "force"):
             raise managed_fields.apply_conflict(result.conflicts)
         if record is None:
-            self._gate.check(request.user, "create", request)
+            self._authorizer.require(request.user, "create", request.info, request.query)
             return await self._create(request, result.document, result.owners)
         return await self._replace(request, result.document, record, result.owners)
 
@@ -238,25 +223,39 @@ class Registry:
         wish = document if part else resource.normalize_update(document, old.object)
         body = decoding.decode_object(request.info, wish, field_validation(request.query))
         with errors.with_warnings(body.warnings):
+            admission = self._admission(Operation.UPDATE, request, old.object)
+            item = self._chain.mutate(admission, body.item, transaction)
             if part:
-                self._gate.guard(resource, body.item, old.object, request.user, part)
-                new = set_condition_times(
-                    strategy.prepare_subresource_update(resource, part, body.item, old.object),
-                    old.object,
-                    self._clock(),
-                )
+                # What a client writes beside the part is not stored, but a node must not try to write it.
+                self._chain.validate(admission, item, transaction)
+                new = strategy.prepare_subresource_update(resource, part, item, old.object)
             else:
-                new = strategy.prepare_update(resource, body.item, old.object)
-                self._gate.guard(resource, new, old.object, request.user)
+                new = strategy.prepare_update(resource, item, old.object)
+                self._chain.validate(admission, new, transaction)
             if owners is None:
                 owners = managed_fields.managers_after_update(
                     resource, old.object, new, document, self._owner(request, managed_fields.UPDATE)
                 )
-            new = managed_fields.with_managed_fields(
-                new if part else self._chain.changed(resource, new, old.object, transaction), owners
-            )
+            if not part:
+                new = self._chain.reserve(admission, new, transaction)
+            new = managed_fields.with_managed_fields(new, owners)
         item = new if dry else await self._put(resource, new, old, transaction.changes)
         return self._answer(200, request, item, body.warnings)
+
+    def _admission(
+        self, operation: Operation, request: Request, old: Any, grace_period_seconds: int | None = None
+    ) -> AdmissionRequest:
+        return AdmissionRequest(
+            operation=operation,
+            resource=request.info.resource,
+            now=self._clock(),
+            random_suffix=random_letters,
+            subresource=request.info.subresource,
+            old=old,
+            requester=self._authorizer.requester(request.user),
+            client_address=request.client_address,
+            grace_period_seconds=grace_period_seconds,
+        )
 
     async def _put(self, resource: AnyResource, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
         if new == old.object:
@@ -295,6 +294,8 @@ class Registry:
         """The object goes, at once or in its time."""
         options, dry = parse_delete_options(request), dry_run(request.query)
         old, resource = self._old(request), request.info.resource
+        admission = self._admission(Operation.DELETE, request, old.object, options.grace_period_seconds)
+        self._chain.validate(admission, old.object, Transaction(self._store))
         strategy.check_preconditions(resource, old.object, options)
         item, gone = await self._delete(resource, old, options, dry=dry or bool(options.dry_run))
         if gone and resource.name not in ("Pod", "Namespace", "PersistentVolume"):

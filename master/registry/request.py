@@ -1,6 +1,6 @@
 """Requests for resources, their options and responses, apart from HTTP. Pure.
 
-The path, the parameters, the options of a delete, selectors, and tokens that continue a list.
+Parameters, the options of a delete, and tokens that continue a list.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 
 from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
-from api.meta.selectors import BadSelector, Selector, parse_field_selector, parse_label_selector
 from master import errors
 from master.auth.attributes import User
-from master.resources.resource import AnyResource
-from master.storage.interface import Key, Record
+from master.request_info import NameFilter, RequestInfo, bool_param
+from master.storage.interface import Key
 
 # --- delete -----------------------------------------------------------------------------------------------------------
 
@@ -47,16 +46,6 @@ class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
 MAX_FIELD_MANAGER_LENGTH = 128
 
 
-@dataclass(frozen=True, slots=True)
-class RequestInfo:
-    """The path of a resource, an object or a subresource. Parts that the path does not have are empty."""
-
-    resource: AnyResource
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
-
-
 METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -68,16 +57,6 @@ def request_verb(method: str, info: RequestInfo, query: Mapping[str, str]) -> st
     if name == "delete" and not info.name:
         return "deletecollection"
     return name
-
-
-def bool_param(query: Mapping[str, str], name: str) -> bool:
-    """Return a boolean parameter. Raises StatusError."""
-    text = query.get(name, "")
-    if text in ("1", "true", "True", "t", "T", "TRUE"):
-        return True
-    if text in ("", "0", "false", "False", "f", "F", "FALSE"):
-        return False
-    raise errors.bad_request(f"parameter {name} is {text!r}; true and false are accepted")
 
 
 def int_param(query: Mapping[str, str], name: str) -> int | None:
@@ -116,47 +95,7 @@ def field_validation(query: Mapping[str, str]) -> str:
     return text
 
 
-# --- selectors and pages ----------------------------------------------------------------------------------------------
-
-
-NameFilter = Callable[[str], bool]
-"""Return whether the user may get the object of that name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The objects that a list or watch selects. Without `name_filter` the user may get all of them."""
-
-    resource: AnyResource
-    namespace: str
-    labels: Selector
-    fields: Selector
-    name_filter: NameFilter | None = None
-
-    def matches(self, record: Record | None) -> bool:
-        """Return whether this revision of an object is selected."""
-        if record is None or (self.namespace and record.key.namespace != self.namespace):
-            return False
-        if self.name_filter is not None and not self.name_filter(record.key.name):
-            return False
-        if self.labels.requirements and not self.labels.matches(record.object.metadata.labels):
-            return False
-        return not self.fields.requirements or self.fields.matches(self.resource.field_values(record.object))
-
-    @property
-    def selects_all(self) -> bool:
-        """Return whether there is no selector and no filter."""
-        return self.name_filter is None and not self.labels.requirements and not self.fields.requirements
-
-
-def parse_selection(info: RequestInfo, query: Mapping[str, str], name_filter: NameFilter | None = None) -> Selection:
-    """Return the selection of a request. Raises StatusError."""
-    try:
-        labels = parse_label_selector(query.get("labelSelector", ""))
-        fields = parse_field_selector(query.get("fieldSelector", ""), info.resource.selectable_field_names)
-    except BadSelector as error:
-        raise errors.bad_request(str(error)) from error
-    return Selection(info.resource, info.namespace, labels, fields, name_filter)
+# --- pages ----------------------------------------------------------------------------------------------
 
 
 INCONSISTENT = -1

@@ -72,6 +72,7 @@ NAMESPACES = Resource(
 
 PROJECT_GROUP = "project.openshift.io"
 PROJECT_REQUESTS = "projectrequests"
+PROJECT_REQUESTS_PATH = f"/apis/{PROJECT_GROUP}/v1/{PROJECT_REQUESTS}"
 DISPLAY_NAME_ANNOTATION, DESCRIPTION_ANNOTATION = "openshift.io/display-name", "openshift.io/description"
 REQUESTER_ANNOTATION = "openshift.io/requester"
 """Annotations of a namespace: what people call it, what it is for, who asked for it."""

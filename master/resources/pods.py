@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
 from api.core.pod import FINAL_PHASES, ContainerStatus, Pod, PodSpec, PodStatus
-from api.core.resources import is_sidecar, qos_class
+from api.core.resources import is_sidecar
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import PodAddress
 from api.validation import pod
@@ -27,32 +24,6 @@ from master.resources.resource import (
     stream_subresource,
 )
 
-DEFAULT_TOLERATION_SECONDS = 300
-
-
-def apply_default_tolerations(pod: Pod) -> Pod:
-    """A pod stays for five minutes on a node that is unwell; one that requests something may come to one that is short
-    of memory. What the pod itself says of such a taint counts instead.
-    """
-    found = (*pod.spec.tolerations, *_missing_tolerations(pod))
-    return pod if found == pod.spec.tolerations else replace(pod, spec=replace(pod.spec, tolerations=found))
-
-
-def _missing_tolerations(pod: Pod) -> Iterator[Toleration]:
-    for key in (NOT_READY, UNREACHABLE):
-        if not _tolerates(pod, key, "NoExecute"):
-            yield Toleration(
-                key=key, operator="Exists", effect="NoExecute", toleration_seconds=DEFAULT_TOLERATION_SECONDS
-            )
-    asks = qos_class((*pod.spec.init_containers, *pod.spec.containers)) != "BestEffort"
-    if asks and not _tolerates(pod, MEMORY_PRESSURE, "NoSchedule"):
-        yield Toleration(key=MEMORY_PRESSURE, operator="Exists", effect="NoSchedule")
-
-
-def _tolerates(pod: Pod, key: str, effect: str) -> bool:
-    return any(row.key in ("", key) and row.effect in ("", effect) for row in pod.spec.tolerations)
-
-
 EPHEMERAL_CONTAINERS = "ephemeralcontainers"
 """The subresource through which a pod that runs gets more containers."""
 
@@ -67,7 +38,7 @@ SCHEDULING_GATED = Condition(
 def _prepare_pod_for_create(item: Pod) -> Pod:
     conditions = (SCHEDULING_GATED,) if item.spec.scheduling_gates else ()
     status = PodStatus(phase="Pending", qos_class=item.status.qos_class, conditions=conditions)
-    return apply_default_tolerations(msgspec.structs.replace(item, status=status))
+    return msgspec.structs.replace(item, status=status)
 
 
 def _prepare_pod_for_update(new: Pod, old: Pod) -> Pod:
@@ -75,7 +46,7 @@ def _prepare_pod_for_update(new: Pod, old: Pod) -> Pod:
     priority = old.spec.priority if new.spec.priority is None else new.spec.priority
     policy = new.spec.preemption_policy or old.spec.preemption_policy
     spec = msgspec.structs.replace(new.spec, priority=priority, preemption_policy=policy)
-    return apply_default_tolerations(msgspec.structs.replace(new, spec=spec, status=old.status))
+    return msgspec.structs.replace(new, spec=spec, status=old.status)
 
 
 # --- how a pod looks in a table ---------------------------------------------------------------------------------------

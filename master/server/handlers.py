@@ -1,26 +1,221 @@
-"""The body of a request, within limits of size and time."""
+"""One handler per kind of request: resources, watches, reviews, project requests, proxies, other paths."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
 
+import msgspec
 from aiohttp import web
+from multidict import CIMultiDict
 
 from master import errors
+from master.auth import reviews, service_account_tokens
+from master.auth.attributes import READ_VERBS, User
+from master.auth.authentication import Authenticator
+from master.auth.authorization import Authorizer
+from master.auth.service_account_tokens import TokenSigner
+from master.registry import request
+from master.registry.metrics import MetricsReader
+from master.registry.projects import ProjectRequests
+from master.registry.registry import Registry
+from master.registry.request import Request, Response
+from master.resources.resource import SCALE
+from master.resources.scheme import COMPUTED
+from master.serialization import negotiation
+from master.server import nonresource, watch
+from master.server.proxy.pod_streams import PodStreams
+from master.server.request_body import read_body
+from master.server.routes import ProxyRoute, ResourceRoute, ReviewRoute
+from master.storage.interface import Storage
 
-MAX_BODY_BYTES = 3 << 20
-BODY_TIMEOUT_SECONDS = 30.0
+Action = Callable[[Request], Awaitable[Response]]
 
 
-async def read_body(http: web.Request, seconds: float) -> bytes:
-    """The whole body of a request. Raises StatusError."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await http.read()
-    except TimeoutError:
-        raise errors.status_error(408, "Timeout", f"the body did not come within {seconds:.0f} seconds") from None
-    except web.HTTPRequestEntityTooLarge:
-        message = f"the body is larger than {MAX_BODY_BYTES} bytes"
-        raise errors.status_error(413, "RequestEntityTooLarge", message) from None
-    except web.RequestPayloadError as error:
-        raise errors.bad_request(f"the body is not as its headers say: {error}") from None
+class Handlers:
+    """Handlers of requests that are authenticated and authorized. They raise `errors.StatusError`.
+
+    `actions` answer the subresources that are not part of an object, by kind and name. `not_ready_reason` returns why
+    the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the OpenID provider.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Storage,
+        registry: Registry,
+        metrics: MetricsReader,
+        project_requests: ProjectRequests,
+        actions: Mapping[tuple[str, str], Action],
+        streams: PodStreams,
+        watches: watch.WatchHandler,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        tokens: TokenSigner,
+        not_ready_reason: Callable[[], str],
+        issuer_url: Callable[[], str],
+        body_seconds: float,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._metrics = metrics
+        self._project_requests = project_requests
+        self._actions = actions
+        self._streams = streams
+        self._watches = watches
+        self._authenticator = authenticator
+        self._authorizer = authorizer
+        self._tokens = tokens
+        self._not_ready_reason = not_ready_reason
+        self._issuer_url = issuer_url
+        self._body_seconds = body_seconds
+
+    # --- resources -------------------------------------------------------------------------------------------------
+
+    async def resource(
+        self, http: web.Request, user: User, route: ResourceRoute, client_address: str
+    ) -> web.StreamResponse:
+        """Answer a request for objects; a watch with a stream."""
+        verb, info = route.verb, route.info
+        content_type = _content_type(http)
+        body = None
+        is_served = not info.subresource or info.resource.subresource(info.subresource) is not None
+        if is_served and http.method not in ("GET", "HEAD"):
+            body = await self._read_document(http, content_type)
+        resource_request = Request(
+            info,
+            http.query,
+            accept=http.headers.get("Accept", ""),
+            content_type=content_type,
+            field_manager=request.field_manager(http.query, http.headers),
+            user=user,
+            name_filter=self._authorizer.list_filter(user, info.resource),
+            body=body,
+            client_address=client_address,
+        )
+        if verb == "watch":
+            if http.method == "HEAD" or info.resource in COMPUTED:
+                raise errors.method_not_allowed()
+            return await self._watches.serve(http, watch.parse_watch_options(resource_request))
+        try:
+            response = await self._operate(verb, resource_request)
+        except errors.StatusError:
+            if verb not in READ_VERBS:
+                # The error may be based on writes that are not yet durable. Wait for them, so that a client that reads
+                # after the error sees that state.
+                await self._store.write()
+            raise
+        headers = CIMultiDict([("Cache-Control", "no-cache, private"), *warning_headers(response.warnings)])
+        return web.Response(
+            status=response.status, body=response.body, content_type="application/json", headers=headers
+        )
+
+    async def _operate(self, verb: str, resource_request: Request) -> Response:
+        kind, name = resource_request.info.resource, resource_request.info.subresource
+        if kind in COMPUTED:
+            return await self._metrics.answer(verb, resource_request)
+        subresource = kind.subresource(name)
+        if name and (subresource is None or subresource.proxied):
+            # Proxied subresources have a route of their own; a path that only decodes to one is not found.
+            raise errors.path_not_found()
+        if subresource is not None and verb not in subresource.verbs:
+            raise errors.method_not_allowed()
+        if name == SCALE:
+            return await self._registry.scale(verb, resource_request)
+        if subresource is not None and subresource.replace is None:
+            return await self._actions[kind.name, name](resource_request)
+        return await self._operate_on_objects(verb, resource_request)
+
+    async def _operate_on_objects(self, verb: str, resource_request: Request) -> Response:
+        kind, info = resource_request.info.resource, resource_request.info
+        if verb == "get":
+            return self._registry.get(resource_request)
+        if verb == "list":
+            return self._registry.list_all(resource_request)
+        operations: Mapping[str, Action] = {
+            "create": self._registry.create,
+            "update": self._registry.update,
+            "patch": self._registry.patch,
+            "delete": self._registry.delete,
+            "deletecollection": self._registry.delete_all,
+        }
+        if verb not in operations or (verb in ("update", "patch") and not info.name):
+            raise errors.method_not_allowed()
+        if verb == "deletecollection" and kind.namespaced and not info.namespace:
+            raise errors.method_not_allowed()
+        # An unsupported resource has no objects: update and delete answer 404, not 405.
+        if not (info.subresource or kind.unsupported or verb in ("create", *kind.verbs)):
+            raise errors.method_not_allowed()
+        return await operations[verb](resource_request)
+
+    async def _read_document(self, http: web.Request, content_type: str) -> Any:
+        """Read the body as a document. YAML is decoded in a thread, because it takes long."""
+        body = await read_body(http, self._body_seconds)
+        if not body and http.method == "DELETE":
+            return None
+        is_patch = http.method == "PATCH"
+        if content_type in (negotiation.YAML, negotiation.APPLY_PATCH):
+            return await asyncio.to_thread(negotiation.decode_body, is_patch, content_type, body)
+        return negotiation.decode_body(is_patch, content_type, body)
+
+    # --- requests that are not about stored objects ----------------------------------------------------------------
+
+    async def review(self, http: web.Request, user: User, route: ReviewRoute) -> web.StreamResponse:
+        """Answer a review."""
+        if http.method != "POST":
+            raise errors.method_not_allowed()
+        if negotiation.negotiate(http.headers.get("Accept", "")) is not negotiation.View.OBJECT:
+            raise errors.not_acceptable()
+        document = await self._read_document(http, _content_type(http))
+        review = reviews.decode_review(route.kind, document, route.namespace)
+        backend = reviews.ReviewBackend(
+            self._authenticator.whose, self._authorizer.decide_review, self._authorizer.rules_for
+        )
+        answer = reviews.answer_review(review, user, backend)
+        return nonresource.json_answer(
+            msgspec.structs.replace(answer, api_version=route.kind.API_VERSION, kind=route.kind.KIND), 201
+        )
+
+    async def project_request(self, http: web.Request, user: User) -> web.StreamResponse:
+        """Create the requested project. A list, which is always empty, says that the user may request one."""
+        if http.method == "GET":
+            return web.Response(body=errors.encode_status(errors.success()), content_type="application/json")
+        if http.method != "POST":
+            raise errors.method_not_allowed()
+        document = await self._read_document(http, _content_type(http))
+        dry_run = request.dry_run(http.query)
+        response = await self._project_requests.create(self._authorizer.requester(user), document, dry_run=dry_run)
+        return web.Response(status=response.status, body=response.body, content_type="application/json")
+
+    async def proxy(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+        """Connect the client with a node or a pod."""
+        return await self._streams.serve(http, route)
+
+    def non_resource(self, http: web.Request) -> web.Response:
+        """Answer a GET of a path that names no resource."""
+        if http.path == service_account_tokens.JWKS_PATH:
+            response = nonresource.json_answer(self._tokens.keys())
+        elif http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
+            response = nonresource.json_answer(self._tokens.configuration(self._issuer_url()))
+        else:
+            response = nonresource.handle(http, self._not_ready_reason)
+        if http.method not in ("GET", "HEAD"):
+            raise errors.method_not_allowed()
+        return response
+
+
+def _content_type(http: web.Request) -> str:
+    """Return the media type of the body, without its parameters."""
+    return http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def warning_headers(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """Return a Warning header for each text."""
+    return [("Warning", f"299 - {_quoted(text)}") for text in texts]
+
+
+def _quoted(text: str) -> str:
+    """Quote a text as the Warning header carries it (RFC 7234): in one line of ASCII."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace").decode("ascii")
+    return '"' + "".join(c if c.isprintable() else " " for c in plain) + '"'

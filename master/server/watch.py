@@ -22,7 +22,8 @@ from aiohttp import HttpVersion11, web
 from api.meta.schema import FORBIDDEN, FieldError
 from master import errors
 from master.registry.registry import convert_event
-from master.registry.request import Request, Selection, bool_param, int_param, parse_selection
+from master.registry.request import Request, int_param
+from master.request_info import Selection, bool_param, parse_selection
 from master.resources.metadata import with_metadata
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View

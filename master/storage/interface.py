@@ -7,8 +7,9 @@ was first.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -190,6 +191,16 @@ class Transaction:
         puts = self._puts[kind]
         stored = [record.object for record in self._storage.list_uncommitted(kind, namespace) if record.key not in puts]
         return stored + [put.object for key, put in puts.items() if namespace in ("", key.namespace)]
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo the changes made in this context if it ends with an exception."""
+        before = {kind: dict(puts) for kind, puts in self._puts.items()}
+        try:
+            yield
+        except Exception:
+            self._puts = defaultdict(dict, before)
+            raise
 
     def put(self, item: Object) -> None:
         """Add the object to the changes. It replaces an earlier put of the same object."""

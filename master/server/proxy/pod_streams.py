@@ -19,12 +19,12 @@ from api.meta.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, FieldError
 from api.meta.types import StatusCause, StatusDetails
 from master import errors
 from master.resources.pods import PODS
-from master.server import request_info
+from master.server import routes
 from master.server.proxy import forwarding, proxy
 from master.server.proxy.forwarding import Forwarder
 from master.server.proxy.kubelet_client import KubeletClient, Unreachable
 from master.server.proxy.proxy import ProxyHandler
-from master.server.request_info import ProxyTarget
+from master.server.routes import ProxyRoute
 from master.storage.interface import Key, Storage
 
 MAX_ERROR_BYTES = 50_000
@@ -44,30 +44,30 @@ class PodStreams:
         """Cut off everything that goes through."""
         self._joints.end_all()
 
-    async def serve(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
+    async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
         """Answer a request, by whoever can."""
-        part = target.info.subresource
-        allowed = {request_info.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
+        part = route.info.subresource
+        allowed = {routes.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
         if http.method not in allowed:
             raise errors.method_not_allowed()
         if part == "log":
-            return await self._log(http, target)
+            return await self._log(http, route)
         if "dryRun" in http.query:
             raise errors.bad_request("dryRun is not supported")
-        if part == request_info.PROXY:
-            return await self._proxies.serve(http, target)
-        return await self._converse(http, target)
+        if part == routes.PROXY:
+            return await self._proxies.serve(http, route)
+        return await self._converse(http, route)
 
-    def _pod(self, target: ProxyTarget) -> Pod:
-        info = target.info
+    def _pod(self, route: ProxyRoute) -> Pod:
+        info = route.info
         record = self._store.get_uncommitted(Key(Pod.KIND, info.namespace, info.name))
         if record is None:
             raise errors.not_found(PODS, info.name)
         return record.object  # type: ignore[no-any-return]
 
-    async def _log(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
-        options = parse_log_options(http.query, target.info.name)
-        pod = self._pod(target)
+    async def _log(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+        options = parse_log_options(http.query, route.info.name)
+        pod = self._pod(route)
         container = container_name(pod, options.container)
         if not pod.spec.node_name:
             return web.Response(status=204)
@@ -78,15 +78,15 @@ class PodStreams:
         except Unreachable as error:
             raise errors.status_error(500, "", f'Get "https://{where}{path}": {error}') from error
         if not 200 <= response.status <= 206:
-            raise log_error(response.status, await refusal(response), target.info.name)
+            raise log_error(response.status, await refusal(response), route.info.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
             return await self._joints.messages(http, response)
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
         return await self._joints.copy(http, response, headers)
 
-    async def _converse(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
-        pod = self._pod(target)
-        path = stream_path(target.info.subresource, pod, http.query)
+    async def _converse(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+        pod = self._pod(route)
+        path = stream_path(route.info.subresource, pod, http.query)
         node = node_of(pod)
         self._nodes.place(node)
         if not forwarding.wants_upgrade(http.headers.getall("Connection", [])):

@@ -30,7 +30,7 @@ from master.server.proxy import forwarding
 from master.server.proxy.forwarding import Forwarder
 from master.server.proxy.kubelet_client import HostPort, KubeletClient, Unreachable, ask, client, insecure_tls
 from master.server.proxy.pod_dialer import PodDialer
-from master.server.request_info import ProxyTarget
+from master.server.routes import ProxyRoute
 from master.storage.interface import Key, Storage
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -47,15 +47,15 @@ class ProxyHandler:
         self._nodes = nodes
         self._joints = joints
 
-    async def serve(self, http: web.Request, target: ProxyTarget) -> web.StreamResponse:
+    async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
         """Pass a request on, and its answer back."""
-        resource, name = target.info.resource, target.info.name
+        resource, name = route.info.resource, route.info.name
         wanted = parse_backend(name)
         if wanted is None:
             raise errors.bad_request(f'invalid {resource.singular} request "{name}"')
         ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
-        async with ways[resource.name](target.info.namespace, wanted) as (where, send):
-            return await self._forward(http, target, where, send)
+        async with ways[resource.name](route.info.namespace, wanted) as (where, send):
+            return await self._forward(http, route, where, send)
 
     # --- who answers ---------------------------------------------------------------------------------------------
 
@@ -145,20 +145,20 @@ class ProxyHandler:
 
     # --- the request ---------------------------------------------------------------------------------------------
 
-    async def _forward(self, http: web.Request, target: ProxyTarget, where: HostPort, send: Send) -> web.StreamResponse:
+    async def _forward(self, http: web.Request, route: ProxyRoute, where: HostPort, send: Send) -> web.StreamResponse:
         url = http.rel_url
         upgrade = forwarding.wants_upgrade(http.headers.getall("Connection", []))
-        if not target.path and not upgrade:
+        if not route.path and not upgrade:
             query = f"?{url.raw_query_string}" if url.raw_query_string else ""
             return web.Response(status=301, headers={"Location": f"{url.raw_path}/{query}"})
-        prefix = url.raw_path.removesuffix(target.path)
+        prefix = url.raw_path.removesuffix(route.path)
         headers = CIMultiDict(forwarding.request_headers(list(http.headers.items()), upgrade=upgrade))
         headers.pop("Expect", None)
         known = headers.popall("X-Forwarded-For", [])
         headers["X-Forwarded-For"] = ", ".join([*known, http.remote or "unknown"])
         if not upgrade:
-            headers["X-Forwarded-Uri"] = prefix + target.path
-        path = (target.path or "/") + (f"?{url.raw_query_string}" if url.raw_query_string else "")
+            headers["X-Forwarded-Uri"] = prefix + route.path
+        path = (route.path or "/") + (f"?{url.raw_query_string}" if url.raw_query_string else "")
         try:
             response = await send(http.method, path, headers, http.content if http.body_exists else None)
         except Unreachable as error:

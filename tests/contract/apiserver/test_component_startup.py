@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from master.server import request_info
+from master.server import routes
 from tests.testbed.apiserver.component_startup import (
     ACCEPT,
     ACCEPT_METADATA,
@@ -58,7 +58,7 @@ async def admin(server: ApiServer) -> AsyncIterator[Wire]:
 
 async def _post(wire: Wire, path: str, document: dict[str, Any]) -> Got:
     """A new object, in protobuf, as components send it unless they are told otherwise."""
-    where = request_info.resolve_path(path)
+    where = routes.resolve_path(path)
     assert where is not None
     return await _send(wire, "POST", path, where.resource.type.API_VERSION, where.resource.name, **document)
 

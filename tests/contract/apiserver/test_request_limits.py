@@ -18,10 +18,13 @@ import pytest
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
+from master.admission.chain import AdmissionChain
 from master.auth import pki, service_account_tokens
+from master.auth.authorization import Authorizer
+from master.registry.creation import ObjectCreation
 from master.resources.scheme import TYPES
-from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
+from master.server.request_body import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage
@@ -107,7 +110,17 @@ async def own_server(
     trust = KubeletTLS.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
     nodes = KubeletClient(store, trust, lambda: ("127.0.0.1", 0))
     server = Server(
-        ServerDependencies(store, authority, tokens, lambda: now, str, "127.0.0.1", nodes), limits, body_seconds
+        ServerDependencies(
+            store=store,
+            tokens=tokens,
+            creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
+            authorizer=Authorizer(store),
+            not_ready_reason=str,
+            address="127.0.0.1",
+            nodes=nodes,
+        ),
+        limits,
+        body_seconds,
     )
     pem = pki.server_certificate(authority, root / "pki", ["127.0.0.1"], now)
     await server.start("127.0.0.1", 0, tls_context(pem, root / "pki" / "ca.crt"))

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
+from typing import Any, cast
+
 import pytest
 from msgspec.structs import replace
 
-from api.core.node import Node, NodeSpec, Taint
-from api.meta.types import ObjectMeta, OwnerReference
-from master.admission.node_restriction import node_restriction_denial
+from api.core.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
+from api.core.events import Event, EventSource
+from api.core.node import Lease, Node, NodeSpec, Taint
+from api.core.pod import Pod, PodSpec
+from api.meta.types import Object, ObjectMeta, OwnerReference
+from master.admission.node_restriction import NodeRestriction, check_token_request, node_restriction_denial
+from master.admission.plugin import AdmissionRequest, Operation
+from master.auth.attributes import User
+from master.auth.rbac import Requester
+from master.errors import StatusError
+from master.request_info import RequestInfo
+from master.resources.configuration import ServiceAccount
+from master.resources.csi import CSINode
+from master.resources.scheme import BY_KIND
+from master.storage.interface import Key, Transaction
 
 TAINT = Taint(key="dedicated", value="db", effect="NoSchedule")
 OWNER = OwnerReference(api_version="v1", kind="Namespace", name="gone", uid="gone")
@@ -85,3 +100,130 @@ def test_node_may_not_register_with_owner_references() -> None:
     owned = Node(metadata=ObjectMeta(name="n", owner_references=(OWNER,)))
     assert node_restriction_denial(owned, None) == "is not allowed to set ownerReferences"
     assert node_restriction_denial(Node(metadata=ObjectMeta(name="n")), None) is None
+
+
+# --- what depends on the body of a request ----------------------------------------------------------------------------
+
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+NODE_USER = User("system:node:n1", frozenset(("system:nodes",)))
+REQUESTER = Requester(NODE_USER, may=lambda _: False, held=lambda _: (), rules=lambda *_: None)
+MIRROR = Pod(
+    metadata=ObjectMeta(
+        name="p",
+        namespace="red",
+        annotations={"kubernetes.io/config.mirror": "x"},
+        owner_references=(OwnerReference(api_version="v1", kind="Node", name="n1", uid="u1"),),
+    ),
+    spec=PodSpec(node_name="n1"),
+)
+
+
+class Objects:
+    """The stored objects: the Node n1 with this uid, or none."""
+
+    def __init__(self, node_uid: str) -> None:
+        self._node_uid = node_uid
+
+    def get(self, key: Key) -> Node | None:
+        assert key == Key("Node", "", "n1")
+        return Node(metadata=ObjectMeta(name="n1", uid=self._node_uid)) if self._node_uid else None
+
+
+def denial(
+    item: Any,
+    operation: Operation = Operation.CREATE,
+    grace: int | None = None,
+    node_uid: str = "u1",
+    requester: Requester | None = REQUESTER,
+) -> str:
+    request = AdmissionRequest(
+        operation=operation,
+        resource=BY_KIND[item.KIND],
+        now=NOW,
+        random_suffix=lambda: "bcdfg",
+        old=item if operation is not Operation.CREATE else None,
+        requester=requester,
+        grace_period_seconds=grace,
+    )
+    try:
+        NodeRestriction().validate(request, item, cast("Transaction", Objects(node_uid)))
+    except StatusError as error:
+        return error.status.message if error.status.code == 403 else f"code {error.status.code}"
+    return ""
+
+
+def named(kind: type[Object], name: str, namespace: str = "") -> Any:
+    return kind(metadata=ObjectMeta(name=name, namespace=namespace))
+
+
+def event(host: str) -> Event:
+    return Event(metadata=ObjectMeta(name="p.1", namespace="red"), source=EventSource(host=host))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [named(Node, "n1"), named(Lease, "n1", "kube-node-lease"), named(CSINode, "n1"), event("n1"), MIRROR],
+    ids=lambda item: item.KIND,
+)
+def test_a_node_creates_its_own_objects(item: Any) -> None:
+    assert denial(item) == ""
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (named(Node, "n2"), "node n1 may not write the Node 'n2'"),
+        (named(Lease, "n2", "kube-node-lease"), "node n1 may not renew the lease 'n2'"),
+        (named(CSINode, "n2"), "node n1 may not read or write the CSINode 'n2'"),
+        (event("n2"), "node n1 tells events with itself as source.host"),
+        (event(""), "node n1 tells events with itself as source.host"),
+        (replace(MIRROR, metadata=replace(MIRROR.metadata, annotations={})), ""),
+        (replace(MIRROR, spec=PodSpec(node_name="n2")), ""),
+    ],
+    ids=str,
+)
+def test_a_node_does_not_create_objects_of_others(item: Any, reason: str) -> None:
+    message = denial(item)
+    assert message.endswith(reason)
+    assert 'User "system:node:n1" cannot create resource' in message
+    assert denial(item, requester=None) == ""
+
+
+@pytest.mark.parametrize("node_uid", ["u2", ""])
+def test_a_node_creates_mirror_pods_only_as_the_registered_node(node_uid: str) -> None:
+    assert denial(MIRROR, node_uid=node_uid)
+
+
+def test_a_node_deletes_a_pod_only_without_grace_period() -> None:
+    assert denial(MIRROR, Operation.DELETE, grace=0) == ""
+    for grace in (None, 30):
+        assert "with gracePeriodSeconds 0" in denial(MIRROR, Operation.DELETE, grace=grace)
+        assert denial(MIRROR, Operation.DELETE, grace=grace, requester=None) == ""
+
+
+def token_denial(pod: Pod | None, user: User = NODE_USER, uid: str = "p1") -> str:
+    reference = BoundObjectReference(kind="Pod", name="p", uid=uid)
+    request = TokenRequest(spec=TokenRequestSpec(bound_object_ref=reference))
+    info = RequestInfo(BY_KIND[ServiceAccount.KIND], "red", "robot", "token")
+    try:
+        check_token_request(user, info, request, pod)
+    except StatusError as error:
+        return error.status.message
+    return ""
+
+
+def test_a_node_requests_tokens_for_its_own_pods_only() -> None:
+    pod = Pod(
+        metadata=ObjectMeta(name="p", namespace="red", uid="p1"),
+        spec=PodSpec(node_name="n1", service_account_name="robot"),
+    )
+    assert token_denial(pod) == ""
+    assert token_denial(None, User("bob")) == ""
+    for other in (
+        None,
+        replace(pod, spec=replace(pod.spec, node_name="n2")),
+        replace(pod, spec=replace(pod.spec, service_account_name="other")),
+        replace(pod, metadata=replace(pod.metadata, uid="p2")),
+    ):
+        assert token_denial(other).endswith("the token is to be bound to a pod on node n1 that has this account")

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from api.core.pod import Pod, PodSpec
-from api.meta.types import ObjectMeta, OwnerReference
 from master.auth.attributes import Attributes, Decision, PathAttributes, User, denial_message
 from master.auth.authorization import decide
+from master.auth.node_authorizer import NodeAccess
 
 ADMIN = User("system:admin", frozenset(("system:masters",)))
 NODE = User("system:node:n1", frozenset(("system:nodes",)))
@@ -16,15 +15,47 @@ PRETENDER = User("system:node:n1", frozenset(("developers",)))
 NETWORK = "network.openshift.io"
 
 
-def may(user: User, asked: Attributes | PathAttributes, *, roles: bool = False) -> bool:
-    return decide(user, asked, lambda _: Decision(roles)).allowed
+NO_ACCESS = NodeAccess()
+
+
+def may(
+    user: User,
+    asked: Attributes | PathAttributes,
+    access: NodeAccess = NO_ACCESS,
+    *,
+    roles: bool = False,
+) -> bool:
+    return decide(user, asked, access, lambda _: Decision(roles)).allowed
+
+
+def ask(
+    verb: str,
+    group: str = "",
+    resource: str = "",
+    *,
+    subresource: str = "",
+    namespace: str = "",
+    name: str = "",
+    selected_node: str = "",
+    bound_node: str | None = None,
+    is_referenced: bool = False,
+) -> tuple[Attributes, NodeAccess]:
+    return (
+        Attributes(verb, group, resource, subresource, namespace, name),
+        NodeAccess(selected_node, bound_node, is_referenced),
+    )
 
 
 @pytest.mark.parametrize("user", [NOBODY, KNOWN, PRETENDER])
+<<<<<<< HEAD
 @pytest.mark.parametrize(
     "asked", [Attributes("get", resource="pods", name="x", bound_to="n1"), PathAttributes("get", "/")]
 )
 def test_other_users_are_authorized_by_rbac(user: User, asked: Attributes | PathAttributes) -> None:
+=======
+@pytest.mark.parametrize("asked", [Attributes("get", resource="pods", name="x"), PathAttributes("get", "/")])
+def test_others_may_do_what_roles_allow(user: User, asked: Attributes | PathAttributes) -> None:
+>>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)
     assert not may(user, asked)
     assert may(user, asked, roles=True)
 
@@ -58,126 +89,105 @@ LEASE = ("coordination.k8s.io", "leases")
 DRIVERS = ("storage.k8s.io", "csinodes")
 SLICES = ("resource.k8s.io", "resourceslices")
 
-MIRROR = Pod(
-    metadata=ObjectMeta(
-        name="p",
-        annotations={"kubernetes.io/config.mirror": "x"},
-        owner_references=(OwnerReference(api_version="v1", kind="Node", name="n1", uid="u1"),),
-    ),
-    spec=PodSpec(node_name="n1"),
-)
-
 ALLOWED_TO_NODES = [
-    Attributes("watch", "storage.k8s.io", "csidrivers"),
-    Attributes("list", "node.k8s.io", "runtimeclasses"),
-    Attributes("get", *DRIVERS, name="n1"),
-    Attributes("create", *DRIVERS, body_name="n1"),
-    Attributes("patch", *DRIVERS, name="n1"),
-    Attributes("deletecollection", *SLICES, asked_node="n1"),
-    Attributes("watch", *SLICES, asked_node="n1"),
-    Attributes("delete", *SLICES, name="s", bound_to="n1"),
-    Attributes("watch", *QUERY, asked_node="n1"),
-    Attributes("update", *QUERY, subresource="status", name="q", bound_to="n1"),
-    Attributes("list", resource="nodes"),
-    Attributes("watch", resource="namespaces"),
-    Attributes("get", NETWORK, "clusternetworks", name="default"),
-    Attributes("list", NETWORK, "hostsubnets"),
-    Attributes("watch", NETWORK, "netnamespaces"),
-    Attributes("watch", "discovery.k8s.io", "endpointslices"),
-    Attributes("list", "podlane.io", "podaddresses"),
-    Attributes("create", resource="nodes", body_name="n1"),
-    Attributes("update", resource="nodes", name="n1"),
-    Attributes("patch", resource="nodes", name="n1", subresource="status"),
-    Attributes("list", resource="pods", asked_node="n1"),
-    Attributes("watch", resource="pods", asked_node="n1", namespace="red"),
-    Attributes("get", resource="pods", namespace="red", name="p", bound_to="n1"),
-    Attributes("get", resource="pods", namespace="red", name="gone", bound_to=None),
-    Attributes("patch", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
-    Attributes("update", resource="pods", namespace="red", name="p", subresource="status", bound_to="n1"),
-    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=0),
-    Attributes("get", *LEASE, namespace="kube-node-lease", name="n1"),
-    Attributes("create", *LEASE, namespace="kube-node-lease", body_name="n1"),
-    Attributes("update", *LEASE, namespace="kube-node-lease", name="n1"),
-    Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n1"),
-    Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n1"),
-    Attributes("patch", resource="events", namespace="red", name="gone", bound_to=None),
-    Attributes("get", resource="configmaps", namespace="red", name="c", needed=True),
-    Attributes("list", resource="configmaps", namespace="red", needed=True),
-    Attributes("watch", resource="secrets", namespace="red", needed=True),
-    Attributes("get", resource="persistentvolumes", name="disk", needed=True),
-    Attributes("watch", resource="persistentvolumeclaims", namespace="red", needed=True),
-    Attributes("create", resource="pods", namespace="red", body_name="p", pod=MIRROR, node_uid="u1"),
+    ask("watch", "storage.k8s.io", "csidrivers"),
+    ask("list", "node.k8s.io", "runtimeclasses"),
+    ask("get", *DRIVERS, name="n1"),
+    ask("create", *DRIVERS),
+    ask("patch", *DRIVERS, name="n1"),
+    ask("deletecollection", *SLICES, selected_node="n1"),
+    ask("watch", *SLICES, selected_node="n1"),
+    ask("delete", *SLICES, name="s", bound_node="n1"),
+    ask("watch", *QUERY, selected_node="n1"),
+    ask("update", *QUERY, subresource="status", name="q", bound_node="n1"),
+    ask("list", resource="nodes"),
+    ask("watch", resource="namespaces"),
+    ask("get", NETWORK, "clusternetworks", name="default"),
+    ask("list", NETWORK, "hostsubnets"),
+    ask("watch", NETWORK, "netnamespaces"),
+    ask("watch", "discovery.k8s.io", "endpointslices"),
+    ask("list", "podlane.io", "podaddresses"),
+    ask("create", resource="nodes"),
+    ask("update", resource="nodes", name="n1"),
+    ask("patch", resource="nodes", name="n1", subresource="status"),
+    ask("list", resource="pods", selected_node="n1"),
+    ask("watch", resource="pods", selected_node="n1", namespace="red"),
+    ask("get", resource="pods", namespace="red", name="p", bound_node="n1"),
+    ask("get", resource="pods", namespace="red", name="gone", bound_node=None),
+    ask("patch", resource="pods", namespace="red", name="p", subresource="status", bound_node="n1"),
+    ask("update", resource="pods", namespace="red", name="p", subresource="status", bound_node="n1"),
+    ask("delete", resource="pods", namespace="red", name="p", bound_node="n1"),
+    ask("get", *LEASE, namespace="kube-node-lease", name="n1"),
+    ask("create", *LEASE, namespace="kube-node-lease"),
+    ask("update", *LEASE, namespace="kube-node-lease", name="n1"),
+    ask("patch", resource="events", namespace="red", name="p.1", bound_node="n1"),
+    ask("patch", resource="events", namespace="red", name="gone", bound_node=None),
+    ask("get", resource="configmaps", namespace="red", name="c", is_referenced=True),
+    ask("list", resource="configmaps", namespace="red", is_referenced=True),
+    ask("watch", resource="secrets", namespace="red", is_referenced=True),
+    ask("get", resource="persistentvolumes", name="disk", is_referenced=True),
+    ask("watch", resource="persistentvolumeclaims", namespace="red", is_referenced=True),
 ]
 
 REFUSED_TO_NODES = [
-    Attributes("update", "discovery.k8s.io", "endpointslices", namespace="red", name="s"),
-    Attributes("delete", "storage.k8s.io", "csidrivers", name="d"),
-    Attributes("create", "node.k8s.io", "runtimeclasses"),
-    Attributes("get", *DRIVERS, name="n2"),
-    Attributes("create", *DRIVERS, body_name="n2"),
-    Attributes("list", *DRIVERS),
-    Attributes("deletecollection", *SLICES),
-    Attributes("deletecollection", *SLICES, asked_node="n2"),
-    Attributes("list", *SLICES),
-    Attributes("delete", *SLICES, name="s", bound_to="n2"),
-    Attributes("create", *SLICES, body_name="s"),
-    Attributes("list", *QUERY),
-    Attributes("watch", *QUERY, asked_node="n2"),
-    Attributes("get", *QUERY, name="q", bound_to="n2"),
-    Attributes("update", *QUERY, subresource="status", name="q", bound_to="n2"),
-    Attributes("update", *QUERY, name="q", bound_to="n1"),
-    Attributes("create", *QUERY),
-    Attributes("delete", *QUERY, name="q", bound_to="n1"),
-    Attributes("create", resource="nodes", body_name="n2"),
-    Attributes("update", resource="nodes", name="n2"),
-    Attributes("patch", resource="nodes", name="n2", subresource="status"),
-    Attributes("delete", resource="nodes", name="n1"),
-    Attributes("deletecollection", resource="nodes"),
-    Attributes("list", resource="pods"),
-    Attributes("list", resource="pods", asked_node="n2"),
-    Attributes("get", resource="pods", namespace="red", name="p", bound_to="n2"),
-    Attributes("get", resource="pods", namespace="red", name="p", bound_to=""),
-    Attributes("create", resource="pods", namespace="red", body_name="p"),
-    Attributes("create", resource="pods", namespace="red", body_name="p", pod=MIRROR, node_uid="u2"),
-    Attributes("create", resource="pods", namespace="red", body_name="p", pod=MIRROR),
-    Attributes("create", resource="pods", namespace="red", body_name="p", node_uid="u1"),
-    Attributes("create", resource="pods", namespace="red", name="p", subresource="status", pod=MIRROR, node_uid="u1"),
-    Attributes("create", resource="pods", namespace="red", name="p", subresource="binding", bound_to="n1"),
-    Attributes("update", resource="pods", namespace="red", name="p", bound_to="n1"),
-    Attributes("patch", resource="pods", namespace="red", name="p", bound_to="n1"),
-    Attributes("patch", resource="pods", namespace="red", name="p", subresource="status", bound_to="n2"),
-    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=None),
-    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n1", grace=30),
-    Attributes("delete", resource="pods", namespace="red", name="p", bound_to="n2", grace=0),
-    Attributes("deletecollection", resource="pods", namespace="red", asked_node="n1"),
-    Attributes("create", resource="namespaces", body_name="n1"),
-    Attributes("update", NETWORK, "hostsubnets", name="n1"),
-    Attributes("patch", NETWORK, "netnamespaces", name="red"),
-    Attributes("create", NETWORK, "hostsubnets", body_name="n1"),
-    Attributes("list", resource="secrets"),
-    Attributes("update", *LEASE, namespace="kube-node-lease", name="n2"),
-    Attributes("create", *LEASE, namespace="kube-node-lease", body_name="n2"),
-    Attributes("update", *LEASE, namespace="red", name="n1"),
-    Attributes("list", *LEASE, namespace="kube-node-lease"),
-    Attributes("delete", *LEASE, namespace="kube-node-lease", name="n1"),
-    Attributes("create", resource="events", namespace="red", body_name="p.1", body_host="n2"),
-    Attributes("create", resource="events", namespace="red", body_name="p.1"),
-    Attributes("patch", resource="events", namespace="red", name="p.1", bound_to="n2"),
-    Attributes("patch", resource="events", namespace="red", name="p.1", bound_to=""),
-    Attributes("list", resource="events"),
-    Attributes("delete", resource="events", namespace="red", name="p.1", bound_to="n1"),
-    Attributes("get", resource="secrets", namespace="red", name="s"),
-    Attributes("list", resource="persistentvolumes"),
-    Attributes(
-        "patch", resource="persistentvolumeclaims", namespace="red", name="c", subresource="status", needed=True
+    ask("update", "discovery.k8s.io", "endpointslices", namespace="red", name="s"),
+    ask("delete", "storage.k8s.io", "csidrivers", name="d"),
+    ask("create", "node.k8s.io", "runtimeclasses"),
+    ask("get", *DRIVERS, name="n2"),
+    ask("list", *DRIVERS),
+    ask("deletecollection", *SLICES),
+    ask("deletecollection", *SLICES, selected_node="n2"),
+    ask("list", *SLICES),
+    ask("delete", *SLICES, name="s", bound_node="n2"),
+    ask("create", *SLICES),
+    ask("list", *QUERY),
+    ask("watch", *QUERY, selected_node="n2"),
+    ask("get", *QUERY, name="q", bound_node="n2"),
+    ask("update", *QUERY, subresource="status", name="q", bound_node="n2"),
+    ask("update", *QUERY, name="q", bound_node="n1"),
+    ask("create", *QUERY),
+    ask("delete", *QUERY, name="q", bound_node="n1"),
+    ask("update", resource="nodes", name="n2"),
+    ask("patch", resource="nodes", name="n2", subresource="status"),
+    ask("delete", resource="nodes", name="n1"),
+    ask("deletecollection", resource="nodes"),
+    ask("list", resource="pods"),
+    ask("list", resource="pods", selected_node="n2"),
+    ask("get", resource="pods", namespace="red", name="p", bound_node="n2"),
+    ask("get", resource="pods", namespace="red", name="p", bound_node=""),
+    ask("create", resource="pods", namespace="red", name="p", subresource="status"),
+    ask("create", resource="pods", namespace="red", name="p", subresource="binding", bound_node="n1"),
+    ask("update", resource="pods", namespace="red", name="p", bound_node="n1"),
+    ask("patch", resource="pods", namespace="red", name="p", bound_node="n1"),
+    ask("patch", resource="pods", namespace="red", name="p", subresource="status", bound_node="n2"),
+    ask("delete", resource="pods", namespace="red", name="p", bound_node="n2"),
+    ask("deletecollection", resource="pods", namespace="red", selected_node="n1"),
+    ask("create", resource="namespaces"),
+    ask("update", NETWORK, "hostsubnets", name="n1"),
+    ask("patch", NETWORK, "netnamespaces", name="red"),
+    ask("create", NETWORK, "hostsubnets"),
+    ask("list", resource="secrets"),
+    ask("update", *LEASE, namespace="kube-node-lease", name="n2"),
+    ask("update", *LEASE, namespace="red", name="n1"),
+    ask("list", *LEASE, namespace="kube-node-lease"),
+    ask("delete", *LEASE, namespace="kube-node-lease", name="n1"),
+    ask("patch", resource="events", namespace="red", name="p.1", bound_node="n2"),
+    ask("patch", resource="events", namespace="red", name="p.1", bound_node=""),
+    ask("list", resource="events"),
+    ask("delete", resource="events", namespace="red", name="p.1", bound_node="n1"),
+    ask("get", resource="secrets", namespace="red", name="s"),
+    ask("list", resource="persistentvolumes"),
+    ask(
+        "patch", resource="persistentvolumeclaims", namespace="red", name="c", subresource="status", is_referenced=True
     ),
-    Attributes("watch", resource="configmaps", namespace="red"),
-    Attributes("update", resource="configmaps", namespace="red", name="c", needed=True),
-    Attributes("create", resource="secrets", namespace="red", body_name="s", needed=True),
-    Attributes("deletecollection", resource="secrets", namespace="red", needed=True),
+    ask("watch", resource="configmaps", namespace="red"),
+    ask("update", resource="configmaps", namespace="red", name="c", is_referenced=True),
+    ask("create", resource="secrets", namespace="red", is_referenced=True),
+    ask("deletecollection", resource="secrets", namespace="red", is_referenced=True),
 ]
 
 
+<<<<<<< HEAD
 @pytest.mark.parametrize("asked", ALLOWED_TO_NODES, ids=str)
 def test_node_is_authorized_for_what_it_needs(asked: Attributes) -> None:
     assert may(NODE, asked)
@@ -186,3 +196,13 @@ def test_node_is_authorized_for_what_it_needs(asked: Attributes) -> None:
 @pytest.mark.parametrize("asked", REFUSED_TO_NODES, ids=str)
 def test_node_is_denied_everything_else(asked: Attributes) -> None:
     assert not may(NODE, asked)
+=======
+@pytest.mark.parametrize(("asked", "access"), ALLOWED_TO_NODES, ids=str)
+def test_a_node_may_do_what_a_node_needs(asked: Attributes, access: NodeAccess) -> None:
+    assert may(NODE, asked, access)
+
+
+@pytest.mark.parametrize(("asked", "access"), REFUSED_TO_NODES, ids=str)
+def test_a_node_may_do_nothing_else(asked: Attributes, access: NodeAccess) -> None:
+    assert not may(NODE, asked, access)
+>>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)

@@ -27,9 +27,9 @@ from api.core.config import ConfigMap
 from master.auth import service_account_tokens
 from master.auth.attributes import Attributes, Decision, User
 from master.auth.authorization import decide
+from master.auth.node_authorizer import NodeAccess
 from master.auth.reviews import ReviewBackend, answer_review, review_problems
 from master.auth.service_account_tokens import TokenSigner
-from master.controllers.actions import Create, Update
 from master.errors import StatusError
 from master.registry import creation
 from master.resources.configuration import ServiceAccount
@@ -100,9 +100,15 @@ def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -
         service_account_tokens.token_claims(ROBOT, request_, bound, NOW)
 
 
+<<<<<<< HEAD
 def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
     first = list(creation.reconcile_companions([namespace("red")], [], [], "CA"))
     made = [write.item for write in first if isinstance(write, Create)]
+=======
+def test_each_project_has_an_account_and_the_authority_from_the_start() -> None:
+    first = list(creation.namespace_companions([namespace("red")], [], [], "CA"))
+    made = [item for item, old in first if old is None]
+>>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)
     assert [(item.KIND, item.metadata.name) for item in made] == [
         ("ServiceAccount", "default"),
         ("ConfigMap", "kube-root-ca.crt"),
@@ -110,10 +116,11 @@ def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None
     account, config = made
     assert isinstance(account, ServiceAccount)
     assert isinstance(config, ConfigMap)
-    assert list(creation.reconcile_companions([namespace("red")], [account], [config], "CA")) == []
-    (change,) = creation.reconcile_companions([namespace("red")], [account], [replace(config, data={})], "CA")
-    assert isinstance(change, Update)
-    assert change.item.data == {"ca.crt": "CA"}  # type: ignore[attr-defined]
+    assert list(creation.namespace_companions([namespace("red")], [account], [config], "CA")) == []
+    ((changed, old),) = creation.namespace_companions([namespace("red")], [account], [replace(config, data={})], "CA")
+    assert isinstance(old, ConfigMap)
+    assert isinstance(changed, ConfigMap)
+    assert changed.data == {"ca.crt": "CA"}
 
 
 # --- reviews ----------------------------------------------------------------------------------------------------------
@@ -128,7 +135,7 @@ HELD = (
 def decided(user: User, access: ResourceAttributes | NonResourceAttributes) -> Decision:
     assert isinstance(access, ResourceAttributes)
     asked = Attributes(access.verb, access.group, access.resource)
-    return decide(user, asked, lambda _: Decision(False, "RBAC: a role is missing"))
+    return decide(user, asked, NodeAccess(), lambda _: Decision(False, "RBAC: a role is missing"))
 
 
 JUDGE = ReviewBackend(

@@ -6,17 +6,18 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from api.codec.kinds import KINDS
 from master.admission.chain import AdmissionChain
-from master.config import DEFAULT_SERVICE_CONFIG
+from master.auth.authorization import Authorizer
 from master.errors import StatusError
+from master.registry.creation import ObjectCreation
 from master.registry.registry import Registry
 from master.registry.request import Request
-from master.server.request_info import resolve_path
+from master.server.routes import resolve_path
 from master.storage.interface import Delete, Put
 from master.storage.sqlite import SQLiteStorage
 from tests.unit.master.examples import namespace
@@ -37,7 +38,8 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
 def listed(store: SQLiteStorage, **query: str) -> Any:
     where = resolve_path("/api/v1/namespaces")
     assert where is not None
-    objects = Registry(store, now, AdmissionChain(now, "", DEFAULT_SERVICE_CONFIG), None)  # type: ignore[arg-type]
+    creation = ObjectCreation(AdmissionChain(()), now, "")
+    objects = Registry(store, creation, cast("Authorizer", None))
     found = json.loads(objects.list_all(Request(where, query)).body)
     return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
 

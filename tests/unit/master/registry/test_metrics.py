@@ -18,10 +18,11 @@ from master.auth.bootstrap_policy import ROLES
 from master.errors import StatusError
 from master.registry import metrics
 from master.registry.metrics import SUMMARY_PATH, MetricsReader
-from master.registry.request import Request, RequestInfo
+from master.registry.request import Request
+from master.request_info import RequestInfo
 from master.resources.metrics import NODE_METRICS, POD_METRICS
 from master.server.discovery import group, resources
-from master.server.request_info import resolve_path
+from master.server.routes import resolve_path
 from master.storage.interface import Put
 from master.storage.sqlite import SQLiteStorage
 from reconcile.errors import NotReady

@@ -25,7 +25,7 @@ from master.registry.strategy import (
 from master.resources.jobs import Job
 from master.resources.pods import EPHEMERAL_CONTAINERS
 from master.resources.scheme import BY_KIND
-from master.server.request_info import resolve_path
+from master.server.routes import resolve_path
 from tests.unit.master.examples import meta
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}

@@ -7,12 +7,12 @@ from api.core.node import Node, NodeStatus, Taint
 from api.core.placement import Toleration
 from api.core.pod import Pod
 from api.meta.types import Condition
+from master.admission.defaults import apply_default_tolerations
 from master.controllers.actions import Create, Delete, Update
 from master.controllers.nodes import taint_eviction
 from master.controllers.nodes import taints as node_taints
 from master.controllers.nodes.lifecycle import was_suspended
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
-from master.resources.pods import apply_default_tolerations
 from tests.unit.master.actions import WALL, lines
 from tests.unit.master.examples import meta, node, pod
 

@@ -10,10 +10,7 @@ from msgspec.structs import replace
 
 from api.validation.registry import decode, default
 from master.controllers.workloads.pod_control import is_active, ready_since, template_hash
-from master.resources.deployments import (
-    DEPLOYMENTS,
-    Deployment,
-)
+from master.resources.deployments import DEPLOYMENTS, Deployment
 from master.resources.pod_template import int_or_percent
 from tests.unit.master.controllers.workloads.examples import KINDS, deployment, template
 from tests.unit.master.simulation import Simulation

@@ -9,11 +9,11 @@ from master.registry import request
 from master.registry.request import ContinueToken
 from master.serialization import negotiation
 from master.serialization.negotiation import View
-from master.server import request_info
+from master.server import routes
 
 
 def read(path: str) -> tuple[str, str, str, str] | None:
-    found = request_info.resolve_path(path)
+    found = routes.resolve_path(path)
     return None if found is None else (found.resource.name, found.namespace, found.name, found.subresource)
 
 
@@ -50,7 +50,7 @@ def test_request_path_is_parsed(path: str, found: tuple[str, str, str, str] | No
 
 @given(st.lists(st.sampled_from(["", "api", "apis", "v1", "namespaces", "pods", "x", "%", "network.openshift.io"])))
 def test_any_request_path_is_parsed_or_rejected(parts: list[str]) -> None:
-    request_info.resolve_path("/".join(parts))
+    routes.resolve_path("/".join(parts))
 
 
 @pytest.mark.parametrize(

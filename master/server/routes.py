@@ -1,0 +1,137 @@
+"""Resolves the path of a URL: resource, review, project request, proxy target, or no resource. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from api.meta.types import Object
+from master.registry.request import METHOD_VERBS, request_verb
+from master.request_info import RequestInfo
+from master.resources.namespaces import PROJECT_REQUESTS_PATH
+from master.resources.pods import PODS
+from master.resources.scheme import BY_PATH
+from master.resources.virtual import REVIEW_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceRoute:
+    """Objects of a resource. `verb` is empty for a method that has none."""
+
+    verb: str
+    info: RequestInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRoute:
+    """A subresource that a node or a pod answers.
+
+    `path` is the rest of the path of a proxy request, percent-encoded as it came, from its slash on.
+    """
+
+    verb: str
+    info: RequestInfo
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewRoute:
+    """A review, which is answered and not stored."""
+
+    kind: type[Object]
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRequestRoute:
+    """ProjectRequests, which create projects and are not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class NonResourceRoute:
+    """A path that names no resource: health, version, metrics, discovery, OpenAPI, keys of tokens."""
+
+    verb: str
+    path: str
+
+
+Route = ResourceRoute | ProxyRoute | ReviewRoute | ProjectRequestRoute | NonResourceRoute
+
+
+def resolve(method: str, path: str, raw_path: str, query: Mapping[str, str]) -> Route:
+    """Return what a request is for. `raw_path` is the path as it came, `path` the decoded one.
+
+    Raises BadRequest if the parameter `watch` is invalid.
+    """
+    proxy = resolve_proxy(raw_path)
+    if proxy is not None:
+        info, rest = proxy
+        return ProxyRoute(METHOD_VERBS.get(method, ""), info, rest)
+    info_of_path = resolve_path(path)
+    if info_of_path is not None:
+        return ResourceRoute(request_verb(method, info_of_path, query), info_of_path)
+    review = resolve_review(path)
+    if review is not None:
+        return ReviewRoute(*review)
+    if path == PROJECT_REQUESTS_PATH:
+        return ProjectRequestRoute()
+    return NonResourceRoute("get" if method == "HEAD" else method.lower(), path)
+
+
+def resolve_path(path: str) -> RequestInfo | None:
+    """Return the resource of a path; None if it is not the path of a stored resource."""
+    parts = path.strip("/").split("/")
+    if parts[0] == "api" and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    if (group, version, rest[0], rest[2:]) == ("", "v1", "namespaces", ["bindings"]):
+        return RequestInfo(PODS, rest[1], subresource="binding")
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 2 and (group, version, rest[2]) in BY_PATH:
+        resource = BY_PATH[(group, version, rest[2])]
+        if resource.namespaced:
+            namespace, rest = rest[1], rest[2:]
+    found = BY_PATH.get((group, version, rest[0]))
+    if found is None or len(rest) > 3 or "" in parts[1:]:
+        return None
+    name = rest[1] if len(rest) > 1 else ""
+    if found.namespaced and name and not namespace:
+        return None
+    return RequestInfo(found, namespace, name, rest[2] if len(rest) > 2 else "")
+
+
+def resolve_review(path: str) -> tuple[type[Object], str] | None:
+    """Return the kind of review of a path and its namespace; None for other paths."""
+    match path.strip("/").split("/"):
+        case ["apis", group, "v1", plural] if (group, plural) in REVIEW_KINDS and not REVIEW_KINDS[
+            group, plural
+        ].KIND.startswith("Local"):
+            return REVIEW_KINDS[group, plural], ""
+        case ["apis", group, "v1", "namespaces", name, plural] if (group, plural) in REVIEW_KINDS and name:
+            return REVIEW_KINDS[group, plural], name
+    return None
+
+
+PROXY = "proxy"
+
+
+def resolve_proxy(raw_path: str) -> tuple[RequestInfo, str] | None:
+    """Return the subresource that a node or a pod answers, with the rest of the path; None for other paths."""
+    match raw_path.split("/"):
+        case ["", "api", "v1", "namespaces", namespace, plural, name, subresource, *rest] if namespace and name:
+            found = BY_PATH.get(("", "v1", plural))
+            scope = unquote(namespace)
+        case ["", "api", "v1", plural, name, subresource, *rest] if name:
+            found, scope = BY_PATH.get(("", "v1", plural)), ""
+        case _:
+            return None
+    if found is None or found.namespaced != bool(scope):
+        return None
+    part = found.subresource(subresource)
+    if part is None or not part.proxied or (rest not in ([], [""]) and subresource != PROXY):
+        return None
+    return RequestInfo(found, scope, unquote(name), subresource), "/" + "/".join(rest) if rest else ""
