@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -38,7 +39,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.ApiClient]:
 
 @pytest.fixture
 def project(api: client.ApiClient, request: pytest.FixtureRequest) -> str:
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:50].strip("-")
+    digest = hashlib.sha256(request.node.name.encode()).hexdigest()[:8]
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:40].strip("-") + f"-{digest}"
     client.CoreV1Api(api).create_namespace({"metadata": {"name": name}})
     return name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import subprocess
@@ -20,7 +21,8 @@ from tests.testbed.wait import wait_until
 
 @pytest.fixture
 def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name.replace("_", "-").replace("[", "-").rstrip("]")[:50].rstrip("-")
+    digest = hashlib.sha256(request.node.name.encode()).hexdigest()[:8]
+    name = request.node.name.replace("_", "-").split("[")[0][:40].rstrip("-") + f"-{digest}"
     cluster.apply(namespace(name))
     yield name
     cluster.kubectl("delete", "namespace", name, "--timeout=60s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ HEALTH_SERVER = Path(__file__).parents[2] / "testbed/node/grpc_health_server.py"
 
 @pytest.fixture
 def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name.replace("_", "-")[:50].rstrip("-")
+    digest = hashlib.sha256(request.node.name.encode()).hexdigest()[:8]
+    name = request.node.name.replace("_", "-").split("[")[0][:40].rstrip("-") + f"-{digest}"
     cluster.apply(namespace(name))
     yield name
     cluster.kubectl("delete", "namespace", name, "--timeout=60s")

@@ -47,15 +47,8 @@ def ask(
 
 
 @pytest.mark.parametrize("user", [NOBODY, KNOWN, PRETENDER])
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    "asked", [Attributes("get", resource="pods", name="x", bound_to="n1"), PathAttributes("get", "/")]
-)
-def test_other_users_are_authorized_by_rbac(user: User, asked: Attributes | PathAttributes) -> None:
-=======
 @pytest.mark.parametrize("asked", [Attributes("get", resource="pods", name="x"), PathAttributes("get", "/")])
-def test_others_may_do_what_roles_allow(user: User, asked: Attributes | PathAttributes) -> None:
->>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)
+def test_other_users_are_authorized_by_rbac(user: User, asked: Attributes | PathAttributes) -> None:
     assert not may(user, asked)
     assert may(user, asked, roles=True)
 
@@ -187,22 +180,11 @@ REFUSED_TO_NODES = [
 ]
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("asked", ALLOWED_TO_NODES, ids=str)
-def test_node_is_authorized_for_what_it_needs(asked: Attributes) -> None:
-    assert may(NODE, asked)
-
-
-@pytest.mark.parametrize("asked", REFUSED_TO_NODES, ids=str)
-def test_node_is_denied_everything_else(asked: Attributes) -> None:
-    assert not may(NODE, asked)
-=======
 @pytest.mark.parametrize(("asked", "access"), ALLOWED_TO_NODES, ids=str)
-def test_a_node_may_do_what_a_node_needs(asked: Attributes, access: NodeAccess) -> None:
+def test_node_is_authorized_for_what_it_needs(asked: Attributes, access: NodeAccess) -> None:
     assert may(NODE, asked, access)
 
 
 @pytest.mark.parametrize(("asked", "access"), REFUSED_TO_NODES, ids=str)
-def test_a_node_may_do_nothing_else(asked: Attributes, access: NodeAccess) -> None:
+def test_node_is_denied_everything_else(asked: Attributes, access: NodeAccess) -> None:
     assert not may(NODE, asked, access)
->>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)

@@ -100,15 +100,9 @@ def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -
         service_account_tokens.token_claims(ROBOT, request_, bound, NOW)
 
 
-<<<<<<< HEAD
 def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
-    first = list(creation.reconcile_companions([namespace("red")], [], [], "CA"))
-    made = [write.item for write in first if isinstance(write, Create)]
-=======
-def test_each_project_has_an_account_and_the_authority_from_the_start() -> None:
     first = list(creation.namespace_companions([namespace("red")], [], [], "CA"))
     made = [item for item, old in first if old is None]
->>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)
     assert [(item.KIND, item.metadata.name) for item in made] == [
         ("ServiceAccount", "default"),
         ("ConfigMap", "kube-root-ca.crt"),

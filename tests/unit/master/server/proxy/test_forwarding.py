@@ -43,20 +43,7 @@ IN_PROJECT = "/api/v1/namespaces/red"
         ("", None),
     ],
 )
-<<<<<<< HEAD
 def test_proxy_path_is_resolved(path: str, found: tuple[str, str, str, str, str] | None) -> None:
-    one = request_info.resolve_proxy(path)
-    told = None if one is None else (
-        one.info.resource.name, one.info.namespace, one.info.name, one.info.subresource, one.path,
-    )  # fmt: skip
-    assert told == found
-
-
-@given(st.text(alphabet="/%ab1:.", max_size=30))
-def test_proxy_path_rest_is_unchanged(rest: str) -> None:
-    one = request_info.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
-=======
-def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | None) -> None:
     one = routes.resolve_proxy(path)
     if one is None:
         assert found is None
@@ -66,23 +53,16 @@ def test_what_leads_through(path: str, found: tuple[str, str, str, str, str] | N
 
 
 @given(st.text(alphabet="/%ab1:.", max_size=30))
-def test_any_rest_of_a_proxys_path_stays_as_it_is(rest: str) -> None:
+def test_proxy_path_rest_is_unchanged(rest: str) -> None:
     one = routes.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
->>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)
     assert one is not None
     assert one[1] == f"/{rest}"
 
 
 @given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
-<<<<<<< HEAD
 def test_any_proxy_path_is_resolved_or_rejected(path: str) -> None:
-    found = request_info.resolve_proxy(path)
-    assert found is None or found.info.name
-=======
-def test_no_path_is_too_strange(path: str) -> None:
     found = routes.resolve_proxy(path)
     assert found is None or found[0].name
->>>>>>> bd62e41 (Master: one request pipeline and one chain of admission plugins)
 
 
 @pytest.mark.parametrize(
