@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from api.core.events import NORMAL, WARNING, Event, EventSource, event, reference
+from api.core.events import NORMAL, WARNING, Event, EventSource, make_event, object_reference
 from api.core.pod import Pod
 from api.meta import times
 from api.meta.types import ObjectReference
@@ -65,10 +65,10 @@ class AggregateRecord:
 def pod_reference(pod: Pod, container: str) -> ObjectReference:
     """The pod, or one of its containers."""
     if not container:
-        return reference(pod)
+        return object_reference(pod)
     groups = {"initContainers": pod.spec.init_containers, "ephemeralContainers": pod.spec.ephemeral_containers}
     place = next((name for name, group in groups.items() if any(one.name == container for one in group)), "containers")
-    return reference(pod, f"spec.{place}{{{container}}}")
+    return object_reference(pod, f"spec.{place}{{{container}}}")
 
 
 def backoff_message(pod: Pod, container: str) -> str:
@@ -91,7 +91,7 @@ def event_key(about: ObjectReference, reason: str, message: str) -> EventKey:
 def new_event(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
     """An event that was not told before."""
     kind = WARNING if reason in WARNINGS and not message.startswith(IMAGE_BACKOFF_MESSAGE) else NORMAL
-    return event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
+    return make_event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
 
 
 def repeated_event(known: Event, message: str, now: datetime) -> Event:

@@ -14,9 +14,9 @@ from api.core.certificates import (
     CLIENT_USAGES,
     DENIED,
     FAILED,
-    NODE_CLIENT,
-    NODE_PREFIX,
-    NODES,
+    KUBELET_CLIENT_SIGNER,
+    NODE_USER_PREFIX,
+    NODES_GROUP,
     CertificateSigningRequest,
     CertificateSigningRequestSpec,
     csr_condition,
@@ -41,8 +41,8 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
         raise ClientError(f"{node!r} is not a valid name of a node: {wrong}")
     key = await asyncio.to_thread(keys.generate_key)
     spec = CertificateSigningRequestSpec(
-        request=keys.create_request(key, Subject(f"{NODE_PREFIX}{node}", (NODES,))),
-        signer_name=NODE_CLIENT,
+        request=keys.create_request(key, Subject(f"{NODE_USER_PREFIX}{node}", (NODES_GROUP,))),
+        signer_name=KUBELET_CLIENT_SIGNER,
         usages=CLIENT_USAGES,
     )
     name = f"node-csr-{keys.key_fingerprint(key)[:43]}"
@@ -54,7 +54,9 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
         raise ClientError(
             f"certificate request {name} was not signed within {SIGNING_TIMEOUT_SECONDS:.0f} seconds"
         ) from None
-    return Kubeconfig(administrator.server, administrator.ca, certificate, key).text("podlane", f"{NODE_PREFIX}{node}")
+    return Kubeconfig(administrator.server, administrator.ca, certificate, key).text(
+        "podlane", f"{NODE_USER_PREFIX}{node}"
+    )
 
 
 async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, lifetime: datetime.timedelta) -> str:

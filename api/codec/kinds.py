@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from api.core.certificates import CertificateSigningRequest
 from api.core.config import ConfigMap, Secret
-from api.core.endpoints import Endpoints, EndpointSlice, OlderEndpointSlice
+from api.core.endpoints import Endpoints, EndpointSlice, EndpointSliceV1beta1
 from api.core.events import Event
 from api.core.node import Lease, Namespace, Node
 from api.core.pod import Pod
@@ -41,7 +41,7 @@ PLURALS: dict[type[Object], str] = {
     **_PLURALS,
     PodAddress: "podaddresses",
     SlimPod: "pods",
-    OlderEndpointSlice: "endpointslices",
+    EndpointSliceV1beta1: "endpointslices",
 }
 """The plural names of these kinds, and of the other forms in which they are read."""
 
@@ -58,6 +58,6 @@ NAMESPACED: frozenset[type[Object]] = frozenset(
         EndpointSlice,
         PodAddress,
         SlimPod,
-        OlderEndpointSlice,
+        EndpointSliceV1beta1,
     }
 )

@@ -8,7 +8,7 @@ from api.meta.types import Json, Object, Value
 
 
 class UserInfo(Value, frozen=True):
-    """Who somebody is."""
+    """The identity of a user."""
 
     username: str = ""
     uid: str = ""
@@ -17,14 +17,14 @@ class UserInfo(Value, frozen=True):
 
 
 class TokenReviewSpec(Value, frozen=True):
-    """A token, and for whom it is to be good."""
+    """A token, and the audiences for which it must be valid."""
 
     token: str = ""
     audiences: tuple[str, ...] = ()
 
 
 class TokenReviewStatus(Value, frozen=True):
-    """Whose it is; `error` if it is no token of this server's."""
+    """The user of a token. `error` says why a token is not valid."""
 
     authenticated: bool = False
     user: UserInfo = UserInfo()
@@ -33,7 +33,7 @@ class TokenReviewStatus(Value, frozen=True):
 
 
 class TokenReview(Object, frozen=True):
-    """Whose token is that?"""
+    """A check of a token: whether it is valid, and whose it is."""
 
     API_VERSION = "authentication.k8s.io/v1"
     KIND = "TokenReview"
@@ -43,13 +43,13 @@ class TokenReview(Object, frozen=True):
 
 
 class SelfSubjectReviewStatus(Value, frozen=True):
-    """Who asks."""
+    """The identity of the user who made the request."""
 
     user_info: UserInfo = UserInfo()
 
 
 class SelfSubjectReview(Object, frozen=True):
-    """Who am I?"""
+    """A query for the identity of the user who makes the request."""
 
     API_VERSION = "authentication.k8s.io/v1"
     KIND = "SelfSubjectReview"
@@ -58,7 +58,7 @@ class SelfSubjectReview(Object, frozen=True):
 
 
 class ResourceAttributes(Value, frozen=True):
-    """An access to objects; `*` stands for all."""
+    """An operation on objects. `*` stands for all."""
 
     namespace: str = ""
     verb: str = ""
@@ -72,14 +72,14 @@ class ResourceAttributes(Value, frozen=True):
 
 
 class NonResourceAttributes(Value, frozen=True):
-    """An access to a path that names no object."""
+    """An operation on a path that does not name an object."""
 
     path: str = ""
     verb: str = ""
 
 
-class AccessSpec(Value, frozen=True):
-    """Exactly one access; `user` and `groups` only where somebody asks about others."""
+class SubjectAccessReviewSpec(Value, frozen=True):
+    """An operation on objects or on a path. `user` and `groups` are those of the user whose access is reviewed."""
 
     resource_attributes: ResourceAttributes | None = None
     non_resource_attributes: NonResourceAttributes | None = None
@@ -89,8 +89,8 @@ class AccessSpec(Value, frozen=True):
     extra: Json = None
 
 
-class AccessStatus(Value, frozen=True):
-    """The answer; `allowed` is None before there is one."""
+class SubjectAccessReviewStatus(Value, frozen=True):
+    """The result of an access review. `allowed` is null before the review."""
 
     allowed: bool | None = None
     denied: bool = False
@@ -99,35 +99,35 @@ class AccessStatus(Value, frozen=True):
 
 
 class SelfSubjectAccessReview(Object, frozen=True):
-    """May I do that?"""
+    """A query whether the user who makes the request may perform an operation."""
 
     API_VERSION = "authorization.k8s.io/v1"
     KIND = "SelfSubjectAccessReview"
 
-    spec: AccessSpec = AccessSpec()
-    status: AccessStatus = AccessStatus()
+    spec: SubjectAccessReviewSpec = SubjectAccessReviewSpec()
+    status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
 
 
 class SubjectAccessReview(SelfSubjectAccessReview, frozen=True):
-    """May somebody do that?"""
+    """A query whether a user may perform an operation."""
 
     KIND = "SubjectAccessReview"
 
 
 class LocalSubjectAccessReview(SelfSubjectAccessReview, frozen=True):
-    """May somebody do that in this project?"""
+    """A query whether a user may perform an operation in one namespace."""
 
     KIND = "LocalSubjectAccessReview"
 
 
-class RulesSpec(Value, frozen=True):
-    """Where."""
+class SelfSubjectRulesReviewSpec(Value, frozen=True):
+    """The namespace of a rules review."""
 
     namespace: str = ""
 
 
 class ResourceRule(Value, frozen=True):
-    """Verbs that are allowed on resources; `*` stands for all."""
+    """Verbs that are allowed on resources. `*` stands for all."""
 
     verbs: tuple[str, ...]
     api_groups: tuple[str, ...] = ()
@@ -142,8 +142,8 @@ class NonResourceRule(Value, frozen=True):
     non_resource_urls: tuple[str, ...] = msgspec.field(default=(), name="nonResourceURLs")
 
 
-class RulesStatus(Value, frozen=True, omit_defaults=False):
-    """What is allowed; `incomplete` if that cannot be said in rules."""
+class SubjectRulesReviewStatus(Value, frozen=True, omit_defaults=False):
+    """Allowed operations. `incomplete` is true if not all of them can be expressed by rules."""
 
     resource_rules: tuple[ResourceRule, ...] = ()
     non_resource_rules: tuple[NonResourceRule, ...] = ()
@@ -151,13 +151,13 @@ class RulesStatus(Value, frozen=True, omit_defaults=False):
 
 
 class SelfSubjectRulesReview(Object, frozen=True):
-    """What may I do?"""
+    """A query for everything that the user who makes the request may do in a namespace."""
 
     API_VERSION = "authorization.k8s.io/v1"
     KIND = "SelfSubjectRulesReview"
 
-    spec: RulesSpec = RulesSpec()
-    status: RulesStatus = RulesStatus()
+    spec: SelfSubjectRulesReviewSpec = SelfSubjectRulesReviewSpec()
+    status: SubjectRulesReviewStatus = SubjectRulesReviewStatus()
 
 
 REVIEW_PATHS: dict[type[Object], str] = {
@@ -168,7 +168,9 @@ REVIEW_PATHS: dict[type[Object], str] = {
 
 
 class BoundObjectReference(Value, frozen=True):
-    """The object with which the token loses its worth; without a uid it is the one that has the name now."""
+    """The object to which a token is bound: the token is invalid after its deletion. Without `uid`, the object that has
+    the name at present.
+    """
 
     kind: str = ""
     api_version: str = ""
@@ -177,7 +179,7 @@ class BoundObjectReference(Value, frozen=True):
 
 
 class TokenRequestSpec(Value, frozen=True):
-    """`audiences` empty means the API server's own."""
+    """The requested token. Empty `audiences` stand for the API server."""
 
     audiences: tuple[str, ...] = ()
     expiration_seconds: int | None = None
@@ -185,14 +187,14 @@ class TokenRequestSpec(Value, frozen=True):
 
 
 class TokenRequestStatus(Value, frozen=True):
-    """The answer."""
+    """The token."""
 
     token: str = ""
     expiration_timestamp: str = ""
 
 
 class TokenRequest(Object, frozen=True):
-    """Is asked for and answered, never kept."""
+    """A request for a token of a service account. It is answered and not stored."""
 
     API_VERSION = "authentication.k8s.io/v1"
     KIND = "TokenRequest"

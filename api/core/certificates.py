@@ -6,29 +6,31 @@ from typing import Annotated
 
 from api.meta.types import Object, Value, merge_keys
 
-CLIENT = "kubernetes.io/kube-apiserver-client"
-NODE_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
-NODE_SERVING = "kubernetes.io/kubelet-serving"
-"""Who signs: for clients, for nodes as clients, for the servers of nodes."""
+CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
+KUBELET_CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
+KUBELET_SERVING_SIGNER = "kubernetes.io/kubelet-serving"
+"""Signers of certificates for clients, for nodes as clients, and for the HTTPS servers of nodes."""
 
 APPROVED, DENIED, FAILED = "Approved", "Denied", "Failed"
-"""What conditions say of a request; their status is always True."""
+"""Types of conditions. Their status is always True."""
 
 DIGITAL_SIGNATURE, KEY_ENCIPHERMENT = "digital signature", "key encipherment"
 CLIENT_AUTH, SERVER_AUTH = "client auth", "server auth"
 CLIENT_USAGES = (DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, CLIENT_AUTH)
 SERVER_USAGES = (DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH)
-"""What nodes ask for: signers of Kubernetes before 1.27 want all three, whether the key can encipher or not."""
+"""Usages that nodes request. Signers of Kubernetes before 1.27 require all three, even for keys that cannot encipher.
+"""
 
-NODES, NODE_PREFIX = "system:nodes", "system:node:"
-"""The organization in the certificate of a node, and how its common name begins."""
+NODES_GROUP = "system:nodes"
+NODE_USER_PREFIX = "system:node:"
+"""Organization and prefix of the common name in the certificate of a node."""
 
 
 class CertificateSigningRequestSpec(Value, frozen=True):
-    """What is asked for; `request` is a certificate request (PKCS 10) as PEM.
+    """The requested certificate.
 
-    `expirationSeconds` is for how long the certificate is to hold; a signer may choose less. The server writes down
-    who asks, from `username` on.
+    `request` is a certificate request (PKCS 10) as PEM. `expirationSeconds` is the requested lifetime; a signer may
+    issue a shorter one. The server sets `username`, `uid`, `groups` and `extra` to the identity of the requester.
     """
 
     request: bytes = b""
@@ -42,7 +44,7 @@ class CertificateSigningRequestSpec(Value, frozen=True):
 
 
 class CertificateSigningRequestCondition(Value, frozen=True):
-    """What was decided, and by whom or what (`reason`)."""
+    """A decision about a request. `reason` names who or what decided."""
 
     type: str = ""
     status: str = ""
@@ -53,14 +55,14 @@ class CertificateSigningRequestCondition(Value, frozen=True):
 
 
 class CertificateSigningRequestStatus(Value, frozen=True):
-    """`certificate` is PEM, there when the signer has signed."""
+    """The decisions, and the `certificate` as PEM when it was issued."""
 
     conditions: Annotated[tuple[CertificateSigningRequestCondition, ...], merge_keys("type")] = ()
     certificate: bytes = b""
 
 
 class CertificateSigningRequest(Object, frozen=True):
-    """Asks for a certificate."""
+    """A request for a certificate."""
 
     API_VERSION = "certificates.k8s.io/v1"
     KIND = "CertificateSigningRequest"
@@ -69,6 +71,6 @@ class CertificateSigningRequest(Object, frozen=True):
     status: CertificateSigningRequestStatus = CertificateSigningRequestStatus()
 
 
-def csr_condition(item: CertificateSigningRequest, kind: str) -> CertificateSigningRequestCondition | None:
-    """The condition of that type, if there is one."""
-    return next((row for row in item.status.conditions if row.type == kind), None)
+def csr_condition(csr: CertificateSigningRequest, condition_type: str) -> CertificateSigningRequestCondition | None:
+    """Return the condition of a type, None if the request has none."""
+    return next((condition for condition in csr.status.conditions if condition.type == condition_type), None)

@@ -9,18 +9,34 @@ from msgspec.structs import replace
 
 from api.meta.types import Object
 
-MOST_BYTES = 1 << 20
-LONGEST_KEY = 253
-OPAQUE = "Opaque"
-ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
-ACCOUNT_NAME, ACCOUNT_UID = "kubernetes.io/service-account.name", "kubernetes.io/service-account.uid"
-"""Type of a Secret with the token of a service account, and its annotations: which account it is."""
+MAX_BYTES = 1 << 20
+"""Limit of the values of a ConfigMap or Secret together."""
 
-_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+KEY_PATTERN = re.compile(r"[-._a-zA-Z0-9]+")
+MAX_KEY_LENGTH = 253
+
+OPAQUE = "Opaque"
+SERVICE_ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
+"""Type of a Secret with the token of a service account."""
+
+SERVICE_ACCOUNT_NAME = "kubernetes.io/service-account.name"
+SERVICE_ACCOUNT_UID = "kubernetes.io/service-account.uid"
+"""Annotations of such a Secret: name and UID of the service account."""
+
+REQUIRED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+"""Type of a Secret → the keys that it must have."""
+
+JSON_KEYS = (".dockercfg", ".dockerconfigjson")
+"""Keys of a Secret whose value must be JSON."""
 
 
 class ConfigMap(Object, frozen=True):
-    """Settings for pods; a key stands in `data` or in `binary_data`."""
+    """Configuration data for pods. Each key is either in `data` or in `binary_data`."""
 
     API_VERSION = "v1"
     KIND = "ConfigMap"
@@ -31,7 +47,7 @@ class ConfigMap(Object, frozen=True):
 
 
 class Secret(Object, frozen=True):
-    """Like a ConfigMap, for what not everybody may read; `string_data` is only written and ends up in `data`."""
+    """Sensitive data for pods. `string_data` is only written; the server stores it in `data`."""
 
     API_VERSION = "v1"
     KIND = "Secret"
@@ -42,26 +58,16 @@ class Secret(Object, frozen=True):
     immutable: bool | None = None
 
 
-NEEDED_KEYS: Mapping[str, tuple[str, ...]] = {
-    "kubernetes.io/dockercfg": (".dockercfg",),
-    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
-    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
-    "kubernetes.io/tls": ("tls.crt", "tls.key"),
-}
-"""Type of a Secret → the keys that it must have."""
-
-JSON_KEYS = (".dockercfg", ".dockerconfigjson")
+def binary_data(config_map: ConfigMap) -> dict[str, bytes]:
+    """Return all values of a ConfigMap as bytes, by key."""
+    return {**{key: text.encode() for key, text in config_map.data.items()}, **config_map.binary_data}
 
 
-def binary_data(config: ConfigMap) -> dict[str, bytes]:
-    """Everything a ConfigMap holds, by key."""
-    return {**{key: text.encode() for key, text in config.data.items()}, **config.binary_data}
+def secret_data(secret: Secret) -> dict[str, bytes]:
+    """Return all values of a Secret, by key. `string_data` overrides `data`."""
+    return {**secret.data, **{key: text.encode() for key, text in secret.string_data.items()}}
 
 
 def defaulted(secret: Secret) -> Secret:
-    """The Secret as it is kept: typed, and with `string_data` written to `data`."""
-    return replace(secret, data=_data(secret), string_data={}, type=secret.type or OPAQUE)
-
-
-def _data(secret: Secret) -> dict[str, bytes]:
-    return {**secret.data, **{key: text.encode() for key, text in secret.string_data.items()}}
+    """Return the Secret as it is stored: with a type, and with `string_data` moved to `data`."""
+    return replace(secret, data=secret_data(secret), string_data={}, type=secret.type or OPAQUE)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from api.meta.types import Object, ObjectReference, Value
 
 SERVICE_LABEL = "kubernetes.io/service-name"
-"""Label of a slice: the service that it belongs to."""
+"""Label of an EndpointSlice: the service to which it belongs."""
 
-MOST_IN_A_SLICE = 1000
+MAX_ENDPOINTS_PER_SLICE = 1000
 
 
 class EndpointAddress(Value, frozen=True):
@@ -31,7 +31,7 @@ class EndpointPort(Value, frozen=True):
 
 
 class SlicePort(Value, frozen=True):
-    """A port that is open at all addresses of its slice. Service proxies leave out one that says nothing of a name."""
+    """A port that is open at all addresses of its slice. Service proxies ignore a port whose `name` is null."""
 
     port: int = 0
     name: str | None = None
@@ -40,12 +40,12 @@ class SlicePort(Value, frozen=True):
 
 
 def slice_ports(ports: tuple[EndpointPort, ...]) -> tuple[SlicePort, ...]:
-    """The same ports, as slices have them."""
+    """Return ports of Endpoints as ports of an EndpointSlice."""
     return tuple(SlicePort(port.port, port.name, port.protocol, port.app_protocol) for port in ports)
 
 
 class EndpointSubset(Value, frozen=True):
-    """Every port is open at every address."""
+    """Addresses and ports. Every port is open at every address."""
 
     addresses: tuple[EndpointAddress, ...] = ()
     not_ready_addresses: tuple[EndpointAddress, ...] = ()
@@ -53,7 +53,7 @@ class EndpointSubset(Value, frozen=True):
 
 
 class Endpoints(Object, frozen=True):
-    """Where the service of the same name leads to."""
+    """The endpoints of the service with the same name."""
 
     API_VERSION = "v1"
     KIND = "Endpoints"
@@ -62,7 +62,11 @@ class Endpoints(Object, frozen=True):
 
 
 class EndpointConditions(Value, frozen=True):
-    """`serving` is ready whether or not the endpoint is `terminating`; None counts as ready and not terminating."""
+    """The conditions of an endpoint.
+
+    `serving` is like `ready`, but does not depend on `terminating`. A null `ready` means ready, a null `terminating`
+    means not terminating.
+    """
 
     ready: bool | None = None
     serving: bool | None = None
@@ -70,7 +74,7 @@ class EndpointConditions(Value, frozen=True):
 
 
 class Endpoint(Value, frozen=True):
-    """One of the addresses; of several only the first is used."""
+    """An endpoint. Only the first of its addresses is used."""
 
     addresses: tuple[str, ...] = ()
     conditions: EndpointConditions = EndpointConditions()
@@ -83,7 +87,7 @@ class Endpoint(Value, frozen=True):
 
 
 class EndpointSlice(Object, frozen=True):
-    """Some of the endpoints of the service that its label names."""
+    """A part of the endpoints of a service, which the label `kubernetes.io/service-name` names."""
 
     API_VERSION = "discovery.k8s.io/v1"
     KIND = "EndpointSlice"
@@ -93,26 +97,22 @@ class EndpointSlice(Object, frozen=True):
     ports: tuple[SlicePort, ...] = ()
 
 
-class OlderEndpointSlice(EndpointSlice, frozen=True):
-    """The same as v1beta1 had it, but that endpoints there do not name their node by `node_name`."""
+class EndpointSliceV1beta1(EndpointSlice, frozen=True):
+    """An EndpointSlice of v1beta1. Its endpoints do not have `node_name`."""
 
     API_VERSION = "discovery.k8s.io/v1beta1"
 
 
-def defaulted_endpoints(item: Endpoints) -> Endpoints:
-    """With the protocol of every port."""
-    rows = tuple(
-        msgspec.structs.replace(
-            row, ports=tuple(msgspec.structs.replace(port, protocol=port.protocol or "TCP") for port in row.ports)
-        )
-        for row in item.subsets
+def defaulted_endpoints(endpoints: Endpoints) -> Endpoints:
+    """Return the Endpoints with the protocol of every port set."""
+    subsets = tuple(
+        replace(subset, ports=tuple(replace(port, protocol=port.protocol or "TCP") for port in subset.ports))
+        for subset in endpoints.subsets
     )
-    return msgspec.structs.replace(item, subsets=rows)
+    return replace(endpoints, subsets=subsets)
 
 
-def defaulted_slice(item: EndpointSlice) -> EndpointSlice:
-    """With the name and the protocol of every port."""
-    ports = (
-        msgspec.structs.replace(port, name=port.name or "", protocol=port.protocol or "TCP") for port in item.ports
-    )
-    return msgspec.structs.replace(item, ports=tuple(ports))
+def defaulted_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:
+    """Return the EndpointSlice with the name and the protocol of every port set."""
+    ports = tuple(replace(port, name=port.name or "", protocol=port.protocol or "TCP") for port in endpoint_slice.ports)
+    return replace(endpoint_slice, ports=ports)

@@ -9,23 +9,26 @@ from api.meta.types import Object, ObjectMeta, ObjectReference, Value
 
 NORMAL, WARNING = "Normal", "Warning"
 CLUSTER_NAMESPACE = "default"
-"""Where events about objects are kept that are in no namespace themselves."""
+"""The namespace of events about cluster-scoped objects."""
 
 CLUSTER_NAMESPACES = (CLUSTER_NAMESPACE, "kube-system")
-"""The same of events of the newer form, those with an `event_time`."""
+"""The namespaces in which events of the newer form (with `event_time`) about cluster-scoped objects are accepted."""
 
-LONGEST_NAME, LONGEST_WORD, LONGEST_NOTE = 253, 128, 1024
+MAX_NAME_LENGTH = 253
+MAX_REASON_LENGTH = 128
+"""Limit of reason, action and reporting component of an event of the newer form."""
+MAX_MESSAGE_LENGTH = 1024
 
 
 class EventSource(Value, frozen=True):
-    """The component that tells, and the node on which it runs."""
+    """The component that reports an event, and the node on which it runs."""
 
     component: str = ""
     host: str = ""
 
 
 class EventSeries(Value, frozen=True):
-    """It goes on: `count` times so far, last at `last_observed_time`."""
+    """A repeated event: it occurred `count` times, last at `last_observed_time`."""
 
     count: int = 0
     last_observed_time: str | None = None
@@ -53,12 +56,12 @@ class Event(Object, frozen=True):
     reporting_instance: str = ""
 
 
-def reference(item: Object, field_path: str = "") -> ObjectReference:
-    """What an event says about which object, or which part of it, it is."""
-    meta = item.metadata
+def object_reference(obj: Object, field_path: str = "") -> ObjectReference:
+    """Return the reference to an object, or to a part of it, for an event."""
+    meta = obj.metadata
     return ObjectReference(
-        api_version=item.API_VERSION,
-        kind=item.KIND,
+        api_version=obj.API_VERSION,
+        kind=obj.KIND,
         namespace=meta.namespace,
         name=meta.name,
         uid=meta.uid,
@@ -67,12 +70,17 @@ def reference(item: Object, field_path: str = "") -> ObjectReference:
     )
 
 
-def event(about: ObjectReference, kind: str, reason: str, message: str, source: EventSource, now: datetime) -> Event:
-    """The first of its sort; `kind` is Normal or Warning. Its name is that of the object and the time in µs."""
-    moment = f"{int(now.timestamp() * 1_000_000):x}"
-    name = f"{about.name[: LONGEST_NAME - 1 - len(moment)].rstrip('-.')}.{moment}"
+def make_event(
+    about: ObjectReference, event_type: str, reason: str, message: str, source: EventSource, now: datetime
+) -> Event:
+    """Return a new event with a count of 1.
+
+    `event_type` is Normal or Warning. The name consists of the object's name and the time in µs.
+    """
+    microseconds = f"{int(now.timestamp() * 1_000_000):x}"
+    prefix = about.name[: MAX_NAME_LENGTH - 1 - len(microseconds)].rstrip("-.")
     return Event(
-        metadata=ObjectMeta(name=name, namespace=about.namespace or CLUSTER_NAMESPACE),
+        metadata=ObjectMeta(name=f"{prefix}.{microseconds}", namespace=about.namespace or CLUSTER_NAMESPACE),
         involved_object=about,
         reason=reason,
         message=message,
@@ -80,7 +88,7 @@ def event(about: ObjectReference, kind: str, reason: str, message: str, source: 
         first_timestamp=times.format_time(now),
         last_timestamp=times.format_time(now),
         count=1,
-        type=kind,
+        type=event_type,
         reporting_component=source.component,
         reporting_instance=source.host,
     )

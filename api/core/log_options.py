@@ -14,23 +14,24 @@ STREAMS = (ALL, STDERR, STDOUT)
 NANOSECONDS = 1_000_000_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_WHOLE = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,](?P<fraction>\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,](?P<fraction>\d+))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class InvalidLogOptions(Exception):
-    """A query that is not served; `status` is that of the answer, 400 for what cannot be read, 422 for the rest."""
+    """A query that is rejected. `status` is the HTTP status: 400 if it cannot be parsed, 422 if a value is not valid.
+    """
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
 class PodLogOptions:
-    """PodLogOptions of Kubernetes' v1. `tail_lines` and `limit_bytes` None: everything there is.
+    """Options of a log request (v1 PodLogOptions). None means no limit.
 
-    `since_time` is in nanoseconds since 1970, so that a reader who goes on where it stopped reads nothing twice.
+    `since_time` is in nanoseconds since 1970, so that a reader that resumes does not read an entry twice.
     """
 
     follow: bool = False
@@ -43,85 +44,86 @@ class PodLogOptions:
     since_time: int | None = None
 
     def since(self, now: int) -> int | None:
-        """The moment before which nothing is read, both in nanoseconds since 1970; None if there is none."""
+        """Return the time before which entries are skipped, None if there is none. Nanoseconds since 1970."""
         return self.since_time if self.since_seconds is None else now - self.since_seconds * NANOSECONDS
 
 
 def parse_log_options(query: Mapping[str, Sequence[str]]) -> PodLogOptions:
-    """What a query asks for. Raises UnwelcomeWish, with every problem.
+    """Parse the options of a URL query. Raises InvalidLogOptions with every error.
 
-    Of a parameter that is given twice the first counts; others than those of PodLogOptions are not looked at.
+    The first value of a repeated parameter counts. Other parameters are ignored.
     """
-    given = {name: values[0] for name, values in query.items() if values}
-    if tail := given.get("tail"):  # As the kubelet has taken it since its first days
-        given["tailLines"] = tail
+    parameters = {name: values[0] for name, values in query.items() if values}
+    if tail := parameters.get("tail"):  # an older name of tailLines, which the kubelet accepts, too
+        parameters["tailLines"] = tail
         if tail == "all":
-            del given["tailLines"]
+            del parameters["tailLines"]
     try:
-        wish = PodLogOptions(
-            follow=_flag(given, "follow"),
-            previous=_flag(given, "previous"),
-            timestamps=_flag(given, "timestamps"),
-            stream=given.get("stream", ALL),
-            tail_lines=_number(given, "tailLines"),
-            limit_bytes=_number(given, "limitBytes"),
-            since_seconds=_number(given, "sinceSeconds"),
-            since_time=_moment(given, "sinceTime"),
+        options = PodLogOptions(
+            follow=_parse_flag(parameters, "follow"),
+            previous=_parse_flag(parameters, "previous"),
+            timestamps=_parse_flag(parameters, "timestamps"),
+            stream=parameters.get("stream", ALL),
+            tail_lines=_parse_integer(parameters, "tailLines"),
+            limit_bytes=_parse_integer(parameters, "limitBytes"),
+            since_seconds=_parse_integer(parameters, "sinceSeconds"),
+            since_time=_parse_time(parameters, "sinceTime"),
         )
     except ValueError as error:
         raise InvalidLogOptions(400, f"Unable to decode query: {error}") from None
-    if problems := list(_problems(wish)):
-        raise InvalidLogOptions(422, f"Invalid request: {', '.join(problems)}")
-    return wish
+    if errors := list(_errors(options)):
+        raise InvalidLogOptions(422, f"Invalid request: {', '.join(errors)}")
+    return options
 
 
-def _problems(wish: PodLogOptions) -> Iterator[str]:
-    """In the words of Kubernetes' ValidatePodLogOptions."""
-    if wish.tail_lines is not None and wish.tail_lines < 0:
-        yield f"tailLines: Invalid value: {wish.tail_lines}: must be greater than or equal to 0"
-    if wish.limit_bytes is not None and wish.limit_bytes < 1:
-        yield f"limitBytes: Invalid value: {wish.limit_bytes}: must be greater than 0"
-    if wish.since_seconds is not None and wish.since_time is not None:
+def _errors(options: PodLogOptions) -> Iterator[str]:
+    """Yield the messages of ValidatePodLogOptions in Kubernetes."""
+    if options.tail_lines is not None and options.tail_lines < 0:
+        yield f"tailLines: Invalid value: {options.tail_lines}: must be greater than or equal to 0"
+    if options.limit_bytes is not None and options.limit_bytes < 1:
+        yield f"limitBytes: Invalid value: {options.limit_bytes}: must be greater than 0"
+    if options.since_seconds is not None and options.since_time is not None:
         yield "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified"
-    elif wish.since_seconds is not None and wish.since_seconds < 1:
-        yield f"sinceSeconds: Invalid value: {wish.since_seconds}: must be greater than 0"
-    if wish.stream not in STREAMS:
+    elif options.since_seconds is not None and options.since_seconds < 1:
+        yield f"sinceSeconds: Invalid value: {options.since_seconds}: must be greater than 0"
+    if options.stream not in STREAMS:
         supported = ", ".join(f'"{name}"' for name in STREAMS)
-        yield f'stream: Unsupported value: "{wish.stream}": supported values: {supported}'
-    if wish.stream != ALL and wish.tail_lines is not None:
+        yield f'stream: Unsupported value: "{options.stream}": supported values: {supported}'
+    if options.stream != ALL and options.tail_lines is not None:
         yield "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now"
 
 
-def _flag(given: Mapping[str, str], name: str) -> bool:
-    """Only `0` and `false` say no: `?follow` alone says yes."""
-    return name in given and given[name].lower() not in {"0", "false"}
+def _parse_flag(parameters: Mapping[str, str], name: str) -> bool:
+    """Return whether a flag is set. Only `0` and `false` mean no; `?follow` without a value means yes."""
+    return name in parameters and parameters[name].lower() not in {"0", "false"}
 
 
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name)
+def _parse_integer(parameters: Mapping[str, str], name: str) -> int | None:
+    text = parameters.get(name)
     if text is None:
         return None
-    if not _WHOLE.fullmatch(text) or not -(1 << 63) <= (number := int(text)) < 1 << 63:
-        raise ValueError(f'{name}: "{text}" is no whole number of 64 bits')
+    if not _INTEGER.fullmatch(text) or not -(1 << 63) <= (number := int(text)) < 1 << 63:
+        raise ValueError(f'{name}: "{text}" is not a 64-bit integer')
     return number
 
 
-def _moment(given: Mapping[str, str], name: str) -> int | None:
-    """Nanoseconds since 1970. An empty one, and `null`, come before everything."""
-    text = given.get(name)
+def _parse_time(parameters: Mapping[str, str], name: str) -> int | None:
+    """Return nanoseconds since 1970. An empty value, or `null`, is the beginning of time."""
+    text = parameters.get(name)
     if text is None:
         return None
     try:
-        return 0 if text in {"", "null"} else nanoseconds(text)
+        return 0 if text in {"", "null"} else parse_nanoseconds(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def nanoseconds(text: str) -> int:
-    """Since 1970, of a time of RFC 3339. Raises ValueError."""
-    found = _MOMENT.fullmatch(text)
-    if not found:
-        raise ValueError(f'"{text}" is no time of RFC 3339, such as 2026-01-31T12:00:00.5Z')
-    fraction = found["fraction"] or ""
-    whole = times.parse_time(text.replace(f"{text[19]}{fraction}", "", 1) if fraction else text) - EPOCH
-    return (whole.days * 86400 + whole.seconds) * NANOSECONDS + int(fraction[:9].ljust(9, "0"))
+def parse_nanoseconds(text: str) -> int:
+    """Parse a time of RFC 3339 to nanoseconds since 1970. Raises ValueError."""
+    match = _TIME.fullmatch(text)
+    if not match:
+        raise ValueError(f'"{text}" is not a time of RFC 3339, such as 2026-01-31T12:00:00.5Z')
+    fraction = match["fraction"] or ""
+    without_fraction = text.replace(f"{text[19]}{fraction}", "", 1) if fraction else text
+    since_epoch = times.parse_time(without_fraction) - EPOCH
+    return (since_epoch.days * 86400 + since_epoch.seconds) * NANOSECONDS + int(fraction[:9].ljust(9, "0"))

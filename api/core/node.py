@@ -12,16 +12,20 @@ from api.meta.types import MERGED_SET, Condition, Json, Object, ObjectReference,
 
 
 class NamespaceSpec(Value, frozen=True):
+    """The finalizers of a namespace, which delay its deletion until it is empty."""
+
     finalizers: tuple[str, ...] = ()
 
 
 class NamespaceStatus(Value, frozen=True):
+    """The status of a namespace. `phase` is Active or Terminating."""
+
     phase: str = ""
     conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
 
 
 class Namespace(Object, frozen=True):
-    """A project: the border inside which pods reach each other (ovs-multitenant)."""
+    """A project: a scope of names, and with ovs-multitenant the limit within which pods reach each other."""
 
     API_VERSION = "v1"
     KIND = "Namespace"
@@ -34,6 +38,12 @@ class Namespace(Object, frozen=True):
 
 
 class Taint(Value, frozen=True):
+    """A property of a node that repels pods without a matching toleration.
+
+    `effect` is NoSchedule, PreferNoSchedule or NoExecute. `time_added` is the time at which a NoExecute taint was
+    added.
+    """
+
     key: str
     value: str = ""
     effect: str = ""
@@ -41,6 +51,12 @@ class Taint(Value, frozen=True):
 
 
 class NodeSpec(Value, frozen=True):
+    """The desired state of a node.
+
+    `unschedulable` keeps new pods away from the node. `taints` repel pods without matching tolerations. `pod_cidr` is
+    used by other network plugins.
+    """
+
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     provider_id: str = msgspec.field(default="", name="providerID")
@@ -49,13 +65,15 @@ class NodeSpec(Value, frozen=True):
 
 
 class NodeAddress(Value, frozen=True):
-    """type is InternalIP, ExternalIP or Hostname."""
+    """An address of a node. `type` is InternalIP, ExternalIP or Hostname."""
 
     type: str
     address: str
 
 
 class NodeSystemInfo(Value, frozen=True, omit_defaults=False):
+    """The versions and IDs of a node's host."""
+
     machine_id: str = msgspec.field(default="", name="machineID")
     system_uuid: str = msgspec.field(default="", name="systemUUID")
     boot_id: str = msgspec.field(default="", name="bootID")
@@ -69,19 +87,31 @@ class NodeSystemInfo(Value, frozen=True, omit_defaults=False):
 
 
 class DaemonEndpoint(Value, frozen=True):
+    """A port on which a daemon of the node listens."""
+
     port: int = msgspec.field(name="Port")
 
 
 class NodeDaemonEndpoints(Value, frozen=True):
+    """The ports of the node's daemons. `kubelet_endpoint` is that of the node agent's HTTPS server."""
+
     kubelet_endpoint: DaemonEndpoint | None = None
 
 
 class ContainerImage(Value, frozen=True):
+    """An image on a node, with its names and its size in bytes."""
+
     names: tuple[str, ...] = ()
     size_bytes: int = 0
 
 
 class NodeStatus(Value, frozen=True):
+    """The status of a node.
+
+    `capacity` are the resources of the host. `allocatable` are the resources that pods may request. `images` are the
+    largest images on the node.
+    """
+
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
     phase: str = ""
@@ -107,7 +137,7 @@ class Node(Object, frozen=True):
 
 
 class Binding(Object, frozen=True):
-    """Says on which node a pod is to run; `target.name` is the node."""
+    """The assignment of a pod to a node. `target.name` is the node."""
 
     API_VERSION = "v1"
     KIND = "Binding"
@@ -120,7 +150,11 @@ NODE_LEASES = "kube-node-lease"
 
 
 class LeaseSpec(Value, frozen=True):
-    """Held by `holder_identity` until `lease_duration_seconds` after `renew_time` (RFC 3339 with microseconds)."""
+    """The holder of a lease.
+
+    `holder_identity` holds the lease until `lease_duration_seconds` after `renew_time` (RFC 3339 with microseconds).
+    `lease_transitions` is the number of changes of the holder.
+    """
 
     holder_identity: str = ""
     lease_duration_seconds: int | None = None
@@ -132,7 +166,7 @@ class LeaseSpec(Value, frozen=True):
 
 
 class Lease(Object, frozen=True):
-    """Who holds something, and since when it was last renewed."""
+    """A lease: its holder, and the time of its last renewal."""
 
     API_VERSION = "coordination.k8s.io/v1"
     KIND = "Lease"

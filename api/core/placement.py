@@ -1,6 +1,7 @@
 """Affinity, anti-affinity, topology spread and tolerations; which node matches a pod. Pure.
 
-Places are told apart by the value of a node's label, the topology key: kubernetes.io/hostname, a zone, a rack.
+A topology domain is the set of nodes with the same value of a label, the topology key: kubernetes.io/hostname, a zone,
+a rack.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Annotated, Protocol
 from api.meta.selectors import LabelSelector
 from api.meta.types import Value, merge_keys
 
-LIGHTEST, HEAVIEST = 1, 100
-"""Weights of preferences."""
+MIN_WEIGHT, MAX_WEIGHT = 1, 100
+"""Limits of the weight of a preference."""
 
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 HONOR, IGNORE = "Honor", "Ignore"
 
 
 class PodAffinityTerm(Value, frozen=True):
-    """Pods with these labels, in the namespaces that are named or selected, or else in the pod's own.
+    """A set of pods: those with matching labels, in the named or selected namespaces, otherwise in the pod's own.
 
-    `match_label_keys` are labels in which they must equal the pod, `mismatch_label_keys` those in which they must not.
+    The pods must have the same values as this pod for the labels in `match_label_keys`, and other values for those in
+    `mismatch_label_keys`. `topology_key` is the node label that defines a topology domain.
     """
 
     topology_key: str = ""
@@ -34,30 +36,32 @@ class PodAffinityTerm(Value, frozen=True):
 
 
 class WeightedPodAffinityTerm(Value, frozen=True):
-    """A preference; `weight` is 1 to 100."""
+    """A preference with a `weight` from 1 to 100."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class PodAffinity(Value, frozen=True):
-    """Places where such pods are: all that are required, as many as can be of those that are preferred."""
+    """Topology domains in which certain pods run. Required terms must match; preferred terms add to a node's score."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class PodAntiAffinity(Value, frozen=True):
-    """Places where no such pods are. What is required holds for pods that come later, too."""
+    """Topology domains in which certain pods do not run. Required terms apply to pods that are scheduled later, too."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class TopologySpreadConstraint(Value, frozen=True):
-    """No place may have more than `max_skew` pods with these labels more than the place that has fewest.
+    """A limit of the uneven distribution of pods: no domain has more than `max_skew` pods more than the domain with the
+    fewest.
 
-    `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway. With fewer places than `min_domains` the fewest is 0.
+    `when_unsatisfiable` is DoNotSchedule or ScheduleAnyway. If there are fewer domains than `min_domains`, the fewest
+    counts as 0.
     """
 
     max_skew: int = 0
@@ -78,11 +82,15 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 MEMORY_PRESSURE = "node.kubernetes.io/memory-pressure"
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 NAME_FIELD = "metadata.name"
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 
 
 class NodeSelectorRequirement(Value, frozen=True):
-    """`values` has one number for Gt and Lt, none for Exists and DoesNotExist."""
+    """A requirement on one label or field of a node.
+
+    `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt. `values` has one number for Gt and Lt, and none for Exists
+    and DoesNotExist.
+    """
 
     key: str
     operator: str
@@ -90,34 +98,37 @@ class NodeSelectorRequirement(Value, frozen=True):
 
 
 class NodeSelectorTerm(Value, frozen=True):
-    """Everything in it must hold; a term with nothing in it matches no node."""
+    """A conjunction of requirements. An empty term matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
 class NodeSelector(Value, frozen=True):
-    """One of the terms must match."""
+    """A disjunction of terms."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredSchedulingTerm(Value, frozen=True):
-    """A preference; `weight` is 1 to 100."""
+    """A preference with a `weight` from 1 to 100."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
 class NodeAffinity(Value, frozen=True):
-    """Nodes that the pod requires, and those that it prefers among them."""
+    """Nodes that the pod requires, and nodes that it prefers among them."""
 
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
+_NO_NODE_AFFINITY = NodeAffinity()
+
+
 class Affinity(Value, frozen=True):
-    """To nodes, to pods, and against pods."""
+    """Rules that attract a pod to nodes and to other pods, or keep it away from other pods."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -125,11 +136,11 @@ class Affinity(Value, frozen=True):
 
 
 class Toleration(Value, frozen=True):
-    """Lets a pod onto a node with a taint, or stay there.
+    """Permission for a pod to run on a node with a matching taint.
 
-    `operator` is Equal (the default), which compares `key` and `value`, or Exists, which compares only the `key`, or
-    nothing if there is none. `effect` is NoSchedule, PreferNoSchedule or NoExecute, or empty for all of them.
-    `toleration_seconds` is how long the pod stays where NoExecute would end it.
+    `operator` is Equal (the default), which compares `key` and `value`, or Exists, which compares only `key`; without a
+    key it matches every taint. `effect` is NoSchedule, PreferNoSchedule or NoExecute, or empty for all of them.
+    `toleration_seconds` is the time until a NoExecute taint evicts the pod.
     """
 
     key: str = ""
@@ -140,13 +151,13 @@ class Toleration(Value, frozen=True):
 
 
 class PodOS(Value, frozen=True):
-    """linux or windows."""
+    """The operating system of the containers: linux or windows."""
 
     name: str = ""
 
 
 class SchedulingSpec(Protocol):
-    """The part of a PodSpec that is about places."""
+    """The part of a PodSpec that restricts the choice of a node."""
 
     @property
     def node_selector(self) -> Mapping[str, str]:
@@ -154,15 +165,15 @@ class SchedulingSpec(Protocol):
 
     @property
     def affinity(self) -> Affinity | None:
-        """Further demands."""
+        """Affinity to nodes and pods."""
 
     @property
     def tolerations(self) -> tuple[Toleration, ...]:
-        """Taints that do not keep the pod away."""
+        """Tolerations of the pod."""
 
     @property
     def os(self) -> PodOS | None:
-        """For which system the pod is made."""
+        """Operating system for which the pod is made."""
 
 
 class TaintLike(Protocol):
@@ -170,85 +181,86 @@ class TaintLike(Protocol):
 
     @property
     def key(self) -> str:
-        """What is the matter."""
+        """Key of the taint."""
 
     @property
     def value(self) -> str:
-        """More of it."""
+        """Value of the taint."""
 
     @property
     def effect(self) -> str:
         """One of EFFECTS."""
 
 
-# --- what fits --------------------------------------------------------------------------------------------------------
+# --- matching ---------------------------------------------------------------------------------------------------------
 
 
-def matches_node(wish: SchedulingSpec, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a node of this name with these labels is one that the pod may be on."""
-    if any(labels.get(key) != value for key, value in wish.node_selector.items()):
+def matches_node(spec: SchedulingSpec, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether node selector and required node affinity of a pod match a node."""
+    if any(labels.get(key) != value for key, value in spec.node_selector.items()):
         return False
-    required = _required(wish)
-    if required is None:
-        return True
-    return any(_matches(term, name, labels) for term in required.node_selector_terms)
+    affinity = _node_affinity(spec)
+    required = affinity.required_during_scheduling_ignored_during_execution
+    return required is None or any(_matches_term(term, name, labels) for term in required.node_selector_terms)
 
 
-def preference_score(wish: SchedulingSpec, name: str, labels: Mapping[str, str]) -> int:
-    """How much the pod would like such a node: the sum of the weights of what it prefers."""
-    affinity = wish.affinity.node_affinity if wish.affinity is not None else None
-    rows = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else ()
-    return sum(row.weight for row in rows if _matches(row.preference, name, labels))
+def preference_score(spec: SchedulingSpec, name: str, labels: Mapping[str, str]) -> int:
+    """Return the sum of the weights of the preferred node affinity terms that match a node."""
+    preferences = _node_affinity(spec).preferred_during_scheduling_ignored_during_execution
+    return sum(term.weight for term in preferences if _matches_term(term.preference, name, labels))
 
 
 def find_untolerated_taint(
-    wish: SchedulingSpec, taints: Iterable[TaintLike], effects: Iterable[str]
+    spec: SchedulingSpec, taints: Iterable[TaintLike], effects: Iterable[str]
 ) -> TaintLike | None:
-    """The first taint with one of these effects that keeps the pod away."""
-    feared = set(effects)
+    """Return the first taint with one of the effects that the pod does not tolerate, None if there is none."""
+    repelling_effects = set(effects)
     for taint in taints:
-        if taint.effect in feared and find_toleration(wish, taint) is None:
+        if taint.effect in repelling_effects and find_toleration(spec, taint) is None:
             return taint
     return None
 
 
-def find_toleration(wish: SchedulingSpec, taint: TaintLike) -> Toleration | None:
-    """The first toleration that is about this taint."""
-    return next((row for row in wish.tolerations if _tolerates(row, taint)), None)
+def find_toleration(spec: SchedulingSpec, taint: TaintLike) -> Toleration | None:
+    """Return the first toleration that matches a taint, None if there is none."""
+    return next((toleration for toleration in spec.tolerations if _tolerates(toleration, taint)), None)
 
 
-def _required(wish: SchedulingSpec) -> NodeSelector | None:
-    affinity = wish.affinity.node_affinity if wish.affinity is not None else None
-    return affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+def _node_affinity(spec: SchedulingSpec) -> NodeAffinity:
+    if spec.affinity is None or spec.affinity.node_affinity is None:
+        return _NO_NODE_AFFINITY
+    return spec.affinity.node_affinity
 
 
-def _matches(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+def _matches_term(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
-    return all(_holds(row, labels.get(row.key)) for row in term.match_expressions) and all(
-        _holds(row, name) for row in term.match_fields
+    return all(_fulfils(requirement, labels.get(requirement.key)) for requirement in term.match_expressions) and all(
+        _fulfils(requirement, name) for requirement in term.match_fields
     )
 
 
-def _holds(row: NodeSelectorRequirement, found: str | None) -> bool:
-    if row.operator in {"In", "NotIn"}:
-        return (found in row.values) == (row.operator == "In")
-    if row.operator in {"Exists", "DoesNotExist"}:
-        return (found is not None) == (row.operator == "Exists")
-    number = _number(found or "")
-    bound = _number(row.values[0]) if row.values else None
+def _fulfils(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    operator = requirement.operator
+    if operator in {"In", "NotIn"}:
+        return (value in requirement.values) == (operator == "In")
+    if operator in {"Exists", "DoesNotExist"}:
+        return (value is not None) == (operator == "Exists")
+    number = parse_integer(value or "")
+    bound = parse_integer(requirement.values[0]) if requirement.values else None
     if number is None or bound is None:
         return False
-    return number > bound if row.operator == "Gt" else number < bound
+    return number > bound if operator == "Gt" else number < bound
 
 
-def _number(text: str) -> int | None:
-    return int(text) if _NUMBER.fullmatch(text) else None
+def parse_integer(text: str) -> int | None:
+    """Return the integer of a value for Gt and Lt, None if it is not one."""
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
-def _tolerates(row: Toleration, taint: TaintLike) -> bool:
-    if row.effect not in {"", taint.effect}:
+def _tolerates(toleration: Toleration, taint: TaintLike) -> bool:
+    if toleration.effect not in {"", taint.effect}:
         return False
-    if row.operator == "Exists":
-        return row.key in {"", taint.key}
-    return (row.key, row.value) == (taint.key, taint.value)
+    if toleration.operator == "Exists":
+        return toleration.key in {"", taint.key}
+    return (toleration.key, toleration.value) == (taint.key, taint.value)

@@ -1,7 +1,4 @@
-"""Pod: containers, probes, hooks, security contexts, environment, DNS and statuses (types only). Pure.
-
-Source: facts/node.md 7.
-"""
+"""Pod: containers, probes, hooks, security contexts, environment, DNS and statuses (types only). Pure."""
 
 from __future__ import annotations
 
@@ -25,21 +22,21 @@ from api.meta.types import (
 
 
 class HostAlias(Value, frozen=True):
-    """A line for the pod's /etc/hosts."""
+    """A line of the pod's /etc/hosts."""
 
     ip: str
     hostnames: tuple[str, ...] = ()
 
 
 class PodDNSConfigOption(Value, frozen=True):
-    """`name:value` in resolv.conf, or `name` alone."""
+    """An option of resolv.conf: `name:value`, or `name` alone."""
 
     name: str = ""
     value: str | None = None
 
 
 class PodDNSConfig(Value, frozen=True):
-    """What is added to the resolv.conf that the pod's policy gives."""
+    """DNS settings that are added to the resolv.conf of the pod's DNS policy."""
 
     nameservers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
@@ -47,22 +44,22 @@ class PodDNSConfig(Value, frozen=True):
 
 
 class ExecAction(Value, frozen=True):
-    """Run a program in the container, without a shell; exit code 0 is success."""
+    """A program that runs in the container, without a shell. Exit code 0 is success."""
 
     command: tuple[str, ...] = ()
 
 
 class HTTPHeader(Value, frozen=True, omit_defaults=False):
-    """One header of a request."""
+    """A header of an HTTP request."""
 
     name: str
     value: str = ""
 
 
 class HTTPGetAction(Value, frozen=True):
-    """GET a path; 200 to 399 is success.
+    """An HTTP GET request. Status codes from 200 to 399 are success.
 
-    `port` is a number or the name of a port of the container; the pod itself is asked unless there is a `host`.
+    `port` is a number, or the name of a port of the container. `host` is the address, by default the pod's.
     """
 
     port: int | str
@@ -73,32 +70,33 @@ class HTTPGetAction(Value, frozen=True):
 
 
 class TCPSocketAction(Value, frozen=True):
-    """Connect; that it can is success."""
+    """A TCP connection. It is a success if the connection is accepted."""
 
     port: int | str
     host: str = ""
 
 
 class GRPCAction(Value, frozen=True):
-    """Ask grpc.health.v1.Health/Check in plain text; SERVING is success."""
+    """A call of grpc.health.v1.Health/Check without TLS. SERVING is success."""
 
     port: int
     service: str | None = None
 
 
 class SleepAction(Value, frozen=True):
-    """Wait."""
+    """A pause of some seconds."""
 
     seconds: int
 
 
 class Probe(Value, frozen=True):
-    """One question that is asked again and again; exactly one of the four handlers is set.
+    """A periodic check of a container. Exactly one of `exec`, `http_get`, `tcp_socket` and `grpc` is set.
 
-    `initial_delay_seconds` pass before it is asked first. `period_seconds` pass from one time to the next, 10 if
-    nothing is said. `timeout_seconds` are given for an answer, 1 if nothing is said. `success_threshold` good answers
-    in a row are needed after a bad one. `failure_threshold` bad answers in a row are needed after a good one, 3 if
-    nothing is said. `termination_grace_period_seconds` replaces that of the pod when the container is ended for it.
+    `initial_delay_seconds` is the time before the first probe. `period_seconds` is the time between two probes, 10 by
+    default. `timeout_seconds` is the time limit of a probe, 1 by default. `success_threshold` is the number of
+    consecutive successes after which a failed probe counts as successful. `failure_threshold` is the number of
+    consecutive failures after which the probe counts as failed, 3 by default. `termination_grace_period_seconds`
+    replaces that of the pod when the container is stopped because of this probe.
     """
 
     exec: ExecAction | None = None
@@ -114,7 +112,9 @@ class Probe(Value, frozen=True):
 
 
 class LifecycleHandler(Value, frozen=True):
-    """What to do at one moment in a container's life; exactly one is set. `tcp_socket` does nothing, as ever."""
+    """An action at one point in the life of a container. Exactly one field is set. `tcp_socket` is accepted and does
+    nothing, as in Kubernetes.
+    """
 
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
@@ -123,9 +123,10 @@ class LifecycleHandler(Value, frozen=True):
 
 
 class Lifecycle(Value, frozen=True):
-    """Hooks: `post_start` when the container has been started, `pre_stop` before it is asked to stop.
+    """The hooks of a container.
 
-    It is asked with `stop_signal`, or as its image says.
+    `post_start` runs after the container was started. `pre_stop` runs before the container is stopped. `stop_signal` is
+    the signal that stops it, by default that of the image.
     """
 
     post_start: LifecycleHandler | None = None
@@ -134,14 +135,14 @@ class Lifecycle(Value, frozen=True):
 
 
 class Capabilities(Value, frozen=True):
-    """Names without `CAP_`; `ALL` is every one."""
+    """Linux capabilities that are added and dropped, without the prefix `CAP_`. `ALL` stands for all capabilities."""
 
     add: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
 
 
 class SELinuxOptions(Value, frozen=True):
-    """The label under which SELinux sees the processes."""
+    """The SELinux label of the processes."""
 
     user: str = ""
     role: str = ""
@@ -150,26 +151,28 @@ class SELinuxOptions(Value, frozen=True):
 
 
 class Profile(Value, frozen=True):
-    """A seccomp or AppArmor profile; `type` is RuntimeDefault, Unconfined or Localhost, the last with a name."""
+    """A seccomp or AppArmor profile. `type` is RuntimeDefault, Unconfined or Localhost; the last one needs
+    `localhost_profile`.
+    """
 
     type: str
     localhost_profile: str = ""
 
 
 class Sysctl(Value, frozen=True):
-    """A kernel parameter of the pod's own namespaces."""
+    """A kernel parameter of the pod's namespaces."""
 
     name: str
     value: str
 
 
 class SecurityContext(Value, frozen=True):
-    """What one container may do.
+    """The privileges of a container.
 
-    `privileged` gives it all that root on the node has. `read_only_root_filesystem` keeps it from writing to its
-    image. `run_as_user` and `run_as_group` are the numbers that its program runs as. `run_as_non_root` refuses to
-    start it as root. `allow_privilege_escalation` lets its program become more than it was started as. `proc_mount` is
-    Default or Unmasked: whether parts of /proc are hidden.
+    `privileged` gives it all privileges of root on the node. `read_only_root_filesystem` makes its root file system
+    read-only. `run_as_user` is the user ID of its processes. `run_as_group` is their group ID. `run_as_non_root`
+    refuses to start it as root. `allow_privilege_escalation` says whether a process may gain more privileges than its
+    parent. `proc_mount` is Default or Unmasked: whether parts of /proc are hidden.
     """
 
     privileged: bool | None = None
@@ -187,7 +190,11 @@ class SecurityContext(Value, frozen=True):
 
 
 class PodSecurityContext(Value, frozen=True):
-    """Of all containers of a pod; sysctls and groups are the pod's alone."""
+    """The privileges of all containers of a pod, and the groups and sysctls of the pod.
+
+    `fs_group` is a group of all containers, and owns the files of volumes. `supplemental_groups` are further groups.
+    `sysctls` are kernel parameters of the pod's namespaces. Other fields apply to containers that do not set them.
+    """
 
     run_as_user: int | None = None
     run_as_group: int | None = None
@@ -205,7 +212,7 @@ class PodSecurityContext(Value, frozen=True):
 
 
 class KeySelector(Value, frozen=True):
-    """One key of a ConfigMap or Secret of the pod's namespace; what is optional may be missing."""
+    """A key of a ConfigMap or Secret in the pod's namespace. If `optional` is true, it may be missing."""
 
     key: str
     name: str = ""
@@ -213,14 +220,14 @@ class KeySelector(Value, frozen=True):
 
 
 class EnvSource(Value, frozen=True):
-    """A whole ConfigMap or Secret of the pod's namespace."""
+    """A ConfigMap or Secret in the pod's namespace. If `optional` is true, it may be missing."""
 
     name: str = ""
     optional: bool | None = None
 
 
 class EnvFromSource(Value, frozen=True):
-    """Every key becomes a variable, its name begun with `prefix`."""
+    """A ConfigMap or Secret of which every key becomes an environment variable with the name prefix `prefix`."""
 
     prefix: str = ""
     config_map_ref: EnvSource | None = None
@@ -228,7 +235,7 @@ class EnvFromSource(Value, frozen=True):
 
 
 class EnvVarSource(Value, frozen=True):
-    """Exactly one is given."""
+    """The source of an environment variable's value. Exactly one field is set."""
 
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
@@ -238,15 +245,15 @@ class EnvVarSource(Value, frozen=True):
 
 
 class EnvVar(Value, frozen=True):
-    """`value` may use, as `$(NAME)`, variables that were declared before."""
+    """An environment variable. `value` may refer to earlier variables as `$(NAME)`."""
 
     name: str
     value: str = ""
     value_from: EnvVarSource | None = None
 
 
-def is_name(text: str) -> bool:
-    """Whether a variable may be called so."""
+def is_env_name(text: str) -> bool:
+    """Return whether a text is a valid name of an environment variable."""
     return bool(text) and "=" not in text and text.isascii() and text.isprintable()
 
 
@@ -254,11 +261,11 @@ def is_name(text: str) -> bool:
 
 
 class ContainerPort(Value, frozen=True):
-    """A port at which a container answers.
+    """A port on which a container listens.
 
-    `container_port` is its number, 1 to 65535. `name` is how services and probes may call it. `host_port` is the port
-    of the node that leads to it. `host_ip` is the node's address at which it does. `protocol` is TCP, UDP or
-    SCTP, TCP if nothing is said.
+    `container_port` is its number, 1 to 65535. `name` is a name that services and probes may use. `host_port` is the
+    port of the node that is forwarded to it. `host_ip` is the address of the node on which that port is open.
+    `protocol` is TCP, UDP or SCTP, by default TCP.
     """
 
     container_port: int
@@ -269,21 +276,28 @@ class ContainerPort(Value, frozen=True):
 
 
 class ResourceRequirements(Value, frozen=True):
+    """The resources of a container.
+
+    `limits` are the maximum amounts. `requests` are the amounts that the node reserves. `claims` are devices, which are
+    not supported.
+    """
+
     limits: dict[str, str | int | float] = {}
     requests: dict[str, str | int | float] = {}
     claims: Annotated[Json, merge_keys("name")] = None
 
 
 class Container(Value, frozen=True):
-    """A program that runs in a pod.
+    """A container of a pod.
 
-    `name` is unique in the pod. `image` is what the container is made from. `command` replaces the entry point of the
-    image, without a shell; $(NAME) stands for a variable. `args` replace the arguments of the image. `working_dir` is
-    the directory that the program starts in. `image_pull_policy` is Always, IfNotPresent or Never: when the image is
-    fetched. `termination_message_path` is the file in which the program may say why it ended.
-    `termination_message_policy` is File or FallbackToLogsOnError: where that is looked for. `stdin` keeps the standard
-    input open. `stdin_once` closes it when the first who attached has gone. `tty` gives the program a terminal.
-    `restart_policy` Always makes a container that comes before others one that runs beside them.
+    `name` is unique in the pod. `image` is the image from which the container is created. `command` replaces the entry
+    point of the image; it runs without a shell, and `$(NAME)` stands for an environment variable. `args` replace the
+    arguments of the image. `working_dir` is the working directory of the program. `image_pull_policy` is Always,
+    IfNotPresent or Never: when the image is pulled. `termination_message_path` is a file to which the program may write
+    why it ends. `termination_message_policy` is File or FallbackToLogsOnError: where the termination message is read.
+    `stdin` keeps the standard input open. `stdin_once` closes it when the first attached client disconnects. `tty`
+    gives the program a terminal. `restart_policy` Always makes an init container a sidecar, which runs until the pod
+    ends.
     """
 
     name: str = ""
@@ -314,41 +328,44 @@ class Container(Value, frozen=True):
 
 
 class EphemeralContainer(Container, frozen=True):
-    """Added to a pod that runs, to look into it; never restarted."""
+    """A container that is added to a running pod for debugging. It is never restarted.
+
+    `target_container_name` is the container whose processes it sees.
+    """
 
     target_container_name: str = ""
 
 
 class ReadinessGate(Value, frozen=True):
-    """A condition, said by somebody else, that must be True before the pod is Ready."""
+    """A further condition of the pod that must be True before the pod is Ready. Another component sets it."""
 
     condition_type: str
 
 
 class PodSchedulingGate(Value, frozen=True):
-    """Keeps the pod waiting for a node until somebody takes it away."""
+    """A gate that prevents scheduling of the pod until a component removes it."""
 
     name: str = ""
 
 
 class PodSpec(Value, frozen=True):
-    """What a pod consists of, and where and how it runs.
+    """The containers of a pod, and where and how they run.
 
-    `restart_policy` is Always, OnFailure or Never: whether a container that has ended is started again.
-    `termination_grace_period_seconds` is how long containers may take to end, 30 if nothing is said.
-    `active_deadline_seconds` is how long the pod may run before it fails. `dns_policy` is ClusterFirst, Default,
-    ClusterFirstWithHostNet or None: whom containers ask for names. `node_selector` has the labels that the node must
-    have. `service_account_name` is the account under which the pod's containers speak to the server.
-    `service_account` is the old name of `service_account_name`. `automount_service_account_token` says whether
-    containers find a token of the account. `node_name` is the node that the pod is bound to. `host_network` lets the
-    pod use the network of its node. `host_pid` lets it see the processes of its node. `host_ipc` (hostIPC)
-    lets it use the memory that processes of its node share. `host_users` false gives the pod users of its own.
-    `share_process_namespace` lets its containers see each other's processes. `hostname` is what the pod calls itself,
-    its own name if nothing is said. `subdomain` is the service in whose domain the pod has a name. `scheduler_name` is
-    who binds the pod to a node. `priority_class_name` names how important the pod is. `priority` is that as a number.
-    `preemption_policy` is PreemptLowerPriority or Never: whether less important pods may be ended to make room.
-    `runtime_class_name` names another runtime for the containers. `enable_service_links` tells containers of services
-    by variables. `set_hostname_as_fqdn` makes the full name the host's name.
+    `restart_policy` is Always, OnFailure or Never: whether an exited container is restarted.
+    `termination_grace_period_seconds` is the time that containers get to stop, 30 by default. `active_deadline_seconds`
+    is the time after which a running pod fails. `dns_policy` is ClusterFirst, Default, ClusterFirstWithHostNet or None:
+    which name servers containers use. `node_selector` has the labels that the node must have. `service_account_name` is
+    the service account of the pod. `service_account` is the old name of `service_account_name`.
+    `automount_service_account_token` says whether a token of the service account is mounted into containers.
+    `node_name` is the node to which the pod is bound. `host_network` runs the pod in the network of its node.
+    `host_pid` runs it in the PID namespace of its node. `host_ipc` runs it in the IPC namespace of its node.
+    `host_users` false gives the pod a user namespace of its own. `share_process_namespace` lets its containers see each
+    other's processes. `hostname` is the host name of the pod, by default its name. `subdomain` is the service in whose
+    domain the pod has a DNS name. `scheduler_name` is the scheduler that binds the pod. `priority_class_name` is the
+    PriorityClass of the pod. `priority` is the value of that class. `preemption_policy` is PreemptLowerPriority or
+    Never: whether the scheduler may evict pods of lower priority to make room. `runtime_class_name` is the container
+    runtime. `enable_service_links` adds environment variables for services. `set_hostname_as_fqdn` makes the fully
+    qualified name the host name.
     """
 
     volumes: Annotated[tuple[Volume, ...], merge_keys("name")] = ()
@@ -394,15 +411,26 @@ class PodSpec(Value, frozen=True):
 
 
 class ContainerStateWaiting(Value, frozen=True):
+    """A container that does not run yet, or not at present. `reason` is a word for programs, such as CrashLoopBackOff.
+    """
+
     reason: str = ""
     message: str = ""
 
 
 class ContainerStateRunning(Value, frozen=True):
+    """A container that runs since `started_at`."""
+
     started_at: str | None = None
 
 
 class ContainerStateTerminated(Value, frozen=True):
+    """A container that exited.
+
+    `exit_code` is its exit code. `signal` is the signal that ended it. `reason` is a word for programs, such as
+    OOMKilled. `message` is the termination message.
+    """
+
     exit_code: int
     signal: int = 0
     reason: str = ""
@@ -413,7 +441,7 @@ class ContainerStateTerminated(Value, frozen=True):
 
 
 class ContainerState(Value, frozen=True):
-    """Exactly one of the three is set; none at all means waiting."""
+    """The state of a container. At most one field is set; none means waiting."""
 
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None
@@ -421,6 +449,8 @@ class ContainerState(Value, frozen=True):
 
 
 class VolumeMountStatus(Value, frozen=True):
+    """A volume mount as it was set up in a container."""
+
     name: str
     mount_path: str
     read_only: bool = False
@@ -428,18 +458,27 @@ class VolumeMountStatus(Value, frozen=True):
 
 
 class LinuxContainerUser(Value, frozen=True, omit_defaults=False):
+    """The user and the groups of a container's first process."""
+
     uid: int
     gid: int
     supplemental_groups: tuple[int, ...] = ()
 
 
 class ContainerUser(Value, frozen=True):
-    """Who the first process of a container was when it began."""
+    """The identity of a container's first process at its start."""
 
     linux: LinuxContainerUser | None = None
 
 
 class ContainerStatus(Value, frozen=True, omit_defaults=False):
+    """The status of one container of a pod.
+
+    `state` is the present state. `last_state` is the state before the last restart. `ready` says whether the readiness
+    probe succeeds. `restart_count` is the number of restarts. `image_id` is the ID of the image. `container_id` is the
+    ID of the container, with the prefix `docker://`. `started` says whether the startup probe has succeeded.
+    """
+
     name: str
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -456,10 +495,14 @@ class ContainerStatus(Value, frozen=True, omit_defaults=False):
 
 
 class PodIP(Value, frozen=True):
+    """An address of the pod."""
+
     ip: str
 
 
 class HostIP(Value, frozen=True):
+    """An address of the pod's node."""
+
     ip: str
 
 
@@ -468,13 +511,13 @@ FINAL_PHASES = frozenset(("Succeeded", "Failed"))
 
 
 class PodStatus(Value, frozen=True):
-    """How a pod is, as its node tells.
+    """The status of a pod, as its node reports it.
 
-    `phase` is Pending, Running, Succeeded, Failed or Unknown. `message` says for people why the pod is as it is.
-    `reason` says it in a word for programs. `nominated_node_name` is the node on which room is being made for it.
-    `host_ip` is the address of its node. `pod_ip` is its own. `start_time` is when its node began with
-    it. `qos_class` is Guaranteed, Burstable or BestEffort: who goes last when a node lacks memory.
-    `observed_generation` is the generation of the object that the node has seen.
+    `phase` is Pending, Running, Succeeded, Failed or Unknown. `message` is a sentence for people that explains the
+    state. `reason` is a word for programs. `nominated_node_name` is the node on which the scheduler makes room for the
+    pod. `host_ip` is the address of its node. `pod_ip` is the address of the pod. `start_time` is the time at which the
+    node accepted the pod. `qos_class` is Guaranteed, Burstable or BestEffort: the order of eviction when the node lacks
+    memory. `observed_generation` is the generation of the object that the node has processed.
     """
 
     observed_generation: int = 0
@@ -497,7 +540,7 @@ class PodStatus(Value, frozen=True):
 
 
 class Pod(Object, frozen=True):
-    """One or more containers that share an address and a lane."""
+    """One or more containers that share a network namespace and an address."""
 
     API_VERSION = "v1"
     KIND = "Pod"

@@ -15,31 +15,10 @@ from api.core.volumes import Volume
 from api.meta import quantity
 from api.meta.types import Object, ResourceFieldSelector
 
-_ACCEPTED = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-[A-Za-z0-9]+)")
-WORDS = "limits. and requests. of cpu, memory, ephemeral-storage and hugepages-SIZE are accepted"
+RESOURCE_FIELD = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-[A-Za-z0-9]+)")
+ACCEPTED_RESOURCE_FIELDS = "limits. and requests. of cpu, memory, ephemeral-storage and hugepages-SIZE are accepted"
 
-
-def resource_field_value(
-    pod: Pod, selector: ResourceFieldSelector, container: str, allocatable: Mapping[str, str]
-) -> str:
-    """In whole divisors, rounded up; a limit that is missing is what the node can give (facts: node 7).
-
-    `container` is asked unless the selector names another. Raises KeyError if the pod has no such container.
-    """
-    name = selector.container_name or container
-    found = next((one for one in all_containers(pod) if one.name == name), None)
-    if found is None:
-        raise KeyError(name)
-    kind, _, resource = selector.resource.partition(".")
-    if kind == "limits":
-        given = found.resources.limits.get(resource, allocatable.get(resource, "0"))
-    else:
-        given = found.resources.requests.get(resource, "0")
-    divisor = quantity.parse(selector.divisor or 1) or quantity.parse(1)
-    return str(int((quantity.parse(given) / divisor).to_integral_value(ROUND_CEILING)))
-
-
-_BY_KEY = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+_FIELD_BY_KEY = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 
 _FIELDS: Mapping[str, Callable[[Pod], str]] = {
     "metadata.name": lambda pod: pod.metadata.name,
@@ -52,26 +31,53 @@ _FIELDS: Mapping[str, Callable[[Pod], str]] = {
     "status.podIP": lambda pod: pod.status.pod_ip,
     "status.podIPs": lambda pod: pod.status.pod_ip,
 }
-
-ACCEPTED = f"{', '.join(_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
-
-
-def is_field(path: str) -> bool:
-    """Whether a path names such a field."""
-    return path in _FIELDS or _BY_KEY.fullmatch(path) is not None
+ACCEPTED_FIELDS = f"{', '.join(_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
 
 
-def field_value(pod: Pod, path: str) -> str:
-    """The field's value; empty where the pod has none. Raises KeyError for a path that `is_field` refuses."""
-    found = _BY_KEY.fullmatch(path)
-    if found is None:
+# --- field values -----------------------------------------------------------------------------------------------------
+
+
+def is_pod_field(path: str) -> bool:
+    """Return whether a path names a field that `fieldRef` supports."""
+    return path in _FIELDS or _FIELD_BY_KEY.fullmatch(path) is not None
+
+
+def pod_field_value(pod: Pod, path: str) -> str:
+    """Return the value of a field, an empty string if the pod has none. Raises KeyError if the path is not supported.
+    """
+    match = _FIELD_BY_KEY.fullmatch(path)
+    if match is None:
         return _FIELDS[path](pod)
-    kept = pod.metadata.labels if found[1] == "labels" else pod.metadata.annotations
-    return kept.get(found[2], "")
+    values = pod.metadata.labels if match[1] == "labels" else pod.metadata.annotations
+    return values.get(match[2], "")
+
+
+def resource_field_value(
+    pod: Pod, selector: ResourceFieldSelector, container: str, allocatable: Mapping[str, str]
+) -> str:
+    """Return the value of a resource field in units of its divisor, rounded up.
+
+    The container is `container` unless the selector names another. A missing limit is the node's allocatable amount, as
+    in Kubernetes. Raises KeyError if the pod has no such container.
+    """
+    name = selector.container_name or container
+    resources = next((item.resources for item in all_containers(pod) if item.name == name), None)
+    if resources is None:
+        raise KeyError(name)
+    kind, _, resource = selector.resource.partition(".")
+    if kind == "limits":
+        amount = resources.limits.get(resource, allocatable.get(resource, "0"))
+    else:
+        amount = resources.requests.get(resource, "0")
+    divisor = quantity.parse(selector.divisor or 1) or quantity.parse(1)
+    return str(int((quantity.parse(amount) / divisor).to_integral_value(ROUND_CEILING)))
+
+
+# --- references -------------------------------------------------------------------------------------------------------
 
 
 class Reference(NamedTuple):
-    """One object; `namespace` is empty for kinds that have none."""
+    """A reference to one object. `namespace` is empty for cluster-scoped kinds."""
 
     kind: type[Object]
     namespace: str
@@ -82,32 +88,36 @@ class Reference(NamedTuple):
 
 
 def pod_refs(pod: Pod) -> frozenset[Reference]:
-    """Everything that the pod names, whether it is there or not."""
+    """Return all objects that a pod refers to, whether they exist or not."""
     namespace = pod.metadata.namespace
-    of_volumes = {found for volume in pod.spec.volumes for found in volume_refs(volume, namespace)}
-    of_containers = {found for one in all_containers(pod) for found in env_refs(one, namespace)}
+    of_volumes = {ref for volume in pod.spec.volumes for ref in volume_refs(volume, namespace)}
+    of_containers = {ref for container in all_containers(pod) for ref in env_refs(container, namespace)}
     return frozenset((*of_volumes, *of_containers, *image_pull_secret_refs(pod)))
 
 
 def image_pull_secret_refs(pod: Pod) -> tuple[Reference, ...]:
-    """Where the passwords for the images of a pod stand."""
-    return tuple(Reference(Secret, pod.metadata.namespace, one.name) for one in pod.spec.image_pull_secrets)
+    """Return the Secrets with the registry credentials of a pod."""
+    return tuple(Reference(Secret, pod.metadata.namespace, secret.name) for secret in pod.spec.image_pull_secrets)
 
 
 def env_refs(container: Container, namespace: str) -> Iterator[Reference]:
-    """What the environment of a container of that namespace is taken from."""
+    """Yield the objects that the environment of a container refers to."""
     for source in container.env_from:
-        for kind, whole in ((ConfigMap, source.config_map_ref), (Secret, source.secret_ref)):
-            if whole is not None:
-                yield Reference(kind, namespace, whole.name)
+        if source.config_map_ref is not None:
+            yield Reference(ConfigMap, namespace, source.config_map_ref.name)
+        if source.secret_ref is not None:
+            yield Reference(Secret, namespace, source.secret_ref.name)
     for variable in container.env:
-        if variable.value_from is not None:
-            keys = ((ConfigMap, variable.value_from.config_map_key_ref), (Secret, variable.value_from.secret_key_ref))
-            yield from (Reference(kind, namespace, key.name) for kind, key in keys if key is not None)
+        if variable.value_from is None:
+            continue
+        if variable.value_from.config_map_key_ref is not None:
+            yield Reference(ConfigMap, namespace, variable.value_from.config_map_key_ref.name)
+        if variable.value_from.secret_key_ref is not None:
+            yield Reference(Secret, namespace, variable.value_from.secret_key_ref.name)
 
 
 def volume_refs(volume: Volume, namespace: str) -> Iterator[Reference]:
-    """What one volume of a pod in that namespace names."""
+    """Yield the objects that a volume of a pod refers to."""
     if volume.config_map is not None:
         yield Reference(ConfigMap, namespace, volume.config_map.name)
     if volume.secret is not None:

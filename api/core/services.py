@@ -12,21 +12,21 @@ from api.meta.types import ATOMIC, Json, Object, StatusCondition, Value, merge_k
 CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = "ClusterIP", "NodePort", "LoadBalancer", "ExternalName"
 TYPES = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME)
 HEADLESS = "None"
-"""As a cluster IP: the service has a name, and no address."""
+"""Value of clusterIP for a service that has a name, but no address."""
 CLUSTER, LOCAL = "Cluster", "Local"
-"""Traffic policies: to all endpoints, or only to those of the node that the traffic has reached."""
+"""Traffic policies: all endpoints, or only those on the node that the traffic has reached."""
 CLIENT_IP = "ClientIP"
 PROTOCOLS = ("TCP", "UDP", "SCTP")
-AFFINITY_SECONDS = 10800
-LONGEST_AFFINITY = 86400
+DEFAULT_AFFINITY_SECONDS = 10800
+MAX_AFFINITY_SECONDS = 86400
 
 
 class ServicePort(Value, frozen=True):
     """A port of a service.
 
-    `target_port` is a number, or the name of a port of the pods; 0 means the same as `port`. `name` tells ports apart
-    where there are several. `protocol` is TCP, UDP or SCTP, TCP if nothing is said. `app_protocol` is what is spoken
-    there, such as http. `node_port` is the port at which every node leads there.
+    `target_port` is a number, or the name of a port of the pods; 0 means the same as `port`. `name` identifies the port
+    if there are several. `protocol` is TCP, UDP or SCTP, by default TCP. `app_protocol` is the application protocol,
+    such as http. `node_port` is the port of every node that is forwarded to the service.
     """
 
     port: int
@@ -38,27 +38,29 @@ class ServicePort(Value, frozen=True):
 
 
 class ClientIPConfig(Value, frozen=True):
-    """For how long a client that says nothing keeps its endpoint."""
+    """The settings of ClientIP affinity. `timeout_seconds` is the idle time after which a client may get another
+    endpoint.
+    """
 
     timeout_seconds: int | None = None
 
 
 class SessionAffinityConfig(Value, frozen=True):
-    """Of ClientIP affinity."""
+    """The settings of session affinity."""
 
     client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
 
 
 class ServiceSpec(Value, frozen=True):
-    """Which pods a service leads to, and from where.
+    """The pods behind a service, and how clients reach them.
 
-    `cluster_ip` is an address of the service network, `None`, or empty for one that the master chooses.
-    `cluster_ips` begins with it. `type` is ClusterIP, NodePort, LoadBalancer or ExternalName. `selector`
-    has the labels of the pods. `external_ips` are further addresses at which nodes lead there.
-    `external_name` is the name that stands for a service of the type ExternalName. `session_affinity` is None or
-    ClientIP: whether a client always gets the same pod. `publish_not_ready_addresses` leads to pods that are not ready,
-    too. `internal_traffic_policy` is Cluster or Local: whether pods only of the same node serve those inside.
-    `external_traffic_policy` is Cluster or Local: the same for those outside.
+    `cluster_ip` is an address of the service network, `None`, or empty for one that the master allocates. `cluster_ips`
+    begins with it. `type` is ClusterIP, NodePort, LoadBalancer or ExternalName. `selector` has the labels of the pods.
+    `external_ips` are further addresses at which nodes accept traffic for the service. `external_name` is the DNS name
+    to which a service of the type ExternalName refers. `session_affinity` is None or ClientIP: whether a client always
+    gets the same pod. `publish_not_ready_addresses` includes pods that are not ready. `internal_traffic_policy` is
+    Cluster or Local: whether clients in the cluster get only pods of their own node. `external_traffic_policy` is
+    Cluster or Local: whether clients outside of the cluster get only pods of the node that they reached.
     """
 
     type: str = ""
@@ -84,7 +86,7 @@ class ServiceSpec(Value, frozen=True):
 
 
 class LoadBalancerIngress(Value, frozen=True):
-    """An address at which the outside reaches the service."""
+    """An address at which clients outside of the cluster reach the service."""
 
     ip: str = ""
     hostname: str = ""
@@ -93,20 +95,20 @@ class LoadBalancerIngress(Value, frozen=True):
 
 
 class LoadBalancerStatus(Value, frozen=True):
-    """Where the outside reaches the service."""
+    """The addresses at which clients outside of the cluster reach the service."""
 
     ingress: tuple[LoadBalancerIngress, ...] = ()
 
 
 class ServiceStatus(Value, frozen=True):
-    """Where the outside reaches it; `loadBalancer` is shown even if it is empty."""
+    """The status of a service. `loadBalancer` is present even if it is empty."""
 
     load_balancer: LoadBalancerStatus = msgspec.field(default_factory=LoadBalancerStatus)
     conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
 
 
 class Service(Object, frozen=True):
-    """One name, and mostly one address, for the pods that `spec.selector` selects."""
+    """A name, and in most cases a stable address, for the pods that `spec.selector` selects."""
 
     API_VERSION = "v1"
     KIND = "Service"
@@ -116,44 +118,43 @@ class Service(Object, frozen=True):
 
 
 def is_headless(service: Service) -> bool:
-    """Whether it has no address of its own on purpose."""
+    """Return whether a service has no cluster IP because it was set to `None`."""
     return service.spec.cluster_ip == HEADLESS
 
 
-def has_address(service: Service) -> bool:
-    """Whether it is to have a cluster IP."""
+def needs_cluster_ip(service: Service) -> bool:
+    """Return whether a service has, or must get, a cluster IP."""
     return service.spec.type != EXTERNAL_NAME and not is_headless(service)
 
 
 def has_node_ports(service: Service) -> bool:
-    """Whether each of its ports is open on every node, too."""
+    """Return whether each port of a service is open on every node, too."""
     if service.spec.type == LOAD_BALANCER:
         return service.spec.allocate_load_balancer_node_ports is not False
     return service.spec.type == NODE_PORT
 
 
-def is_open(spec: ServiceSpec) -> bool:
-    """Whether callers from outside can reach it."""
+def is_externally_accessible(spec: ServiceSpec) -> bool:
+    """Return whether clients outside of the cluster can reach a service."""
     return spec.type in (NODE_PORT, LOAD_BALANCER) or (spec.type == CLUSTER_IP and bool(spec.external_ips))
 
 
-def has_health_port(spec: ServiceSpec) -> bool:
-    """Whether every node tells, at a port of its own, if it has pods of the service."""
+def needs_health_check_node_port(spec: ServiceSpec) -> bool:
+    """Return whether every node serves, on a port of its own, whether it has pods of the service."""
     return spec.type == LOAD_BALANCER and spec.external_traffic_policy == LOCAL
 
 
 def defaulted(service: Service) -> Service:
-    """The service with every default written out."""
-    spec = service.spec
-    kind = spec.type or CLUSTER_IP
+    """Return the service with every default set."""
+    service_type = service.spec.type or CLUSTER_IP
     spec = replace(
-        spec,
-        type=kind,
-        ports=tuple(_port(port) for port in spec.ports),
-        session_affinity=spec.session_affinity or "None",
+        service.spec,
+        type=service_type,
+        ports=tuple(_defaulted_port(port) for port in service.spec.ports),
+        session_affinity=service.spec.session_affinity or "None",
     )
-    spec = replace(spec, session_affinity_config=_affinity(spec))
-    if kind != EXTERNAL_NAME:
+    spec = replace(spec, session_affinity_config=_defaulted_affinity(spec))
+    if service_type != EXTERNAL_NAME:
         spec = replace(
             spec,
             internal_traffic_policy=spec.internal_traffic_policy or CLUSTER,
@@ -161,21 +162,21 @@ def defaulted(service: Service) -> Service:
             ip_family_policy=spec.ip_family_policy or "SingleStack",
             cluster_ips=(spec.cluster_ip,) if spec.cluster_ip else (),
         )
-    if is_open(spec):
+    if is_externally_accessible(spec):
         spec = replace(spec, external_traffic_policy=spec.external_traffic_policy or CLUSTER)
-    if kind == LOAD_BALANCER and spec.allocate_load_balancer_node_ports is None:
+    if service_type == LOAD_BALANCER and spec.allocate_load_balancer_node_ports is None:
         spec = replace(spec, allocate_load_balancer_node_ports=True)
     return replace(service, spec=spec)
 
 
-def _affinity(spec: ServiceSpec) -> SessionAffinityConfig | None:
+def _defaulted_affinity(spec: ServiceSpec) -> SessionAffinityConfig | None:
     if spec.session_affinity != CLIENT_IP:
         return None
     config = spec.session_affinity_config
     if config is None or config.client_ip is None or config.client_ip.timeout_seconds is None:
-        return SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=AFFINITY_SECONDS))
+        return SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=DEFAULT_AFFINITY_SECONDS))
     return config
 
 
-def _port(port: ServicePort) -> ServicePort:
+def _defaulted_port(port: ServicePort) -> ServicePort:
     return replace(port, protocol=port.protocol or "TCP", target_port=port.target_port or port.port)

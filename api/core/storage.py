@@ -11,13 +11,16 @@ from api.meta.types import Json, Object, ObjectReference, Value
 
 ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
 """Name of an access mode → its short form in tables."""
+
 RECLAIM_POLICIES = ("Retain",)
 VOLUME_MODES = ("Filesystem",)
 PENDING, AVAILABLE, BOUND, RELEASED, LOST = "Pending", "Available", "Bound", "Released", "Lost"
 
 
 class PersistentVolumeSpec(Value, frozen=True):
-    """Exactly one of `nfs` and `host_path` is set; `claim_ref` is the claim that has it."""
+    """The storage of a volume. Exactly one of `nfs` and `host_path` is set. `claim_ref` is the claim to which it is
+    bound.
+    """
 
     capacity: dict[str, str | int | float] = {}
     access_modes: tuple[str, ...] = ()
@@ -35,7 +38,7 @@ class PersistentVolumeSpec(Value, frozen=True):
 
 
 class PersistentVolumeStatus(Value, frozen=True):
-    """`phase` is Available, Bound or Released."""
+    """The status of a volume. `phase` is Available, Bound or Released."""
 
     phase: str = ""
     message: str = ""
@@ -44,7 +47,7 @@ class PersistentVolumeStatus(Value, frozen=True):
 
 
 class PersistentVolume(Object, frozen=True):
-    """Storage that an administrator has set up."""
+    """Storage that an administrator provides."""
 
     API_VERSION = "v1"
     KIND = "PersistentVolume"
@@ -54,7 +57,7 @@ class PersistentVolume(Object, frozen=True):
 
 
 class PersistentVolumeClaimSpec(Value, frozen=True):
-    """`volume_name` is the volume that is asked for, or that the claim has."""
+    """The requested storage. `volume_name` is the volume that is requested, or to which the claim is bound."""
 
     access_modes: tuple[str, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
@@ -68,7 +71,7 @@ class PersistentVolumeClaimSpec(Value, frozen=True):
 
 
 class PersistentVolumeClaimStatus(Value, frozen=True):
-    """`phase` is Pending, Bound or Lost."""
+    """The status of a claim. `phase` is Pending, Bound or Lost."""
 
     phase: str = ""
     access_modes: tuple[str, ...] = ()
@@ -77,7 +80,7 @@ class PersistentVolumeClaimStatus(Value, frozen=True):
 
 
 class PersistentVolumeClaim(Object, frozen=True):
-    """A project's claim to storage."""
+    """A request of a project for storage."""
 
     API_VERSION = "v1"
     KIND = "PersistentVolumeClaim"
@@ -87,16 +90,18 @@ class PersistentVolumeClaim(Object, frozen=True):
 
 
 def defaulted_volume(volume: PersistentVolume) -> PersistentVolume:
-    """The volume with every default written out."""
-    policy = volume.spec.persistent_volume_reclaim_policy or "Retain"
-    mode = volume.spec.volume_mode or "Filesystem"
-    path = volume.spec.host_path
-    path = path if path is None else replace(path, type=path.type or "")
-    spec = replace(volume.spec, persistent_volume_reclaim_policy=policy, volume_mode=mode, host_path=path)
+    """Return the volume with every default set."""
+    host_path = volume.spec.host_path
+    spec = replace(
+        volume.spec,
+        persistent_volume_reclaim_policy=volume.spec.persistent_volume_reclaim_policy or "Retain",
+        volume_mode=volume.spec.volume_mode or "Filesystem",
+        host_path=None if host_path is None else replace(host_path, type=host_path.type or ""),
+    )
     return replace(volume, spec=spec, status=replace(volume.status, phase=volume.status.phase or PENDING))
 
 
 def defaulted_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    """The claim with every default written out."""
+    """Return the claim with every default set."""
     spec = replace(claim.spec, volume_mode=claim.spec.volume_mode or "Filesystem")
     return replace(claim, spec=spec, status=replace(claim.status, phase=claim.status.phase or PENDING))

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from api.meta.types import Json, ObjectFieldSelector, ResourceFieldSelector, Value
 
 DEFAULT_MODE = 0o644
-TOKEN_SECONDS = 3600
+DEFAULT_TOKEN_SECONDS = 3600
 
 
 class VolumeMount(Value, frozen=True):
-    """Where a container finds a volume of its pod.
+    """A volume as it is mounted in a container.
 
-    `name` is the volume's. `mount_path` is the directory in the container. `read_only` keeps the container from
-    writing. `sub_path` is the part of the volume that is seen, instead of the whole. `sub_path_expr` is the same with
-    $(NAME) for variables. `mount_propagation` is None, HostToContainer or Bidirectional: whether what is mounted
-    later on one side is seen on the other. `recursive_read_only` is Disabled, IfPossible or Enabled: whether what is
-    mounted below may not be written either.
+    `name` is the name of the volume. `mount_path` is the directory in the container. `read_only` prevents the container
+    from writing. `sub_path` is the path in the volume that is mounted instead of the whole volume. `sub_path_expr` is
+    the same, with $(NAME) for environment variables. `mount_propagation` is None, HostToContainer or Bidirectional:
+    whether mounts that are made later on one side appear on the other. `recursive_read_only` is Disabled, IfPossible or
+    Enabled: whether mounts below it are read-only, too.
     """
 
     name: str
@@ -36,17 +36,21 @@ class VolumeMount(Value, frozen=True):
 
 
 class EmptyDirVolumeSource(Value, frozen=True):
+    """A directory that exists as long as the pod. `medium` is empty for the disk, or Memory for a tmpfs."""
+
     medium: str = ""
     size_limit: str | int | None = None
 
 
 class HostPathVolumeSource(Value, frozen=True):
+    """A file or directory of the node. `type` says what must exist, or is created, at `path`."""
+
     path: str
     type: str | None = None
 
 
 class KeyToPath(Value, frozen=True):
-    """One key of a ConfigMap or Secret as a file."""
+    """A key of a ConfigMap or Secret that becomes a file at `path`."""
 
     key: str
     path: str
@@ -54,22 +58,30 @@ class KeyToPath(Value, frozen=True):
 
 
 class ConfigMapProjection(Value, frozen=True):
+    """Files from a ConfigMap: all keys, or those in `items`."""
+
     name: str = ""
     items: tuple[KeyToPath, ...] = ()
     optional: bool = False
 
 
 class ConfigMapVolumeSource(ConfigMapProjection, frozen=True):
+    """A volume with files from a ConfigMap."""
+
     default_mode: int | None = None
 
 
 class SecretProjection(Value, frozen=True):
+    """Files from a Secret: all keys, or those in `items`."""
+
     name: str = ""
     items: tuple[KeyToPath, ...] = ()
     optional: bool = False
 
 
 class SecretVolumeSource(Value, frozen=True):
+    """A volume with files from a Secret: all keys, or those in `items`."""
+
     secret_name: str = ""
     items: tuple[KeyToPath, ...] = ()
     optional: bool = False
@@ -77,7 +89,7 @@ class SecretVolumeSource(Value, frozen=True):
 
 
 class DownwardAPIVolumeFile(Value, frozen=True):
-    """Something about the pod itself as a file."""
+    """A file with a field of the pod, or with a resource of a container."""
 
     path: str
     field_ref: ObjectFieldSelector | None = None
@@ -86,15 +98,19 @@ class DownwardAPIVolumeFile(Value, frozen=True):
 
 
 class DownwardAPIProjection(Value, frozen=True):
+    """Files with fields of the pod and resources of its containers."""
+
     items: tuple[DownwardAPIVolumeFile, ...] = ()
 
 
 class DownwardAPIVolumeSource(DownwardAPIProjection, frozen=True):
+    """A volume with fields of the pod and resources of its containers."""
+
     default_mode: int | None = None
 
 
 class ServiceAccountTokenProjection(Value, frozen=True):
-    """A token of the pod's service account; `audience` empty means the API server's own."""
+    """A file with a token of the pod's service account. An empty `audience` stands for the API server."""
 
     path: str
     audience: str = ""
@@ -102,7 +118,7 @@ class ServiceAccountTokenProjection(Value, frozen=True):
 
 
 class VolumeProjection(Value, frozen=True):
-    """One source of a projected volume: exactly one of the fields is set."""
+    """A source of a projected volume. Exactly one field is set."""
 
     config_map: ConfigMapProjection | None = None
     secret: SecretProjection | None = None
@@ -113,23 +129,29 @@ class VolumeProjection(Value, frozen=True):
 
 
 class ProjectedVolumeSource(Value, frozen=True):
+    """A volume with files from several sources."""
+
     sources: tuple[VolumeProjection, ...] = ()
     default_mode: int | None = None
 
 
 class NFSVolumeSource(Value, frozen=True):
+    """A directory of an NFS server."""
+
     server: str
     path: str
     read_only: bool = False
 
 
 class PersistentVolumeClaimVolumeSource(Value, frozen=True):
+    """The volume that is bound to a PersistentVolumeClaim of the pod's namespace."""
+
     claim_name: str
     read_only: bool = False
 
 
 class Volume(Value, frozen=True):
-    """Exactly one source is set."""
+    """A volume of a pod. Exactly one source is set."""
 
     name: str
     empty_dir: EmptyDirVolumeSource | None = None
@@ -149,7 +171,7 @@ class Volume(Value, frozen=True):
 
 
 def defaulted(volume: Volume) -> Volume:
-    """The volume with every default written out; doing it twice changes nothing."""
+    """Return the volume with every default set. Idempotent."""
     return replace(
         volume,
         host_path=volume.host_path and replace(volume.host_path, type=volume.host_path.type or ""),
@@ -157,7 +179,7 @@ def defaulted(volume: Volume) -> Volume:
         secret=volume.secret and _with_mode(volume.secret),
         downward_api=volume.downward_api and _with_mode(_with_versions(volume.downward_api)),
         projected=volume.projected
-        and _with_mode(replace(volume.projected, sources=tuple(map(_projection, volume.projected.sources)))),
+        and _with_mode(replace(volume.projected, sources=tuple(map(_defaulted_projection, volume.projected.sources)))),
     )
 
 
@@ -170,17 +192,17 @@ def _with_mode(source: M) -> M:
 
 
 def _with_versions(source: D) -> D:
-    return replace(source, items=tuple(map(_versioned, source.items)))
+    return replace(source, items=tuple(map(_with_version, source.items)))
 
 
-def _versioned(item: DownwardAPIVolumeFile) -> DownwardAPIVolumeFile:
+def _with_version(item: DownwardAPIVolumeFile) -> DownwardAPIVolumeFile:
     selector = item.field_ref
     return replace(item, field_ref=selector and replace(selector, api_version=selector.api_version or "v1"))
 
 
-def _projection(source: VolumeProjection) -> VolumeProjection:
+def _defaulted_projection(source: VolumeProjection) -> VolumeProjection:
     token = source.service_account_token
     if token is not None and token.expiration_seconds is None:
-        token = replace(token, expiration_seconds=TOKEN_SECONDS)
+        token = replace(token, expiration_seconds=DEFAULT_TOKEN_SECONDS)
     downward = source.downward_api and _with_versions(source.downward_api)
     return replace(source, service_account_token=token, downward_api=downward)

@@ -8,63 +8,37 @@ from msgspec.structs import replace
 
 from api.core import volumes
 from api.core.node import Namespace, NamespaceSpec, NamespaceStatus
-from api.core.pod import Container, ContainerPort, HTTPGetAction, Lifecycle, Pod, PodSecurityContext, PodSpec, Probe
+from api.core.pod import (
+    Container,
+    ContainerPort,
+    HTTPGetAction,
+    Lifecycle,
+    LifecycleHandler,
+    Pod,
+    PodSecurityContext,
+    PodSpec,
+    Probe,
+)
 from api.core.resources import qos_class
-
-# --- what is filled in ------------------------------------------------------------------------------------------------
-
-
-def probe_defaults(probe: Probe | None) -> Probe | None:
-    """The probe with every default written out."""
-    if probe is None:
-        return None
-    return replace(
-        probe,
-        http_get=_http_defaults(probe.http_get),
-        grpc=None if probe.grpc is None else replace(probe.grpc, service=probe.grpc.service or ""),
-        timeout_seconds=probe.timeout_seconds or 1,
-        period_seconds=probe.period_seconds or 10,
-        success_threshold=probe.success_threshold or 1,
-        failure_threshold=probe.failure_threshold or 3,
-    )
-
-
-def lifecycle_defaults(lifecycle: Lifecycle | None) -> Lifecycle | None:
-    """The hooks with every default written out."""
-    if lifecycle is None:
-        return None
-    hooks = {
-        name: None if hook is None else replace(hook, http_get=_http_defaults(hook.http_get))
-        for name, hook in (("post_start", lifecycle.post_start), ("pre_stop", lifecycle.pre_stop))
-    }
-    return replace(lifecycle, **hooks)
-
-
-def _http_defaults(action: HTTPGetAction | None) -> HTTPGetAction | None:
-    return None if action is None else replace(action, path=action.path or "/", scheme=action.scheme or "HTTP")
-
 
 C = TypeVar("C", bound=Container)
 
-GRACE_SECONDS = 30
+DEFAULT_GRACE_SECONDS = 30
 
 
 def namespace_defaults(namespace: Namespace) -> Namespace:
-    """Active, with its label and the finalizer that keeps it until it is empty."""
+    """Return the namespace with the phase Active, its name as a label, and the finalizer that keeps it until empty."""
     meta = namespace.metadata
-    label = {"kubernetes.io/metadata.name": meta.name} if meta.name else {}
-    return replace(
-        namespace,
-        metadata=replace(meta, labels=meta.labels | label),
-        spec=namespace.spec
-        if namespace.spec.finalizers or meta.deletion_timestamp
-        else NamespaceSpec(finalizers=("kubernetes",)),
-        status=namespace.status if namespace.status.phase else NamespaceStatus(phase="Active"),
-    )
+    labels = meta.labels | ({"kubernetes.io/metadata.name": meta.name} if meta.name else {})
+    spec = namespace.spec
+    if not spec.finalizers and not meta.deletion_timestamp:
+        spec = NamespaceSpec(finalizers=("kubernetes",))
+    status = namespace.status if namespace.status.phase else NamespaceStatus(phase="Active")
+    return replace(namespace, metadata=replace(meta, labels=labels), spec=spec, status=status)
 
 
 def pod_defaults(pod: Pod) -> Pod:
-    """Every field that a node reads has a value."""
+    """Return the pod with a value in every field that a node reads."""
     spec = spec_defaults(pod.spec)
     spec = replace(
         spec,
@@ -79,36 +53,36 @@ def pod_defaults(pod: Pod) -> Pod:
 
 
 def _with_requests(container: C) -> C:
-    """What it may have is what it asks for, where it asks for nothing."""
+    """Use limits as requests where the container requests nothing."""
     requests = {**container.resources.limits, **container.resources.requests}
     return replace(container, resources=replace(container.resources, requests=requests))
 
 
 def spec_defaults(spec: PodSpec) -> PodSpec:
-    """What is filled in in a template, too: less than in a pod."""
-    grace = spec.termination_grace_period_seconds
-    account = spec.service_account_name or spec.service_account
+    """Return the spec with the defaults that apply in pod templates, too: fewer than in pods."""
+    grace_seconds = spec.termination_grace_period_seconds
+    service_account = spec.service_account_name or spec.service_account
     return replace(
         spec,
         volumes=tuple(volumes.defaulted(volume) for volume in spec.volumes),
-        init_containers=tuple(_container(container, spec.host_network) for container in spec.init_containers),
-        containers=tuple(_container(container, spec.host_network) for container in spec.containers),
-        ephemeral_containers=tuple(_container(container) for container in spec.ephemeral_containers),
+        init_containers=tuple(_container_defaults(item, spec.host_network) for item in spec.init_containers),
+        containers=tuple(_container_defaults(item, spec.host_network) for item in spec.containers),
+        ephemeral_containers=tuple(_container_defaults(item) for item in spec.ephemeral_containers),
         restart_policy=spec.restart_policy or "Always",
         dns_policy=spec.dns_policy or "ClusterFirst",
-        termination_grace_period_seconds=GRACE_SECONDS if grace is None else grace,
+        termination_grace_period_seconds=DEFAULT_GRACE_SECONDS if grace_seconds is None else grace_seconds,
         scheduler_name=spec.scheduler_name or "default-scheduler",
         security_context=spec.security_context or PodSecurityContext(),
-        service_account_name=account,
-        service_account=account,
+        service_account_name=service_account,
+        service_account=service_account,
     )
 
 
-def _container(container: C, host_network: bool = False) -> C:
+def _container_defaults(container: C, host_network: bool = False) -> C:
     return replace(
         container,
-        image_pull_policy=container.image_pull_policy or _pull_policy(container.image),
-        ports=tuple(_port(port, host_network) for port in container.ports),
+        image_pull_policy=container.image_pull_policy or _default_pull_policy(container.image),
+        ports=tuple(_port_defaults(port, host_network) for port in container.ports),
         liveness_probe=probe_defaults(container.liveness_probe),
         readiness_probe=probe_defaults(container.readiness_probe),
         startup_probe=probe_defaults(container.startup_probe),
@@ -118,14 +92,46 @@ def _container(container: C, host_network: bool = False) -> C:
     )
 
 
-def _port(port: ContainerPort, host_network: bool) -> ContainerPort:
-    at_host = port.host_port or (port.container_port if host_network else 0)
-    return replace(port, protocol=port.protocol or "TCP", host_port=at_host)
+def _port_defaults(port: ContainerPort, host_network: bool) -> ContainerPort:
+    host_port = port.host_port or (port.container_port if host_network else 0)
+    return replace(port, protocol=port.protocol or "TCP", host_port=host_port)
 
 
-def _pull_policy(image: str) -> str:
+def _default_pull_policy(image: str) -> str:
     name = image.rpartition("/")[2]
     if "@" in name:
         return "IfNotPresent"
     tag = name.partition(":")[2]
     return "Always" if tag in {"", "latest"} else "IfNotPresent"
+
+
+def probe_defaults(probe: Probe | None) -> Probe | None:
+    """Return the probe with every default set."""
+    if probe is None:
+        return None
+    return replace(
+        probe,
+        http_get=_http_defaults(probe.http_get),
+        grpc=None if probe.grpc is None else replace(probe.grpc, service=probe.grpc.service or ""),
+        timeout_seconds=probe.timeout_seconds or 1,
+        period_seconds=probe.period_seconds or 10,
+        success_threshold=probe.success_threshold or 1,
+        failure_threshold=probe.failure_threshold or 3,
+    )
+
+
+def lifecycle_defaults(lifecycle: Lifecycle | None) -> Lifecycle | None:
+    """Return the hooks with every default set."""
+    if lifecycle is None:
+        return None
+    return replace(
+        lifecycle, post_start=_handler_defaults(lifecycle.post_start), pre_stop=_handler_defaults(lifecycle.pre_stop)
+    )
+
+
+def _handler_defaults(handler: LifecycleHandler | None) -> LifecycleHandler | None:
+    return None if handler is None else replace(handler, http_get=_http_defaults(handler.http_get))
+
+
+def _http_defaults(action: HTTPGetAction | None) -> HTTPGetAction | None:
+    return None if action is None else replace(action, path=action.path or "/", scheme=action.scheme or "HTTP")

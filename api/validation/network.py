@@ -57,7 +57,7 @@ def check_host_subnet(subnet: HostSubnet) -> Iterator[FieldError]:
         yield from _check_network("subnet", subnet.subnet)
 
 
-def immutable_host_subnet(old: HostSubnet, new: HostSubnet) -> Iterator[FieldError]:
+def check_host_subnet_update(old: HostSubnet, new: HostSubnet) -> Iterator[FieldError]:
     """Yield an error if an update changes the subnet."""
     if old.subnet != new.subnet:
         yield FieldError(
@@ -90,7 +90,7 @@ def check_net_namespace_fields(net_namespace: NetNamespace) -> Iterator[FieldErr
         yield FieldError("netid", quoted(net_namespace.netid), f"0 to {MAX_VNID} is accepted")
 
 
-def immutable_net_namespace(old: NetNamespace, new: NetNamespace) -> Iterator[FieldError]:
+def check_net_namespace_update(old: NetNamespace, new: NetNamespace) -> Iterator[FieldError]:
     """Yield an error if an update changes the project."""
     if old.netname != new.netname:
         yield FieldError("netname", quoted(new.netname), "field is immutable", FORBIDDEN)

@@ -1,6 +1,6 @@
 """Static pods, which a node reads from files, a URL or its socket, and their mirror pods on the API server. Pure.
 
-Master and node agent agree here on what a static pod may ask for and on which pods a node may create.
+Defines for the master and the node agent what a static pod may contain and which pods a node may create.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONFIG_HASH = "kubernetes.io/config.hash"
 CONFIG_SEEN = "kubernetes.io/config.seen"
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
 STATIC_POD_TOLERATION = Toleration(operator="Exists", effect="NoExecute")
-"""The toleration of static pods: trouble of the node does not evict them."""
+"""The toleration of static pods: taints of the node do not evict them."""
 
 NEEDS_MASTER = "a static pod runs without the master, so it may not refer to objects there"
 _SPEC_REFERENCES = ("serviceAccountName", "serviceAccount", "imagePullSecrets", "resourceClaims")
@@ -36,32 +36,33 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def is_static(pod: Pod) -> bool:
-    """Whether a pod of a node came from elsewhere than the master; one from there must have been marked so."""
+    """Return whether a pod of a node is static. Pods of the master must have passed through `from_master`."""
     return pod.metadata.annotations.get(CONFIG_SOURCE) != "api"
 
 
 def from_master(pod: Pod) -> Pod:
-    """The pod of the master as it runs on its node, marked as such, whatever its annotations said."""
+    """Return a pod of the master with the annotation that marks it as such."""
     annotations = {**pod.metadata.annotations, CONFIG_SOURCE: "api"}
     return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
 
 
 def is_mirror(pod: Pod) -> bool:
-    """Whether the pod only shows on the master what a node runs."""
+    """Return whether a pod is a mirror pod, which represents a static pod on the master."""
     return CONFIG_MIRROR in pod.metadata.annotations
 
 
 # --- manifest → static pod --------------------------------------------------------------------------------------------
 
 
-def static_pod(pod: Pod, node: str, source: str, place: str, seen: datetime) -> Pod:
-    """The pod of a manifest as it runs on this node: named after it, bound to it, with a UID made of its content.
+def static_pod(pod: Pod, node: str, source: str, location: str, seen: datetime) -> Pod:
+    """Return the pod of a manifest as it runs on a node: named after the node, bound to it, with a UID from its
+    content.
 
-    `source` is file or http, `place` the path or URL. Of the metadata, what a server sets is dropped.
+    `source` is file or http. `location` is the path or URL of the manifest. Metadata that a server sets is dropped.
     """
-    uid = sha256(msgspec.json.encode(pod, order="sorted") + f"\0{node}\0{place}".encode()).hexdigest()[:32]
-    given = {key: value for key, value in pod.metadata.annotations.items() if key != CONFIG_MIRROR}
-    annotations = {**given, CONFIG_SOURCE: source, CONFIG_HASH: uid, CONFIG_SEEN: times.format_time(seen)}
+    uid = sha256(msgspec.json.encode(pod, order="sorted") + f"\0{node}\0{location}".encode()).hexdigest()[:32]
+    annotations = {key: value for key, value in pod.metadata.annotations.items() if key != CONFIG_MIRROR}
+    annotations |= {CONFIG_SOURCE: source, CONFIG_HASH: uid, CONFIG_SEEN: times.format_time(seen)}
     meta = ObjectMeta(
         name=full_name(pod, node),
         namespace=pod.metadata.namespace or "default",
@@ -70,71 +71,76 @@ def static_pod(pod: Pod, node: str, source: str, place: str, seen: datetime) -> 
         labels=pod.metadata.labels,
         annotations=annotations,
     )
-    tolerations = tuple(row for row in pod.spec.tolerations if row != STATIC_POD_TOLERATION)
+    tolerations = [toleration for toleration in pod.spec.tolerations if toleration != STATIC_POD_TOLERATION]
     spec = replace(pod.spec, node_name=node, tolerations=(*tolerations, STATIC_POD_TOLERATION))
-    named = replace(pod, api_version=Pod.API_VERSION, kind=Pod.KIND, metadata=meta, spec=spec, status=PodStatus())
-    return pod_defaults(named)
+    return pod_defaults(
+        replace(pod, api_version=Pod.API_VERSION, kind=Pod.KIND, metadata=meta, spec=spec, status=PodStatus())
+    )
 
 
 def full_name(pod: Pod, node: str) -> str:
-    """The name under which a manifest's pod runs on a node."""
+    """Return the name of a manifest's pod on a node."""
     return f"{pod.metadata.name}-{node.lower()}"
 
 
-def problems(pod: Pod, node: str) -> Iterator[FieldError]:
-    """What a manifest, good as it may be for the master, cannot have on a node."""
+def check_static_pod(pod: Pod, node: str) -> Iterator[FieldError]:
+    """Yield the errors of a manifest that apply only to static pods."""
+    name = full_name(pod, node)
     if not pod.metadata.name:
         yield FieldError("metadata.name", '""', "a name is required; generateName is not enough", MISSING)
-    elif names.dns_subdomain_error(full_name(pod, node)):
-        yield FieldError("metadata.name", quoted(full_name(pod, node)), names.dns_subdomain_error(full_name(pod, node)))
+    elif error := names.dns_subdomain_error(name):
+        yield FieldError("metadata.name", quoted(name), error)
     if pod.spec.node_name not in {"", node}:
         yield FieldError("spec.nodeName", quoted(pod.spec.node_name), f"this node, {quoted(node)}, or none is accepted")
-    yield from references(pod)
+    yield from api_references(pod)
 
 
-def references(pod: Pod) -> Iterator[FieldError]:
-    """Every object of the API that the pod needs, by the path where it is named."""
+def api_references(pod: Pod) -> Iterator[FieldError]:
+    """Yield an error for each reference of a pod to an object of the API."""
     spec = msgspec.to_builtins(pod.spec)
     yield from (_reference(f"spec.{field}") for field in _SPEC_REFERENCES if spec.get(field))
-    for number, volume in enumerate(spec.get("volumes", ())):
-        place = f"spec.volumes[{number}]"
-        yield from (_reference(f"{place}.{field}") for field in _VOLUME_REFERENCES if volume.get(field) is not None)
-        for index, source in enumerate(_rows(_part(volume.get("projected"), "sources"))):
-            path = f"{place}.projected.sources[{index}]"
-            yield from (_reference(f"{path}.{field}") for field in _PROJECTED_REFERENCES if field in source)
-    for kind in _CONTAINERS:
-        for number, container in enumerate(_rows(spec.get(kind))):
-            yield from _container_references(f"spec.{kind}[{number}]", container)
+    for index, volume in enumerate(spec.get("volumes", ())):
+        path = f"spec.volumes[{index}]"
+        yield from (_reference(f"{path}.{field}") for field in _VOLUME_REFERENCES if volume.get(field) is not None)
+        for source_index, source in enumerate(_objects(_field(volume.get("projected"), "sources"))):
+            source_path = f"{path}.projected.sources[{source_index}]"
+            yield from (_reference(f"{source_path}.{field}") for field in _PROJECTED_REFERENCES if field in source)
+    for field in _CONTAINERS:
+        for index, container in enumerate(_objects(spec.get(field))):
+            yield from _container_references(f"spec.{field}[{index}]", container)
 
 
 def _container_references(path: str, container: dict[str, Any]) -> Iterator[FieldError]:
-    for number, row in enumerate(_rows(container.get("envFrom"))):
-        fields = ("configMapRef", "secretRef")
-        yield from (_reference(f"{path}.envFrom[{number}].{field}") for field in fields if field in row)
-    for number, row in enumerate(_rows(container.get("env"))):
+    for index, source in enumerate(_objects(container.get("envFrom"))):
+        for field in ("configMapRef", "secretRef"):
+            if field in source:
+                yield _reference(f"{path}.envFrom[{index}].{field}")
+    for index, variable in enumerate(_objects(container.get("env"))):
         for field in ("configMapKeyRef", "secretKeyRef"):
-            if _part(row.get("valueFrom"), field) is not None:
-                yield _reference(f"{path}.env[{number}].valueFrom.{field}")
+            if _field(variable.get("valueFrom"), field) is not None:
+                yield _reference(f"{path}.env[{index}].valueFrom.{field}")
 
 
 def _reference(path: str) -> FieldError:
     return FieldError(path, "given", NEEDS_MASTER, FORBIDDEN)
 
 
-def _part(value: object, field: str) -> object:
-    return value.get(field) if isinstance(value, dict) else None
+def _field(value: object, name: str) -> object:
+    return value.get(name) if isinstance(value, dict) else None
 
 
-def _rows(value: object) -> list[dict[str, Any]]:
-    """A list's objects, in their places; anything else in it is somebody else's problem."""
-    return [row if isinstance(row, dict) else {} for row in value] if isinstance(value, list | tuple) else []
+def _objects(value: object) -> list[dict[str, Any]]:
+    """Return the objects of a list; anything else in the list counts as an empty object, so that indexes stay."""
+    if not isinstance(value, list | tuple):
+        return []
+    return [item if isinstance(item, dict) else {} for item in value]
 
 
 # --- static pod → mirror pod ------------------------------------------------------------------------------------------
 
 
 def mirror_pod(pod: Pod, node: Node) -> Pod:
-    """The object that shows a static pod on the master; it belongs to its Node."""
+    """Return the mirror pod of a static pod. Its owner is the Node."""
     owner = OwnerReference(
         api_version="v1", kind="Node", name=node.metadata.name, uid=node.metadata.uid, controller=True
     )
@@ -148,29 +154,33 @@ def mirror_pod(pod: Pod, node: Node) -> Pod:
     return replace(pod, metadata=meta, status=PodStatus())
 
 
-def creation_refusal(pod: Pod, node: str, node_uid: str) -> str | None:
-    """Why a node may not create this pod, or None: it creates mirrors of its own static pods, and they need nothing."""
+def creation_denial(pod: Pod, node: str, node_uid: str) -> str | None:
+    """Return why a node may not create a pod, None if it may.
+
+    A node may create mirror pods of its own static pods, without references to objects of the API.
+    """
     if not is_mirror(pod):
         return f"a node creates only pods with the annotation {CONFIG_MIRROR}"
     if pod.spec.node_name != node:
         return f"node {node} creates only pods that are bound to it, not to {pod.spec.node_name!r}"
-    owners = [(one.api_version, one.kind, one.name, one.uid) for one in pod.metadata.owner_references]
+    owners = [(owner.api_version, owner.kind, owner.name, owner.uid) for owner in pod.metadata.owner_references]
     if owners != [("v1", "Node", node, node_uid)]:
         return f"a mirror pod has one owner, the Node {node} with the uid {node_uid}"
-    if any(one.block_owner_deletion for one in pod.metadata.owner_references):
+    if any(owner.block_owner_deletion for owner in pod.metadata.owner_references):
         return "a mirror pod does not block the deletion of its Node"
-    needed = next(references(pod), None)
-    return None if needed is None else f"a mirror pod refers to no object of the API, but it has {needed.path}"
+    reference = next(api_references(pod), None)
+    return None if reference is None else f"a mirror pod refers to no object of the API, but it has {reference.path}"
 
 
-def check_mirror(pod: Pod) -> Iterator[FieldError]:
-    """A mirror pod is where the pod is that it mirrors."""
+def check_mirror_pod(pod: Pod) -> Iterator[FieldError]:
+    """Yield an error if a mirror pod is not bound to a node."""
     if is_mirror(pod) and not pod.spec.node_name:
         yield FieldError("spec.nodeName", '""', f"a node is required with the annotation {CONFIG_MIRROR}", MISSING)
 
 
-def immutable(old: Pod, new: Pod) -> Iterator[FieldError]:
-    """Whether a pod mirrors another, and which, is settled when it is made."""
-    before, after = (pod.metadata.annotations.get(CONFIG_MIRROR) for pod in (old, new))
-    if before != after:
-        yield FieldError(f"metadata.annotations[{CONFIG_MIRROR}]", quoted(after), "field is immutable", FORBIDDEN)
+def check_mirror_pod_update(old: Pod, new: Pod) -> Iterator[FieldError]:
+    """Yield an error if an update changes whether a pod is a mirror pod, or of which static pod."""
+    old_hash = old.metadata.annotations.get(CONFIG_MIRROR)
+    new_hash = new.metadata.annotations.get(CONFIG_MIRROR)
+    if old_hash != new_hash:
+        yield FieldError(f"metadata.annotations[{CONFIG_MIRROR}]", quoted(new_hash), "field is immutable", FORBIDDEN)

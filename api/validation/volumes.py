@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -38,74 +38,85 @@ from api.meta.schema import (
 from api.meta.selectors import check_selector
 from api.validation import containers
 
-MEDIUMS = ("Memory",)
+EMPTY_DIR_MEDIUMS = ("Memory",)
 HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
-
-
-PROPAGATIONS = ("None", "HostToContainer", "Bidirectional")
+MOUNT_PROPAGATIONS = ("None", "HostToContainer", "Bidirectional")
 RECURSIVE_READ_ONLY = ("Disabled", "IfPossible")
 
-LEAST_TOKEN_SECONDS = 600
-LONGEST_PATH = 4096
+MIN_TOKEN_SECONDS = 600
+MAX_TOKEN_SECONDS = 1 << 32
+MAX_PATH_LENGTH = 4096
 
 FILE_FIELDS = ("metadata.name", "metadata.namespace", "metadata.uid", "metadata.labels", "metadata.annotations")
-"""Fields of the pod that may become a file; besides, metadata.labels['KEY'] and metadata.annotations['KEY']."""
+"""Fields of the pod that a file may hold, besides metadata.labels['KEY'] and metadata.annotations['KEY']."""
 
-ACCEPTED = ("emptyDir", "hostPath", "configMap", "secret", "downwardAPI", "projected", "persistentVolumeClaim", "nfs")
-ACCEPTED_PROJECTIONS = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
+VOLUME_SOURCES = (
+    "emptyDir",
+    "hostPath",
+    "configMap",
+    "secret",
+    "downwardAPI",
+    "projected",
+    "persistentVolumeClaim",
+    "nfs",
+)
+PROJECTION_SOURCES = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
+
+
+# --- volumes of a pod -------------------------------------------------------------------------------------------------
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> Iterator[FieldError]:
-    """Every problem of a pod's volumes, by path."""
+    """Yield the errors of a pod's volumes."""
     yield from duplicate_values("spec.volumes[{}].name", [volume.name for volume in volumes])
-    for number, volume in enumerate(volumes):
-        path = f"spec.volumes[{number}]"
-        if names.dns_label_error(volume.name):
-            yield FieldError(f"{path}.name", quoted(volume.name), names.dns_label_error(volume.name))
-        yield from _one_of(path, volume, ACCEPTED, "name")
-        yield from _of_the_host(path, volume)
-        yield from _of_files(path, volume)
-        yield from _of_storage(path, volume)
+    for index, volume in enumerate(volumes):
+        path = f"spec.volumes[{index}]"
+        if error := names.dns_label_error(volume.name):
+            yield FieldError(f"{path}.name", quoted(volume.name), error)
+        yield from _check_one_source(path, volume, VOLUME_SOURCES)
+        yield from _check_host_volumes(path, volume)
+        yield from _check_file_volumes(path, volume)
+        yield from _check_storage_volumes(path, volume)
 
 
-def _one_of(path: str, holder: Volume | VolumeProjection, accepted: tuple[str, ...], *but: str) -> Iterator[FieldError]:
-    wire = {field.name: field.encode_name for field in msgspec.structs.fields(type(holder))}
-    named = [wire[field] for field, value in asdict(holder).items() if field not in but and value is not None]
-    if len(named) != 1:
-        yield FieldError(path, quoted(named), f"exactly one of {', '.join(accepted)} is required", MISSING)
-    for name in named:
+def _check_one_source(path: str, holder: Volume | VolumeProjection, accepted: tuple[str, ...]) -> Iterator[FieldError]:
+    json_names = {field.name: field.encode_name for field in msgspec.structs.fields(type(holder))}
+    given = [json_names[name] for name, value in asdict(holder).items() if name != "name" and value is not None]
+    if len(given) != 1:
+        yield FieldError(path, quoted(given), f"exactly one of {', '.join(accepted)} is required", MISSING)
+    for name in given:
         if name not in accepted:
             yield FieldError(f"{path}.{name}", "given", f"{', '.join(accepted)} are accepted", FORBIDDEN)
 
 
-def _of_the_host(path: str, volume: Volume) -> Iterator[FieldError]:
+def _check_host_volumes(path: str, volume: Volume) -> Iterator[FieldError]:
     if volume.empty_dir is not None:
-        yield from unsupported_values((f"{path}.emptyDir.medium", volume.empty_dir.medium, MEDIUMS))
+        yield from unsupported_values((f"{path}.emptyDir.medium", volume.empty_dir.medium, EMPTY_DIR_MEDIUMS))
         if volume.empty_dir.size_limit is not None:
-            yield from _size(f"{path}.emptyDir.sizeLimit", volume.empty_dir.size_limit)
+            yield from _check_size(f"{path}.emptyDir.sizeLimit", volume.empty_dir.size_limit)
     if volume.host_path is not None:
         yield from check_host_path(f"{path}.hostPath", volume.host_path)
 
 
 def check_host_path(path: str, source: HostPathVolumeSource) -> Iterator[FieldError]:
-    """Every problem of a file or directory of the host."""
-    yield from _absolute(f"{path}.path", source.path)
+    """Yield the errors of a file or directory of the host."""
+    yield from _check_absolute_path(f"{path}.path", source.path)
     yield from unsupported_values((f"{path}.type", source.type or "", HOST_PATH_TYPES))
 
 
 def check_nfs(path: str, source: NFSVolumeSource) -> Iterator[FieldError]:
-    """Every problem of a directory of an NFS server."""
+    """Yield the errors of a directory of an NFS server."""
     if not source.server or source.server.startswith("-") or any(c.isspace() for c in source.server):
         yield FieldError(f"{path}.server", quoted(source.server), "the name or address of an NFS server is accepted")
-    yield from _absolute(f"{path}.path", source.path)
+    yield from _check_absolute_path(f"{path}.path", source.path)
 
 
-def _absolute(path: str, text: str) -> Iterator[FieldError]:
+def _check_absolute_path(path: str, text: str) -> Iterator[FieldError]:
     if not text.startswith("/") or ".." in text.split("/") or ":" in text:
         yield FieldError(path, quoted(text), 'an absolute path without ".." and ":" is accepted')
 
 
-def _size(path: str, text: str | float) -> Iterator[FieldError]:
+def _check_size(path: str, text: str | float) -> Iterator[FieldError]:
     try:
         if quantity.parse(text) < 0:
             yield FieldError(path, quoted(text), "0 or more bytes are accepted")
@@ -113,95 +124,100 @@ def _size(path: str, text: str | float) -> Iterator[FieldError]:
         yield FieldError(path, quoted(text), str(error))
 
 
-def _of_storage(path: str, volume: Volume) -> Iterator[FieldError]:
+def _check_storage_volumes(path: str, volume: Volume) -> Iterator[FieldError]:
     if volume.nfs is not None:
         yield from check_nfs(f"{path}.nfs", volume.nfs)
     if volume.persistent_volume_claim is not None:
-        claim = volume.persistent_volume_claim.claim_name
-        yield from _name(f"{path}.persistentVolumeClaim.claimName", claim)
+        claim_name = volume.persistent_volume_claim.claim_name
+        yield from _check_object_name(f"{path}.persistentVolumeClaim.claimName", claim_name)
 
 
-def _of_files(path: str, volume: Volume) -> Iterator[FieldError]:
+def _check_file_volumes(path: str, volume: Volume) -> Iterator[FieldError]:
     if volume.config_map is not None:
-        yield from _name(f"{path}.configMap.name", volume.config_map.name)
-        yield from _items(f"{path}.configMap", volume.config_map.items)
-        yield from _mode(f"{path}.configMap.defaultMode", volume.config_map.default_mode)
+        yield from _check_object_name(f"{path}.configMap.name", volume.config_map.name)
+        yield from _check_items(f"{path}.configMap", volume.config_map.items)
+        yield from _check_mode(f"{path}.configMap.defaultMode", volume.config_map.default_mode)
     if volume.secret is not None:
-        yield from _name(f"{path}.secret.secretName", volume.secret.secret_name)
-        yield from _items(f"{path}.secret", volume.secret.items)
-        yield from _mode(f"{path}.secret.defaultMode", volume.secret.default_mode)
+        yield from _check_object_name(f"{path}.secret.secretName", volume.secret.secret_name)
+        yield from _check_items(f"{path}.secret", volume.secret.items)
+        yield from _check_mode(f"{path}.secret.defaultMode", volume.secret.default_mode)
     if volume.downward_api is not None:
-        yield from _downward(f"{path}.downwardAPI", volume.downward_api.items)
-        yield from _mode(f"{path}.downwardAPI.defaultMode", volume.downward_api.default_mode)
+        yield from _check_downward_api(f"{path}.downwardAPI", volume.downward_api.items)
+        yield from _check_mode(f"{path}.downwardAPI.defaultMode", volume.downward_api.default_mode)
     if volume.projected is not None:
-        yield from _mode(f"{path}.projected.defaultMode", volume.projected.default_mode)
-        for number, source in enumerate(volume.projected.sources):
-            yield from _one_projection(f"{path}.projected.sources[{number}]", source)
-        yield from _collisions(f"{path}.projected.sources", volume.projected.sources)
+        yield from _check_mode(f"{path}.projected.defaultMode", volume.projected.default_mode)
+        for index, source in enumerate(volume.projected.sources):
+            yield from _check_projection(f"{path}.projected.sources[{index}]", source)
+        yield from _check_path_conflicts(f"{path}.projected.sources", volume.projected.sources)
 
 
-def _one_projection(path: str, source: VolumeProjection) -> Iterator[FieldError]:
-    yield from _one_of(path, source, ACCEPTED_PROJECTIONS)
+def _check_projection(path: str, source: VolumeProjection) -> Iterator[FieldError]:
+    yield from _check_one_source(path, source, PROJECTION_SOURCES)
     if source.config_map is not None:
-        yield from _name(f"{path}.configMap.name", source.config_map.name)
-        yield from _items(f"{path}.configMap", source.config_map.items)
+        yield from _check_object_name(f"{path}.configMap.name", source.config_map.name)
+        yield from _check_items(f"{path}.configMap", source.config_map.items)
     if source.secret is not None:
-        yield from _name(f"{path}.secret.name", source.secret.name)
-        yield from _items(f"{path}.secret", source.secret.items)
+        yield from _check_object_name(f"{path}.secret.name", source.secret.name)
+        yield from _check_items(f"{path}.secret", source.secret.items)
     if source.downward_api is not None:
-        yield from _downward(f"{path}.downwardAPI", source.downward_api.items)
+        yield from _check_downward_api(f"{path}.downwardAPI", source.downward_api.items)
     token = source.service_account_token
-    if token is not None:
-        yield from check_file(f"{path}.serviceAccountToken.path", token.path)
-        seconds = token.expiration_seconds
-        if seconds is not None and not LEAST_TOKEN_SECONDS <= seconds <= 1 << 32:
-            found, wanted = quoted(seconds), f"{LEAST_TOKEN_SECONDS} to {1 << 32} seconds are accepted"
-            yield FieldError(f"{path}.serviceAccountToken.expirationSeconds", found, wanted)
+    if token is None:
+        return
+    yield from check_relative_path(f"{path}.serviceAccountToken.path", token.path)
+    seconds = token.expiration_seconds
+    if seconds is not None and not MIN_TOKEN_SECONDS <= seconds <= MAX_TOKEN_SECONDS:
+        accepted = f"{MIN_TOKEN_SECONDS} to {MAX_TOKEN_SECONDS} seconds are accepted"
+        yield FieldError(f"{path}.serviceAccountToken.expirationSeconds", quoted(seconds), accepted)
 
 
-def _collisions(path: str, sources: tuple[VolumeProjection, ...]) -> Iterator[FieldError]:
-    named: dict[str, int] = {}
-    for number, source in enumerate(sources):
-        for file in _named_files(source):
-            if named.setdefault(file, number) != number:
-                yield FieldError(
-                    f"{path}[{number}]", quoted(file), "a path that no other source has is accepted", DUPLICATE
-                )
+def _check_path_conflicts(path: str, sources: tuple[VolumeProjection, ...]) -> Iterator[FieldError]:
+    source_of_file: dict[str, int] = {}
+    for index, source in enumerate(sources):
+        for file in _file_paths(source):
+            if source_of_file.setdefault(file, index) != index:
+                accepted = "a path that no other source has is accepted"
+                yield FieldError(f"{path}[{index}]", quoted(file), accepted, DUPLICATE)
 
 
-def _named_files(source: VolumeProjection) -> Iterable[str]:
-    token = source.service_account_token
-    items: tuple[KeyToPath | DownwardAPIVolumeFile, ...] = (
-        *(source.config_map.items if source.config_map else ()),
-        *(source.secret.items if source.secret else ()),
-        *(source.downward_api.items if source.downward_api else ()),
-    )
-    return (*(item.path for item in items), *((token.path,) if token else ()))
+def _file_paths(source: VolumeProjection) -> Iterator[str]:
+    if source.config_map is not None:
+        yield from (item.path for item in source.config_map.items)
+    if source.secret is not None:
+        yield from (item.path for item in source.secret.items)
+    if source.downward_api is not None:
+        yield from (item.path for item in source.downward_api.items)
+    if source.service_account_token is not None:
+        yield source.service_account_token.path
 
 
-def _items(path: str, items: tuple[KeyToPath, ...]) -> Iterator[FieldError]:
-    for number, item in enumerate(items):
+def _check_items(path: str, items: tuple[KeyToPath, ...]) -> Iterator[FieldError]:
+    for index, item in enumerate(items):
         if not item.key:
-            yield FieldError(f"{path}.items[{number}].key", '""', "a key is required", MISSING)
-        yield from check_file(f"{path}.items[{number}].path", item.path)
-        yield from _mode(f"{path}.items[{number}].mode", item.mode)
+            yield FieldError(f"{path}.items[{index}].key", '""', "a key is required", MISSING)
+        yield from check_relative_path(f"{path}.items[{index}].path", item.path)
+        yield from _check_mode(f"{path}.items[{index}].mode", item.mode)
     yield from duplicate_values(path + ".items[{}].path", [item.path for item in items])
 
 
-def _downward(path: str, items: tuple[DownwardAPIVolumeFile, ...]) -> Iterator[FieldError]:
-    for number, item in enumerate(items):
-        place = f"{path}.items[{number}]"
-        yield from check_file(f"{place}.path", item.path)
-        yield from _mode(f"{place}.mode", item.mode)
+def _check_downward_api(path: str, items: tuple[DownwardAPIVolumeFile, ...]) -> Iterator[FieldError]:
+    for index, item in enumerate(items):
+        item_path = f"{path}.items[{index}]"
+        yield from check_relative_path(f"{item_path}.path", item.path)
+        yield from _check_mode(f"{item_path}.mode", item.mode)
         if (item.field_ref is None) == (item.resource_field_ref is None):
-            yield FieldError(place, "given", "exactly one of fieldRef and resourceFieldRef is required", MISSING)
+            yield FieldError(item_path, "given", "exactly one of fieldRef and resourceFieldRef is required", MISSING)
         if item.field_ref is not None and not _is_file_field(item.field_ref.field_path):
-            wanted = f"{', '.join(FILE_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
-            yield FieldError(f"{place}.fieldRef.fieldPath", quoted(item.field_ref.field_path), wanted, NOT_SUPPORTED)
+            accepted = f"{', '.join(FILE_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
+            yield FieldError(
+                f"{item_path}.fieldRef.fieldPath", quoted(item.field_ref.field_path), accepted, NOT_SUPPORTED
+            )
         if item.resource_field_ref is not None:
-            yield from containers.check_resource_field(f"{place}.resourceFieldRef", item.resource_field_ref)
+            yield from containers.check_resource_field(f"{item_path}.resourceFieldRef", item.resource_field_ref)
             if not item.resource_field_ref.container_name:
-                yield FieldError(f"{place}.resourceFieldRef.containerName", '""', "a container is required", MISSING)
+                yield FieldError(
+                    f"{item_path}.resourceFieldRef.containerName", '""', "a container is required", MISSING
+                )
     yield from duplicate_values(path + ".items[{}].path", [item.path for item in items])
 
 
@@ -210,91 +226,97 @@ def _is_file_field(path: str) -> bool:
     return path in FILE_FIELDS or (by_key and path.count("'") == 2)
 
 
-def check_file(path: str, text: str) -> Iterator[FieldError]:
-    """What is wrong with the path of a file in a volume."""
+def check_relative_path(path: str, text: str) -> Iterator[FieldError]:
+    """Yield an error if a text is not a path of a file in a volume."""
     parts = text.split("/")
-    if not text or text.startswith("/") or ".." in parts or parts[0].startswith("..") or len(text) > LONGEST_PATH:
-        wanted = 'a relative path is accepted, without ".." and not beginning with it, up to 4096 characters'
-        yield FieldError(path, quoted(text), wanted)
+    if not text or text.startswith("/") or ".." in parts or parts[0].startswith("..") or len(text) > MAX_PATH_LENGTH:
+        accepted = 'a relative path is accepted, without ".." and not beginning with it, up to 4096 characters'
+        yield FieldError(path, quoted(text), accepted)
 
 
-def _name(path: str, text: str) -> Iterator[FieldError]:
+def _check_object_name(path: str, text: str) -> Iterator[FieldError]:
     if not text:
         yield FieldError(path, '""', "a name is required", MISSING)
-    elif names.dns_subdomain_error(text):
-        yield FieldError(path, quoted(text), names.dns_subdomain_error(text))
+    elif error := names.dns_subdomain_error(text):
+        yield FieldError(path, quoted(text), error)
 
 
-def _mode(path: str, mode: int | None) -> Iterator[FieldError]:
+def _check_mode(path: str, mode: int | None) -> Iterator[FieldError]:
     if mode is not None and not 0 <= mode <= 0o777:
         yield FieldError(path, quoted(mode), "0 to 511 (0777 in octal) is accepted")
 
 
+# --- mounts -----------------------------------------------------------------------------------------------------------
+
+
 def check_mounts(
-    path: str, mounts: tuple[VolumeMount, ...], volumes: set[str], privileged: bool
+    path: str, mounts: tuple[VolumeMount, ...], volume_names: set[str], privileged: bool
 ) -> Iterator[FieldError]:
-    """Every problem of the mounts of a container that is privileged or not, `volumes` being the names there are."""
-    for number, mount in enumerate(mounts):
-        place = f"{path}[{number}]"
-        if mount.name not in volumes:
-            known = ", ".join(sorted(volumes)) or "none"
-            yield FieldError(f"{place}.name", quoted(mount.name), f"a volume of this pod is accepted: {known}")
+    """Yield the errors of the volume mounts of a container. `privileged` says whether the container is privileged."""
+    for index, mount in enumerate(mounts):
+        mount_path = f"{path}[{index}]"
+        if mount.name not in volume_names:
+            accepted = f"a volume of this pod is accepted: {', '.join(sorted(volume_names)) or 'none'}"
+            yield FieldError(f"{mount_path}.name", quoted(mount.name), accepted)
         if not mount.mount_path.startswith("/") or ":" in mount.mount_path:
-            yield FieldError(f"{place}.mountPath", quoted(mount.mount_path), "an absolute path is accepted")
+            yield FieldError(f"{mount_path}.mountPath", quoted(mount.mount_path), "an absolute path is accepted")
         for field, value in (("subPath", mount.sub_path), ("subPathExpr", mount.sub_path_expr)):
             if value.startswith("/") or ".." in value.split("/"):
-                yield FieldError(f"{place}.{field}", quoted(value), 'a relative path without ".." is accepted')
+                accepted = 'a relative path without ".." is accepted'
+                yield FieldError(f"{mount_path}.{field}", quoted(value), accepted)
         if mount.sub_path and mount.sub_path_expr:
-            found = quoted(mount.sub_path_expr)
-            yield FieldError(f"{place}.subPathExpr", found, "a subPath or a subPathExpr is accepted, not both")
-        yield from _propagation(place, mount, privileged)
+            accepted = "a subPath or a subPathExpr is accepted, not both"
+            yield FieldError(f"{mount_path}.subPathExpr", quoted(mount.sub_path_expr), accepted)
+        yield from _check_propagation(mount_path, mount, privileged)
     yield from duplicate_values(path + "[{}].mountPath", [mount.mount_path for mount in mounts])
 
 
-def _propagation(path: str, mount: VolumeMount, privileged: bool) -> Iterator[FieldError]:
-    yield from unsupported_values((f"{path}.mountPropagation", mount.mount_propagation or "", PROPAGATIONS))
+def _check_propagation(path: str, mount: VolumeMount, privileged: bool) -> Iterator[FieldError]:
+    yield from unsupported_values((f"{path}.mountPropagation", mount.mount_propagation or "", MOUNT_PROPAGATIONS))
     if mount.mount_propagation == "Bidirectional" and not privileged:
-        wanted = "None and HostToContainer are accepted: Bidirectional is for privileged containers"
-        yield FieldError(f"{path}.mountPropagation", quoted("Bidirectional"), wanted, FORBIDDEN)
+        accepted = "None and HostToContainer are accepted: Bidirectional is for privileged containers"
+        yield FieldError(f"{path}.mountPropagation", quoted("Bidirectional"), accepted, FORBIDDEN)
     recursive = mount.recursive_read_only
     if recursive not in (None, *RECURSIVE_READ_ONLY):
-        wanted = f"{', '.join(RECURSIVE_READ_ONLY)} are accepted: Docker does not tell whether it could do more"
-        yield FieldError(f"{path}.recursiveReadOnly", quoted(recursive), wanted, FORBIDDEN)
+        accepted = f"{', '.join(RECURSIVE_READ_ONLY)} are accepted: Docker does not tell whether it could do more"
+        yield FieldError(f"{path}.recursiveReadOnly", quoted(recursive), accepted, FORBIDDEN)
     elif recursive == "IfPossible" and not mount.read_only:
         yield FieldError(f"{path}.recursiveReadOnly", quoted(recursive), "is accepted only with readOnly", FORBIDDEN)
     elif recursive == "IfPossible" and mount.mount_propagation not in (None, "None"):
-        wanted = "is accepted only with mountPropagation None"
-        yield FieldError(f"{path}.recursiveReadOnly", quoted(recursive), wanted, FORBIDDEN)
+        accepted = "is accepted only with mountPropagation None"
+        yield FieldError(f"{path}.recursiveReadOnly", quoted(recursive), accepted, FORBIDDEN)
 
 
-def check_volume(volume: PersistentVolume) -> Iterator[FieldError]:
-    """Every problem, by path."""
+# --- PersistentVolume and PersistentVolumeClaim -----------------------------------------------------------------------
+
+
+def check_persistent_volume(volume: PersistentVolume) -> Iterator[FieldError]:
+    """Yield the errors of a PersistentVolume."""
     spec = volume.spec
-    yield from _sources(spec)
+    yield from _check_volume_source(spec)
     if "storage" not in spec.capacity:
         yield FieldError("spec.capacity[storage]", "null", "a size is required", MISSING)
-    yield from _sizes("spec.capacity", spec.capacity)
-    yield from _access_modes(spec.access_modes)
-    policy, mode = spec.persistent_volume_reclaim_policy, spec.volume_mode or ""
+    yield from _check_sizes("spec.capacity", spec.capacity)
+    yield from _check_access_modes(spec.access_modes)
     yield from unsupported_values(
-        ("spec.persistentVolumeReclaimPolicy", policy, RECLAIM_POLICIES), ("spec.volumeMode", mode, VOLUME_MODES)
+        ("spec.persistentVolumeReclaimPolicy", spec.persistent_volume_reclaim_policy, RECLAIM_POLICIES),
+        ("spec.volumeMode", spec.volume_mode or "", VOLUME_MODES),
     )
     if spec.node_affinity:
         yield FieldError("spec.nodeAffinity", "given", "is not supported by this version", FORBIDDEN)
     if spec.claim_ref is not None and not (spec.claim_ref.namespace and spec.claim_ref.name):
         yield FieldError("spec.claimRef", "given", "a namespace and a name are required", MISSING)
-    for number, option in enumerate(spec.mount_options):
+    for index, option in enumerate(spec.mount_options):
         if not option or "," in option or option.startswith("-"):
-            yield FieldError(f"spec.mountOptions[{number}]", quoted(option), "one option of mount is accepted")
+            yield FieldError(f"spec.mountOptions[{index}]", quoted(option), "one option of mount is accepted")
 
 
-def _sources(spec: PersistentVolumeSpec) -> Iterator[FieldError]:
-    held = asdict(spec)
-    sources = {"nfs": spec.nfs, "hostPath": spec.host_path, "local": held["local"], "csi": held["csi"]}
-    named = [name for name, source in sources.items() if source is not None]
-    if len(named) != 1:
-        yield FieldError("spec", quoted(named), "exactly one of nfs and hostPath is required", MISSING)
-    for name in named:
+def _check_volume_source(spec: PersistentVolumeSpec) -> Iterator[FieldError]:
+    sources = {"nfs": spec.nfs, "hostPath": spec.host_path, "local": spec.local, "csi": spec.csi}
+    given = [name for name, source in sources.items() if source is not None]
+    if len(given) != 1:
+        yield FieldError("spec", quoted(given), "exactly one of nfs and hostPath is required", MISSING)
+    for name in given:
         if name not in ("nfs", "hostPath"):
             yield FieldError(f"spec.{name}", "given", "nfs and hostPath are accepted", FORBIDDEN)
     if spec.nfs is not None:
@@ -303,16 +325,16 @@ def _sources(spec: PersistentVolumeSpec) -> Iterator[FieldError]:
         yield from check_host_path("spec.hostPath", spec.host_path)
 
 
-def check_claim(claim: PersistentVolumeClaim) -> Iterator[FieldError]:
-    """Every problem, by path."""
+def check_persistent_volume_claim(claim: PersistentVolumeClaim) -> Iterator[FieldError]:
+    """Yield the errors of a PersistentVolumeClaim."""
     spec = claim.spec
-    yield from _access_modes(spec.access_modes)
+    yield from _check_access_modes(spec.access_modes)
     if "storage" not in spec.resources.requests:
         yield FieldError("spec.resources.requests[storage]", "null", "a size is required", MISSING)
-    yield from _sizes("spec.resources.requests", spec.resources.requests)
+    yield from _check_sizes("spec.resources.requests", spec.resources.requests)
     yield from unsupported_values(("spec.volumeMode", spec.volume_mode or "", VOLUME_MODES))
-    if spec.volume_name and names.dns_subdomain_error(spec.volume_name):
-        yield FieldError("spec.volumeName", quoted(spec.volume_name), names.dns_subdomain_error(spec.volume_name))
+    if spec.volume_name and (error := names.dns_subdomain_error(spec.volume_name)):
+        yield FieldError("spec.volumeName", quoted(spec.volume_name), error)
     if spec.selector is not None:
         yield from check_selector("spec.selector", spec.selector)
     for field, value in (("dataSource", spec.data_source), ("dataSourceRef", spec.data_source_ref)):
@@ -320,7 +342,7 @@ def check_claim(claim: PersistentVolumeClaim) -> Iterator[FieldError]:
             yield FieldError(f"spec.{field}", "given", "is not supported by this version", FORBIDDEN)
 
 
-def _sizes(path: str, sizes: Mapping[str, str | int | float]) -> Iterator[FieldError]:
+def _check_sizes(path: str, sizes: Mapping[str, str | int | float]) -> Iterator[FieldError]:
     for name, text in sizes.items():
         try:
             if quantity.parse(text) <= 0:
@@ -329,28 +351,28 @@ def _sizes(path: str, sizes: Mapping[str, str | int | float]) -> Iterator[FieldE
             yield FieldError(f"{path}[{name}]", quoted(text), str(error))
 
 
-def _access_modes(modes: tuple[str, ...]) -> Iterator[FieldError]:
+def _check_access_modes(modes: tuple[str, ...]) -> Iterator[FieldError]:
     if not modes:
         yield FieldError("spec.accessModes", "[]", "at least one access mode is required", MISSING)
-    for number, mode in enumerate(modes):
+    for index, mode in enumerate(modes):
         if mode not in ACCESS_MODES:
-            wanted = f"{', '.join(ACCESS_MODES)} are accepted"
-            yield FieldError(f"spec.accessModes[{number}]", quoted(mode), wanted, NOT_SUPPORTED)
+            accepted = f"{', '.join(ACCESS_MODES)} are accepted"
+            yield FieldError(f"spec.accessModes[{index}]", quoted(mode), accepted, NOT_SUPPORTED)
 
 
-def immutable_volume(old: PersistentVolume, new: PersistentVolume) -> Iterator[FieldError]:
-    """What an update changes although it may not: where the storage is."""
-    if (old.spec.nfs, old.spec.host_path, old.spec.volume_mode) != (
-        new.spec.nfs,
-        new.spec.host_path,
-        new.spec.volume_mode,
-    ):
+def check_persistent_volume_update(old: PersistentVolume, new: PersistentVolume) -> Iterator[FieldError]:
+    """Yield an error if an update changes the source or the mode of the volume."""
+    old_source = (old.spec.nfs, old.spec.host_path, old.spec.volume_mode)
+    new_source = (new.spec.nfs, new.spec.host_path, new.spec.volume_mode)
+    if old_source != new_source:
         yield FieldError("spec.persistentvolumesource", "changed", "field is immutable after creation", FORBIDDEN)
 
 
-def immutable_claim(old: PersistentVolumeClaim, new: PersistentVolumeClaim) -> Iterator[FieldError]:
-    """A claim's spec stays as it is, but that it may name a volume once."""
-    named = replace(old.spec, volume_name=old.spec.volume_name or new.spec.volume_name)
-    if new.spec != named:
-        wanted = "spec is immutable after creation except spec.volumeName while it is empty"
-        yield FieldError("spec", "changed", wanted, FORBIDDEN)
+def check_persistent_volume_claim_update(
+    old: PersistentVolumeClaim, new: PersistentVolumeClaim
+) -> Iterator[FieldError]:
+    """Yield an error if an update changes the spec, except for an empty `volumeName` that is set."""
+    accepted = replace(old.spec, volume_name=old.spec.volume_name or new.spec.volume_name)
+    if new.spec != accepted:
+        reason = "spec is immutable after creation except spec.volumeName while it is empty"
+        yield FieldError("spec", "changed", reason, FORBIDDEN)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.core.certificates import CLIENT, CertificateSigningRequest, csr_condition
+from api.core.certificates import CLIENT_SIGNER, CertificateSigningRequest, csr_condition
 from api.pki import keys
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
@@ -47,8 +47,8 @@ class CertificateRequests(AdmissionPlugin):
 def check_csr_create(item: CertificateSigningRequest, user: User) -> None:
     """Whether somebody may ask for that. Raises StatusError."""
     signer, subject = item.spec.signer_name, keys.parse_request(item.spec.request).subject
-    if signer == CLIENT and SYSTEM_MASTERS in subject.groups:
-        why = f"use of {CLIENT} signer with {SYSTEM_MASTERS} group is not allowed"
+    if signer == CLIENT_SIGNER and SYSTEM_MASTERS in subject.groups:
+        why = f"use of {CLIENT_SIGNER} signer with {SYSTEM_MASTERS} group is not allowed"
         raise errors.forbidden(KIND, item.metadata.name, why)
     if user.node and SYSTEM_MASTERS not in user.groups and signer in NODE_SIGNERS and subject.user != user.name:
         raise errors.forbidden(KIND, item.metadata.name, f"can only create a node CSR with CN={user.name}")

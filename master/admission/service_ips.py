@@ -21,9 +21,9 @@ from api.core.services import (
     NODE_PORT,
     Service,
     ServicePort,
-    has_address,
-    has_health_port,
     has_node_ports,
+    needs_cluster_ip,
+    needs_health_check_node_port,
 )
 from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, quoted
 from api.meta.types import ObjectMeta
@@ -122,7 +122,7 @@ def _without_unused_ports(service: Service) -> Service:
     spec = service.spec
     if spec.type not in (NODE_PORT, LOAD_BALANCER):
         spec = replace(spec, ports=tuple(replace(port, node_port=0) for port in spec.ports))
-    if not has_health_port(spec):
+    if not needs_health_check_node_port(spec):
         spec = replace(spec, health_check_node_port=0)
     return replace(service, spec=spec)
 
@@ -131,9 +131,9 @@ def _with_address(
     service: Service, old: Service | None, others: Sequence[Service], network: IPv4Network, cursor: int
 ) -> tuple[Service, int]:
     text = service.spec.cluster_ip
-    if not has_address(service) or (text and old is not None and old.spec.cluster_ip == text):
+    if not needs_cluster_ip(service) or (text and old is not None and old.spec.cluster_ip == text):
         return service, cursor
-    used = {one.spec.cluster_ip for one in others if has_address(one)}
+    used = {one.spec.cluster_ip for one in others if needs_cluster_ip(one)}
     if text:
         _check_requested_ip(service, network, used)
         return service, cursor
@@ -244,7 +244,7 @@ def _with_health_port(service: Service, numbers: _NodePorts) -> Service:
             problem = FieldError("spec.healthCheckNodePort", quoted(port), why)
             raise errors.invalid(SERVICES, service.metadata.name, [problem])
         return service
-    if not has_health_port(service.spec):
+    if not needs_health_check_node_port(service.spec):
         return service
     return replace(service, spec=replace(service.spec, health_check_node_port=numbers.next()))
 

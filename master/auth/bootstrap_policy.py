@@ -6,7 +6,7 @@ here are left out, as are the roles of controllers that this master runs itself.
 
 from __future__ import annotations
 
-from api.core.certificates import CLIENT, NODE_CLIENT, NODE_SERVING
+from api.core.certificates import CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER
 from api.meta.selectors import LabelSelector
 from api.meta.types import ObjectMeta
 from master.auth.attributes import KUBELET_CLIENT_USER
@@ -219,9 +219,9 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
     "self-provisioner": (_rule("create", _PROJECTS, "projectrequests"),),
 }
 _SIGNERS = {
-    "kube-apiserver-client-approver": CLIENT,
-    "kube-apiserver-client-kubelet-approver": NODE_CLIENT,
-    "kubelet-serving-approver": NODE_SERVING,
+    "kube-apiserver-client-approver": CLIENT_SIGNER,
+    "kube-apiserver-client-kubelet-approver": KUBELET_CLIENT_SIGNER,
+    "kubelet-serving-approver": KUBELET_SERVING_SIGNER,
     "legacy-unknown-approver": "kubernetes.io/legacy-unknown",
 }
 """The end of the name of a role, and whose requests it approves."""

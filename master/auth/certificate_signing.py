@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 from api.core.certificates import (
-    CLIENT,
     CLIENT_AUTH,
+    CLIENT_SIGNER,
     CLIENT_USAGES,
     DIGITAL_SIGNATURE,
     KEY_ENCIPHERMENT,
-    NODE_CLIENT,
-    NODE_PREFIX,
-    NODE_SERVING,
-    NODES,
+    KUBELET_CLIENT_SIGNER,
+    KUBELET_SERVING_SIGNER,
+    NODE_USER_PREFIX,
+    NODES_GROUP,
     SERVER_USAGES,
     CertificateSigningRequest,
 )
@@ -121,8 +121,8 @@ def _parse_ip(text: str) -> IPv4Address | IPv6Address | None:
 
 Authorize = Callable[[User, Attributes], bool]
 
-BUILTIN_SIGNERS = frozenset((CLIENT, NODE_CLIENT, NODE_SERVING))
-NODE_SIGNERS = frozenset((NODE_CLIENT, NODE_SERVING))
+BUILTIN_SIGNERS = frozenset((CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER))
+NODE_SIGNERS = frozenset((KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER))
 
 
 def signing_denial(item: CertificateSigningRequest, asked: CertificateRequest) -> str:
@@ -132,24 +132,24 @@ def signing_denial(item: CertificateSigningRequest, asked: CertificateRequest) -
 
 def _signing_denials(item: CertificateSigningRequest, asked: CertificateRequest) -> Iterator[str]:
     subject, usages, signer = asked.subject, frozenset(item.spec.usages), item.spec.signer_name
-    if signer == CLIENT:
+    if signer == CLIENT_SIGNER:
         for usage in sorted(usages - {CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT}):
             yield f"invalid usage for client certificate: {usage}"
         if CLIENT_AUTH not in usages:
             yield f"missing required usage for client certificate: {CLIENT_AUTH}"
         return
-    if subject.groups != (NODES,):
+    if subject.groups != (NODES_GROUP,):
         yield "subject organization is not system:nodes"
-    if not subject.user.startswith(NODE_PREFIX):
+    if not subject.user.startswith(NODE_USER_PREFIX):
         yield "subject common name does not begin with system:node:"
-    wanted = frozenset(SERVER_USAGES if signer == NODE_SERVING else CLIENT_USAGES)
+    wanted = frozenset(SERVER_USAGES if signer == KUBELET_SERVING_SIGNER else CLIENT_USAGES)
     if usages not in (wanted, wanted - {KEY_ENCIPHERMENT}):
         yield f"usages did not match {sorted(wanted)}"
     places = (*subject.dns_names, *subject.ip_addresses)
-    unwanted = asked.other_names if signer == NODE_SERVING else (*places, *asked.other_names)
+    unwanted = asked.other_names if signer == KUBELET_SERVING_SIGNER else (*places, *asked.other_names)
     if unwanted:
         yield f"subjectAltNames are not allowed: {', '.join(unwanted)}"
-    if signer == NODE_SERVING and not places:
+    if signer == KUBELET_SERVING_SIGNER and not places:
         yield "DNS or IP subjectAltName is required"
 
 
@@ -176,7 +176,7 @@ def approve(
     if why := signing_denial(item, asked) or _not_a_node_csr(asked):
         return Approval(False, why)
     user = User(item.spec.username, frozenset(item.spec.groups), item.spec.uid, tuple(item.spec.extra.items()))
-    if item.spec.signer_name == NODE_SERVING:
+    if item.spec.signer_name == KUBELET_SERVING_SIGNER:
         return _approve_serving(asked, user, nodes, reserved)
     return _approve_client(asked, user, nodes, may)
 
@@ -192,7 +192,7 @@ def _not_a_node_csr(asked: CertificateRequest) -> str:
     """Signers sign more than nodes ask for; whoever approves that has seen it."""
     if asked.other_attributes:
         return f"subject says more than common name and organization: {', '.join(asked.other_attributes)}"
-    if wrong := names.dns_subdomain_error(asked.subject.user.removeprefix(NODE_PREFIX)):
+    if wrong := names.dns_subdomain_error(asked.subject.user.removeprefix(NODE_USER_PREFIX)):
         return f"subject common name does not name a node: {wrong}"
     return ""
 
@@ -213,11 +213,11 @@ def _approve_client(asked: CertificateRequest, user: User, nodes: Collection[Nod
         return Approval(True, "Auto approving self kubelet client certificate after SubjectAccessReview.")
     if not may(user, _csr_attributes("nodeclient")):
         return Approval(False, "who asks has no right to a node's certificate without approval")
-    node = asked.subject.user.removeprefix(NODE_PREFIX)
+    node = asked.subject.user.removeprefix(NODE_USER_PREFIX)
     # A token is for new nodes, and for one whose certificate ended while it was off; not for taking a node's place.
     # Who may approve it has the last word anyway.
     heard = any(one.metadata.name == node and ready_status(one) != "Unknown" for one in nodes)
-    if heard and not may(user, Attributes("approve", KIND.group, "signers", name=NODE_CLIENT)):
+    if heard and not may(user, Attributes("approve", KIND.group, "signers", name=KUBELET_CLIENT_SIGNER)):
         return Approval(False, f"the Node {node} is there already, and is heard of")
     return Approval(True, "Auto approving kubelet client certificate after SubjectAccessReview.")
 

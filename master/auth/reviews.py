@@ -9,17 +9,17 @@ import msgspec
 from msgspec.structs import replace
 
 from api.core.auth import (
-    AccessStatus,
     LocalSubjectAccessReview,
     NonResourceAttributes,
     NonResourceRule,
     ResourceAttributes,
     ResourceRule,
-    RulesStatus,
     SelfSubjectAccessReview,
     SelfSubjectReview,
     SelfSubjectReviewStatus,
     SelfSubjectRulesReview,
+    SubjectAccessReviewStatus,
+    SubjectRulesReviewStatus,
     TokenReview,
     TokenReviewStatus,
     UserInfo,
@@ -78,7 +78,7 @@ def answer_review(review: Object, asker: User, judge: ReviewBackend) -> Object:
     access = spec.resource_attributes or spec.non_resource_attributes
     assert access is not None
     found = judge.decision(who, access)
-    return replace(review, status=AccessStatus(allowed=found.allowed, reason=found.reason))
+    return replace(review, status=SubjectAccessReviewStatus(allowed=found.allowed, reason=found.reason))
 
 
 def user_info(user: User) -> UserInfo:
@@ -87,9 +87,9 @@ def user_info(user: User) -> UserInfo:
     return UserInfo(username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra or None)
 
 
-def _rules_status(user: User, rules: Iterable[PolicyRule]) -> RulesStatus:
+def _rules_status(user: User, rules: Iterable[PolicyRule]) -> SubjectRulesReviewStatus:
     found = tuple(rules)
-    return RulesStatus(
+    return SubjectRulesReviewStatus(
         resource_rules=tuple(
             ResourceRule(
                 verbs=one.verbs, api_groups=one.api_groups, resources=one.resources, resource_names=one.resource_names

@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 
-from api.core.events import NORMAL, WARNING, EventSource, event, reference
+from api.core.events import NORMAL, WARNING, EventSource, make_event, object_reference
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectMeta, ObjectReference, OwnerReference
 from master.controllers.actions import Create
@@ -19,38 +19,44 @@ SCHEDULER = "default-scheduler"
 def scheduled(pod: Pod, node: str, now: datetime.datetime) -> Create:
     """Return the event that a pod got a node."""
     message = f"Successfully assigned {pod.metadata.namespace}/{pod.metadata.name} to {node}"
-    return Create(event(reference(pod), NORMAL, "Scheduled", message, EventSource(component=SCHEDULER), now))
+    return Create(
+        make_event(object_reference(pod), NORMAL, "Scheduled", message, EventSource(component=SCHEDULER), now)
+    )
 
 
 def failed_scheduling(pod: Pod, message: str, now: datetime.datetime) -> Create:
     """Return the event that no node is feasible for a pod."""
-    return Create(event(reference(pod), WARNING, "FailedScheduling", message, EventSource(component=SCHEDULER), now))
+    return Create(
+        make_event(object_reference(pod), WARNING, "FailedScheduling", message, EventSource(component=SCHEDULER), now)
+    )
 
 
 def preempted(victim: Pod, pod: Pod, now: datetime.datetime) -> Create:
     """Return the event that a pod was deleted for one of higher priority."""
     message = f"Preempted by pod {pod.metadata.uid} on node {victim.spec.node_name}"
-    return Create(event(reference(victim), NORMAL, "Preempted", message, EventSource(component=SCHEDULER), now))
+    return Create(
+        make_event(object_reference(victim), NORMAL, "Preempted", message, EventSource(component=SCHEDULER), now)
+    )
 
 
 def node_not_ready(node: Object, now: datetime.datetime) -> Create:
     """Return the event that a node did not report for its grace period."""
-    subject = msgspec.structs.replace(reference(node), uid=node.metadata.name)
+    subject = msgspec.structs.replace(object_reference(node), uid=node.metadata.name)
     message = f"Node {node.metadata.name} status is now: NodeNotReady"
-    return Create(event(subject, NORMAL, "NodeNotReady", message, EventSource(component="node-controller"), now))
+    return Create(make_event(subject, NORMAL, "NodeNotReady", message, EventSource(component="node-controller"), now))
 
 
 def pod_not_ready(pod: Object, now: datetime.datetime) -> Create:
     """Return the event that the node of a pod does not report."""
     source = EventSource(component="node-controller")
-    return Create(event(reference(pod), WARNING, "NodeNotReady", "Node is not ready", source, now))
+    return Create(make_event(object_reference(pod), WARNING, "NodeNotReady", "Node is not ready", source, now))
 
 
 def event_about(
     subject: ObjectReference, event_type: str, reason: str, message: str, component: str, now: datetime.datetime
 ) -> Create:
     """Return an event with a generated name, because there may be several at one time."""
-    item = event(subject, event_type, reason, message, EventSource(component=component), now)
+    item = make_event(subject, event_type, reason, message, EventSource(component=component), now)
     meta = ObjectMeta(generate_name=f"{subject.name}.", namespace=item.metadata.namespace)
     return Create(msgspec.structs.replace(item, metadata=meta))
 
@@ -93,7 +99,7 @@ def owner_of(item: Object) -> ObjectReference | None:
 def deleted(owner: Object, item: Object, component: str, now: datetime.datetime) -> Create:
     """Return the event of an owner that an object was deleted for it."""
     message = f"Deleted {item.KIND.lower()}: {item.metadata.name}"
-    return event_about(reference(owner), NORMAL, "SuccessfulDelete", message, component, now)
+    return event_about(object_reference(owner), NORMAL, "SuccessfulDelete", message, component, now)
 
 
 def invalid_owner_namespace(item: Object, row: OwnerReference, now: datetime.datetime) -> Create:
@@ -102,5 +108,5 @@ def invalid_owner_namespace(item: Object, row: OwnerReference, now: datetime.dat
     owner = f"[{row.api_version}/{row.kind}, namespace: {namespace}, name: {row.name}, uid: {row.uid}]"
     message = f'ownerRef {owner} does not exist in namespace "{namespace}"'
     return event_about(
-        reference(item), WARNING, "OwnerRefInvalidNamespace", message, "garbage-collector-controller", now
+        object_reference(item), WARNING, "OwnerRefInvalidNamespace", message, "garbage-collector-controller", now
     )

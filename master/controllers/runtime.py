@@ -15,7 +15,7 @@ from functools import partial
 
 import msgspec
 
-from api.core.events import Event, reference
+from api.core.events import Event, object_reference
 from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectReference
@@ -101,7 +101,7 @@ class CreateQueue:
         if isinstance(action.item, AllocatorCursor):
             self.transaction.put(action.item)
             return
-        owner = events.owner_of(action.item) if action.owner is None else reference(action.owner)
+        owner = events.owner_of(action.item) if action.owner is None else object_reference(action.owner)
         if owner is not None and self._is_backing_off(owner.uid):
             return
         item = self._with_name(action.item)

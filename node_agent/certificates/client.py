@@ -11,7 +11,7 @@ from pathlib import Path
 
 from api.client.client import Client
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
-from api.core.certificates import CLIENT_USAGES, NODE_CLIENT, NODE_PREFIX, NODES
+from api.core.certificates import CLIENT_USAGES, KUBELET_CLIENT_SIGNER, NODE_USER_PREFIX, NODES_GROUP
 from api.pki.pem import BadPem, Certificate, Subject
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.csr import CertificateSpec, request_certificate
@@ -51,10 +51,10 @@ async def _bootstrap(settings: Settings) -> None:
     pending = _pending(settings)
     async with Client(first) as client:
         fresh = await request_certificate(
-            client, CertificateSpec(NODE_CLIENT, CLIENT_USAGES, _subject(settings)), pending
+            client, CertificateSpec(KUBELET_CLIENT_SIGNER, CLIENT_USAGES, _subject(settings)), pending
         )
     own = replace(first, certificate=fresh.certificate, key=fresh.key, token="")
-    text = own.text("podlane", f"{NODE_PREFIX}{settings.node_name}")
+    text = own.text("podlane", f"{NODE_USER_PREFIX}{settings.node_name}")
     await asyncio.to_thread(csr.write_file, Path(settings.kubeconfig), text.encode())
     await asyncio.to_thread(csr.remove_file, pending)
     log.info("kubeconfig written", extra={"file": settings.kubeconfig})
@@ -105,7 +105,7 @@ class ClientCertificate:
     async def _renew(self) -> None:
         pending = _pending(self._settings)
         fresh = await request_certificate(
-            self._client, CertificateSpec(NODE_CLIENT, CLIENT_USAGES, _subject(self._settings)), pending
+            self._client, CertificateSpec(KUBELET_CLIENT_SIGNER, CLIENT_USAGES, _subject(self._settings)), pending
         )
         place = Path(self._settings.kubeconfig)
         text = Kubeconfig.load(place).with_client_certificate(fresh.certificate, fresh.key)
@@ -134,7 +134,7 @@ class ClientCertificate:
 
 
 def _subject(settings: Settings) -> Subject:
-    return Subject(f"{NODE_PREFIX}{settings.node_name}", (NODES,))
+    return Subject(f"{NODE_USER_PREFIX}{settings.node_name}", (NODES_GROUP,))
 
 
 def _pending(settings: Settings) -> Path:

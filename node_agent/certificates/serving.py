@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from api.client.client import Client
-from api.core.certificates import NODE_PREFIX, NODE_SERVING, NODES, SERVER_USAGES
+from api.core.certificates import KUBELET_SERVING_SIGNER, NODE_USER_PREFIX, NODES_GROUP, SERVER_USAGES
 from api.pki import pem
 from api.pki.pem import BadPem, Subject
 from node_agent.certificates import crypto, csr
@@ -102,7 +102,7 @@ class ServingCertificate:
         if self._held is not None and self._serves(self._held) and not self._is_due():
             return
         pending = self._folder / "serving-request.key"
-        wish = CertificateSpec(NODE_SERVING, SERVER_USAGES, self._subject)
+        wish = CertificateSpec(KUBELET_SERVING_SIGNER, SERVER_USAGES, self._subject)
         fresh = await request_certificate(self._client, wish, pending)
         await asyncio.to_thread(csr.write_file, self._folder / "serving.pem", fresh.together)
         await asyncio.to_thread(csr.remove_file, pending)
@@ -123,7 +123,7 @@ class ServingCertificate:
     @property
     def _subject(self) -> Subject:
         name = self._settings.node_name
-        return Subject(f"{NODE_PREFIX}{name}", (NODES,), (name,), (self._settings.node_ip,))
+        return Subject(f"{NODE_USER_PREFIX}{name}", (NODES_GROUP,), (name,), (self._settings.node_ip,))
 
     async def _kept(self, name: str) -> KeyPair | None:
         """What is in the file, if it is good for anything."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from api.client.client import AlreadyExists, Client, ClientError, NotFound
 from api.client.informer import Informer
-from api.core.events import reference
+from api.core.events import object_reference
 from api.core.node import Node
 from node_agent.event_recorder import EventRecorder
 from node_agent.node import host_facts
@@ -146,4 +146,4 @@ class RegisteredNode:
 
     def _event(self, node: Node, reason: str, message: str) -> None:
         # kubectl describe node selects events by the name of the node in place of its UID.
-        self._events.event(replace(reference(node), uid=node.metadata.name), reason, message)
+        self._events.event(replace(object_reference(node), uid=node.metadata.name), reason, message)

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from api.core import placement
 from api.core.node import Node, Taint
 from api.core.pod import Pod
-from api.core.resources import allocatable, conflicting_port, host_ports, pod_requests, shortages, total
+from api.core.resources import (
+    allocatable,
+    has_port_conflict,
+    host_ports,
+    insufficient_resources,
+    pod_requests,
+    total_requests,
+)
 from api.validation.static_pods import is_static
 from node_agent.eviction.thresholds import MEMORY, Pressure
 from node_agent.pods.status import EVICTED
@@ -108,7 +115,7 @@ def _node_mismatch(pod: Pod, node: Node, sysctls: tuple[str, ...]) -> Rejection 
 
 
 def _port_conflict(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
-    if conflicting_port(host_ports(pod), (port for other in others for port in host_ports(other))):
+    if has_port_conflict(host_ports(pod), (port for other in others for port in host_ports(other))):
         words = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
         return Rejection("NodePorts", words)
     return None
@@ -118,7 +125,7 @@ def _insufficient_resource(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejec
     """What the node knows nothing of is for the scheduler to count."""
     room = allocatable(node)
     asked = {name: amount for name, amount in pod_requests(pod).items() if name in room}
-    for name, wanted, taken, there in shortages(asked, total(others), room):
+    for name, wanted, taken, there in insufficient_resources(asked, total_requests(others), room):
         numbers = f"requested: {wanted}, used: {taken}, capacity: {there}"
         return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {numbers}")
     return None

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from api.core import references
 from api.core.config import ConfigMap, Secret
-from api.core.pod import Container, EnvVar, KeySelector, Pod, is_name
+from api.core.pod import Container, EnvVar, KeySelector, Pod, is_env_name
 from api.core.references import Reference
 from api.core.services import Service
 from api.meta.types import Object, ResourceFieldSelector
@@ -41,7 +41,7 @@ def container_env(pod: Pod, container: Container, sources: EnvSources) -> dict[s
         for kind, ref in ((ConfigMap, source.config_map_ref), (Secret, source.secret_ref)):
             if ref is not None:
                 held = _held(Reference(kind, pod.metadata.namespace, ref.name), bool(ref.optional), sources)
-                known |= {f"{source.prefix}{key}": _text(value) for key, value in held.items() if is_name(key)}
+                known |= {f"{source.prefix}{key}": _text(value) for key, value in held.items() if is_env_name(key)}
     for variable in container.env:
         value = _value(pod, container, variable, known, sources)
         if value is not None:
@@ -57,7 +57,7 @@ def _value(
     if source is None:
         return expand(variable.value, known)
     if source.field_ref is not None:
-        return references.field_value(pod, source.field_ref.field_path)
+        return references.pod_field_value(pod, source.field_ref.field_path)
     if source.resource_field_ref is not None:
         return _resource(pod, container, source.resource_field_ref, sources)
     for kind, ref in ((ConfigMap, source.config_map_key_ref), (Secret, source.secret_key_ref)):

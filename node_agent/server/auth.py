@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from api.client.client import Client, ClientError
-from api.core.auth import AccessSpec, ResourceAttributes, SubjectAccessReview, TokenReview, TokenReviewSpec
+from api.core.auth import ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, TokenReview, TokenReviewSpec
 from api.pki.pem import peer_subject
 from reconcile.errors import NotReady, Refused
 
@@ -130,7 +130,7 @@ class RequestAuth:
         return kept
 
     async def _asked(self, caller: Caller, verb: str, subresource: str) -> bool:
-        spec = AccessSpec(
+        spec = SubjectAccessReviewSpec(
             user=caller.name,
             groups=caller.groups,
             uid=caller.uid,

@@ -81,7 +81,7 @@ def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tup
         return None, document.errors
     if not isinstance(document.obj, Pod):
         return None, (FieldError("kind", quoted(document.obj.KIND), '"Pod" is accepted here'),)
-    problems = tuple(static_pods.problems(document.obj, origin.node))
+    problems = tuple(static_pods.check_static_pod(document.obj, origin.node))
     if problems:
         return None, problems
     return static_pods.static_pod(document.obj, origin.node, origin.source, origin.place, now), ()

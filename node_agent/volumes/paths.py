@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Container, Pod
 from api.core.references import Reference
-from api.core.resources import limited_memory, pod_limit
+from api.core.resources import memory_limit, pod_limit
 from api.core.storage import BOUND, PersistentVolume, PersistentVolumeClaim
 from api.core.volumes import Volume, VolumeMount
 from api.meta.quantity import to_int
@@ -77,7 +77,7 @@ def is_in_memory(volume: Volume) -> bool:
 def tmpfs_size(volume: Volume, pod: Pod, memory: int) -> int:
     """The most bytes of a volume in memory: no more than it says, than the pod may use, than the host has."""
     limit = volume.empty_dir.size_limit if volume.empty_dir is not None else None
-    sizes = (to_int(limit or 0), pod_limit(pod.spec, limited_memory), memory)
+    sizes = (to_int(limit or 0), pod_limit(pod.spec, memory_limit), memory)
     return min(size for size in sizes if size > 0)
 
 

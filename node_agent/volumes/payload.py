@@ -182,7 +182,7 @@ def _about(item: DownwardAPIVolumeFile, pod: Pod, allocatable: Mapping[str, str]
     if item.field_ref is not None:
         path = item.field_ref.field_path
         whole = {"metadata.labels": pod.metadata.labels, "metadata.annotations": pod.metadata.annotations}.get(path)
-        return references.field_value(pod, path) if whole is None else format_map(whole)
+        return references.pod_field_value(pod, path) if whole is None else format_map(whole)
     if item.resource_field_ref is None:
         return ""
     try:

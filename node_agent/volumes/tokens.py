@@ -10,7 +10,7 @@ from typing import NamedTuple
 from api.client.client import Client, ClientError
 from api.core.auth import BoundObjectReference, TokenRequest, TokenRequestSpec, TokenRequestStatus
 from api.core.pod import Pod
-from api.core.volumes import TOKEN_SECONDS, ServiceAccountTokenProjection
+from api.core.volumes import DEFAULT_TOKEN_SECONDS, ServiceAccountTokenProjection
 from api.meta import times
 from node_agent.clock import steady_clock, wall_clock
 from reconcile.errors import NotReady
@@ -43,7 +43,7 @@ class TokenCache:
     async def get(self, pod: Pod, wish: ServiceAccountTokenProjection) -> str:
         """A token that is good for a while. Raises NotReady when there is none to be had."""
         account = pod.spec.service_account_name or DEFAULT_ACCOUNT
-        seconds = wish.expiration_seconds or TOKEN_SECONDS
+        seconds = wish.expiration_seconds or DEFAULT_TOKEN_SECONDS
         key = (pod.metadata.uid, account, wish.audience, seconds)
         held, now, even = self._held.get(key), self._clock(), self._even()
         # The master's clock may be ours, or go on evenly while ours is set: the token has to be good by both.

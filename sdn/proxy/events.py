@@ -12,7 +12,7 @@ from zlib import crc32
 from msgspec.structs import replace
 
 from api.client.client import AlreadyExists, ApiError, Client, ClientError
-from api.core.events import WARNING, EventSource, event, reference
+from api.core.events import WARNING, EventSource, make_event, object_reference
 from api.core.services import Service
 from sdn.proxy.service_ports import Key, Rejection
 
@@ -69,9 +69,9 @@ class ServiceEvents:
         service = self._service(key)
         if service is None:
             return True
-        about = replace(reference(service), resource_version="")
+        about = replace(object_reference(service), resource_version="")
         text = f"{left_out} and is left out"
-        told = event(about, WARNING, REASON, text, self._source, datetime.now(UTC))
+        told = make_event(about, WARNING, REASON, text, self._source, datetime.now(UTC))
         number = crc32(f"{about.uid} {text}".encode())
         named = replace(told, metadata=replace(told.metadata, name=f"{about.name}.{number:08x}"))
         try:

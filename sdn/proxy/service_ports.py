@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple, Self
 
 from api.core.endpoints import Endpoint, EndpointSlice
-from api.core.services import AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
+from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
 from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.topology import GLOBAL_VNID, NetworkConfig
@@ -275,7 +275,7 @@ def _affinity(service: Service) -> int:
         return 0
     config = service.spec.session_affinity_config
     seconds = config.client_ip.timeout_seconds if config is not None and config.client_ip is not None else None
-    return seconds or AFFINITY_SECONDS
+    return seconds or DEFAULT_AFFINITY_SECONDS
 
 
 def _candidates(

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from api.client.client import Client
 from api.client.informer import Informer
-from api.core.endpoints import EndpointSlice, OlderEndpointSlice
+from api.core.endpoints import EndpointSlice, EndpointSliceV1beta1
 from api.core.services import Service
 from api.meta import times
 from api.meta.types import Object
@@ -92,8 +92,8 @@ class ServiceWatcher:
         self._slices: set[Key] = set()
         self._pods: set[Key] = set()
         self.services = Informer(client, Service, on_change=self._changed, on_key=self._service_changed)
-        self._all_slices = FallbackMirror[EndpointSlice, OlderEndpointSlice](
-            client, EndpointSlice, OlderEndpointSlice, lambda one: one, self._changed, self._slice_changed
+        self._all_slices = FallbackMirror[EndpointSlice, EndpointSliceV1beta1](
+            client, EndpointSlice, EndpointSliceV1beta1, lambda one: one, self._changed, self._slice_changed
         )
         self._all_pods = FallbackMirror(client, PodAddress, SlimPod, pod_address, on_change, self._pods.add)
 

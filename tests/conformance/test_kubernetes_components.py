@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.core.certificates import NODE_CLIENT, NODE_SERVING
+from api.core.certificates import KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER
 from api.pki import keys
 from tests.conformance.build import CONTROL_PLANE, NODE_COMPONENTS, missing
 from tests.conformance.components import SCHEDULER, Components
@@ -105,11 +105,11 @@ def test_kubelet_registers_with_the_master_and_runs_pods(cluster: Components) ->
     assert cluster.refusals("kubelet") == []
     rows = json.loads(cluster.kubectl("get", "csr", "-o", "json"))["items"]
     asked = {row["spec"]["signerName"]: row for row in rows if JOINING & set(row["spec"]["groups"])}
-    assert asked[NODE_CLIENT]["status"]["conditions"][0]["reason"] == "AutoApproved"
-    assert asked[NODE_CLIENT]["spec"]["username"].startswith("system:bootstrap:")
+    assert asked[KUBELET_CLIENT_SIGNER]["status"]["conditions"][0]["reason"] == "AutoApproved"
+    assert asked[KUBELET_CLIENT_SIGNER]["spec"]["username"].startswith("system:bootstrap:")
     # Two nodes are at this address: somebody has to say that it is the kubelet's.
-    assert "conditions" not in asked[NODE_SERVING]["status"]
-    name = asked[NODE_SERVING]["metadata"]["name"]
+    assert "conditions" not in asked[KUBELET_SERVING_SIGNER]["status"]
+    name = asked[KUBELET_SERVING_SIGNER]["metadata"]["name"]
     cluster.kubectl("certificate", "approve", name)
     current = cluster.root / "kubelet" / "pki" / "kubelet-server-current.pem"
     wait_until(current.exists, "it has a serving certificate")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from api.core.endpoints import (
-    MOST_IN_A_SLICE,
+    MAX_ENDPOINTS_PER_SLICE,
     SERVICE_LABEL,
     Endpoint,
     EndpointAddress,
@@ -97,7 +97,7 @@ def _slice(endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:
             owner_references=(controller_reference(endpoints),),
         ),
         address_type="IPv6" if addresses and ":" in addresses[0][0].ip else "IPv4",
-        endpoints=tuple(_endpoint(address, ready) for address, ready in addresses[:MOST_IN_A_SLICE]),
+        endpoints=tuple(_endpoint(address, ready) for address, ready in addresses[:MAX_ENDPOINTS_PER_SLICE]),
         ports=slice_ports(subset.ports),
     )
 

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping
 
 from api.core import placement
-from api.core.events import NORMAL, EventSource, event, reference
+from api.core.events import NORMAL, EventSource, make_event, object_reference
 from api.core.node import Node, Taint
 from api.core.pod import FINAL_PHASES, Pod
 from api.validation.static_pods import is_mirror
@@ -57,7 +57,7 @@ def evictions(
         if any(now >= deadline for deadline in _eviction_time(pod, node, since)):
             message = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
             yield Delete(with_disruption_target(pod, "DeletionByTaintManager", EVICTION_MESSAGE, wall))
-            yield Create(event(reference(pod), NORMAL, "TaintManagerEviction", message, EVENT_SOURCE, wall))
+            yield Create(make_event(object_reference(pod), NORMAL, "TaintManagerEviction", message, EVENT_SOURCE, wall))
 
 
 def _eviction_time(pod: Pod, node: Node, since: TaintTimes) -> Iterator[float]:

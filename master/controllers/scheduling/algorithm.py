@@ -17,7 +17,7 @@ from api.core import placement
 from api.core.node import Namespace, Node, Taint
 from api.core.placement import UNSCHEDULABLE
 from api.core.pod import FINAL_PHASES, ContainerPort, Pod
-from api.core.resources import Amounts, allocatable, conflicting_port, host_ports, pod_requests, shortages
+from api.core.resources import Amounts, allocatable, has_port_conflict, host_ports, insufficient_resources, pod_requests
 from api.meta import quantity
 from master.controllers.events import SCHEDULER
 from master.controllers.nodes.taints import effective_taints
@@ -179,11 +179,11 @@ def _filter(requirements: PodRequirements, node_info: NodeInfo) -> list[str]:
         return [NODE_UNSCHEDULABLE if taint.key == UNSCHEDULABLE else message]
     if not placement.matches_node(spec, meta.name, meta.labels):
         return [AFFINITY_MISMATCH]
-    if requirements.ports and conflicting_port(requirements.ports, node_info.ports):
+    if requirements.ports and has_port_conflict(requirements.ports, node_info.ports):
         return [PORT_CONFLICT]
     insufficient = [
-        _insufficient(shortage.name, shortage.wanted)
-        for shortage in shortages(requirements.requests, node_info.used, node_info.allocatable)
+        _insufficient(shortage.name, shortage.requested)
+        for shortage in insufficient_resources(requirements.requests, node_info.used, node_info.allocatable)
     ]
     reason = requirements.constraints.reason(meta.labels)
     return insufficient or ([reason] if reason else [])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.core.events import NORMAL, reference
+from api.core.events import NORMAL, object_reference
 from api.meta.types import ObjectMeta, ObjectReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
@@ -108,13 +108,13 @@ def _new_job(owner: CronJob, scheduled_time: datetime.datetime) -> Job:
 
 def _job_reference(job: Job) -> ObjectReference:
     """Return a reference without resourceVersion, which changes often."""
-    return replace(reference(job), resource_version="")
+    return replace(object_reference(job), resource_version="")
 
 
 def _missing_job_event(owner: CronJob, job_reference: ObjectReference, now: datetime.datetime) -> Create:
     """Return the event that an active job was deleted by others."""
     message = f"Active job went missing: {job_reference.name}"
-    return events.event_about(reference(owner), NORMAL, "MissingJob", message, CONTROLLER, now)
+    return events.event_about(object_reference(owner), NORMAL, "MissingJob", message, CONTROLLER, now)
 
 
 def _delete_job(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[WriteAction]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.core.events import NORMAL, reference
+from api.core.events import NORMAL, object_reference
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import ObjectMeta
@@ -160,7 +160,7 @@ def _sync(
 def _with_replicas(deployment: Deployment, name: str, old: int, new: int, now: datetime.datetime) -> Iterator[Create]:
     if old != new:
         message = f"Scaled {'up' if new > old else 'down'} replica set {name} from {old} to {new}"
-        yield events.event_about(reference(deployment), NORMAL, "ScalingReplicaSet", message, CONTROLLER, now)
+        yield events.event_about(object_reference(deployment), NORMAL, "ScalingReplicaSet", message, CONTROLLER, now)
 
 
 def _may_create_new(rollout: Rollout, pods: Iterable[Pod]) -> bool:

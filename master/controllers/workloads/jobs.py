@@ -12,7 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from api.core.events import NORMAL, WARNING, reference
+from api.core.events import NORMAL, WARNING, object_reference
 from api.core.pod import Container, EnvVar, EnvVarSource, Pod
 from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import Condition, ObjectFieldSelector
@@ -126,7 +126,7 @@ def _condition_event(job: Job, status: JobStatus, now: datetime.datetime) -> Ite
                 else ("Resumed", condition.message),
             }.get(condition.type, (condition.reason, condition.message))
             event_type = WARNING if condition.type == FAILED else NORMAL
-            yield events.event_about(reference(job), event_type, reason, message, CONTROLLER, now)
+            yield events.event_about(object_reference(job), event_type, reason, message, CONTROLLER, now)
 
 
 # --- target state -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from api.core.events import WARNING, reference
+from api.core.events import WARNING, object_reference
 from api.core.pod import FINAL_PHASES, Pod
 from api.core.storage import PersistentVolumeClaim
 from api.meta.selectors import LabelSelector, compile_selector
@@ -206,7 +206,7 @@ class _StatefulSetState:
 
     def _replace_failed(self, pod: Pod) -> list[Action]:
         message = f"StatefulSet {self.owner.metadata.namespace}/{self.owner.metadata.name} is recreating failed Pod "
-        subject, message = reference(self.owner), message + pod.metadata.name
+        subject, message = object_reference(self.owner), message + pod.metadata.name
         return [Delete(pod), events.event_about(subject, WARNING, "RecreatingFailedPod", message, CONTROLLER, self.now)]
 
     def _delete(self, pod: Pod) -> list[Action]:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from api.core.certificates import CLIENT, CLIENT_USAGES, NODE_CLIENT
+from api.core.certificates import CLIENT_SIGNER, CLIENT_USAGES, KUBELET_CLIENT_SIGNER
 from api.pki import keys
 from api.pki.pem import Subject
 from tests.testbed.apiserver.process import ApiServer
@@ -45,7 +45,7 @@ def encoded(pem: bytes) -> str:
 Kubectl = Callable[..., str]
 
 
-def wish(user: str = "dave", signer: str = CLIENT, **spec: Any) -> dict[str, Any]:
+def wish(user: str = "dave", signer: str = CLIENT_SIGNER, **spec: Any) -> dict[str, Any]:
     pem = keys.create_request(keys.generate_key(), Subject(user, ("dev",)))
     return {"request": base64.b64encode(pem).decode(), "signerName": signer, "usages": list(CLIENT_USAGES), **spec}
 
@@ -71,7 +71,7 @@ async def test_signing_request_is_created_by_a_user_and_approved_by_an_administr
     assert "system:masters" in asked["spec"]["groups"]
     row = (await asyncio.to_thread(kubectl, "get", "csr", name)).splitlines()
     assert row[0].split() == ["NAME", "AGE", "SIGNERNAME", "REQUESTOR", "REQUESTEDDURATION", "CONDITION"]
-    assert row[1].split()[2:] == [CLIENT, "system:admin", "60m", "Pending"]
+    assert row[1].split()[2:] == [CLIENT_SIGNER, "system:admin", "60m", "Pending"]
     said = await asyncio.to_thread(kubectl, "certificate", "approve", name)
     assert said.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
     found = await door.until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
@@ -108,7 +108,7 @@ async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its
     asked = await door.make(PATH, name="stays", spec=wish(), status={"certificate": "eA=="})
     assert asked["status"] == {}
     changed = await door.ask(
-        "PATCH", f"{PATH}/stays", {"spec": {"signerName": NODE_CLIENT}, "metadata": {"labels": {"a": "b"}}}
+        "PATCH", f"{PATH}/stays", {"spec": {"signerName": KUBELET_CLIENT_SIGNER}, "metadata": {"labels": {"a": "b"}}}
     )
     assert (changed["spec"], changed["metadata"]["labels"]) == (asked["spec"], {"a": "b"})
     approved = {"type": "Approved", "status": "True", "reason": "x"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from api.core.log_options import NANOSECONDS, PodLogOptions, nanoseconds
+from api.core.log_options import NANOSECONDS, PodLogOptions, parse_nanoseconds
 from node_agent.docker.logs import stream_logs
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.containers import run_docker, sockets, start, until
@@ -87,7 +87,7 @@ async def test_timestamped_log_has_every_line_complete(dockerd: Dockerd, ended: 
 
 async def test_log_since_time_resumes_to_the_nanosecond(dockerd: Dockerd, ended: str) -> None:
     timed = await text(dockerd, ended, PodLogOptions(timestamps=True))
-    second = nanoseconds(timed.splitlines()[1].split()[0].decode())
+    second = parse_nanoseconds(timed.splitlines()[1].split()[0].decode())
     assert await text(dockerd, ended, PodLogOptions(since_time=second)) == ALL.removeprefix(b"a\n")
     assert await text(dockerd, ended, PodLogOptions(since_time=second + 1)) == ALL.removeprefix(b"a\nb\n")
 

@@ -22,8 +22,8 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.certificates import (
     APPROVED,
     CLIENT_USAGES,
-    NODE_CLIENT,
-    NODE_SERVING,
+    KUBELET_CLIENT_SIGNER,
+    KUBELET_SERVING_SIGNER,
     SERVER_USAGES,
     CertificateSigningRequest,
     CertificateSigningRequestSpec,
@@ -84,7 +84,7 @@ async def test_machine_joins_by_bootstrap_token_and_keeps_its_certificate(
     assert keys.parse_certificate(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
     assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
     assert list((tmp_path / "state" / "pki").iterdir()) == []
-    (asked,) = await _asked_of(administrator, NODE_CLIENT)
+    (asked,) = await _asked_of(administrator, KUBELET_CLIENT_SIGNER)
     assert asked.spec.username.startswith("system:bootstrap:")
     approved = csr_condition(asked, APPROVED)
     assert approved is not None
@@ -214,7 +214,11 @@ async def test_serving_certificate_names_only_its_node(
         await one.load()
         async with asyncio.timeout(30):
             waiting = asyncio.create_task(one.passed())
-            while not (asked := [row for row in await _asked_of(administrator, NODE_SERVING) if _is_of(row, "serves")]):
+            while not (
+                asked := [
+                    row for row in await _asked_of(administrator, KUBELET_SERVING_SIGNER) if _is_of(row, "serves")
+                ]
+            ):
                 await asyncio.sleep(0.02)
             (item,) = asked
             assert item.spec.extra == {ADDRESS: ("127.0.0.1",)}
@@ -303,11 +307,11 @@ async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
         for name in ("a-thief", "b-thief"):
             user = "system:node:lives" if name == "a-thief" else "system:node:a/b"
             pem = keys.create_request(keys.generate_key(), Subject(user, ("system:nodes",)))
-            spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
+            spec = CertificateSigningRequestSpec(request=pem, signer_name=KUBELET_CLIENT_SIGNER, usages=CLIENT_USAGES)
             await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec))
         # Requests are looked at in the order of their names: when this one is approved, those were passed over.
         pem = keys.create_request(keys.generate_key(), Subject("system:node:new", ("system:nodes",)))
-        spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_CLIENT, usages=CLIENT_USAGES)
+        spec = CertificateSigningRequestSpec(request=pem, signer_name=KUBELET_CLIENT_SIGNER, usages=CLIENT_USAGES)
         await machine.create(CertificateSigningRequest(metadata=ObjectMeta(name="c-new"), spec=spec))
         while not (await machine.get(CertificateSigningRequest, "c-new")).status.certificate:
             await asyncio.sleep(0.02)
@@ -322,5 +326,5 @@ async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
 
 def serving_request(name: str, subject: Subject) -> CertificateSigningRequest:
     pem = keys.create_request(keys.generate_key(), subject)
-    spec = CertificateSigningRequestSpec(request=pem, signer_name=NODE_SERVING, usages=SERVER_USAGES)
+    spec = CertificateSigningRequestSpec(request=pem, signer_name=KUBELET_SERVING_SIGNER, usages=SERVER_USAGES)
     return CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec)

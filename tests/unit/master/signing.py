@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from api.core.certificates import (
     APPROVED,
-    NODE_CLIENT,
-    NODE_SERVING,
+    KUBELET_CLIENT_SIGNER,
+    KUBELET_SERVING_SIGNER,
     SERVER_USAGES,
     CertificateSigningRequest,
     CertificateSigningRequestCondition,
@@ -77,7 +77,7 @@ class Rights:
     def __call__(self, user: User, asked: Attributes) -> bool:
         assert asked.group == "certificates.k8s.io"
         if asked.verb == "approve":
-            assert (asked.resource, asked.name) == ("signers", NODE_CLIENT)
+            assert (asked.resource, asked.name) == ("signers", KUBELET_CLIENT_SIGNER)
             return (user.name, "approve") in self.held
         assert (asked.verb, asked.resource) == ("create", "certificatesigningrequests")
         return (user.name, asked.subresource) in self.held
@@ -108,7 +108,7 @@ def serving(
     groups: tuple[str, ...] = NODES,
 ) -> CertificateSigningRequest:
     subject = Subject(user if user.startswith("system:node:") else N1, NODES, names, addresses)
-    return request(subject, NODE_SERVING, SERVER_USAGES, user, groups, came_from)
+    return request(subject, KUBELET_SERVING_SIGNER, SERVER_USAGES, user, groups, came_from)
 
 
 def request_in(change: Update) -> CertificateSigningRequest:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.core.config import MOST_BYTES, ConfigMap, Secret, binary_data
+from api.core.config import MAX_BYTES, ConfigMap, Secret, binary_data
 from api.meta.types import Object, ObjectMeta
-from api.validation.registry import decode, default, immutable
+from api.validation.registry import check_update, decode, default
 
 META = {"name": "x", "namespace": "red"}
 
@@ -37,10 +37,10 @@ def test_config_map_rejects_keys_that_are_no_file_names(key: str) -> None:
 
 def test_config_map_rejects_duplicate_keys_and_more_than_a_mebibyte() -> None:
     assert paths(ConfigMap, data={"a": "1"}, binaryData={"a": "MQ=="}) == ["binaryData[a]"]
-    assert paths(ConfigMap, data={"a": "x" * (MOST_BYTES - 1)}, binaryData={"b": "MQ=="}) == []
-    assert paths(ConfigMap, data={"a": "x" * MOST_BYTES}, binaryData={"b": "MQ=="}) == ["data"]
-    assert paths(Secret, data={"a": coded("x" * MOST_BYTES)}, stringData={"b": "1"}) == ["data"]
-    assert paths(Secret, data={"a": coded("x" * MOST_BYTES)}, stringData={"a": "1"}) == []
+    assert paths(ConfigMap, data={"a": "x" * (MAX_BYTES - 1)}, binaryData={"b": "MQ=="}) == []
+    assert paths(ConfigMap, data={"a": "x" * MAX_BYTES}, binaryData={"b": "MQ=="}) == ["data"]
+    assert paths(Secret, data={"a": coded("x" * MAX_BYTES)}, stringData={"b": "1"}) == ["data"]
+    assert paths(Secret, data={"a": coded("x" * MAX_BYTES)}, stringData={"a": "1"}) == []
 
 
 def test_secret_data_must_be_base64() -> None:
@@ -79,7 +79,7 @@ def test_secret_string_data_is_stored_as_data() -> None:
 
 def test_immutable_config_map_and_secret_cannot_change() -> None:
     def changed(old: Object, **fields: Any) -> list[str]:
-        return [problem.path for problem in immutable(old, replace(old, **fields))]
+        return [problem.path for problem in check_update(old, replace(old, **fields))]
 
     config = ConfigMap(data={"a": "1"}, immutable=True)
     assert changed(config, metadata=ObjectMeta(labels={"a": "b"})) == []

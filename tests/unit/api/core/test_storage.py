@@ -6,7 +6,7 @@ import pytest
 
 from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from api.meta.types import Object
-from api.validation.registry import decode, default, immutable
+from api.validation.registry import check_update, decode, default
 
 DISK: dict[str, Any] = {
     "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nfs": {"server": "files", "path": "/srv"}
@@ -72,9 +72,9 @@ def made(kind: type[Any], spec: dict[str, Any]) -> Any:
 def test_volume_source_and_claim_spec_are_immutable() -> None:
     disk, claim = made(PersistentVolume, DISK), made(PersistentVolumeClaim, CLAIM)
     elsewhere = made(PersistentVolume, DISK | {"nfs": {"server": "other", "path": "/srv"}})
-    assert [problem.path for problem in immutable(disk, elsewhere)] == ["spec.persistentvolumesource"]
-    assert not list(immutable(disk, made(PersistentVolume, DISK | {"mountOptions": ["ro"]})))
+    assert [problem.path for problem in check_update(disk, elsewhere)] == ["spec.persistentvolumesource"]
+    assert not list(check_update(disk, made(PersistentVolume, DISK | {"mountOptions": ["ro"]})))
     named = made(PersistentVolumeClaim, CLAIM | {"volumeName": "disk"})
-    assert not list(immutable(claim, named))
+    assert not list(check_update(claim, named))
     for other in (claim, made(PersistentVolumeClaim, CLAIM | {"volumeName": "other"})):
-        assert [problem.path for problem in immutable(named, other)] == ["spec"]
+        assert [problem.path for problem in check_update(named, other)] == ["spec"]

@@ -72,11 +72,11 @@ def test_probe_defaults_are_set_once() -> None:
         ),
         (
             {"tcpSocket": {"port": 1, "host": "10.0.0.1"}},
-            'livenessProbe.tcpSocket.host: is "10.0.0.1"; only the pod itself is asked; leave this out',
+            'livenessProbe.tcpSocket.host: is "10.0.0.1"; probes and hooks reach only the pod; omit the host',
         ),
         (
             {"httpGet": {"port": 80, "host": "other.pod"}},
-            'livenessProbe.httpGet.host: is "other.pod"; only the pod itself is asked; leave this out',
+            'livenessProbe.httpGet.host: is "other.pod"; probes and hooks reach only the pod; omit the host',
         ),
         (
             {"httpGet": {"port": 80, "scheme": "ftp"}},

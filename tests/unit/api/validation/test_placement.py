@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.core.pod import Pod
-from api.validation.registry import decode, immutable
+from api.validation.registry import check_update, decode
 
 PATH = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 
@@ -127,4 +127,4 @@ def test_active_deadline_may_only_decrease(before: int | None, after: int | None
     old, new = (decode(Pod, pod(activeDeadlineSeconds=value))[0] for value in (before, after))
     assert old is not None
     assert new is not None
-    assert [problem.path for problem in immutable(old, new)] == ([] if good else ["spec.activeDeadlineSeconds"])
+    assert [problem.path for problem in check_update(old, new)] == ([] if good else ["spec.activeDeadlineSeconds"])

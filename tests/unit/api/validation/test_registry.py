@@ -16,7 +16,7 @@ from api.core.pod import Pod
 from api.core.resources import qos_class
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
-from api.validation.registry import decode, default, immutable
+from api.validation.registry import check_update, decode, default
 
 HOOK = {"preStop": {"sleep": {"seconds": 1}}}
 INIT = {"name": "i", "image": "b:1"}
@@ -251,8 +251,8 @@ def test_pod_spec_is_immutable_except_for_images() -> None:
         assert obj is not None
         return obj
 
-    assert not list(immutable(make(), make(image="b:2")))
-    assert [problem.path for problem in immutable(make(), make(workingDir="/x"))] == ["spec"]
+    assert not list(check_update(make(), make(image="b:2")))
+    assert [problem.path for problem in check_update(make(), make(workingDir="/x"))] == ["spec"]
 
 
 def test_rejected_manifest_error_names_file_path_value_and_accepted_values() -> None:

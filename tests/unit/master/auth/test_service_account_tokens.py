@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.core.auth import (
-    AccessSpec,
     BoundObjectReference,
     NonResourceAttributes,
     ResourceAttributes,
@@ -18,6 +17,7 @@ from api.core.auth import (
     SelfSubjectReview,
     SelfSubjectRulesReview,
     SubjectAccessReview,
+    SubjectAccessReviewSpec,
     TokenRequest,
     TokenRequestSpec,
     TokenReview,
@@ -136,7 +136,7 @@ JUDGE = ReviewBackend(
     lambda token, audiences: TokenReviewStatus(authenticated=token == "good"), decided, lambda user, namespace: HELD
 )
 ADMIN = User("admin", frozenset(("system:masters",)))
-PODS = AccessSpec(resource_attributes=ResourceAttributes(verb="list", resource="pods"))
+PODS = SubjectAccessReviewSpec(resource_attributes=ResourceAttributes(verb="list", resource="pods"))
 
 
 def test_token_and_access_reviews_are_answered() -> None:

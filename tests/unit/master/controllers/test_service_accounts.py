@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace
 
-from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, Secret
+from api.core.config import SERVICE_ACCOUNT_NAME, SERVICE_ACCOUNT_TOKEN, SERVICE_ACCOUNT_UID, Secret
 from master.auth import service_account_tokens
 from master.auth.service_account_tokens import TokenSigner
 from master.controllers.actions import ForceDelete, Update
@@ -21,7 +21,9 @@ from tests.unit.master.examples import meta
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 ISSUER = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
 ROBOT = ServiceAccount(metadata=meta("robot", namespace="red"))
-EMPTY = Secret(metadata=meta("key", namespace="red", annotations={ACCOUNT_NAME: "robot"}), type=ACCOUNT_TOKEN)
+EMPTY = Secret(
+    metadata=meta("key", namespace="red", annotations={SERVICE_ACCOUNT_NAME: "robot"}), type=SERVICE_ACCOUNT_TOKEN
+)
 
 
 def signed(account: ServiceAccount, secret: Secret) -> str:
@@ -39,7 +41,7 @@ def filled(secret: Secret) -> Secret:
 def test_token_secret_gets_a_token_valid_while_it_exists() -> None:
     done = filled(EMPTY)
     assert (done.data["ca.crt"], done.data["namespace"]) == (b"CA", b"red")
-    assert done.metadata.annotations[ACCOUNT_UID] == "uid-robot"
+    assert done.metadata.annotations[SERVICE_ACCOUNT_UID] == "uid-robot"
     found = ISSUER.read(done.data["token"].decode(), NOW + datetime.timedelta(days=5000))
     assert service_account_tokens.user_from_claims(found).name == "system:serviceaccount:red:robot"
     assert service_account_tokens.bound_objects(found) == [
@@ -59,7 +61,7 @@ def test_changed_token_secret_is_repaired() -> None:
 
 def test_token_secret_of_a_missing_service_account_is_deleted() -> None:
     assert [type(write) for write in reconcile([EMPTY], [], "CA", signed)] == [ForceDelete]
-    other = with_metadata(EMPTY, annotations={ACCOUNT_NAME: "robot", ACCOUNT_UID: "another"})
+    other = with_metadata(EMPTY, annotations={SERVICE_ACCOUNT_NAME: "robot", SERVICE_ACCOUNT_UID: "another"})
     assert [type(write) for write in reconcile([other], [ROBOT], "CA", signed)] == [ForceDelete]
     assert list(reconcile([replace(EMPTY, type="Opaque")], [], "CA", signed)) == []
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.core.node import Node, NodeSpec, NodeStatus, Taint
 from api.core.pod import ContainerPort, Pod
-from api.core.resources import allocatable, pod_requests, total
+from api.core.resources import allocatable, pod_requests, total_requests
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import CONFIG_SOURCE
 from node_agent.eviction.thresholds import Pressure
@@ -158,7 +158,7 @@ def test_preemption_victims_are_sufficient_necessary_and_never_critical(
 
 def test_admission_sums_requests_and_allocatable() -> None:
     assert pod_requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
-    assert total([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
+    assert total_requests([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
     assert allocatable(NODE) | {"ephemeral-storage": 0} == {
         "cpu": 2000,
         "memory": 1 << 30,

@@ -140,7 +140,7 @@ def test_static_pod_references_are_found_by_path() -> None:
         "serviceAccountName": "x",
     }
     pod = msgspec.convert({"metadata": {"name": "web"}, "spec": wire}, Pod)
-    assert [problem.path for problem in static_pods.references(pod)] == [
+    assert [problem.path for problem in static_pods.api_references(pod)] == [
         "spec.serviceAccountName",
         "spec.volumes[1].configMap",
         "spec.volumes[2].secret",

@@ -24,7 +24,7 @@ from api.core.placement import (
 from api.core.pod import Pod, PodSchedulingGate
 from api.meta.selectors import LabelSelector, LabelSelectorRequirement
 from api.meta.types import ObjectMeta, OwnerReference
-from api.validation.registry import immutable
+from api.validation.registry import check_update
 from master.controllers.scheduling.algorithm import Scheduled, schedule
 from master.resources.pods import PODS, pod_state
 from tests.unit.master.examples import node, pod
@@ -230,6 +230,6 @@ def test_pod_with_scheduling_gates_is_not_scheduled() -> None:
     assert answers(ZONES, [replace(gated, spec=replace(gated.spec, scheduling_gates=()))]) == {"w": "a1"}
     begun = PODS.prepare_for_create(gated)
     assert pod_state(begun) == "SchedulingGated"
-    problems = list(immutable(web("w"), gated, PODS.rules))
+    problems = list(check_update(web("w"), gated, PODS.rules))
     assert [one.path for one in problems] == ["spec.schedulingGates"]
-    assert not list(immutable(gated, web("w"), PODS.rules))
+    assert not list(check_update(gated, web("w"), PODS.rules))
