@@ -15,7 +15,7 @@ from api.core.node import NamespaceStatus, Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import FORBIDDEN, FieldError, quoted
 from api.meta.types import Object
-from api.validation.registry import immutable
+from api.validation.registry import check_update
 from master import errors
 from master.registry.request import DeleteOptions, Preconditions
 from master.resources.metadata import format_time, parse_time, with_metadata
@@ -61,7 +61,7 @@ def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
     """The object after an update of all but its status."""
     _check_identity(resource, new, old)
     new = resource.prepare_for_update(_with_old_metadata(new, old), old)
-    problems = list(immutable(old, new, resource.rules))
+    problems = list(check_update(old, new, resource.rules))
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
         why = "no new finalizers can be added if the object is being deleted"

@@ -10,7 +10,7 @@ from api.core.events import Event as CoreEvent
 from api.meta.schema import MISSING, FieldError, quoted
 from api.meta.types import Object, ObjectReference
 from api.validation.config import check_event as check_core
-from api.validation.config import immutable_event as immutable_in_core
+from api.validation.config import check_event_update as immutable_in_core
 from api.validation.registry import RULES, KindRules
 from master.resources.metadata import parse_time
 from master.resources.printing import age

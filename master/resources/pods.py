@@ -201,7 +201,7 @@ PODS: Resource[Pod] = Resource(
         stream_subresource("attach", "PodAttachOptions"),
         Subresource("binding", body_kind=("", "v1", "Binding"), verbs=("create",)),
         Subresource("eviction", body_kind=("policy", "v1", "Eviction"), verbs=("create",)),
-        Subresource(EPHEMERAL_CONTAINERS, replace=lambda new, old: pod.added(old, new)),
+        Subresource(EPHEMERAL_CONTAINERS, replace=lambda new, old: pod.add_ephemeral_containers(old, new)),
         stream_subresource("exec", "PodExecOptions"),
         Subresource("log", verbs=("get",), proxied=True),
         stream_subresource("portforward", "PodPortForwardOptions"),

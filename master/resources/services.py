@@ -24,14 +24,14 @@ from api.core.services import (
     Service,
     ServicePort,
     ServiceStatus,
-    has_health_port,
     has_node_ports,
-    is_open,
+    is_externally_accessible,
+    needs_health_check_node_port,
 )
 from api.meta.schema import MISSING, FieldError
 from api.meta.types import Object, ObjectReference, StatusCondition, Value, merge_keys
 from api.validation.registry import RULES, KindRules
-from api.validation.services import check_slice, immutable_slice
+from api.validation.services import check_endpoint_slice, check_endpoint_slice_update
 from master.resources.network_policies import validate_network
 from master.resources.printing import AGE, NAME, age, none_if_empty
 from master.resources.resource import VERBS, Column, Resource, Version, proxy_subresource
@@ -72,7 +72,7 @@ def _prepare_service_for_update(new: Service, old: Service) -> Service:
         spec = replace(spec, cluster_ip=kept, cluster_ips=(kept,) if kept else ())
     if has_node_ports(old) and has_node_ports(new):
         spec = replace(spec, ports=_keep_node_ports(spec.ports, old.spec.ports))
-    if has_health_port(old.spec) and has_health_port(spec):
+    if needs_health_check_node_port(old.spec) and needs_health_check_node_port(spec):
         spec = replace(spec, health_check_node_port=spec.health_check_node_port or old.spec.health_check_node_port)
     status = old.status
     if spec.type != LOAD_BALANCER:
@@ -121,11 +121,15 @@ def _normalize_service_update(document: Any, old: Service) -> Any:
         if old.spec.type in types and kind not in types and spec.get(name) == was.get(name):
             spec.pop(name, None)
     is_outside = kind in (NODE_PORT, LOAD_BALANCER) or (kind == CLUSTER_IP and spec.get("externalIPs"))
-    if is_open(old.spec) and not is_outside and spec.get(_EXTERNAL_TRAFFIC_POLICY) == was.get(_EXTERNAL_TRAFFIC_POLICY):
+    if (
+        is_externally_accessible(old.spec)
+        and not is_outside
+        and spec.get(_EXTERNAL_TRAFFIC_POLICY) == was.get(_EXTERNAL_TRAFFIC_POLICY)
+    ):
         spec.pop(_EXTERNAL_TRAFFIC_POLICY, None)
     has_health = kind == LOAD_BALANCER and spec.get(_EXTERNAL_TRAFFIC_POLICY) == LOCAL
     if (
-        has_health_port(old.spec)
+        needs_health_check_node_port(old.spec)
         and not has_health
         and spec.get(_HEALTH_CHECK_NODE_PORT) == was.get(_HEALTH_CHECK_NODE_PORT)
     ):
@@ -298,13 +302,15 @@ def _endpoint_slice_v1beta1_to_stored(item: EndpointSliceV1beta1) -> newer.Endpo
 
 
 def _validate_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> Iterator[FieldError]:
-    yield from check_slice(_endpoint_slice_v1beta1_to_stored(item))
+    yield from check_endpoint_slice(_endpoint_slice_v1beta1_to_stored(item))
 
 
 def _validate_endpoint_slice_v1beta1_update(
     old: EndpointSliceV1beta1, new: EndpointSliceV1beta1
 ) -> Iterator[FieldError]:
-    yield from immutable_slice(_endpoint_slice_v1beta1_to_stored(old), _endpoint_slice_v1beta1_to_stored(new))
+    yield from check_endpoint_slice_update(
+        _endpoint_slice_v1beta1_to_stored(old), _endpoint_slice_v1beta1_to_stored(new)
+    )
 
 
 def _default_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> EndpointSliceV1beta1:

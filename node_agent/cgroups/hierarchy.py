@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from api.core.pod import Pod
-from api.core.resources import limited_cpu, limited_memory, pod_limit, pod_request, requested_cpu
+from api.core.resources import cpu_limit, cpu_request, memory_limit, pod_limit, pod_request
 
 KUBEPODS = "kubepods"
 POD_PREFIX = "pod"
@@ -122,16 +122,16 @@ def parent_cgroups(root: str) -> tuple[CgroupPath, ...]:
 def pod_limits(pod: Pod, capacity: PodsCapacity) -> CgroupLimits:
     """Return the limits of a pod's cgroup. CPU and memory are limited if all its containers have such a limit."""
     return CgroupLimits(
-        shares=cpu_shares(pod_request(pod.spec, requested_cpu)),
-        quota=cpu_quota(pod_limit(pod.spec, limited_cpu)) if capacity.cpu_cfs_quota else 0,
-        memory=pod_limit(pod.spec, limited_memory),
+        shares=cpu_shares(pod_request(pod.spec, cpu_request)),
+        quota=cpu_quota(pod_limit(pod.spec, cpu_limit)) if capacity.cpu_cfs_quota else 0,
+        memory=pod_limit(pod.spec, memory_limit),
         pids=capacity.pids,
     )
 
 
 def qos_cgroups(pods: Iterable[Pod], root: str, capacity: PodsCapacity) -> tuple[tuple[CgroupPath, CgroupLimits], ...]:
     """Return the limits of `kubepods` and of the QoS cgroups for these pods, parents first."""
-    burstable = (pod_request(pod.spec, requested_cpu) for pod in pods if pod.status.qos_class == "Burstable")
+    burstable = (pod_request(pod.spec, cpu_request) for pod in pods if pod.status.qos_class == "Burstable")
     kubepods = pods_cgroup(root)
     return (
         (kubepods, CgroupLimits(shares=cpu_shares(capacity.cpus * 1000), memory=capacity.memory)),

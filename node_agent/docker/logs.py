@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 
-from api.core.log_options import NANOSECONDS, STDERR, STDOUT, PodLogOptions, nanoseconds
+from api.core.log_options import NANOSECONDS, STDERR, STDOUT, PodLogOptions, parse_nanoseconds
 from node_agent.docker.http import docker_request, docker_session, docker_timeout, response_error
 from node_agent.docker.wire_format import LogEntryReader, LogStreamError
 from reconcile.errors import Gone, NotReady
@@ -54,7 +54,7 @@ class _LogSource:
     async def open(self, since: bytes = b"", *, exited: bool = False) -> None:
         """Request the log, or with `since` its entries from that time on. Follow it unless the container has exited."""
         if since:
-            self._query = {**self._query, "since": _format_seconds(nanoseconds(since.decode())), "tail": "all"}
+            self._query = {**self._query, "since": _format_seconds(parse_nanoseconds(since.decode())), "tail": "all"}
         if exited:
             self._query.pop("follow", None)
         async with docker_timeout():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api.core.pod import Pod, PodDNSConfig
-from api.validation.pod import LONGEST_SEARCH, MOST_NAMESERVERS, MOST_SEARCHES
+from api.validation.pod import MAX_NAMESERVERS, MAX_SEARCH_DOMAINS, MAX_SEARCH_LENGTH
 from reconcile.errors import Refused
 
 MAX_HOSTNAME_LENGTH = 64
@@ -116,10 +116,10 @@ def pod_resolv_conf(
     """
     dns_config = pod.spec.dns_config or PodDNSConfig()
     full = _with_dns_config(_policy_resolv_conf(pod, node_conf, cluster_dns, cluster_domain), dns_config)
-    searches = full.searches[:MOST_SEARCHES]
-    while len(" ".join(searches)) > LONGEST_SEARCH:
+    searches = full.searches[:MAX_SEARCH_DOMAINS]
+    while len(" ".join(searches)) > MAX_SEARCH_LENGTH:
         searches = searches[:-1]
-    applied = ResolvConf(full.nameservers[:MOST_NAMESERVERS], searches, full.options)
+    applied = ResolvConf(full.nameservers[:MAX_NAMESERVERS], searches, full.options)
     messages = [
         f"{name} limits were exceeded, some {name.lower()}s have been omitted, the applied {name.lower()} line is: "
         f"{' '.join(used)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.core.certificates import NODE_CLIENT, NODE_SERVING
+from api.core.certificates import KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER
 from tests.conformance.build import CONTROL_PLANE, missing
 from tests.conformance.token_join import JoiningNode, over
 from tests.testbed.node.single_node import NODE
@@ -28,7 +28,7 @@ def node() -> Iterator[JoiningNode]:
 
 
 def test_machine_joins_by_bootstrap_token_and_registers(node: JoiningNode) -> None:
-    (first, *_) = node.requests(NODE_CLIENT)
+    (first, *_) = node.requests(KUBELET_CLIENT_SIGNER)
     assert first[1] == ["Approved"]
     found = node.certificate()
     assert found is not None
@@ -37,8 +37,8 @@ def test_machine_joins_by_bootstrap_token_and_registers(node: JoiningNode) -> No
 
 
 def test_serving_certificate_is_used_after_manual_approval(node: JoiningNode) -> None:
-    wait_until(lambda: bool(node.requests(NODE_SERVING)), "it asks for a serving certificate")
-    (name, decided), *_ = node.requests(NODE_SERVING)
+    wait_until(lambda: bool(node.requests(KUBELET_SERVING_SIGNER)), "it asks for a serving certificate")
+    (name, decided), *_ = node.requests(KUBELET_SERVING_SIGNER)
     assert decided == []
     assert node.served().subject.user.startswith(f"{NODE}@")
     assert name in node.agent_log()

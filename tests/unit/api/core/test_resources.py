@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.core.pod import Container, PodSpec, ResourceRequirements
-from api.core.resources import limited_cpu, pod_limit, pod_request, qos_class, requested_cpu
+from api.core.resources import cpu_limit, cpu_request, pod_limit, pod_request, qos_class
 
 
 def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
@@ -27,18 +27,18 @@ def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
 )
 def test_pod_request_includes_init_containers_and_sidecars(init: list[Container], own: list[str], wanted: int) -> None:
     spec = PodSpec(init_containers=tuple(init), containers=tuple(map(needs, own)))
-    assert pod_request(spec, requested_cpu) == wanted
+    assert pod_request(spec, cpu_request) == wanted
 
 
 def test_pod_limit_exists_only_when_every_container_has_one() -> None:
     one, two = needs("100m", limit=True), needs("200m", limit=True)
-    assert pod_limit(PodSpec(containers=(one, two)), limited_cpu) == 300
-    assert pod_limit(PodSpec(containers=(one, needs(""))), limited_cpu) == 0
-    assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(one,)), limited_cpu) == 0
+    assert pod_limit(PodSpec(containers=(one, two)), cpu_limit) == 300
+    assert pod_limit(PodSpec(containers=(one, needs(""))), cpu_limit) == 0
+    assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(one,)), cpu_limit) == 0
 
 
 def test_limit_without_a_request_is_the_request() -> None:
-    assert requested_cpu(needs("100m", limit=True)) == 100
+    assert cpu_request(needs("100m", limit=True)) == 100
 
 
 def test_init_containers_count_for_the_qos_class() -> None:

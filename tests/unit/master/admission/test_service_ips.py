@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus
-from api.validation.registry import decode, default, immutable
+from api.validation.registry import check_update, decode, default
 from master.admission.service_ips import AllocatorCursors, allocate
 from master.config import DEFAULT_NODE_PORTS
 from master.errors import StatusError
@@ -133,9 +133,9 @@ def test_update_keeps_allocated_service_fields() -> None:
     old, _ = given(service(type="NodePort"))
     new = SERVICES.prepare_for_update(service(type="NodePort", selector={"a": "b"}), old)
     assert (new.spec.cluster_ip, new.spec.ports[0].node_port) == ("172.30.0.1", 30000)
-    assert not list(immutable(old, new))
+    assert not list(check_update(old, new))
     other = replace(new, spec=replace(new.spec, cluster_ip="172.30.0.2"))
-    assert [problem.path for problem in immutable(old, other)] == ["spec.clusterIPs[0]"]
+    assert [problem.path for problem in check_update(old, other)] == ["spec.clusterIPs[0]"]
 
 
 def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
@@ -145,7 +145,7 @@ def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
     if item is None:
         return [problem.path for problem in problems]
     new = SERVICES.prepare_for_update(default(item), old)
-    return [problem.path for problem in immutable(old, new)] or given(new, (), AllocatorCursors(0, 5), old)[0]
+    return [problem.path for problem in check_update(old, new)] or given(new, (), AllocatorCursors(0, 5), old)[0]
 
 
 FILLED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "externalTrafficPolicy", "loadBalancerClass")

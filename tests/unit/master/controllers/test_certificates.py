@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from api.core.certificates import (
     APPROVED,
-    CLIENT,
+    CLIENT_SIGNER,
     CLIENT_USAGES,
     DENIED,
     FAILED,
-    NODE_CLIENT,
-    NODE_SERVING,
+    KUBELET_CLIENT_SIGNER,
+    KUBELET_SERVING_SIGNER,
     SERVER_USAGES,
     CertificateSigningRequest,
 )
@@ -59,13 +59,13 @@ from tests.unit.master.signing import (
 
 
 def test_client_certificate_approval_needs_nodeclient_or_selfnodeclient_permission() -> None:
-    first = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES)
+    first = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
     assert not approved(first)
     assert approved(first, (), (first.spec.username, "nodeclient"))
     assert not approved(first, (), (first.spec.username, "selfnodeclient"))
-    renewal = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES, N1, NODES)
+    renewal = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES)
     assert approved(renewal, (), (N1, "selfnodeclient"))
-    another = request(Subject("system:node:n2", NODES), NODE_CLIENT, CLIENT_USAGES, N1, NODES)
+    another = request(Subject("system:node:n2", NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES)
     assert not approved(another, (), (N1, "selfnodeclient"))
 
 
@@ -83,7 +83,7 @@ def test_client_certificate_approval_needs_nodeclient_or_selfnodeclient_permissi
 def test_request_that_is_no_node_certificate_is_neither_approved_nor_signed(
     subject: Subject, usages: tuple[str, ...], why: str
 ) -> None:
-    item = request(subject, NODE_CLIENT, usages)
+    item = request(subject, KUBELET_CLIENT_SIGNER, usages)
     assert not approved(item, (), (item.spec.username, "nodeclient"))
     (change,) = certificates.sign_requests([decided(item, APPROVED)], lambda _: b"never", NOW)
     assert not request_in(change).status.certificate
@@ -106,9 +106,11 @@ def test_request_that_is_no_node_certificate_is_neither_approved_nor_signed(
 def test_certificate_subject_has_node_and_group_only(
     rows: Sequence[x509.RelativeDistinguishedName], good: bool
 ) -> None:
-    renewal = request(Subject(""), NODE_CLIENT, CLIENT_USAGES, N1, NODES, pem=pem_of(rows))
+    renewal = request(Subject(""), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES, pem=pem_of(rows))
     assert approved(renewal, (), (N1, "selfnodeclient")) == good
-    server = request(Subject(""), NODE_SERVING, SERVER_USAGES, N1, NODES, "10.0.0.1", pem_of(rows, x509.DNSName("n1")))
+    server = request(
+        Subject(""), KUBELET_SERVING_SIGNER, SERVER_USAGES, N1, NODES, "10.0.0.1", pem_of(rows, x509.DNSName("n1"))
+    )
     assert approved(server, [node("n1", "10.0.0.1")]) == good
 
 
@@ -123,21 +125,21 @@ def test_certificate_subject_has_node_and_group_only(
     ],
 )
 def test_other_subject_alternative_names_are_denied(place: x509.GeneralName) -> None:
-    client = request(Subject(""), NODE_CLIENT, CLIENT_USAGES, N1, NODES, pem=pem_of(PLAIN, place))
+    client = request(Subject(""), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES, pem=pem_of(PLAIN, place))
     assert "subjectAltNames are not allowed" in why(client, (), (N1, "selfnodeclient"))
     pem = pem_of(PLAIN, x509.DNSName("n1"), place)
-    server = request(Subject(""), NODE_SERVING, SERVER_USAGES, N1, NODES, "10.0.0.1", pem)
+    server = request(Subject(""), KUBELET_SERVING_SIGNER, SERVER_USAGES, N1, NODES, "10.0.0.1", pem)
     assert "subjectAltNames are not allowed" in why(server, [node("n1", "10.0.0.1")])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "N1", "a b", "-a", "a."])
 def test_invalid_node_name_gets_no_certificate(name: str) -> None:
-    item = request(Subject(f"system:node:{name}", NODES), NODE_CLIENT, CLIENT_USAGES)
+    item = request(Subject(f"system:node:{name}", NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
     assert "does not name a node" in why(item, (), (BOOTSTRAP, "nodeclient"))
 
 
 def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unreachable() -> None:
-    item = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES)
+    item = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
     right = (BOOTSTRAP, "nodeclient")
     assert approved(item, [node("n2")], right)
     for state in ("True", "False"):
@@ -145,7 +147,7 @@ def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unrea
         assert approved(item, [node("n1", is_ready=state)], right, (BOOTSTRAP, "approve")), "who may say so himself"
     assert approved(item, [node("n1", is_ready="Unknown")], right)
     assert approved(item, [Node(metadata=ObjectMeta(name="n1"))], right), "made by an administrator, not joined yet"
-    renewal = request(Subject(N1, NODES), NODE_CLIENT, CLIENT_USAGES, N1, NODES)
+    renewal = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES)
     assert approved(renewal, [node("n1")], (N1, "selfnodeclient"))
 
 
@@ -165,7 +167,7 @@ def weak(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey
 
 
 def refused(pem: bytes) -> str:
-    item = request(Subject("dave"), CLIENT, CLIENT_USAGES, pem=pem)
+    item = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES, pem=pem)
     assert CERTIFICATE_SIGNING_REQUESTS.rules is not None
     assert CERTIFICATE_SIGNING_REQUESTS.rules.validate is not None
     return "; ".join(row.detail for row in CERTIFICATE_SIGNING_REQUESTS.rules.validate(item))
@@ -189,7 +191,7 @@ def test_csr_is_one_pem_block_of_limited_size() -> None:
 
 
 def test_only_approved_requests_are_signed_and_only_once() -> None:
-    item = request(Subject("dave", ("dev",)), CLIENT, CLIENT_USAGES)
+    item = request(Subject("dave", ("dev",)), CLIENT_SIGNER, CLIENT_USAGES)
     foreign = replace(item, spec=replace(item.spec, signer_name="example.org/x"))
     denied, failed = decided(item, DENIED), decided(item, APPROVED, FAILED)
     done = replace(item, status=replace(decided(item, APPROVED).status, certificate=b"there"))
@@ -200,7 +202,7 @@ def test_only_approved_requests_are_signed_and_only_once() -> None:
 
 
 def test_signing_requests_are_deleted_after_their_time() -> None:
-    item = request(Subject("dave"), CLIENT, CLIENT_USAGES)
+    item = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES)
     pem = keys.self_signed(KEY, Subject("dave"), NOW)
     issued = replace(item, status=replace(decided(item, APPROVED).status, certificate=pem))
 

@@ -5,16 +5,16 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from api.core.events import Event, EventSeries, EventSource, event, reference
+from api.core.events import Event, EventSeries, EventSource, make_event, object_reference
 from api.core.node import Namespace
-from api.validation.registry import check, immutable
+from api.validation.registry import check, check_update
 from master.controllers import events, expiration
 from master.resources.events import EVENTS
 from tests.unit.master.actions import WALL, lines
 from tests.unit.master.examples import meta, namespace, pod
 
-PULLED = event(
-    replace(reference(pod("web")), field_path="spec.containers{main}"),
+PULLED = make_event(
+    replace(object_reference(pod("web")), field_path="spec.containers{main}"),
     "Normal",
     "Pulled",
     "there ",
@@ -26,15 +26,15 @@ PULLED = event(
 def test_event_name_has_object_and_time() -> None:
     assert PULLED.metadata.name == "web.64752550bf000"
     assert PULLED.metadata.namespace == "red"
-    long = event(reference(pod("a" * 253)), "Normal", "R", "m", EventSource(), WALL)
+    long = make_event(object_reference(pod("a" * 253)), "Normal", "R", "m", EventSource(), WALL)
     assert len(long.metadata.name) == 253
     assert list(check(long)) == []
 
 
 def test_events_of_cluster_scoped_objects_are_in_default() -> None:
-    about = reference(namespace("red"))
+    about = object_reference(namespace("red"))
     assert about.kind == Namespace.KIND
-    told = event(about, "Normal", "R", "m", EventSource(), WALL)
+    told = make_event(about, "Normal", "R", "m", EventSource(), WALL)
     assert told.metadata.namespace == "default"
     assert list(check(told)) == []
 
@@ -74,9 +74,11 @@ def test_invalid_event_is_rejected(wrong: Event, path: str) -> None:
 
 
 def test_event_object_and_source_are_immutable() -> None:
-    assert list(immutable(PULLED, replace(PULLED, count=2, message="again"))) == []
-    stolen = replace(PULLED, source=EventSource(component="x", host="n2"), involved_object=reference(pod("other")))
-    assert [problem.path for problem in immutable(PULLED, stolen)] == ["involvedObject", "source"]
+    assert list(check_update(PULLED, replace(PULLED, count=2, message="again"))) == []
+    stolen = replace(
+        PULLED, source=EventSource(component="x", host="n2"), involved_object=object_reference(pod("other"))
+    )
+    assert [problem.path for problem in check_update(PULLED, stolen)] == ["involvedObject", "source"]
 
 
 def test_events_expire_an_hour_after_their_last_occurrence() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.validation.registry import decode, default, immutable
+from api.validation.registry import check_update, decode, default
 from master.registry.strategy import prepare_subresource_update
 from master.resources import BUILTIN
 from master.resources.resource import VERBS
@@ -250,7 +250,7 @@ ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
 def test_accepted_object_keeps_its_fields_and_is_defaulted_once(plural: str, content: dict[str, Any]) -> None:
     kind, item = KINDS[plural], read(plural, content)
     assert default(item, kind.rules) == item
-    assert not list(immutable(item, item, kind.rules))
+    assert not list(check_update(item, item, kind.rules))
     kept = json.loads(tables.encode_object(kind, item, View.OBJECT, NOW))
     held_by(document(kind, content), kept)
 
@@ -266,7 +266,7 @@ def test_invalid_object_is_rejected_by_path(plural: str, content: dict[str, Any]
 def test_immutable_fields_are_rejected_in_updates(
     plural: str, before: dict[str, Any], after: dict[str, Any], path: str
 ) -> None:
-    problems = immutable(read(plural, before), read(plural, after), KINDS[plural].rules)
+    problems = check_update(read(plural, before), read(plural, after), KINDS[plural].rules)
     assert [problem.path for problem in problems] == [path]
 
 
