@@ -13,7 +13,7 @@ from api.core.auth import TokenRequest
 from api.core.events import Event
 from api.core.node import NODE_LEASES, Lease, Node
 from api.core.pod import Pod
-from api.validation.static_pods import creation_refusal
+from api.validation.static_pods import creation_denial
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.auth import service_account_tokens
@@ -78,7 +78,7 @@ class NodeRestriction(AdmissionPlugin):
             return None
         if isinstance(item, Pod):
             own = objects.get(Key(Node.KIND, "", node))
-            return f"node {node} has not registered" if own is None else creation_refusal(item, node, own.metadata.uid)
+            return f"node {node} has not registered" if own is None else creation_denial(item, node, own.metadata.uid)
         if isinstance(item, Event) and not request.resource.group:
             is_own = item.source.host == node
             return None if is_own else f"node {node} tells events with itself as source.host"

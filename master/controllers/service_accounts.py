@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.core.config import ACCOUNT_NAME, ACCOUNT_TOKEN, ACCOUNT_UID, ConfigMap, Secret
+from api.core.config import SERVICE_ACCOUNT_NAME, SERVICE_ACCOUNT_TOKEN, SERVICE_ACCOUNT_UID, ConfigMap, Secret
 from api.core.node import Namespace
 from master.auth import service_account_tokens
 from master.controllers.actions import Action, Create, ForceDelete, Update
@@ -28,20 +28,20 @@ def reconcile(
 ) -> Iterator[Update | ForceDelete]:
     """Yield the token Secrets with their missing data, and the deletion of those without an account."""
     token_secrets = [
-        secret for secret in secrets if secret.type == ACCOUNT_TOKEN and not secret.metadata.deletion_timestamp
+        secret for secret in secrets if secret.type == SERVICE_ACCOUNT_TOKEN and not secret.metadata.deletion_timestamp
     ]
     if not token_secrets:
         return
     accounts_by_name = {(account.metadata.namespace, account.metadata.name): account for account in accounts}
     for secret in token_secrets:
         meta = secret.metadata
-        account = accounts_by_name.get((meta.namespace, meta.annotations[ACCOUNT_NAME]))
-        if account is None or meta.annotations.get(ACCOUNT_UID) not in (None, account.metadata.uid):
+        account = accounts_by_name.get((meta.namespace, meta.annotations[SERVICE_ACCOUNT_NAME]))
+        if account is None or meta.annotations.get(SERVICE_ACCOUNT_UID) not in (None, account.metadata.uid):
             yield ForceDelete(secret)
             continue
         token = secret.data.get(TOKEN_KEY) or sign(account, secret).encode()
         data = {CA_KEY: ca_certificate.encode(), NAMESPACE_KEY: meta.namespace.encode(), TOKEN_KEY: token}
-        annotations = {**meta.annotations, ACCOUNT_UID: account.metadata.uid}
+        annotations = {**meta.annotations, SERVICE_ACCOUNT_UID: account.metadata.uid}
         new = replace(secret, data={**secret.data, **data}, metadata=replace(meta, annotations=annotations))
         if new != secret:
             yield Update(new, secret)
