@@ -19,8 +19,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,](?P<fraction>\d+))?(Z|[+
 
 
 class InvalidLogOptions(Exception):
-    """A query that is rejected. `status` is the HTTP status: 400 if it cannot be parsed, 422 if a value is not valid.
-    """
+    """A rejected query. `status` is the HTTP status: 400 if it cannot be parsed, 422 if a value is not valid."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

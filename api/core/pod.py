@@ -411,8 +411,7 @@ class PodSpec(Value, frozen=True):
 
 
 class ContainerStateWaiting(Value, frozen=True):
-    """A container that does not run yet, or not at present. `reason` is a word for programs, such as CrashLoopBackOff.
-    """
+    """A container that does not run. `reason` is a word for programs, such as CrashLoopBackOff."""
 
     reason: str = ""
     message: str = ""

@@ -43,8 +43,7 @@ def is_pod_field(path: str) -> bool:
 
 
 def pod_field_value(pod: Pod, path: str) -> str:
-    """Return the value of a field, an empty string if the pod has none. Raises KeyError if the path is not supported.
-    """
+    """Return the value of a field, an empty string if the pod has none. Raises KeyError for an unsupported path."""
     match = _FIELD_BY_KEY.fullmatch(path)
     if match is None:
         return _FIELDS[path](pod)

@@ -192,8 +192,7 @@ def insufficient_resources(requests: Amounts, used: Amounts, capacity: Amounts) 
 
 
 def has_port_conflict(ports: Iterable[ContainerPort], used: Iterable[ContainerPort]) -> bool:
-    """Return whether one of the ports is in use: the same number and protocol at the same address, or at any address.
-    """
+    """Return whether a port is in use: the same number and protocol at the same address, or at any address."""
     used = tuple(used)
     return any(_conflicts(port, other) for port in ports for other in used)
 
