@@ -42,8 +42,24 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
+class PodEvents:
+    """Records events about one pod and its containers. `pod` is its newest version, kept up to date by its worker."""
+
+    def __init__(self, recorder: EventRecorder, pod: Pod) -> None:
+        self.pod = pod
+        self._recorder = recorder
+
+    def record(self, reason: str, message: str, container: str = "") -> None:
+        """Record an event about the pod, or about its container of this name."""
+        self._recorder.pod_event(self.pod, reason, message, container)
+
+
 class EventRecorder:
-    """While the master is away events wait, the newest MOST_WAITING of them; `dropped` counts what was not told."""
+    """Recorder of events about this node and its pods.
+
+    While the API server is unreachable, the newest MAX_PENDING events wait. `dropped` counts events that were not
+    written.
+    """
 
     def __init__(self, client: Client, node: str, clock: Callable[[], datetime] = _now) -> None:
         self.dropped = 0
@@ -59,6 +75,10 @@ class EventRecorder:
     def pod_event(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
         """Record an event about a pod, or about one of its containers."""
         self.event(pod_reference(pod, container), reason, message)
+
+    def for_pod(self, pod: Pod) -> PodEvents:
+        """Return a recorder of events about this pod."""
+        return PodEvents(self, pod)
 
     def node_event(self, reason: str, message: str) -> None:
         """Record an event about this node."""

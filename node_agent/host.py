@@ -8,23 +8,26 @@ LOG_SUFFIX = ".log"
 
 
 def pod_log_dir_name(namespace: str, name: str, uid: str) -> str:
-    """The name of the directory of a pod's logs."""
+    """Return the name of a pod's log directory."""
     return f"{namespace}_{name}_{uid}"
 
 
 @dataclass(frozen=True, slots=True)
 class HostInfo:
-    """What the host adds: where pods have their directories, its memory in bytes, its lowest OOM score, its cores.
+    """Facts about the host, and settings of the node, that container configurations depend on.
 
-    `cluster_dns` are the nameservers of the cluster, `resolv_conf` is the host's own file, `pod_logs_dir` where links
-    lead to logs. `seccomp_default`: who says nothing of seccomp has Docker's profile. `cpu_cfs_quota`: limits of CPU
-    hold back.
+    `pods_dir`: directory of the pods' directories. `memory`: in bytes. `least_oom_score`: lowest OOM score that this
+    process may set. `node_address`: address of the node. `resolv_conf`: path of the host's own file. `pod_logs_dir`:
+    directory of log links. `seccomp_default`: containers without a seccomp profile get Docker's. `cpu_cfs_quota`: CPU
+    limits are enforced.
     """
 
     pods_dir: str
     memory: int
     least_oom_score: int
     cpus: int = 1
+    node_address: str = ""
+    pause_image: str = ""
     cluster_domain: str = "cluster.local"
     cluster_dns: tuple[str, ...] = ()
     resolv_conf: str = "/etc/resolv.conf"
@@ -34,25 +37,25 @@ class HostInfo:
 
     @property
     def allocatable(self) -> dict[str, str]:
-        """What a container without a limit may use, as quantities."""
+        """The quantities that a container without limits may use."""
         return {"cpu": str(self.cpus), "memory": str(self.memory)}
 
 
 def pod_dir(host: HostInfo, uid: str) -> str:
-    """The directory of a pod on the host."""
+    """Return the path of a pod's directory on the host."""
     return f"{host.pods_dir}/{uid}"
 
 
 def etc_hosts_path(host: HostInfo, uid: str) -> str:
-    """The /etc/hosts of a pod on the host."""
+    """Return the path of a pod's /etc/hosts on the host."""
     return f"{pod_dir(host, uid)}/etc-hosts"
 
 
 def resolv_conf_path(host: HostInfo, uid: str) -> str:
-    """The /etc/resolv.conf of a pod on the host."""
+    """Return the path of a pod's /etc/resolv.conf on the host."""
     return f"{pod_dir(host, uid)}/resolv.conf"
 
 
 def termination_message_path(host: HostInfo, uid: str, container: str, restarts: int) -> str:
-    """Where a container, at the start of this number, leaves its last words on the host."""
+    """Return the path of a container's termination message on the host. `restarts` is the restart count."""
     return f"{pod_dir(host, uid)}/containers/{container}/{restarts:08x}"

@@ -59,26 +59,29 @@ def operation(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Co
 
 
 class SyncTimer:
-    """Times the passes of one worker, and the start of its pod: `create` is the first pass, `update` one after a newer
-    wish, `sync` another, and `terminated` one of a pod that goes.
+    """Measures the syncs of one pod worker, and the start of its pod.
+
+    `next_operation` is the operation type of the next sync: `create` for the first one, `update` after a change of the
+    pod, and `sync` otherwise. The syncs of a terminating pod count as `terminated`.
     """
 
-    def __init__(self, work: Work, going: Callable[[], bool]) -> None:
-        self._work = work
-        self._going = going
-        self._began = time.monotonic()
-        self.next = "create"
+    def __init__(self, sync: Work, is_terminating: Callable[[], bool]) -> None:
+        self._sync = sync
+        self._is_terminating = is_terminating
+        self._created_at = time.monotonic()
+        self.next_operation = "create"
 
-    def told(self, before: str, phase: str) -> None:
-        """The pod is in another phase than before."""
-        if phase == "Running" != before:
-            POD_START_DURATION.observe(time.monotonic() - self._began)
+    def phase_changed(self, before: str, after: str) -> None:
+        """Observe the start duration when the pod's phase becomes Running."""
+        if after == "Running" != before:
+            POD_START_DURATION.observe(time.monotonic() - self._created_at)
 
-    async def one(self) -> None:
-        """One pass."""
-        kind, self.next = "terminated" if self._going() else self.next, "sync"
-        with SYNC_DURATION.labels(kind).time():
-            await self._work()
+    async def run(self) -> None:
+        """Run one sync and observe its duration."""
+        operation = "terminated" if self._is_terminating() else self.next_operation
+        self.next_operation = "sync"
+        with SYNC_DURATION.labels(operation).time():
+            await self._sync()
 
 
 def count_request(method: str, host: str, code: int) -> None:

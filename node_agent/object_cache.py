@@ -131,12 +131,12 @@ class ObjectCache:
 
 
 class ServiceLister:
-    """`on_first` is called once, when it is known which there are. An API server without services has none."""
+    """`on_first_sync` is called once, when it is known which there are. An API server without services has none."""
 
-    def __init__(self, client: Client, on_first: Callable[[], None]) -> None:
+    def __init__(self, client: Client, on_first_sync: Callable[[], None]) -> None:
         # Without a field selector: API servers that are older know none for services (Kubernetes 1.20: 400).
-        self.mirror = Informer(client, Service, on_change=self._changed, optional=True)
-        self._on_first = on_first
+        self.informer = Informer(client, Service, on_change=self._changed, optional=True)
+        self._on_first_sync = on_first_sync
         self._heard = False
 
     def known(self, pod: Pod) -> Collection[Service]:
@@ -144,13 +144,13 @@ class ServiceLister:
 
         A static pod does not wait for the master: it may be what the master runs in.
         """
-        if not self.mirror.synced and not is_static(pod):
-            if self.mirror.last_error:
-                raise NotReady(f"services: {self.mirror.last_error}")
+        if not self.informer.synced and not is_static(pod):
+            if self.informer.last_error:
+                raise NotReady(f"services: {self.informer.last_error}")
             raise NotSynced("services are being read from the master")
-        return self.mirror.items.values()
+        return self.informer.items.values()
 
     def _changed(self) -> None:
         if not self._heard:
             self._heard = True
-            self._on_first()
+            self._on_first_sync()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,13 +12,15 @@ from api.core.pod import Pod
 from node_agent.clock import steady_clock
 from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
+from node_agent.event_recorder import EventRecorder
 from node_agent.eviction import ranking, thresholds
-from node_agent.eviction.thresholds import SignalObservation
+from node_agent.eviction.thresholds import NodePressure, SignalObservation
 from node_agent.pods.worker import PodWorker
 from node_agent.stats import collector
 from node_agent.stats.collector import _mapped
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
 from node_agent.volumes.paths import is_in_memory
+from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming, containing_bugs
 
 
@@ -64,28 +66,30 @@ CLEANUP_TIMEOUT = timedelta(seconds=30)
 
 
 class EvictionManager:
-    """`pods` are the workers of the pods that may be sent away; `reclaim` frees disk that no pod needs.
+    """Evicts pods when the node runs short of a resource, or when a pod exceeds its disk limits.
 
-    `tell` tells an event about the node (reason, message).
+    `evictable` returns the workers of the pods that may be evicted. `reclaim` are functions that free disk space which
+    no pod needs. `pressure` gets the pressure of the node; `changed` notifies when it is another one.
     """
 
     def __init__(
         self,
+        *,
         settings: Settings,
         docker: DockerClient,
         disks: DiskUsageScanner,
-        pods: Callable[[], Mapping[str, PodWorker]],
-        reclaim: Callable[[], Awaitable[None]],
-        on_change: Callable[[], None],
-        tell: Callable[[str, str], None],
+        evictable: Callable[[], Mapping[str, PodWorker]],
+        reclaim: Sequence[Callable[[], Awaitable[None]]],
+        pressure: NodePressure,
+        events: EventRecorder,
     ) -> None:
-        self.pressure = thresholds.Pressure()
+        self.changed = Listeners()
         self._docker = docker
         self._disks = disks
-        self._pods = pods
+        self._evictable = evictable
         self._reclaim = reclaim
-        self._on_change = on_change
-        self._tell = tell
+        self._pressure = pressure
+        self._events = events
         self._state_dir = settings.state_dir
         soft = thresholds.parse_soft_thresholds(settings.eviction_soft, settings.eviction_soft_grace_period)
         self._limits = (*thresholds.parse_thresholds(settings.eviction_hard), *soft)
@@ -111,9 +115,11 @@ class EvictionManager:
         seen = await self._observe()
         low = self._due(thresholds.thresholds_met(self._limits, seen))
         if low:
-            self._tell("EvictionThresholdMet", f"Attempting to reclaim {thresholds.SIGNALS[low[0].signal][0]}")
+            resource = thresholds.SIGNALS[low[0].signal][0]
+            self._events.node_event("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if any(thresholds.SIGNALS[one.signal][1] == thresholds.DISK for one in low):
-            await self._reclaim()
+            for free_disk in self._reclaim:
+                await free_disk()
             seen = await self._observe()
             low = thresholds.thresholds_met(low, seen)
         if not low:
@@ -145,21 +151,22 @@ class EvictionManager:
 
     def _note(self, low: tuple[thresholds.Threshold, ...], now: datetime) -> None:
         self._last = thresholds.conditions_last_observed(self._last, low, now)
-        before, self.pressure = self.pressure, thresholds.node_pressure(self._last, now, self._transition)
-        if self.pressure != before:
+        pressure = thresholds.node_pressure(self._last, now, self._transition)
+        if pressure != self._pressure.current:
+            self._pressure.current = pressure
             signals = " ".join(one.signal for one in low)
-            log.warning("the node's pressure has changed", extra={"pressure": self.pressure, "signals": signals})
-            self._on_change()
+            log.warning("the node's pressure has changed", extra={"pressure": pressure, "signals": signals})
+            self.changed.notify()
 
     def _is_waiting(self) -> bool:
         """Whether the pod before has not given back yet what it had."""
         if self._going is None:
             return False
         worker, since = self._going
-        return not worker.cleared and steady_clock() - since < CLEANUP_TIMEOUT
+        return not worker.cleaned_up and steady_clock() - since < CLEANUP_TIMEOUT
 
     def _evict(self, verdict: ranking.Eviction) -> None:
-        worker = self._pods().get(verdict.uid)
+        worker = self._evictable().get(verdict.uid)
         if worker is not None:
             log.warning("evicting", extra={"uid": verdict.uid, "why": verdict.message})
             self._going = worker, steady_clock()
@@ -170,7 +177,7 @@ class EvictionManager:
         return await asyncio.to_thread(observe_signals, self._state_dir, images)
 
     async def _usages(self, matters: Callable[[Pod], bool]) -> list[ranking.PodUsage]:
-        return [await self._usage(worker.pod) for worker in self._pods().values() if matters(worker.pod)]
+        return [await self._usage(worker.pod) for worker in self._evictable().values() if matters(worker.pod)]
 
     async def _usage(self, pod: Pod) -> ranking.PodUsage:
         found = await self._docker.list_pod_containers(pod.metadata.uid)

@@ -55,26 +55,49 @@ class SignalObservation:
 
 
 @dataclass(frozen=True, slots=True)
+class PressureCondition:
+    """A pressure condition of the Node object."""
+
+    type: str
+    is_true: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Pressure:
-    """The node's conditions."""
+    """Which resources the node is short of."""
 
     memory: bool = False
     disk: bool = False
     processes: bool = False
 
-    def rows(self) -> tuple[tuple[str, str, str, str], ...]:
-        """Type, status, reason and message of each condition."""
+    def conditions(self) -> tuple[PressureCondition, ...]:
+        """Return the three pressure conditions, true or not."""
+        if self.memory:
+            memory = ("KubeletHasInsufficientMemory", "the node agent has insufficient memory available")
+        else:
+            memory = ("KubeletHasSufficientMemory", "the node agent has sufficient memory available")
+        if self.disk:
+            disk = ("KubeletHasDiskPressure", "the node agent has disk pressure")
+        else:
+            disk = ("KubeletHasNoDiskPressure", "the node agent has no disk pressure")
+        if self.processes:
+            processes = ("KubeletHasInsufficientPID", "the node agent has insufficient PID available")
+        else:
+            processes = ("KubeletHasSufficientPID", "the node agent has sufficient PID available")
         return (
-            (MEMORY, "True", "KubeletHasInsufficientMemory", "the node agent has insufficient memory available")
-            if self.memory
-            else (MEMORY, "False", "KubeletHasSufficientMemory", "the node agent has sufficient memory available"),
-            (DISK, "True", "KubeletHasDiskPressure", "the node agent has disk pressure")
-            if self.disk
-            else (DISK, "False", "KubeletHasNoDiskPressure", "the node agent has no disk pressure"),
-            (PROCESSES, "True", "KubeletHasInsufficientPID", "the node agent has insufficient PID available")
-            if self.processes
-            else (PROCESSES, "False", "KubeletHasSufficientPID", "the node agent has sufficient PID available"),
+            PressureCondition(MEMORY, self.memory, *memory),
+            PressureCondition(DISK, self.disk, *disk),
+            PressureCondition(PROCESSES, self.processes, *processes),
         )
+
+
+@dataclass(slots=True)
+class NodePressure:
+    """The current pressure of the node. EvictionManager writes it; PodAdmitter and NodeStatusLoop read it."""
+
+    current: Pressure = Pressure()
 
 
 def parse_thresholds(text: str) -> tuple[Threshold, ...]:

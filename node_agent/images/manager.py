@@ -13,6 +13,7 @@ from api.core.pod import Container
 from node_agent.clock import steady_clock
 from node_agent.docker.client import DockerClient
 from node_agent.docker.pull import RegistryUnavailable
+from node_agent.event_recorder import PodEvents
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullFailure, PullResult, next_failure
 from reconcile.errors import DriverError, Gone, NotReady, Refused
@@ -37,18 +38,12 @@ class PullCancelled(NotReady):
 
 
 class ImageManager:
-    """`tell` tells an event: (reason, message, container); `show` tells how the pod is, before an image is waited for.
+    """Images of one pod. `time_limit` is the maximum of seconds that a pull may take; None: no limit."""
 
-    `seconds`: so long an image is waited for at the most; None is without end.
-    """
-
-    def __init__(
-        self, docker: DockerClient, tell: Callable[[str, str, str], None], show: Callable[[], Awaitable[None]]
-    ) -> None:
-        self.seconds: float | None = None
+    def __init__(self, docker: DockerClient, events: PodEvents) -> None:
+        self.time_limit: float | None = None
         self._docker = docker
-        self._tell = tell
-        self._show = show
+        self._events = events
         self._failures: dict[str, PullFailure] = {}
         self._fetching: asyncio.Task[PullResult] | None = None
         self._expected: dict[str, str] = {}
@@ -68,10 +63,13 @@ class ImageManager:
             with contextlib.suppress(DriverError):
                 self._expected[image] = await self._docker.image_id(image)
 
-    async def get(self, wish: Container, credentials: tuple[Credential, ...]) -> str | ImageUnavailable:
-        """The id of the container's image. Raises NotReady while Docker is away, GivenUp when the pod is to go.
+    async def get(
+        self, wish: Container, credentials: tuple[Credential, ...], before_pull: Callable[[], Awaitable[None]]
+    ) -> str | ImageUnavailable:
+        """Return the ID of the container's image. Pull the image according to the pull policy.
 
-        A registry is shown one of the credentials after the other, and then none.
+        The registry gets the credentials one after the other, then a request without any. `before_pull` is awaited
+        before the pull begins. Raises NotReady while Docker does not answer, PullCancelled after cancel().
         """
         image = wish.image
         try:
@@ -79,36 +77,41 @@ class ImageManager:
         except Gone:
             here = None
         except Refused as error:
-            self._tell("InspectFailed", f'Failed to inspect image "{image}": {error}', wish.name)
-            self._tell("Failed", "Error: InvalidImageName", wish.name)
+            self._events.record("InspectFailed", f'Failed to inspect image "{image}": {error}', wish.name)
+            self._events.record("Failed", "Error: InvalidImageName", wish.name)
             return ImageUnavailable("InvalidImageName", str(error))
         if wish.image_pull_policy == "Never" and here is None:
             words = f'Container image "{image}" is not present with pull policy of Never'
-            self._tell("ErrImageNeverPull", words, wish.name)
-            self._tell("Failed", "Error: ErrImageNeverPull", wish.name)
+            self._events.record("ErrImageNeverPull", words, wish.name)
+            self._events.record("Failed", "Error: ErrImageNeverPull", wish.name)
             return ImageUnavailable("ErrImageNeverPull", words)
         if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
             words = f'Container image "{image}" already present on machine and can be accessed by the pod'
-            self._tell("Pulled", words, wish.name)
+            self._events.record("Pulled", words, wish.name)
             return here
-        return await self._pull(wish.name, image, here, (*credentials, None))
+        return await self._pull(wish.name, image, here, (*credentials, None), before_pull)
 
     async def _pull(
-        self, container: str, image: str, here: str | None, credentials: tuple[Credential | None, ...]
+        self,
+        container: str,
+        image: str,
+        here: str | None,
+        credentials: tuple[Credential | None, ...],
+        before_pull: Callable[[], Awaitable[None]],
     ) -> str | ImageUnavailable:
         earlier, began = self._failures.get(image), steady_clock()
         if earlier is not None and earlier.holds(began):
             words = f'Back-off pulling image "{image}"'
-            self._tell("BackOff", words, container)
-            self._tell("Failed", "Error: ImagePullBackOff", container)
+            self._events.record("BackOff", words, container)
+            self._events.record("Failed", "Error: ImagePullBackOff", container)
             return ImageUnavailable("ImagePullBackOff", f"{words}: {earlier.reason}: {earlier.words}", earlier.due)
-        self._tell("Pulling", f'Pulling image "{image}"', container)
-        await self._show()
+        self._events.record("Pulling", f'Pulling image "{image}"', container)
+        await before_pull()
         reason = "ErrImagePull"
         try:
             pulled = await self._fetch(image, credentials)
             self._failures.pop(image, None)
-            self._tell("Pulled", _pulled_message(image, pulled, steady_clock() - began), container)
+            self._events.record("Pulled", _pulled_message(image, pulled, steady_clock() - began), container)
             return await self._docker.image_id(image)
         except PullCancelled:
             raise
@@ -116,7 +119,7 @@ class ImageManager:
             if here is not None:
                 log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
                 words = f'Container image "{image}" already present on machine, and no registry answers'
-                self._tell("Pulled", words, container)
+                self._events.record("Pulled", words, container)
                 return here
             words = str(error)
             if isinstance(error, RegistryUnavailable):
@@ -125,8 +128,8 @@ class ImageManager:
         except (Refused, Gone) as error:
             words = str(error)
         failure = self._failures[image] = next_failure(earlier, steady_clock(), words, reason)
-        self._tell("Failed", f'Failed to pull image "{image}": {words}', container)
-        self._tell("Failed", f"Error: {reason}", container)
+        self._events.record("Failed", f'Failed to pull image "{image}": {words}', container)
+        self._events.record("Failed", f"Error: {reason}", container)
         return ImageUnavailable(reason, words, failure.due)
 
     async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> PullResult:
@@ -143,7 +146,7 @@ class ImageManager:
         """Who is cancelled himself takes the task along."""
         self._fetching = task
         try:
-            await asyncio.wait([task], timeout=self.seconds)
+            await asyncio.wait([task], timeout=self.time_limit)
         finally:
             self._fetching = None
             task.cancel()

@@ -34,10 +34,7 @@ def node_lease(identity: NodeIdentity, owner: Node | None, renew_seconds: float,
 
 
 class LeaseController:
-    """Renews the lease of this node every `renew_seconds`, and sooner when the node was registered.
-
-    The Node object owns the lease.
-    """
+    """Renews the lease of this node every `renew_seconds`. The Node object owns the lease."""
 
     def __init__(self, client: Client, identity: NodeIdentity, node: RegisteredNode, renew_seconds: float) -> None:
         self.loop = Loop(
@@ -50,7 +47,6 @@ class LeaseController:
         self._node = node
         self._renew_seconds = renew_seconds
         self._lease: Lease | None = None
-        node.registered.add(self.loop.wake)
 
     async def _renew(self) -> None:
         """Create or update the lease. Raises NotReady."""

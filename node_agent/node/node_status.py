@@ -185,24 +185,25 @@ def largest_images(images: Iterable[ContainerImage]) -> tuple[ContainerImage, ..
 
 
 def node_conditions(health: NodeHealth, now: datetime, old: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """The pressures and Ready."""
-    rows = [*health.pressure.rows()]
-    if health.unready:
-        rows.append(("Ready", "False", "KubeletNotReady", health.unready))
-    else:
-        rows.append(("Ready", "True", "KubeletReady", "the node agent is posting ready status"))
+    """Return the pressure conditions and Ready. A condition that has not changed keeps its transition time."""
     before = {condition.type: condition for condition in old}
-    return tuple(
-        Condition(
+
+    def condition(kind: str, is_true: bool, reason: str, message: str) -> Condition:
+        return Condition(
             type=kind,
-            status=status,
+            status=str(is_true),
             reason=reason,
             message=message,
             last_heartbeat_time=times.format_time(now),
-            last_transition_time=_since(before.get(kind), status, now),
+            last_transition_time=_since(before.get(kind), str(is_true), now),
         )
-        for kind, status, reason, message in rows
-    )
+
+    pressure = [condition(row.type, row.is_true, row.reason, row.message) for row in health.pressure.conditions()]
+    if health.unready:
+        ready = condition("Ready", False, "KubeletNotReady", health.unready)
+    else:
+        ready = condition("Ready", True, "KubeletReady", "the node agent is posting ready status")
+    return (*pressure, ready)
 
 
 def _since(old: Condition | None, status: str, now: datetime) -> str:

@@ -136,8 +136,8 @@ class RegisteredNode:
             return
         self._start_events_recorded = True
         self._event(node, "Starting", "Starting podlane-node-agent.")
-        for _, _, condition_reason, _ in health.pressure.rows():
-            reason = condition_reason.replace("Kubelet", "Node")
+        for condition in health.pressure.conditions():
+            reason = condition.reason.replace("Kubelet", "Node")
             self._event(node, reason, f"Node {self._identity.name} status is now: {reason}")
 
     def _record_condition_changes(self, before: Node, after: Node) -> None:

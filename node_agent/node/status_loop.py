@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from api.core.node import ContainerImage
 from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
-from node_agent.eviction.thresholds import Pressure
+from node_agent.eviction.thresholds import NodePressure
 from node_agent.network.plugin import PodNetwork
 from node_agent.node import host_facts
 from node_agent.node.node_status import NodeHealth
@@ -74,7 +73,7 @@ class NodeStatusLoop:
         docker: DockerClient,
         network: PodNetwork,
         node: RegisteredNode,
-        pressure: Callable[[], Pressure],
+        pressure: NodePressure,
     ) -> None:
         self.not_ready_reason = "starting"
         self.subnet_changed = Listeners()
@@ -88,7 +87,6 @@ class NodeStatusLoop:
             docker, min(RUNTIME_TIMEOUT_SECONDS, settings.runtime_request_timeout_seconds)
         )
         self._fast_until = time.monotonic() + FAST_SECONDS
-        node.changed.add(self.loop.wake)
 
     async def _sync_status(self) -> None:
         """Check Docker and the network, and write the node's status. Raises NotReady."""
@@ -100,7 +98,7 @@ class NodeStatusLoop:
         except DriverError as error:
             self.not_ready_reason = str(error)
         facts = await asyncio.to_thread(host_facts.read_host_facts, self._state_dir, version, images)
-        health = NodeHealth(self.not_ready_reason, self._pressure())
+        health = NodeHealth(self.not_ready_reason, self._pressure.current)
         await self._node.update(facts, health, datetime.now(UTC))
         if not self.not_ready_reason:
             self._fast_until = 0.0

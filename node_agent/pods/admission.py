@@ -38,7 +38,7 @@ class Rejection:
     message: str
 
     @property
-    def by_lack(self) -> bool:
+    def is_out_of_resources(self) -> bool:
         """Whether the pod could run if there were fewer others."""
         return self.reason.startswith("OutOf")
 
@@ -63,7 +63,7 @@ def pressure_rejection(pod: Pod, pressure: Pressure) -> Rejection | None:
     """A node that runs short takes only what it must: short of memory it takes pods that request something, or that
     tolerate the taint of it; short of anything else, or of several things, critical pods only.
     """
-    present = [kind for kind, status, _, _ in pressure.rows() if status == "True"]
+    present = [condition.type for condition in pressure.conditions() if condition.is_true]
     if not present or is_critical_pod(pod):
         return None
     if present == [MEMORY]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
-from node_agent.eviction.thresholds import Pressure
+from node_agent.event_recorder import EventRecorder
+from node_agent.eviction.thresholds import NodePressure
 from node_agent.host import HostInfo
+from node_agent.node.registered_node import RegisteredNode
 from node_agent.pods.admission import Rejection, admit, is_critical_pod, pressure_rejection, select_victims
 from node_agent.pods.worker import PodWorker
 from node_agent.runtime import pod_dir
@@ -22,74 +24,88 @@ PREEMPTED = ("Preempting", "Preempted in order to admit critical pod")
 
 
 class AdmitResult(Enum):
-    """What becomes of a pod that is not rejected."""
+    """The decision about a pod that is not rejected."""
 
     ADMITTED = "admitted"
-    WAITS = "waits for room that is being made"
-    UNDECIDED = "the master has to be asked"
+    WAIT_FOR_ROOM = "wait until other pods have stopped"
+    NODE_UNKNOWN = "try again when the API server answers"
 
 
 class PodAdmitter:
-    """`known` is the Node as far as it is known here, `fresh` as the master has it, None while it is away.
+    """Admission of pods to this node (kubelet: PodAdmitHandler).
 
-    `pressure` says of what the node is short now. What it refuses is kept in `host`'s directories of pods.
-    `sysctls` are those that pods may set besides the safe ones.
+    Rejections are kept in the pods' directories, so that they outlive this process. `sysctls` are unsafe sysctls that
+    pods may set.
     """
 
     def __init__(
         self,
-        known: Callable[[], Awaitable[Node]],
-        fresh: Callable[[], Awaitable[Node | None]],
-        pressure: Callable[[], Pressure],
+        node: RegisteredNode,
+        pressure: NodePressure,
         host: HostInfo,
-        sysctls: tuple[str, ...] = (),
+        sysctls: tuple[str, ...],
+        events: EventRecorder,
     ) -> None:
-        self._known = known
-        self._fresh = fresh
+        self._node = node
         self._pressure = pressure
         self._host = host
         self._sysctls = sysctls
+        self._events = events
 
-    async def earlier(self, pod: Pod) -> AdmitResult | Rejection:
-        """What an earlier agent has decided of a pod that has a directory here. Raises NotReady."""
+    async def recorded_decision(self, pod: Pod) -> AdmitResult | Rejection:
+        """Return what an earlier agent process has decided about a pod that has a directory. Raises NotReady."""
         if pod.status.phase in FINAL_PHASES:
             return AdmitResult.ADMITTED
         return await asyncio.to_thread(pod_dir.read_rejection, self._host, pod.metadata.uid) or AdmitResult.ADMITTED
 
-    async def decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> AdmitResult | Rejection:
-        """A refusal outlives this agent; where it cannot be written down the next one decides anew."""
-        verdict = await self._decide(pod, workers)
-        if isinstance(verdict, Rejection):
-            try:
-                await asyncio.to_thread(pod_dir.write_rejection, self._host, pod.metadata.uid, verdict)
-            except NotReady as error:
-                log.warning("a refusal is not written down", extra={"pod": pod.metadata.name, "error": error})
-        return verdict
+    async def admit(self, pod: Pod, workers: Iterable[PodWorker]) -> AdmitResult | Rejection:
+        """Decide about a new pod. Record a rejection as an event and in the pod's directory.
 
-    async def _decide(self, pod: Pod, workers: Mapping[str, PodWorker]) -> AdmitResult | Rejection:
-        """Nobody is refused on hearsay: before that the master is asked, as labels may have changed a moment ago."""
+        If the rejection cannot be written, the next agent process decides again.
+        """
+        result = await self._decide(pod, workers)
+        if isinstance(result, Rejection):
+            self._events.pod_event(pod, result.reason, result.message)
+            try:
+                await asyncio.to_thread(pod_dir.write_rejection, self._host, pod.metadata.uid, result)
+            except NotReady as error:
+                fields = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "error": error}
+                log.warning("rejection could not be written", extra=fields)
+        return result
+
+    async def _decide(self, pod: Pod, workers: Iterable[PodWorker]) -> AdmitResult | Rejection:
+        """Admit or reject a pod.
+
+        Before a rejection the Node is read from the API server, because the cached Node may lack a label that was added
+        a moment ago.
+        """
         if pod.status.phase in FINAL_PHASES or pod.metadata.deletion_timestamp:
             return AdmitResult.ADMITTED
-        refused = pressure_rejection(pod, self._pressure())
-        if refused is not None:
-            return refused
-        here = [worker for worker in workers.values() if worker.pod.status.phase not in FINAL_PHASES]
-        pods = [worker.pod for worker in here]
-        if admit(pod, await self._known(), pods, self._sysctls) is None:
+        rejection = pressure_rejection(pod, self._pressure.current)
+        if rejection is not None:
+            return rejection
+        active = [worker for worker in workers if worker.pod.status.phase not in FINAL_PHASES]
+        pods = [worker.pod for worker in active]
+        if admit(pod, await self._node.cached(), pods, self._sysctls) is None:
             return AdmitResult.ADMITTED
-        node = await self._fresh()
+        node = await self._node.read()
         if node is None:
-            return AdmitResult.UNDECIDED
+            return AdmitResult.NODE_UNKNOWN
         rejection = admit(pod, node, pods, self._sysctls)
-        return AdmitResult.ADMITTED if rejection is None else self._make_room(pod, node, here, rejection)
+        return AdmitResult.ADMITTED if rejection is None else self._make_room(pod, node, active, rejection)
 
-    def _make_room(self, pod: Pod, node: Node, here: list[PodWorker], rejection: Rejection) -> AdmitResult | Rejection:
-        staying = {worker.pod.metadata.uid: worker for worker in here if worker.verdict is None}
+    def _make_room(
+        self, pod: Pod, node: Node, active: list[PodWorker], rejection: Rejection
+    ) -> AdmitResult | Rejection:
+        """Preempt pods for a critical pod. Return the rejection if that does not help or is not allowed."""
+        staying = {worker.pod.metadata.uid: worker for worker in active if worker.failure is None}
         pods = [worker.pod for worker in staying.values()]
         if admit(pod, node, pods, self._sysctls) is None:
-            return AdmitResult.WAITS
-        chosen = select_victims(pod, node, pods) if rejection.by_lack and is_critical_pod(pod) else ()
-        for one in chosen:
-            log.info("ends for a critical pod", extra={"pod": one.metadata.name, "critical": pod.metadata.name})
-            staying[one.metadata.uid].fail(*PREEMPTED)
-        return AdmitResult.WAITS if chosen else rejection
+            return AdmitResult.WAIT_FOR_ROOM
+        if not (rejection.is_out_of_resources and is_critical_pod(pod)):
+            return rejection
+        victims = select_victims(pod, node, pods)
+        for victim in victims:
+            log.info("preempting pod", extra={"pod": victim.metadata.name, "for": pod.metadata.name})
+            staying[victim.metadata.uid].fail(*PREEMPTED)
+        return AdmitResult.WAIT_FOR_ROOM if victims else rejection

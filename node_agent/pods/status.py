@@ -302,7 +302,7 @@ def _has_begun(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs) -> b
 
 def _has_run(wish: Wish, newest: RuntimeContainer, facts: StatusInputs) -> bool:
     """Whether it has got as far as running; while its postStart hook runs, it has not."""
-    return newest.ended or facts.progress.is_up(wish, newest)
+    return newest.ended or facts.progress.is_running(wish, newest)
 
 
 def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: StatusInputs) -> bool:
@@ -316,7 +316,7 @@ def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: Stat
 
 def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: str) -> ContainerState:
     newest = next(iter(seen.containers.get(wish.name, ())), None)
-    if newest is not None and facts.progress.is_up(wish, newest):
+    if newest is not None and facts.progress.is_running(wish, newest):
         started = times.format_time(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
     over = facts.terminating or phase in FINAL_PHASES
@@ -343,7 +343,7 @@ def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: s
 
 
 def _before_it_runs(pod: Pod, newest: RuntimeContainer | None, facts: StatusInputs) -> ContainerStateWaiting:
-    if newest is not None and newest.id in facts.progress.condemned:
+    if newest is not None and newest.id in facts.progress.to_kill:
         return ContainerStateWaiting(reason="PostStartHookError", message="PostStartHook failed")
     return ContainerStateWaiting(reason=waiting_reason(pod))
 

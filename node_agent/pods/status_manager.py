@@ -8,85 +8,121 @@ from typing import Any
 import msgspec
 
 from api.client.client import ApiError, Client, ClientError, Conflict, Invalid, NotFound
-from api.core.pod import Pod, PodStatus
+from api.core.pod import FINAL_PHASES, Pod, PodStatus
 from api.meta.types import Condition, ObjectMeta
+from api.validation.static_pods import is_mirror
 from node_agent.pods.conditions import WRITTEN_CONDITIONS
 from node_agent.pods.status import merge_status
 from reconcile.errors import NotReady
+from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming
 
 RECHECK_SECONDS = 10.0
-"""Time between two comparisons of what the master shows with what was last said."""
+"""Time between two comparisons of the statuses with those on the API server."""
 
 MERGED_LISTS = ("hostIPs", "podIPs")
-"""Lists that strategic merge would join with what stands there."""
+"""Lists that a strategic merge patch would join with the list on the API server."""
 
 
 class StatusManager:
-    """`shown` are the pods as the master was last known to have them, by their UID here; that of a mirror pod differs.
+    """The newest status of each pod, by its UID on this node (kubelet: status manager).
 
-    `said` is what was last said of each pod; it is said again when the master shows something else.
+    A status is written when it changes, and again when another client overwrites it. It is kept, but not written, while
+    the API server has no object of the pod. The same holds for a static pod while its status is not restored, because
+    its mirror pod may have start times and past exits that only it knows.
+
+    `api_pods` returns the pods on the API server by their UID on this node; a mirror pod has another UID there.
+    `changed` notifies after each new status, `pod_finished` when it is final.
     """
 
-    def __init__(self, client: Client, shown: Callable[[], Mapping[str, Pod]]) -> None:
+    def __init__(self, client: Client, api_pods: Callable[[], Mapping[str, Pod]]) -> None:
+        self.changed = Listeners()
+        self.pod_finished = Listeners()
         self.loop = Loop("statuses", self._write, LoopTiming(resync=RECHECK_SECONDS, backoff_max=5.0))
         self._client = client
-        self._shown = shown
-        self._said: dict[str, tuple[ObjectMeta, PodStatus]] = {}
-        self._due: dict[str, None] = {}
+        self._api_pods = api_pods
+        self._pods: dict[str, Pod] = {}
+        self._pending: dict[str, None] = {}
+        self._restored: set[str] = set()
         self._written: dict[str, Pod] = {}
-        self._ended: dict[str, ObjectMeta] = {}
+        self._to_delete: dict[str, ObjectMeta] = {}
 
-    def say(self, pod: Pod, status: PodStatus) -> None:
-        """The status of a pod has changed."""
-        self._said[pod.metadata.uid] = (pod.metadata, status)
-        self._due[pod.metadata.uid] = None
+    def set_status(self, pod: Pod) -> None:
+        """Write the status of a pod."""
+        uid = pod.metadata.uid
+        self._pods[uid] = pod
+        self._pending[uid] = None
+        self.loop.wake()
+        self.changed.notify()
+        if pod.status.phase in FINAL_PHASES:
+            self.pod_finished.notify()
+
+    def adopt(self, pod: Pod) -> None:
+        """Take over the status that the API server has, so that it is written again if another client changes it."""
+        self._pods.setdefault(pod.metadata.uid, pod)
+
+    def is_restored(self, uid: str) -> bool:
+        """Return whether the status of a static pod was restored from its mirror pod."""
+        return uid in self._restored
+
+    def set_restored(self, uid: str) -> None:
+        """Permit writes of the status of a static pod, because it was restored from its mirror pod."""
+        self._restored.add(uid)
         self.loop.wake()
 
-    def said(self) -> frozenset[str]:
-        """UIDs of the pods of which something has been said."""
-        return frozenset(self._said)
+    def known_uids(self) -> frozenset[str]:
+        """Return the UIDs of the pods that have a status here."""
+        return frozenset(self._pods)
 
-    def end(self, pod: Pod) -> None:
-        """Nothing is left of the pod here: its object goes as soon as its last status is written."""
-        self._ended[pod.metadata.uid] = pod.metadata
+    def delete_pod(self, pod: Pod) -> None:
+        """Delete the object of a pod that is terminated, as soon as its last status is written."""
+        self._to_delete[pod.metadata.uid] = pod.metadata
         self.loop.wake()
 
-    def is_ending(self, uid: str) -> bool:
-        """Whether the object of a pod of which nothing is left is still to be deleted."""
-        return uid in self._ended
+    def is_deleting(self, uid: str) -> bool:
+        """Return whether the object of a terminated pod is still to be deleted."""
+        return uid in self._to_delete
 
     def forget(self, uid: str) -> None:
-        """The pod is none of ours any more, and the master does not have it."""
-        for held in (self._said, self._due, self._written):
-            held.pop(uid, None)
+        """Forget a pod that is terminated and has no object that is to be deleted."""
+        self._pods.pop(uid, None)
+        self._pending.pop(uid, None)
+        self._written.pop(uid, None)
+        self._restored.discard(uid)
 
     async def _write(self) -> None:
-        """What cannot be written holds up nothing else. Raises NotReady, so that it is tried again."""
-        shown = self._shown()
-        # What the master shows meanwhile, it need not have said to us as well.
-        self._written = {uid: pod for uid, pod in self._written.items() if self._newest(uid, shown.get(uid)) is pod}
-        self._due |= {uid: None for uid in self._said if self._is_overwritten(uid, shown.get(uid))}
+        """Write all pending statuses, then delete objects. A failure does not stop the others.
+
+        Raises NotReady after a failure, so that the pass is repeated.
+        """
+        api_pods = self._api_pods()
+        # Our copy of a written pod is dropped when the informer has received the same version or a newer one.
+        self._written = {uid: pod for uid, pod in self._written.items() if self._newest(uid, api_pods.get(uid)) is pod}
+        self._pending |= {uid: None for uid in self._pods if self._is_overwritten(uid, api_pods.get(uid))}
+        writable = [uid for uid in self._pending if self._may_write(uid, api_pods.get(uid))]
         failures: list[str] = []
-        for uid in tuple(self._due):
+        for uid in writable:
             failures += await self._attempt(self._write_status(uid))
-        for uid in tuple(self._ended.keys() - self._due.keys()):
+        for uid in self._to_delete.keys() - (self._pending.keys() & set(writable)):
             failures += await self._attempt(self._delete(uid))
         if failures:
             raise NotReady(failures[0] if len(failures) == 1 else f"{failures[0]} (and {len(failures) - 1} more)")
 
-    def _is_overwritten(self, uid: str, shown: Pod | None) -> bool:
-        """Whether the master shows, after our last write, something else than we said."""
-        if shown is None or shown is not self._newest(uid, shown):
-            return False
-        return _sorted(merge_status(self._said[uid][1], shown.status)) != _sorted(shown.status)
+    def _may_write(self, uid: str, api_pod: Pod | None) -> bool:
+        return api_pod is not None and (not is_mirror(api_pod) or uid in self._restored)
 
-    def _newest(self, uid: str, shown: Pod | None) -> Pod | None:
-        """The pod as the master told it last: in its answer to us or, when both are as new, in what it shows."""
+    def _is_overwritten(self, uid: str, api_pod: Pod | None) -> bool:
+        """Return whether the API server has, after our last write, another status than ours."""
+        if api_pod is None or api_pod is not self._newest(uid, api_pod):
+            return False
+        return _sorted(merge_status(self._pods[uid].status, api_pod.status)) != _sorted(api_pod.status)
+
+    def _newest(self, uid: str, api_pod: Pod | None) -> Pod | None:
+        """Return the newer one of the API server's response to our last write and the informer's copy."""
         written = self._written.get(uid)
-        if shown is None or written is None:
-            return shown or written
-        return shown if _revision(shown) >= _revision(written) else written
+        if api_pod is None or written is None:
+            return api_pod or written
+        return api_pod if _revision(api_pod) >= _revision(written) else written
 
     async def _attempt(self, request: Awaitable[None]) -> list[str]:
         try:
@@ -96,43 +132,43 @@ class StatusManager:
         return []
 
     async def _write_status(self, uid: str) -> None:
-        if uid not in self._said:
-            return  # It was forgotten while another one was written.
-        meta, status = self._said[uid]
-        held = self._newest(uid, self._shown().get(uid))
-        meta = held.metadata if held is not None else meta
-        patch = pod_status_patch(meta.uid, status, held.status if held is not None else status)
+        pod = self._pods.get(uid)
+        if pod is None:
+            return  # It was forgotten while another status was written.
+        api_pod = self._newest(uid, self._api_pods().get(uid)) or pod
+        meta = api_pod.metadata
+        patch = pod_status_patch(meta.uid, pod.status, api_pod.status)
         try:
             written = await self._client.patch_status_strategically(Pod, meta.name, meta.namespace, patch)
         except ApiError as error:
-            if not _is_another(error):
-                raise _about(meta, error) from None
+            if not _is_other_pod(error):
+                raise _refused(meta, error) from None
             self.forget(uid)
             return
-        if uid in self._said:
+        if uid in self._pods:
             self._written[uid] = written
-            if self._said[uid][1] is status:
-                self._due.pop(uid, None)
+            if self._pods[uid].status is pod.status:
+                self._pending.pop(uid, None)
 
     async def _delete(self, uid: str) -> None:
-        meta = self._ended[uid]
+        meta = self._to_delete[uid]
         try:
             await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=uid)
         except ApiError as error:
-            if not _is_another(error):
-                raise _about(meta, error) from None
-        del self._ended[uid]
+            if not _is_other_pod(error):
+                raise _refused(meta, error) from None
+        del self._to_delete[uid]
         self.forget(uid)
 
 
-def _is_another(error: ApiError) -> bool:
-    """Whether the pod is gone, or another one has its name: 409, or from older API servers 422 about the UID."""
+def _is_other_pod(error: ApiError) -> bool:
+    """Return whether the pod is gone or another pod has its name: 409, or 422 about the UID from older API servers."""
     other = isinstance(error, Conflict) and "UID" in str(error)
     return isinstance(error, NotFound) or other or (isinstance(error, Invalid) and "metadata.uid" in str(error))
 
 
-def _about(meta: ObjectMeta, error: ApiError) -> ClientError:
-    return ClientError(f"the master refused pod {meta.namespace}/{meta.name}: {error}")
+def _refused(meta: ObjectMeta, error: ApiError) -> ClientError:
+    return ClientError(f"the API server refused pod {meta.namespace}/{meta.name}: {error}")
 
 
 def _revision(pod: Pod) -> int:
@@ -143,30 +179,33 @@ def _sorted(status: PodStatus) -> PodStatus:
     return msgspec.structs.replace(status, conditions=tuple(sorted(status.conditions, key=lambda row: row.type)))
 
 
-def pod_status_patch(uid: str, status: PodStatus, held: PodStatus) -> dict[str, Any]:
-    """A strategic merge patch that says all that is ours of a status, and nothing of others'.
+def pod_status_patch(uid: str, status: PodStatus, current: PodStatus) -> dict[str, Any]:
+    """Return a strategic merge patch with all fields of a status that this agent owns, and no others.
 
-    The UID in it makes the master refuse it for another pod of the same name. `held` is what it has now: where there
-    is no list to replace, older API servers take the word to replace it for an item (Kubernetes 1.20: 422).
+    The UID in the patch makes the API server refuse it for another pod of the same name. `current` is the status on the
+    API server. A directive to replace a list is only sent for a list that exists: older API servers would take the
+    directive for an item (Kubernetes 1.20: 422).
     """
-    rows = tuple(row for row in status.conditions if row.type in WRITTEN_CONDITIONS)
-    said: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(status, conditions=()))
-    said["conditions"] = [_condition(row) for row in rows]
-    said["$setElementOrder/conditions"] = [{"type": row.type} for row in rows]
-    for field in _FIELDS - said.keys():
-        said[field] = None
-    there = msgspec.to_builtins(held)
+    conditions = tuple(condition for condition in status.conditions if condition.type in WRITTEN_CONDITIONS)
+    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(status, conditions=()))
+    fields["conditions"] = [_condition(condition) for condition in conditions]
+    fields["$setElementOrder/conditions"] = [{"type": condition.type} for condition in conditions]
+    for name in _OWNED_FIELDS - fields.keys():
+        fields[name] = None
+    current_fields = msgspec.to_builtins(current)
     for name in MERGED_LISTS:
-        if there.get(name):
-            said[name] = [{"$patch": "replace"}, *(said[name] or ())]
-    return {"metadata": {"uid": uid}, "status": said}
+        if current_fields.get(name):
+            fields[name] = [{"$patch": "replace"}, *(fields[name] or ())]
+    return {"metadata": {"uid": uid}, "status": fields}
 
 
-def _condition(row: Condition) -> dict[str, Any]:
-    """The row with nulls for what it does not have, so that nothing of the row before it stays."""
-    said: dict[str, Any] = msgspec.to_builtins(row)
-    return {field.encode_name: said.get(field.encode_name) for field in msgspec.structs.fields(Condition)}
+def _condition(condition: Condition) -> dict[str, Any]:
+    """Return the condition with null for each missing field, so that no field of the previous condition stays."""
+    fields: dict[str, Any] = msgspec.to_builtins(condition)
+    return {field.encode_name: fields.get(field.encode_name) for field in msgspec.structs.fields(Condition)}
 
 
 OTHERS_FIELDS = frozenset(("nominatedNodeName", "resize", "resourceClaimStatuses"))
-_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(PodStatus)) - OTHERS_FIELDS
+"""Fields of the status that other clients own."""
+
+_OWNED_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(PodStatus)) - OTHERS_FIELDS

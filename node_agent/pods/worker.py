@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from api.core.pod import FINAL_PHASES, Pod
+from api.core.pod import FINAL_PHASES, Pod, PodStatus
+from api.core.services import Service
+from node_agent.cgroups.manager import CgroupManager
 from node_agent.clock import SteadyClock, WakeTimer, steady_clock, wall_clock
+from node_agent.docker.client import DockerClient
+from node_agent.event_recorder import EventRecorder, PodEvents
 from node_agent.events import backoff_message
 from node_agent.eviction.ranking import GRACE_SECONDS
-from node_agent.images.manager import ImageManager, ImageUnavailable
+from node_agent.host import HostInfo
+from node_agent.images.manager import ImageManager
 from node_agent.metrics import SyncTimer
-from node_agent.network.plugin import missing_address
-from node_agent.object_cache import NotSynced
+from node_agent.network.plugin import PodNetwork
+from node_agent.object_cache import NotSynced, ObjectCache
 from node_agent.pods.status import (
     EVICTED,
     StatusInputs,
@@ -30,455 +34,477 @@ from node_agent.pods.status import (
     merge_status,
     waiting_reason,
 )
+from node_agent.pods.status_manager import StatusManager
+from node_agent.probes.manager import ProbeDependencies
 from node_agent.runtime.actions import ContainerStart, PodActions, compute_pod_actions, is_pod_finished
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
-from node_agent.runtime.container_start import prepare_container_config, pull_credentials
-from node_agent.runtime.lifecycle import ContainerLifecycle, PodCallbacks
-from node_agent.runtime.sandbox import (
-    WorkerDependencies,
-    attach_network,
-    create_sandbox,
-    prepare_sandbox_config,
-    write_pod_dns,
-)
-from node_agent.runtime.startup import LifecycleState, post_start_handler
+from node_agent.runtime.container_start import ContainerStarter
+from node_agent.runtime.lifecycle import ContainerLifecycle
+from node_agent.runtime.pleg import PodCache
+from node_agent.runtime.sandbox import PodSandbox, remove_container
+from node_agent.runtime.startup import post_start_handler
 from node_agent.runtime.termination import DEADLINE_EXCEEDED, active_deadline, grace_period_seconds
 from node_agent.runtime.termination_message import TerminationMessages
 from node_agent.volumes.manager import VolumeManager
-from reconcile.backoff import Backoff
-from reconcile.errors import DriverError, Gone, NotReady, Refused
+from node_agent.volumes.tokens import TokenCache
+from reconcile.errors import Gone, NotReady
 from reconcile.loop import Loop, LoopTiming, containing_bugs
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 U = TypeVar("U")
 
+RESYNC_SECONDS = 60.0
+
 
 async def gather_both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """What the two return. What one of them raises is raised when the other one has ended, too."""
-    one, other = await asyncio.gather(first, second, return_exceptions=True)
-    if isinstance(one, BaseException):
-        raise one
-    if isinstance(other, BaseException):
-        raise other
-    return one, other
+    """Run two coroutines at the same time and return both results.
 
-
-SANDBOX_BACKOFF = Backoff(1.0, 300.0)
-"""Seconds between attempts to create a sandbox."""
-
-
-@dataclass(slots=True)
-class WorkerState:
-    """`attached` is the sandbox that has its place in the network; `troubles` are (reason, message) by container.
-
-    `retired` are ids of containers that were asked to stop because of their image, `held_back` of those that wait.
+    If one of them raises an exception, the other one is awaited before the exception is raised.
     """
-
-    started_at: datetime
-    address: str = ""
-    attached: str = ""
-    retired: set[str] = field(default_factory=set)
-    troubles: dict[str, tuple[str, str]] = field(default_factory=dict)
-    trouble: tuple[str, str] | None = None
-    held_back: set[str] = field(default_factory=set)
-    sandbox_failures: int = 0
-    sandbox_due: datetime | None = None
-
-    def newly_held(self, waiting: Mapping[str, str]) -> list[str]:
-        """Of the containers that wait, by the ids of those that ended, the names of those that did not wait yet."""
-        fresh = [waiting[identity] for identity in waiting.keys() - self.held_back]
-        self.held_back = set(waiting)
-        return fresh
-
-    def sandbox_failed(self, now: datetime) -> datetime:
-        """The next attempt waits, longer each time: Docker's own events of this one must not bring it about."""
-        self.sandbox_failures += 1
-        self.sandbox_due = now + timedelta(seconds=SANDBOX_BACKOFF.delay(self.sandbox_failures))
-        return self.sandbox_due
-
-    def sandbox_stands(self) -> None:
-        """It runs, and has its place in the network."""
-        self.sandbox_failures, self.sandbox_due = 0, None
-
-    def holds_sandbox(self, now: datetime) -> bool:
-        """Whether it is too early for another one."""
-        return self.sandbox_due is not None and now < self.sandbox_due
-
-    def facts(
-        self, node_address: str, messages: Mapping[str, str], progress: LifecycleState, terminating: bool
-    ) -> StatusInputs:
-        """What a status tells besides the containers, now."""
-        return StatusInputs(
-            node_address=node_address,
-            address=self.address,
-            addressless=bool(self.attached) and not self.address and self.trouble is None,
-            now=wall_clock(),
-            started_at=self.started_at,
-            troubles=dict(self.troubles),
-            trouble=self.trouble,
-            terminating=terminating,
-            messages=messages,
-            progress=progress,
-        )
+    first_result, second_result = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(first_result, BaseException):
+        raise first_result
+    if isinstance(second_result, BaseException):
+        raise second_result
+    return first_result, second_result
 
 
-log = logging.getLogger(__name__)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodComponents:
+    """The components that serve one pod, built by PodWorkerFactory."""
 
-RESYNC_SECONDS = 60.0
-START_DELAY = timedelta(seconds=10)
+    events: PodEvents
+    images: ImageManager
+    volumes: VolumeManager
+    sandbox: PodSandbox
+    starter: ContainerStarter
+    lifecycle: ContainerLifecycle
+    termination_messages: TerminationMessages
 
 
 class PodWorker:
-    """Runs passes for one pod until nothing of it is left; `pod` is the latest wish."""
+    """Syncs one pod until nothing of it is left on this host.
 
-    def __init__(self, pod: Pod, tools: WorkerDependencies) -> None:
-        self.pod = pod
+    `removed`: no source has the pod any more. `cleaned_up`: the pod is evicted, and nothing of it is left on the host.
+    `failure`: reason and message of why the pod is made to fail, None unless fail() was called.
+    """
+
+    def __init__(
+        self,
+        pod: Pod,
+        components: PodComponents,
+        *,
+        docker: DockerClient,
+        cgroups: CgroupManager,
+        cache: PodCache,
+        statuses: StatusManager,
+        node_address: str,
+    ) -> None:
+        self.removed = False
+        self.cleaned_up = False
+        self.failure: tuple[str, str] | None = None
+        self._pod = pod
         self._uid = pod.metadata.uid
-        self.leaving = False
-        self.cleared = False
-        self.verdict: tuple[str, str] | None = None
-        self._eviction_grace = GRACE_SECONDS
-        self._tools = tools
-        self._clock = SteadyClock()
-        self._memory = WorkerState(self._clock(), address=pod.status.pod_ip)
-        self._last_words = TerminationMessages(tools.docker, tools.host)
-        self._messages: Mapping[str, str] = {}
-        self._images = ImageManager(tools.docker, self._tell, self._show)
-        self._volumes = VolumeManager(self._uid, tools.references, tools.tokens, tools.host, self._tell)
-        self._lifecycle = ContainerLifecycle(
-            tools.docker, tools.host, self._uid, tools.probing, PodCallbacks(self._tell, self.wake)
-        )
-        self._alarm = WakeTimer(self.wake)
         self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-        self._passes = SyncTimer(self._pass, lambda: self._going)
+        self._events = components.events
+        self._images = components.images
+        self._volumes = components.volumes
+        self._sandbox = components.sandbox
+        self._starter = components.starter
+        self._lifecycle = components.lifecycle
+        self._termination_messages = components.termination_messages
+        self._docker = docker
+        self._cgroups = cgroups
+        self._cache = cache
+        self._statuses = statuses
+        self._node_address = node_address
+        self._clock = SteadyClock()
+        self._started_at = self._clock()
+        self._eviction_grace = GRACE_SECONDS
+        self._messages: Mapping[str, str] = {}
+        # Reason and message of why a container waits, by its name.
+        self._container_failures: dict[str, tuple[str, str]] = {}
+        # IDs of containers that were asked to stop because their image has changed.
+        self._stopping_for_restart: set[str] = set()
+        # IDs of exited containers whose restart waits.
+        self._backing_off: set[str] = set()
+        self._timer = WakeTimer(self.wake)
+        self._sync_timer = SyncTimer(self._sync, lambda: self._is_terminating)
         self._loop = Loop(
-            f"pod {self._name}", containing_bugs(self._name, self._passes.one), LoopTiming(resync=RESYNC_SECONDS)
+            f"pod {self._name}", containing_bugs(self._name, self._sync_timer.run), LoopTiming(resync=RESYNC_SECONDS)
         )
-        self._done = asyncio.Event()
+        self._terminated = asyncio.Event()
+        self._lifecycle.changed.add(self.wake)
+
+    @property
+    def pod(self) -> Pod:
+        """The newest version of the pod, with the status that this worker has computed."""
+        return self._pod
 
     def wake(self) -> None:
-        """Something that matters to this pod may have changed."""
-        if self._going or self.verdict or is_evicted(self.pod.status):
+        """Sync the pod now, because something that matters to it may have changed."""
+        if self._is_stopping:
             self._images.give_up()
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
-        """A newer wish; its status is ours to write, so the one that we know stays but for what others say in it."""
-        ours = self.pod.status
-        known = merge_status(ours, pod.status) if ours.conditions or ours.phase in FINAL_PHASES else pod.status
-        self.pod, self._passes.next = replace(pod, status=known), "update"
+        """Take over a newer version of the pod. This worker owns the status, except what other clients write in it."""
+        status = self._pod.status
+        if status.conditions or status.phase in FINAL_PHASES:
+            pod = replace(pod, status=merge_status(status, pod.status))
+        self._set_pod(pod)
+        self._sync_timer.next_operation = "update"
         self.wake()
 
-    def reattach(self) -> None:
-        """The node's network has changed: ask again whether the sandbox still has its place in it."""
-        self._memory.attached = ""
+    def restore_status(self, status: PodStatus) -> None:
+        """Take over the status of a static pod from its mirror pod, after a restart of the agent."""
+        self._set_status(status)
+        self.wake()
+
+    def network_changed(self) -> None:
+        """Attach the sandbox to the network again, because the node has another subnet."""
+        self._sandbox.network_changed()
         self.wake()
 
     def evict(self, message: str, grace: int = GRACE_SECONDS) -> None:
-        """The node has no room for the pod: its object stays, with this message, and nothing else of it."""
+        """Fail the pod with this message and remove everything of it from the host. Its object stays.
+
+        Do nothing if the pod is terminating or has ended.
+        """
         self._eviction_grace = grace
-        if not self.leaving and not self.pod.metadata.deletion_timestamp and self.pod.status.phase not in FINAL_PHASES:
-            self.pod = replace(self.pod, status=evicted_status(self.pod.status, message, wall_clock()))
-            self._tell(EVICTED, message)
-            self._tools.report(self._uid, self.pod.status)
+        if not self._is_terminating and self._pod.status.phase not in FINAL_PHASES:
+            self._events.record(EVICTED, message)
+            self._set_status(evicted_status(self._pod.status, message, wall_clock()))
             self.wake()
 
-    def leave(self) -> None:
-        """The pod is wanted no more."""
-        self.leaving = True
+    def fail(self, reason: str, message: str) -> None:
+        """Stop the pod with its grace period. When nothing runs any more, it has failed. The first call counts."""
+        if self.failure is None and self._pod.status.phase not in FINAL_PHASES:
+            self.failure = (reason, message)
+            self._events.record(reason, message)
+            self.wake()
+
+    def terminate(self) -> None:
+        """Stop the pod and remove everything of it, because no source has it any more."""
+        self.removed = True
         self.wake()
 
     async def run(self) -> None:
-        """Until nothing is left of the pod."""
-        passes = asyncio.create_task(self._loop.run())
-        done = asyncio.create_task(self._done.wait())
+        """Run until nothing of the pod is left on this host."""
+        syncs = asyncio.create_task(self._loop.run())
+        terminated = asyncio.create_task(self._terminated.wait())
         try:
-            finished, _ = await asyncio.wait({passes, done}, return_when=asyncio.FIRST_COMPLETED)
-            if passes in finished:
-                passes.result()
+            finished, _ = await asyncio.wait({syncs, terminated}, return_when=asyncio.FIRST_COMPLETED)
+            if syncs in finished:
+                syncs.result()
         finally:
-            passes.cancel()
-            done.cancel()
+            syncs.cancel()
+            terminated.cancel()
             self._lifecycle.close()
-            self._alarm.clear()
+            self._timer.clear()
+
+    # --- one sync: observe, plan, apply, report --------------------------------------------------------------------
 
     @property
-    def _going(self) -> bool:
-        return self.leaving or self.pod.metadata.deletion_timestamp is not None
+    def _is_terminating(self) -> bool:
+        return self.removed or self._pod.metadata.deletion_timestamp is not None
 
-    async def _pass(self) -> None:
-        if self._done.is_set():
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether all containers of the pod have to stop, for whatever reason."""
+        return self._is_terminating or self.failure is not None or is_evicted(self._pod.status)
+
+    async def _sync(self) -> None:
+        if self._terminated.is_set():
             return
-        seen = await self._observe()
-        until = active_deadline(self.pod, seen, self._memory.started_at)
-        if until is not None and self._clock() >= until:
+        observed = await self._observe()
+        deadline = active_deadline(self._pod, observed, self._started_at)
+        if deadline is not None and self._clock() >= deadline:
             self.fail(*DEADLINE_EXCEEDED)
-        self._images.seconds = None if until is None else (until - self._clock()).total_seconds()
-        if self._going:
-            if await self._take_down(seen):
-                log.info("pod gone", extra={"pod": self._name})
-                self._tools.gone(self._uid)
-                self._done.set()
-        elif is_evicted(self.pod.status):
-            self.cleared = await self._take_down(seen)
-        elif self.verdict and self.pod.status.phase not in FINAL_PHASES:
-            await self._fail(seen, *self.verdict)
+        self._images.time_limit = None if deadline is None else (deadline - self._clock()).total_seconds()
+        if self._is_terminating:
+            if await self._sync_terminating_pod(observed):
+                log.info("pod terminated", extra={"pod": self._name})
+                self._terminated.set()
+        elif is_evicted(self._pod.status):
+            self.cleaned_up = await self._sync_terminating_pod(observed)
+        elif self.failure is not None and self._pod.status.phase not in FINAL_PHASES:
+            await self._sync_failed_pod(observed, *self.failure)
         else:
-            await self._sync(seen)
-            if until is not None and self.pod.status.phase not in FINAL_PHASES:
-                self._alarm.at(until, self._clock())
-
-    def fail(self, reason: str, message: str) -> None:
-        """End the pod, with its grace period; once nothing runs any more it has failed. The first verdict stays."""
-        if self.verdict is None and self.pod.status.phase not in FINAL_PHASES:
-            self.verdict = (reason, message)
-            self._tell(reason, message)
-            self.wake()
-
-    async def _fail(self, seen: RuntimePod, reason: str, message: str) -> None:
-        if not await self._stop(seen):
-            self.pod = replace(self.pod, status=failed_status(self.pod, reason, message))
-            self._tools.report(self._uid, self.pod.status)
-            self.wake()
-        self._report(await self._observe())
-
-    async def _show(self) -> None:
-        self._report(await self._observe())
-        # The rest of this pass changes containers, and no event about that may arrive in time.
-        self._tools.cache.invalidate(self._uid)
+            await self._sync_pod(observed)
+            if deadline is not None and self._pod.status.phase not in FINAL_PHASES:
+                self._timer.at(deadline, self._clock())
 
     async def _observe(self) -> RuntimePod:
-        seen = await self._tools.cache.get(self._uid)
-        going = self._going or is_evicted(self.pod.status) or self.verdict is not None
-        await self._lifecycle.follow(self.pod, seen, self._memory.address, going, self._clock())
-        self._messages = await self._last_words.learn(self.pod, seen)
-        return seen
+        """Return the pod's containers, after hooks, probes and termination messages were brought up to date."""
+        observed = await self._cache.get(self._uid)
+        await self._lifecycle.update(
+            self._pod, observed, self._sandbox.address, stopping=self._is_stopping, now=self._clock()
+        )
+        self._messages = await self._termination_messages.read_all(self._pod, observed)
+        return observed
 
-    async def _sync(self, seen: RuntimePod) -> None:
-        retired = frozenset(self._memory.retired)
-        actions = compute_pod_actions(self.pod, seen, wall_clock(), retired, self._lifecycle.progress)
-        self._alarm.clear()
-        self._alarm.at(actions.wake_at(), wall_clock())
-        for name in self._memory.newly_held({seen.containers[name][0].id: name for name, _ in actions.waiting}):
-            self._tell("BackOff", backoff_message(self.pod, name), name)
-        if actions.finished and self.pod.status.phase in FINAL_PHASES:
-            if not seen.everything:  # Its status says all there is to say.
-                await self._volumes.take_down()
-                return
-            await self._release(actions, seen)
-            if self._lifecycle.stopping:
-                self._report(await self._observe())
+    async def _sync_pod(self, observed: RuntimePod) -> None:
+        """Bring a pod that is to run closer to its spec (kubelet: SyncPod)."""
+        stopping_for_restart = frozenset(self._stopping_for_restart)
+        actions = compute_pod_actions(self._pod, observed, wall_clock(), stopping_for_restart, self._lifecycle.state)
+        self._timer.clear()
+        self._timer.at(actions.wake_at(), wall_clock())
+        self._record_new_backoffs(observed, actions)
+        if actions.finished and self._pod.status.phase in FINAL_PHASES:
+            await self._sync_finished_pod(observed, actions)
             return
-        if not self.pod.status.conditions:
-            self._report(seen)
+        if not self._pod.status.conditions:
+            self._report(observed)
         try:
-            await (self._release if actions.finished else self._act)(actions, seen)
+            if actions.finished:
+                await self._clean_up_finished_pod(observed, actions)
+            else:
+                await self._apply(observed, actions)
         except NotReady as error:
-            if self._memory.trouble is None and not self._going:
-                self._tell("FailedSync", f"Error syncing pod: {error}")
+            if self._sandbox.failure is None and not self._is_terminating:
+                self._events.record("FailedSync", f"Error syncing pod: {error}")
             raise
         finally:
-            seen = await self._observe()
-            self._report(seen)
-        if is_pod_finished(self.pod, seen, retired, self._lifecycle.progress) and not actions.finished:
+            if self._sandbox.is_backing_off(steady_clock()):
+                self._timer.at(self._sandbox.retry_at, steady_clock())
+            observed = await self._observe()
+            self._report(observed)
+        if is_pod_finished(self._pod, observed, stopping_for_restart, self._lifecycle.state) and not actions.finished:
             self.wake()
 
-    async def _act(self, actions: PodActions, seen: RuntimePod) -> None:
+    def _record_new_backoffs(self, observed: RuntimePod, actions: PodActions) -> None:
+        """Record an event for each container that has begun to wait for its restart."""
+        backing_off = {observed.containers[name][0].id: name for name, _ in actions.waiting}
+        for container_id in backing_off.keys() - self._backing_off:
+            name = backing_off[container_id]
+            self._events.record("BackOff", backoff_message(self._pod, name), name)
+        self._backing_off = set(backing_off)
+
+    async def _apply(self, observed: RuntimePod, actions: PodActions) -> None:
         if str(actions):
-            log.info("pod", extra={"pod": self._name, "actions": actions})
-            self._tools.cache.invalidate(self._uid)
-        for one in actions.kill:
-            await self._tools.docker.kill(one.id, "SIGKILL")
-        for one in actions.retire:
-            self._memory.retired |= {one.id} - self._lifecycle.progress.condemned.keys()
-            now = self._clock()
-            self._alarm.at(await self._lifecycle.retire(self.pod, one, self._memory.address, now), now)
-        sandbox = seen.sandbox
+            log.info("syncing pod", extra={"pod": self._name, "actions": actions})
+            self._cache.invalidate(self._uid)
+        for container in actions.kill:
+            await self._docker.kill(container.id, "SIGKILL")
+        for container in actions.retire:
+            await self._stop_for_restart(container)
         self._images.look_anew()
         if actions.sandbox_attempt is not None or actions.start:
-            await self._volumes.look_anew(self.pod)
+            await self._volumes.look_anew(self._pod)
         if actions.sandbox_attempt is None:
+            sandbox = observed.sandbox
             has_volumes = await self._set_up_volumes()
-            for one in actions.remove:
-                await self._remove(one)
+            for container in actions.remove:
+                await remove_container(self._docker, container)
         else:
-            has_volumes, sandbox = await self._move_in(actions.sandbox_attempt, actions)
+            has_volumes, sandbox = await self._create_sandbox(actions.sandbox_attempt, actions)
         if sandbox is None or not has_volumes:
             return
-        await self._attach(sandbox)
-        self._memory.troubles.clear()
-        await self._start_all(actions.start, sandbox, seen)
+        try:
+            await self._sandbox.attach(self._pod, sandbox)
+        except Gone:
+            self._cache.invalidate(self._uid)  # The sandbox was killed.
+            raise
+        self._container_failures.clear()
+        await self._start_containers(actions.start, sandbox, observed)
         if actions.hook is not None:
-            self._lifecycle.post_start(self.pod, actions.hook, self._memory.address)
+            self._lifecycle.post_start(self._pod, actions.hook, self._sandbox.address)
 
-    async def _move_in(self, attempt: int, actions: PodActions) -> tuple[bool, RuntimeContainer | None]:
-        """Whether every volume is there, and a new sandbox, unless something but tokens is lacking."""
-        if not await self._set_up_volumes(but_tokens=True) or self._memory.holds_sandbox(steady_clock()):
-            self._alarm.at(self._memory.sandbox_due, steady_clock())
+    async def _stop_for_restart(self, container: RuntimeContainer) -> None:
+        """Take the next step to stop a container that is started again afterwards."""
+        if container.id not in self._lifecycle.state.to_kill:
+            self._stopping_for_restart.add(container.id)
+        now = self._clock()
+        again_at = await self._lifecycle.stop_container(self._pod, container, self._sandbox.address, now)
+        self._timer.at(again_at, now)
+
+    async def _create_sandbox(self, attempt: int, actions: PodActions) -> tuple[bool, RuntimeContainer | None]:
+        """Return whether every volume is set up, and the new sandbox. It is None while it cannot be created."""
+        if not await self._set_up_volumes(but_tokens=True) or self._sandbox.is_backing_off(steady_clock()):
             return False, None
-        if attempt > 0:
-            self._tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-        # The master gives tokens while Docker is at work.
-        return await gather_both(self._set_up_volumes(), self._new_sandbox(attempt, actions))
+        # The API server issues tokens while Docker creates the sandbox.
+        return await gather_both(self._set_up_volumes(), self._sandbox.create(self._pod, attempt, actions))
 
     async def _set_up_volumes(self, but_tokens: bool = False) -> bool:
-        """Whether every volume is there; without, no container starts."""
-        lacking, retry_at = await self._volumes.set_up(self.pod, steady_clock(), but_tokens)
-        self._alarm.at(retry_at, steady_clock())
-        if lacking:
-            names = (one.name for one in (*self.pod.spec.init_containers, *self.pod.spec.containers))
-            self._memory.troubles = dict.fromkeys(names, (waiting_reason(self.pod), lacking))
-        return not lacking
+        """Return whether every volume is set up. No container starts before."""
+        missing, retry_at = await self._volumes.set_up(self._pod, steady_clock(), but_tokens)
+        self._timer.at(retry_at, steady_clock())
+        if missing:
+            containers = (*self._pod.spec.init_containers, *self._pod.spec.containers)
+            failure = (waiting_reason(self._pod), missing)
+            self._container_failures = {container.name: failure for container in containers}
+        return not missing
 
-    def _tell(self, reason: str, message: str, container: str = "") -> None:
-        self._tools.event(self.pod, reason, message, container)
+    async def _start_containers(
+        self, starts: tuple[ContainerStart, ...], sandbox: RuntimeContainer, observed: RuntimePod
+    ) -> None:
+        """Start containers one after the other. Those after one with a postStart hook wait for that hook.
 
-    async def _new_sandbox(self, attempt: int, actions: PodActions) -> RuntimeContainer:
-        """The earlier ones go once there is a new one: what is counted from them is not lost when we are killed."""
-        docker, cgroups = self._tools.docker, self._tools.cgroups
-        try:
-            spec = await prepare_sandbox_config(self._tools, self.pod, attempt)
-            identity, _ = await asyncio.gather(create_sandbox(docker, spec), cgroups.create(self.pod))
-            await self._drop(actions.remove)
-            await asyncio.gather(docker.start(identity), self._images.expect([one.wish for one in actions.start]))
-            sandbox = await docker.inspect(identity)
-        except DriverError as error:
-            self._sandbox_failed(str(error))
-            raise
-        self._memory.trouble = None
-        return sandbox
-
-    async def _drop(self, containers: tuple[RuntimeContainer, ...]) -> None:
-        for one in containers:
-            if one.is_sandbox:
-                await self._tools.network.detach(one.id)
-            await self._remove(one)
-        self._memory.address = self._memory.attached = ""
-
-    async def _remove(self, one: RuntimeContainer) -> None:
-        await (self._tools.docker.remove_unstarted if one.unborn else self._tools.docker.remove)(one.id)
-
-    async def _attach(self, sandbox: RuntimeContainer) -> None:
-        if self._memory.attached == sandbox.id:
-            return
-        try:
-            address, nameserver = await attach_network(self.pod, sandbox, self._tools.network, self._tools.node_address)
-        except DriverError as error:
-            if isinstance(error, Gone):
-                log.warning("sandbox is cut off", extra={"pod": self._name, "error": error})
-                await self._tools.docker.kill(sandbox.id, "SIGKILL")
-                self._tools.cache.invalidate(self._uid)
-            self._sandbox_failed(f"network: {error}")
-            raise
-        self._memory.trouble = missing_address(self.pod, address)
-        self._memory.address = address
-        for reason, message in await write_pod_dns(self.pod, self._tools.host, address, nameserver):
-            self._tell(reason, message)
-        self._memory.attached = sandbox.id
-        self._memory.sandbox_stands()
-
-    def _sandbox_failed(self, words: str) -> None:
-        self._memory.trouble = ("FailedCreatePodSandBox", words)
-        self._tell("FailedCreatePodSandBox", f"Failed to create pod sandbox: {words}")
-        self._alarm.at(self._memory.sandbox_failed(steady_clock()), steady_clock())
-
-    async def _start_all(self, starts: tuple[ContainerStart, ...], sandbox: RuntimeContainer, seen: RuntimePod) -> None:
-        """One after the other; those after one with a postStart hook wait for it, and a pass has to begin it."""
+        The next sync runs the hook.
+        """
+        status = replace(self._pod.status, pod_ip=self._sandbox.address, host_ip=self._node_address)
+        pod = self._volumes.with_storage(replace(self._pod, status=status))
         for start in starts:
-            with contextlib.suppress(NotSynced):  # its change wakes us
-                await self._start(start, sandbox, seen)
-                if post_start_handler(start.wish) is not None and start.wish.name not in self._memory.troubles:
-                    self.wake()
-                    return
+            try:
+                failure = await self._starter.start(pod, start, sandbox.id, observed, self._report_progress)
+            except NotSynced:
+                continue  # The worker is woken when the object was read.
+            if failure is not None:
+                self._container_failures[start.container.name] = (failure.reason, failure.message)
+                self._timer.at(failure.retry_at, steady_clock())
+            elif post_start_handler(start.container) is not None:
+                self.wake()
+                return
 
-    async def _start(self, start: ContainerStart, sandbox: RuntimeContainer, seen: RuntimePod) -> None:
-        name = start.wish.name
-        credentials = pull_credentials(start.wish, self.pod, self._tools.references, self._tell)
-        image = await self._images.get(start.wish, credentials)
-        if isinstance(image, ImageUnavailable):
-            self._memory.troubles[name] = (image.reason, image.message)
-            self._alarm.at(image.due, steady_clock())
-            return
-        addresses = replace(self.pod.status, pod_ip=self._memory.address, host_ip=self._tools.node_address)
-        pod = self._volumes.with_storage(replace(self.pod, status=addresses))
-        try:
-            spec = await prepare_container_config(self._tools, pod, start, image, sandbox.id, seen)
-        except Refused as error:
-            self._cannot(name, "CreateContainerConfigError", error)
-            return
-        try:
-            identity = await self._tools.docker.create(spec)
-        except Refused as error:
-            self._cannot(name, "CreateContainerError", error)
-            return
-        self._tell("Created", "Container created", name)
-        try:
-            await self._tools.docker.start(identity)
-            self._tell("Started", "Container started", name)
-        except Refused as error:
-            log.warning("container cannot run", extra={"pod": self._name, "container": name, "error": error})
-            self._cannot(name, "RunContainerError", error)
+    # --- the end of a pod ------------------------------------------------------------------------------------------
 
-    def _cannot(self, container: str, reason: str, error: DriverError) -> None:
-        self._memory.troubles[container] = (reason, str(error))
-        self._tell("Failed", f"Error: {error}", container)
-        self._alarm.at(steady_clock() + START_DELAY, steady_clock())
+    async def _sync_finished_pod(self, observed: RuntimePod, actions: PodActions) -> None:
+        """Clean up after a pod whose status is final already."""
+        if not observed.everything:
+            await self._volumes.take_down()
+            return
+        await self._clean_up_finished_pod(observed, actions)
+        if self._lifecycle.stopping:
+            self._report(await self._observe())
 
-    async def _release(self, actions: PodActions, seen: RuntimePod) -> None:
-        """The pod's own containers have ended for good: sidecars stop, then the sandbox and its network go.
+    async def _clean_up_finished_pod(self, observed: RuntimePod, actions: PodActions) -> None:
+        """Stop the sidecars of a pod whose own containers have ended for good, then its sandbox and its network.
 
         The containers stay for their logs.
         """
-        if await self._stop(seen):
+        if await self._stop(observed):
             return
-        for identity in seen.sandbox_ids:
-            await self._tools.network.detach(identity)
-        for one in actions.kill:
-            await self._tools.docker.kill(one.id, "SIGKILL")
-            self._tools.cache.invalidate(self._uid)
-        self._memory.attached = ""
+        await self._sandbox.detach(observed.sandbox_ids)
+        for container in actions.kill:
+            await self._docker.kill(container.id, "SIGKILL")
+            self._cache.invalidate(self._uid)
         await self._volumes.take_down()
 
-    async def _take_down(self, seen: RuntimePod) -> bool:
-        """The next step of a pod that is to go; whether nothing of it is left on this host."""
-        if await self._stop(seen):
+    async def _sync_failed_pod(self, observed: RuntimePod, reason: str, message: str) -> None:
+        """Stop a pod for which fail() was called. Its status becomes final when nothing runs any more."""
+        if not await self._stop(observed):
+            self._set_status(failed_status(self._pod, reason, message))
+            self.wake()
+        self._report(await self._observe())
+
+    async def _sync_terminating_pod(self, observed: RuntimePod) -> bool:
+        """Take the next step to remove the pod from this host. Return whether nothing of it is left."""
+        if await self._stop(observed):
             self._report(await self._observe(), terminating=True)
             return False
-        self._report(seen, terminating=True)
-        self._tools.cache.invalidate(self._uid)
-        for identity in seen.sandbox_ids:
-            await self._tools.network.detach(identity)
-        for one in seen.everything:
-            await self._tools.docker.remove(one.id)
-        await self._tools.cgroups.remove(self._uid)
+        self._report(observed, terminating=True)
+        self._cache.invalidate(self._uid)
+        await self._sandbox.detach(observed.sandbox_ids)
+        for container in observed.everything:
+            await self._docker.remove(container.id)
+        await self._cgroups.remove(self._uid)
         await self._volumes.forget()
         return True
 
-    async def _stop(self, seen: RuntimePod) -> bool:
-        """Take the next step of the end of what runs; False when nothing runs any more.
+    async def _stop(self, observed: RuntimePod) -> bool:
+        """Take the next step to stop all containers. Return whether any of them still runs.
 
-        The grace period begins when we see that the pod is to go: the master's deletionTimestamp has whole seconds
-        only, and its clock may not be ours.
+        The grace period begins with the first call. deletionTimestamp is not used, because it has whole seconds only
+        and comes from another clock.
         """
-        grace = grace_period_seconds(self.pod, self._eviction_grace, self.leaving)
+        eviction_grace = self._eviction_grace if is_evicted(self._pod.status) else None
+        grace = grace_period_seconds(self._pod, eviction_grace, self.removed)
         now = self._clock()
         deadline = now + timedelta(seconds=grace)
-        running, again = await self._lifecycle.stop(self.pod, seen, self._memory.address, deadline, now)
-        self._alarm.clear()
-        self._alarm.at(again, now)
-        if running:
-            self._tools.cache.invalidate(self._uid)
-        return running
+        is_running, again_at = await self._lifecycle.stop_pod(self._pod, observed, self._sandbox.address, deadline, now)
+        self._timer.clear()
+        self._timer.at(again_at, now)
+        if is_running:
+            self._cache.invalidate(self._uid)
+        return is_running
 
-    def _report(self, seen: RuntimePod, terminating: bool = False) -> None:
-        progress, address = self._lifecycle.progress, self._tools.node_address
-        facts = self._memory.facts(address, self._messages, progress, terminating)
-        status = compute_pod_status(self.pod, seen, facts)
-        if is_evicted(self.pod.status):
-            status = replace(status, reason=self.pod.status.reason, message=self.pod.status.message)
-        elif self.verdict and status.phase in FINAL_PHASES:
-            status = replace(status, phase="Failed", reason=self.verdict[0], message=self.verdict[1])
-        if status != self.pod.status:
-            self._passes.told(self.pod.status.phase, status.phase)
-            self.pod = replace(self.pod, status=status)
-            self._tools.report(self._uid, status)
+    # --- the status ------------------------------------------------------------------------------------------------
+
+    async def _report_progress(self) -> None:
+        self._report(await self._observe())
+        # The rest of this sync changes containers, and no event about that may arrive in time.
+        self._cache.invalidate(self._uid)
+
+    def _report(self, observed: RuntimePod, terminating: bool = False) -> None:
+        """Compute the pod's status, and pass it on if it has changed."""
+        inputs = StatusInputs(
+            node_address=self._node_address,
+            address=self._sandbox.address,
+            addressless=self._sandbox.is_attached and not self._sandbox.address and self._sandbox.failure is None,
+            now=wall_clock(),
+            started_at=self._started_at,
+            troubles=dict(self._container_failures),
+            trouble=self._sandbox.failure,
+            terminating=terminating,
+            messages=self._messages,
+            progress=self._lifecycle.state,
+        )
+        status = compute_pod_status(self._pod, observed, inputs)
+        before = self._pod.status
+        if is_evicted(before):
+            status = replace(status, reason=before.reason, message=before.message)
+        elif self.failure is not None and status.phase in FINAL_PHASES:
+            reason, message = self.failure
+            status = replace(status, phase="Failed", reason=reason, message=message)
+        if status != before:
+            self._sync_timer.phase_changed(before.phase, status.phase)
+            self._set_status(status)
+
+    def _set_status(self, status: PodStatus) -> None:
+        self._set_pod(replace(self._pod, status=status))
+        self._statuses.set_status(self._pod)
+
+    def _set_pod(self, pod: Pod) -> None:
+        self._pod = pod
+        self._events.pod = pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWorkerFactory:
+    """Builds the worker of each pod from what all pods of the node share."""
+
+    docker: DockerClient
+    network: PodNetwork
+    cgroups: CgroupManager
+    host: HostInfo
+    cache: PodCache
+    objects: ObjectCache
+    services: Callable[[Pod], Collection[Service]]
+    tokens: TokenCache
+    probes: ProbeDependencies
+    statuses: StatusManager
+    events: EventRecorder
+
+    def create(self, pod: Pod) -> PodWorker:
+        """Return a worker for this pod. Nothing runs before its run()."""
+        uid = pod.metadata.uid
+        events = self.events.for_pod(pod)
+        images = ImageManager(self.docker, events)
+        components = PodComponents(
+            events=events,
+            images=images,
+            volumes=VolumeManager(uid, self.objects, self.tokens, self.host, events),
+            sandbox=PodSandbox(
+                self.docker, self.network, self.cgroups, images, self.host, events, address=pod.status.pod_ip
+            ),
+            starter=ContainerStarter(self.docker, images, self.objects, self.services, self.cgroups, self.host, events),
+            lifecycle=ContainerLifecycle(self.docker, self.host, uid, self.probes, events),
+            termination_messages=TerminationMessages(self.docker, self.host),
+        )
+        return PodWorker(
+            pod,
+            components,
+            docker=self.docker,
+            cgroups=self.cgroups,
+            cache=self.cache,
+            statuses=self.statuses,
+            node_address=self.host.node_address,
+        )
+
+    def forget(self, uid: str) -> None:
+        """Forget what is kept about a pod that is terminated."""
+        self.cache.forget(uid)
+        self.probes.counts.forget(uid)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from api.core.pod import FINAL_PHASES, Pod
-from api.core.pod import Container as Wish
+from api.core.pod import FINAL_PHASES, Container, Pod
 from node_agent.runtime.container import HASH, SANDBOX_ID, RuntimeContainer, RuntimePod
 from node_agent.runtime.restarts import (
     policy_restarts,
@@ -26,9 +25,9 @@ from node_agent.runtime.startup import NO_LIFECYCLE_STATE, LifecycleState, conta
 
 @dataclass(frozen=True, slots=True)
 class ContainerStart:
-    """A container to create and start."""
+    """A container to create and start, with its restart count and its number of consecutive crashes."""
 
-    wish: Wish
+    container: Container
     restarts: int
     crashes: int
 
@@ -58,7 +57,7 @@ class PodActions:
             f"retire {_names(self.retire)}" if self.retire else "",
             f"remove {len(self.remove)}" if self.remove else "",
             f"new sandbox {self.sandbox_attempt}" if self.sandbox_attempt is not None else "",
-            f"start {' '.join(one.wish.name for one in self.start)}" if self.start else "",
+            f"start {' '.join(start.container.name for start in self.start)}" if self.start else "",
         ]
         return ", ".join(part for part in parts if part)
 
@@ -134,8 +133,8 @@ def _in_sandbox(
             start += [_container_start(pod, wish, seen)] if _restarts_in_new_sandbox(pod, wish, seen) else []
         elif newest.running:
             outdated = newest.labels.get(HASH) != container_hash(wish)
-            retire += [newest] if outdated or newest.id in progress.condemned else []
-            if not outdated and progress.hook_is_due(wish, newest):
+            retire += [newest] if outdated or newest.id in progress.to_kill else []
+            if not outdated and progress.needs_post_start(wish, newest):
                 hook = newest
                 break  # what comes after it waits for its hook
         elif newest.id in retired:
@@ -155,7 +154,7 @@ def _ephemeral_containers(pod: Pod, seen: RuntimePod) -> tuple[list[ContainerSta
     return starts, [one for _, found in tried for one in found if one.unborn]
 
 
-def _restarts_in_new_sandbox(pod: Pod, wish: Wish, seen: RuntimePod) -> bool:
+def _restarts_in_new_sandbox(pod: Pod, wish: Container, seen: RuntimePod) -> bool:
     """Whether a container that has lost its sandbox starts again: not if it has done its work, nor after Never.
 
     Init containers do their work anew in each sandbox.
@@ -169,7 +168,7 @@ def _restarts_in_new_sandbox(pod: Pod, wish: Wish, seen: RuntimePod) -> bool:
     return policy != "Never" if newest.running else policy_restarts(policy, newest)
 
 
-def _container_start(pod: Pod, wish: Wish, seen: RuntimePod) -> ContainerStart:
+def _container_start(pod: Pod, wish: Container, seen: RuntimePod) -> ContainerStart:
     history = [one for one in seen.containers.get(wish.name, ()) if not one.unborn]
     return ContainerStart(wish, history[0].restarts + 1 if history else previous_starts(pod, wish.name), 0)
 

@@ -3,72 +3,179 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from api.core.config import Secret
-from api.core.pod import Container as Wish
-from api.core.pod import Pod
+from api.core.pod import Container, Pod
 from api.core.references import env_refs, image_pull_secret_refs
-from node_agent.host import pod_dir, termination_message_path
+from api.core.services import Service
+from node_agent.cgroups.manager import CgroupManager
+from node_agent.clock import steady_clock
+from node_agent.docker.client import DockerClient
+from node_agent.event_recorder import PodEvents
+from node_agent.host import HostInfo, pod_dir, termination_message_path
 from node_agent.images.credentials import Credential, credentials_for_image
+from node_agent.images.manager import ImageManager, ImageUnavailable
 from node_agent.node import host_facts
 from node_agent.object_cache import ObjectCache
 from node_agent.runtime import pod_dir as runtime_pod_dir
 from node_agent.runtime.actions import ContainerStart
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.environment import EnvSources, container_env, service_env
-from node_agent.runtime.sandbox import WorkerDependencies
-from node_agent.runtime.security import SecurityInputs, container_security, seccomp_profile
-from node_agent.runtime.spec import ContainerConfig, container_config
+from node_agent.runtime.security import SecurityInputs, SecurityOptions, container_security, seccomp_profile
+from node_agent.runtime.spec import ContainerConfig, Placement, container_config
 from node_agent.runtime.startup import target_container_id
 from node_agent.volumes import mounts
 from node_agent.volumes.paths import sub_paths
+from reconcile.errors import Refused
+
+log = logging.getLogger(__name__)
+
+RETRY_DELAY = timedelta(seconds=10)
+"""Wait after Docker refused a container."""
 
 
-def pull_credentials(
-    wish: Wish, pod: Pod, references: ObjectCache, tell: Callable[[str, str, str], None]
-) -> tuple[Credential, ...]:
-    """What the pod may show to the registry of a container's image; a secret that is missing is told and does without.
+@dataclass(frozen=True, slots=True)
+class StartFailure:
+    """Reason and message of the waiting state of a container that was not started.
 
-    Raises Unread while the master has not spoken.
+    `retry_at`, by the steady clock, is None if only a change of the pod or of its images can help.
     """
-    wanted = image_pull_secret_refs(pod)
-    found = references.found(wanted)
-    for missing in (one for one in wanted if one not in found):
-        words = f"Unable to retrieve some image pull secrets ({missing.name}); "
-        words += "attempting to pull the image may not succeed."
-        tell("FailedToRetrieveImagePullSecret", words, wish.name)
-    return credentials_for_image(wish.image, (one for one in found.values() if isinstance(one, Secret)))
+
+    reason: str
+    message: str
+    retry_at: datetime | None
 
 
-async def prepare_container_config(
-    tools: WorkerDependencies, pod: Pod, start: ContainerStart, image: str, sandbox: str, seen: RuntimePod
-) -> ContainerConfig:
-    """The container as Docker is asked for it; the pod's status has its addresses.
+class ContainerStarter:
+    """Starts containers of one pod. `services` returns the services that a pod's environment variables describe."""
 
-    Raises Refused, with what is wrong in the pod or missing, Unread while the master has not spoken.
-    """
-    wish, host = start.wish, tools.host
-    objects = tools.references.found(env_refs(wish, pod.metadata.namespace))
-    known = container_env(pod, wish, EnvSources(objects, host.allocatable, service_env(pod, tools.services(pod))))
-    profile = seccomp_profile(pod, wish)
-    named = profile.localhost_profile if profile is not None else ""
-    grounds = SecurityInputs(
-        image_user=await tools.docker.image_user(image),
-        seccomp=await asyncio.to_thread(runtime_pod_dir.read_seccomp_profile, host, named) if named else "",
-        apparmor=host_facts.has_apparmor(),
-        seccomp_default=host.seccomp_default,
-    )
-    parts = tuple(sub_paths(pod, wish, pod_dir(host, pod.metadata.uid), known))
-    path = termination_message_path(host, pod.metadata.uid, wish.name, start.restarts)
+    def __init__(
+        self,
+        docker: DockerClient,
+        images: ImageManager,
+        objects: ObjectCache,
+        services: Callable[[Pod], Collection[Service]],
+        cgroups: CgroupManager,
+        host: HostInfo,
+        events: PodEvents,
+    ) -> None:
+        self._docker = docker
+        self._images = images
+        self._objects = objects
+        self._services = services
+        self._cgroups = cgroups
+        self._host = host
+        self._events = events
 
-    def prepare() -> None:
-        mounts.mount_sub_paths(parts)
-        runtime_pod_dir.make_termination_message_file(path)
+    async def start(
+        self,
+        pod: Pod,
+        start: ContainerStart,
+        sandbox_id: str,
+        runtime_pod: RuntimePod,
+        before_pull: Callable[[], Awaitable[None]],
+    ) -> StartFailure | None:
+        """Create and start a container. Return why it was not started, or None if it was.
 
-    await asyncio.to_thread(prepare)
-    rights = container_security(pod, wish, grounds)
-    pid = target_container_id(wish, seen)
-    spec = container_config(pod, wish, image, sandbox, start.restarts, start.crashes, host, rights, known, pid)
-    return replace(spec, cgroup_parent=await tools.cgroups.create(pod))
+        `pod`: its status has the addresses, its claims are resolved to volumes. `before_pull` is awaited before an
+        image is pulled, so that the pod's status shows what it waits for.
+
+        Raises NotSynced while an object that the container refers to was not read. Raises NotReady.
+        """
+        container = start.container
+        image = await self._images.get(container, self._pull_credentials(pod, container), before_pull)
+        if isinstance(image, ImageUnavailable):
+            return StartFailure(image.reason, image.message, image.due)
+        try:
+            config = await self._config(pod, start, image, sandbox_id, runtime_pod)
+        except Refused as error:
+            return self._failure(container, "CreateContainerConfigError", error)
+        try:
+            container_id = await self._docker.create(config)
+        except Refused as error:
+            return self._failure(container, "CreateContainerError", error)
+        self._events.record("Created", "Container created", container.name)
+        try:
+            await self._docker.start(container_id)
+        except Refused as error:
+            pod_name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            fields = {"pod": pod_name, "container": container.name, "error": error}
+            log.warning("container could not be started", extra=fields)
+            return self._failure(container, "RunContainerError", error)
+        self._events.record("Started", "Container started", container.name)
+        return None
+
+    def _failure(self, container: Container, reason: str, error: Refused) -> StartFailure:
+        self._events.record("Failed", f"Error: {error}", container.name)
+        return StartFailure(reason, str(error), steady_clock() + RETRY_DELAY)
+
+    def _pull_credentials(self, pod: Pod, container: Container) -> tuple[Credential, ...]:
+        """Return the credentials for the registry of the container's image. Record an event for each missing secret.
+
+        Raises NotSynced.
+        """
+        references = image_pull_secret_refs(pod)
+        secrets = self._objects.found(references)
+        for missing in (reference for reference in references if reference not in secrets):
+            message = (
+                f"Unable to retrieve some image pull secrets ({missing.name}); "
+                "attempting to pull the image may not succeed."
+            )
+            self._events.record("FailedToRetrieveImagePullSecret", message, container.name)
+        return credentials_for_image(
+            container.image, (secret for secret in secrets.values() if isinstance(secret, Secret))
+        )
+
+    async def _config(
+        self, pod: Pod, start: ContainerStart, image: str, sandbox_id: str, runtime_pod: RuntimePod
+    ) -> ContainerConfig:
+        """Return the configuration, and prepare on the host what it mounts.
+
+        Raises Refused with what is wrong in the pod or missing. Raises NotSynced.
+        """
+        container = start.container
+        env = self._env(pod, container)
+        security = await self._security(pod, container, image)
+        sub_path_mounts = tuple(sub_paths(pod, container, pod_dir(self._host, pod.metadata.uid), env))
+        message_path = termination_message_path(self._host, pod.metadata.uid, container.name, start.restarts)
+
+        def prepare_host() -> None:
+            mounts.mount_sub_paths(sub_path_mounts)
+            runtime_pod_dir.make_termination_message_file(message_path)
+
+        await asyncio.to_thread(prepare_host)
+        placement = Placement(
+            image=image,
+            sandbox_id=sandbox_id,
+            restarts=start.restarts,
+            crashes=start.crashes,
+            env=env,
+            security=security,
+            target_id=target_container_id(container, runtime_pod),
+        )
+        config = container_config(pod, container, placement, self._host)
+        return replace(config, cgroup_parent=await self._cgroups.create(pod))
+
+    def _env(self, pod: Pod, container: Container) -> dict[str, str]:
+        objects = self._objects.found(env_refs(container, pod.metadata.namespace))
+        services = service_env(pod, self._services(pod))
+        return container_env(pod, container, EnvSources(objects, self._host.allocatable, services))
+
+    async def _security(self, pod: Pod, container: Container, image: str) -> SecurityOptions:
+        profile = seccomp_profile(pod, container)
+        seccomp = ""
+        if profile is not None and profile.localhost_profile:
+            seccomp = await asyncio.to_thread(
+                runtime_pod_dir.read_seccomp_profile, self._host, profile.localhost_profile
+            )
+        inputs = SecurityInputs(
+            image_user=await self._docker.image_user(image),
+            seccomp=seccomp,
+            apparmor=host_facts.has_apparmor(),
+            seccomp_default=self._host.seccomp_default,
+        )
+        return container_security(pod, container, inputs)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from api.core.pod import Container as Wish
-from api.core.pod import LifecycleHandler, Pod
+from api.core.pod import Container, LifecycleHandler, Pod
 from node_agent.docker.client import DockerClient
+from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo
 from node_agent.probes.manager import ProbeDependencies, ProbeManager
 from node_agent.probes.prober import ProbeTarget
@@ -22,242 +21,281 @@ from node_agent.runtime.pod_dir import Checkpoint
 from node_agent.runtime.startup import POST_START, UNKNOWN, KillReason, LifecycleState, kill_reason, post_start_handler
 from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, next_stop_step, plan_termination
 from reconcile.errors import NotReady
+from reconcile.listeners import Listeners
 
 log = logging.getLogger(__name__)
 
-POST_START_DONE, PRE_STOP_DONE, KILL_REQUESTED = "postStart", "preStop", "condemned"
-STARTUP_PASSED, READINESS_PASSED = "started", "ready"
-"""Words of marks: this hook has been run; the container has to end (why, and its grace in seconds); its startup or its
-readiness probe has succeeded."""
+# Names of checkpoints. The files of earlier versions have these names.
+POST_START_DONE = "postStart"
+PRE_STOP_DONE = "preStop"
+KILL_REQUESTED = "condemned"
+"""The container has to stop. The text is the reason and the grace period in seconds."""
 
-
-@dataclass(frozen=True, slots=True)
-class PodCallbacks:
-    """How a pod is heard: `tell` (reason, message, container) an event, `wake` its worker."""
-
-    tell: Callable[[str, str, str], None]
-    wake: Callable[[], None]
+STARTUP_PASSED = "started"
+READINESS_PASSED = "ready"
 
 
 class ContainerLifecycle:
-    """Hooks and probes run beside the worker and wake it; only its passes take up what they found.
+    """Hooks, probes and stops of one pod's containers.
 
-    What must outlive the agent is in marks: hooks that were run, and containers that have to end.
+    Hooks and probes run in the background. `changed` notifies when one of them has a result; the next update() takes
+    the result over. Checkpoints keep what must survive a restart of the agent: hooks that were run, containers that
+    have to stop, and passed probes.
     """
 
     def __init__(
-        self, docker: DockerClient, host: HostInfo, uid: str, probing: ProbeDependencies, voice: PodCallbacks
+        self, docker: DockerClient, host: HostInfo, uid: str, probes: ProbeDependencies, events: PodEvents
     ) -> None:
+        self.changed = Listeners()
         self._docker = docker
         self._host = host
         self._uid = uid
-        self._client = probing.client
-        self._voice = voice
-        self._prober = ProbeManager(probing, self._heard, voice.wake)
-        self._silent: dict[tuple[str, str], str] = {}
-        self._marks: dict[Checkpoint, str] | None = None
+        self._prober = probes.client
+        self._events = events
+        self._probes = ProbeManager(probes, self._probe_answered, self.changed.notify)
+        self._last_errors: dict[tuple[str, str], str] = {}
+        self._checkpoints: dict[Checkpoint, str] | None = None
         self._hooks: dict[Checkpoint, asyncio.Task[ProbeAnswer]] = {}
         self._stops: dict[str, StopState] = {}
         self._deadlines: dict[str, datetime] = {}
         self._pod_deadline: datetime | None = None
 
     @property
-    def progress(self) -> LifecycleState:
-        """What is known now."""
-        known = self._marks or {}
-        condemned = {
-            mark.container: _parse_kill_reason(text) for mark, text in known.items() if mark.word == KILL_REQUESTED
+    def state(self) -> LifecycleState:
+        """What hooks and probes have found out so far."""
+        checkpoints = self._checkpoints or {}
+        to_kill = {
+            checkpoint.container: _parse_kill_reason(text)
+            for checkpoint, text in checkpoints.items()
+            if checkpoint.name == KILL_REQUESTED
         }
-        begun = frozenset(mark.container for mark in known if mark.word == POST_START_DONE)
-        return LifecycleState(self._prober.verdicts, begun, condemned)
+        post_started = frozenset(
+            checkpoint.container for checkpoint in checkpoints if checkpoint.name == POST_START_DONE
+        )
+        return LifecycleState(self._probes.verdicts, post_started, to_kill)
 
     @property
     def stopping(self) -> bool:
         """Whether the pod as a whole is being stopped."""
         return self._pod_deadline is not None
 
-    async def follow(self, pod: Pod, seen: RuntimePod, address: str, going: bool, now: datetime) -> None:
-        """Begin and end probes with the containers that run, and take up what hooks and probes have found.
+    async def update(self, pod: Pod, runtime_pod: RuntimePod, address: str, *, stopping: bool, now: datetime) -> None:
+        """Start and stop probes with their containers, and take over the results of hooks and probes.
 
-        `address` is the pod's, empty while it has none. Raises NotReady, and whatever a hook or a probe raised.
+        `address` is the pod's, empty while it has none. `stopping`: all containers of the pod have to stop. Raises
+        NotReady, and any exception that a hook or a probe raised.
         """
-        if self._marks is None:
-            self._marks = await asyncio.to_thread(pod_dir.read_checkpoints, self._host, self._uid)
-        newest = {name: history[0] for name, history in seen.containers.items() if history[0].running}
-        self._prober.keep(frozenset(one.id for one in newest.values()), going)
-        for wish in (*pod.spec.init_containers, *pod.spec.containers):
-            one = newest.get(wish.name)
-            if one is not None and (address or not needs_address(wish)) and self.progress.is_up(wish, one):
-                self._prober.begin(wish, one, ProbeTarget(one.id, address, named_ports(wish)), self._known_of(one))
-            if one is not None:
-                await self._remember(wish, one)
-            if one is not None and not going:
-                await self._judge(pod, wish, one)
-        await self._take_up(pod, newest, going, now)
-        there = {one.id for one in seen.everything}
-        for mark in [mark for mark in self._marks if mark.container not in there]:
-            await self._unmark(mark)
+        if self._checkpoints is None:
+            self._checkpoints = await asyncio.to_thread(pod_dir.read_checkpoints, self._host, self._uid)
+        running = {name: history[0] for name, history in runtime_pod.containers.items() if history[0].running}
+        self._probes.keep(frozenset(container.id for container in running.values()), stopping)
+        for spec in (*pod.spec.init_containers, *pod.spec.containers):
+            container = running.get(spec.name)
+            if container is None:
+                continue
+            if (address or not needs_address(spec)) and self.state.is_running(spec, container):
+                target = ProbeTarget(container.id, address, named_ports(spec))
+                self._probes.begin(spec, container, target, self._checkpointed_results(container))
+            await self._checkpoint_results(spec, container)
+            if not stopping:
+                await self._check_liveness(pod, spec, container)
+        await self._collect_hooks(pod, running, stopping, now)
+        existing = {container.id for container in runtime_pod.everything}
+        for checkpoint in [checkpoint for checkpoint in self._checkpoints if checkpoint.container not in existing]:
+            await self._remove_checkpoint(checkpoint)
 
-    def _known_of(self, one: RuntimeContainer) -> ProbeResults:
-        """What an earlier agent has found out about this container id; nothing of one that is new."""
-        words = {mark.word for mark in self._marks or () if mark.container == one.id}
-        return ProbeResults(started=STARTUP_PASSED in words, ready=READINESS_PASSED in words)
-
-    async def _remember(self, wish: Wish, one: RuntimeContainer) -> None:
-        """So that the next agent begins with what this one knows, whether or not a master can tell."""
-        assert self._marks is not None
-        verdict = self._prober.verdicts.get(one.id, UNKNOWN)
-        for word, probe, holds in (
-            (STARTUP_PASSED, wish.startup_probe, verdict.started),
-            (READINESS_PASSED, wish.readiness_probe, verdict.ready),
-        ):
-            mark = Checkpoint(one.id, word)
-            if probe is not None and one.id in self._prober.verdicts and holds != (mark in self._marks):
-                await (self._mark(mark) if holds else self._unmark(mark))
-
-    def post_start(self, pod: Pod, one: RuntimeContainer, address: str) -> None:
-        """Run its postStart hook, unless it runs already."""
-        wish = _container_spec(pod, one.name)
-        hook = post_start_handler(wish)
+    def post_start(self, pod: Pod, container: RuntimeContainer, address: str) -> None:
+        """Run the container's postStart hook in the background, unless it runs already."""
+        spec = _container_spec(pod, container.name)
+        hook = post_start_handler(spec)
         if hook is not None:
-            self._begin(Checkpoint(one.id, POST_START_DONE), hook, ProbeTarget(one.id, address, named_ports(wish)))
+            target = ProbeTarget(container.id, address, named_ports(spec))
+            self._start_hook(Checkpoint(container.id, POST_START_DONE), hook, target)
 
-    async def retire(self, pod: Pod, one: RuntimeContainer, address: str, now: datetime) -> datetime | None:
-        """The next step of ending one container of a pod that goes on; when to look again."""
-        why = self.progress.condemned.get(one.id)
-        grace = why.grace if why is not None else pod.spec.termination_grace_period_seconds or 0
-        deadline = self._deadlines.setdefault(one.id, now + timedelta(seconds=min(grace, MAX_GRACE_SECONDS)))
-        changed = f"Container {one.name} definition changed, will be restarted"
-        words = why.words(one.name, pod.spec.restart_policy) if why is not None else changed
-        return await self._stop(one, address, deadline, words, now)
+    async def stop_container(
+        self, pod: Pod, container: RuntimeContainer, address: str, now: datetime
+    ) -> datetime | None:
+        """Take the next step to stop one container of a pod that goes on. Return when to call again."""
+        reason = self.state.to_kill.get(container.id)
+        if reason is None:
+            grace = pod.spec.termination_grace_period_seconds or 0
+            message = f"Container {container.name} definition changed, will be restarted"
+        else:
+            grace = reason.grace
+            message = reason.message(container.name, pod.spec.restart_policy)
+        deadline = now + timedelta(seconds=min(grace, MAX_GRACE_SECONDS))
+        deadline = self._deadlines.setdefault(container.id, deadline)
+        return await self._stop(container, address, deadline, message, now)
 
-    async def stop(
-        self, pod: Pod, seen: RuntimePod, address: str, deadline: datetime, now: datetime
+    async def stop_pod(
+        self, pod: Pod, runtime_pod: RuntimePod, address: str, deadline: datetime, now: datetime
     ) -> tuple[bool, datetime | None]:
-        """The next step of ending all containers by a time, which may only come nearer.
+        """Take the next step to stop all containers by a deadline. A later call can only bring the deadline forward.
 
-        Whether something runs, and when to look again.
+        Return whether a container still runs, and when to call again.
         """
         self._pod_deadline = min(self._pod_deadline or deadline, deadline)
-        signalled = frozenset(identity for identity, stop in self._stops.items() if stop.signalled)
-        step = plan_termination(pod, seen, signalled, self._pod_deadline, now)
-        again = [step.deadline if now < self._pod_deadline else None]
-        for one in step.signal + step.kill:
-            until = min(self._pod_deadline, self._deadlines.get(one.id, self._pod_deadline))
-            again.append(await self._stop(one, address, until, f"Stopping container {one.name}", now))
-        return step.deadline is not None, min((at for at in again if at is not None), default=None)
+        signalled = frozenset(container_id for container_id, stop in self._stops.items() if stop.signalled)
+        step = plan_termination(pod, runtime_pod, signalled, self._pod_deadline, now)
+        moments = [step.deadline if now < self._pod_deadline else None]
+        for container in step.signal + step.kill:
+            container_deadline = min(self._pod_deadline, self._deadlines.get(container.id, self._pod_deadline))
+            message = f"Stopping container {container.name}"
+            moments.append(await self._stop(container, address, container_deadline, message, now))
+        again_at = min((moment for moment in moments if moment is not None), default=None)
+        return step.deadline is not None, again_at
 
     def close(self) -> None:
-        """Let go of everything; containers stay as they are."""
-        self._prober.close()
+        """Cancel hooks and probes. Containers stay as they are."""
+        self._probes.close()
         for task in self._hooks.values():
             task.cancel()
 
-    def _begin(self, mark: Checkpoint, hook: LifecycleHandler, target: ProbeTarget) -> None:
-        if mark not in self._hooks:
-            task = asyncio.create_task(self._client.carry_out(hook, target, math.inf))
-            task.add_done_callback(lambda _: self._voice.wake())
-            self._hooks[mark] = task
+    # --- stops -----------------------------------------------------------------------------------------------------
 
     async def _stop(
-        self, one: RuntimeContainer, address: str, deadline: datetime, words: str, now: datetime
+        self, container: RuntimeContainer, address: str, deadline: datetime, message: str, now: datetime
     ) -> datetime | None:
-        """Take the next step of one container's end; when to look again."""
-        if one.id not in self._stops:
-            self._voice.tell("Killing", words, one.name)
-            self._stops[one.id] = StopState()
-        stop, mark = self._stops[one.id], Checkpoint(one.id, PRE_STOP_DONE)
-        hook = None if mark in (self._marks or {}) else pre_stop_handler(one)
-        step, again = next_stop_step(hook is not None, stop, deadline, now)
+        """Take the next step to stop one container: preStop hook, signal, kill. Return when to call again."""
+        if container.id not in self._stops:
+            self._events.record("Killing", message, container.name)
+            self._stops[container.id] = StopState()
+        stop = self._stops[container.id]
+        checkpoint = Checkpoint(container.id, PRE_STOP_DONE)
+        hook = None if checkpoint in (self._checkpoints or {}) else pre_stop_handler(container)
+        step, again_at = next_stop_step(hook is not None, stop, deadline, now)
         if step is StopStep.HOOK and hook is not None:
-            self._stops[one.id] = replace(stop, hooking=True)
-            self._begin(mark, hook, ProbeTarget(one.id, address, {}))
+            self._stops[container.id] = replace(stop, hook_running=True)
+            self._start_hook(checkpoint, hook, ProbeTarget(container.id, address, {}))
         elif step is StopStep.SIGNAL:
-            log.info("asking to stop", extra={"uid": self._uid, "container": one.name})
-            await self._docker.kill(one.id, one.stop_signal)
-            if self._cut_off(mark):
-                self._voice.tell(
-                    "FailedPreStopHook", "PreStopHook failed: it took longer than there was time", one.name
-                )
-            self._stops[one.id] = replace(stop, signalled=True, hooked_at=now if stop.hooking else stop.hooked_at)
+            log.info("stopping container", extra={"uid": self._uid, "container": container.name})
+            await self._docker.kill(container.id, container.stop_signal)
+            if self._cancel_hook(checkpoint):
+                why = "PreStopHook failed: it took longer than there was time"
+                self._events.record("FailedPreStopHook", why, container.name)
+            hook_finished_at = now if stop.hook_running else stop.hook_finished_at
+            self._stops[container.id] = replace(stop, signalled=True, hook_finished_at=hook_finished_at)
         elif step is StopStep.KILL:
-            await self._docker.kill(one.id, "SIGKILL")
-            self._stops[one.id] = replace(stop, signalled=True)
+            await self._docker.kill(container.id, "SIGKILL")
+            self._stops[container.id] = replace(stop, signalled=True)
             return None
-        return again
+        return again_at
 
-    def _cut_off(self, mark: Checkpoint) -> bool:
-        """End a hook that runs; whether it did."""
-        task = self._hooks.pop(mark, None)
+    # --- hooks -----------------------------------------------------------------------------------------------------
+
+    def _start_hook(self, checkpoint: Checkpoint, hook: LifecycleHandler, target: ProbeTarget) -> None:
+        if checkpoint not in self._hooks:
+            task = asyncio.create_task(self._prober.carry_out(hook, target, math.inf))
+            task.add_done_callback(lambda _: self.changed.notify())
+            self._hooks[checkpoint] = task
+
+    def _cancel_hook(self, checkpoint: Checkpoint) -> bool:
+        """Cancel a hook. Return whether it was running."""
+        task = self._hooks.pop(checkpoint, None)
         return task is not None and task.cancel()
 
-    async def _take_up(self, pod: Pod, newest: dict[str, RuntimeContainer], going: bool, now: datetime) -> None:
-        """What hooks have come to; those of containers that have ended are of no interest."""
-        running = {one.id: one for one in newest.values()}
-        for mark, task in list(self._hooks.items()):
-            if mark.container not in running:
-                self._cut_off(mark)
-            elif task.done():
-                del self._hooks[mark]
-                if mark.word == PRE_STOP_DONE:
-                    await self._pre_stop_ended(running[mark.container], mark, task.result(), now)
-                else:
-                    await self._post_start_ended(pod, running[mark.container], mark, task.result(), going)
-
-    async def _pre_stop_ended(self, one: RuntimeContainer, mark: Checkpoint, heard: ProbeAnswer, now: datetime) -> None:
-        if not heard.success:
-            self._voice.tell("FailedPreStopHook", f"PreStopHook failed: {heard.words}", one.name)
-        self._stops[one.id] = replace(self._stops[one.id], hooking=False, hooked_at=now)
-        await self._mark(mark)
-
-    async def _post_start_ended(
-        self, pod: Pod, one: RuntimeContainer, mark: Checkpoint, heard: ProbeAnswer, going: bool
+    async def _collect_hooks(
+        self, pod: Pod, running: dict[str, RuntimeContainer], stopping: bool, now: datetime
     ) -> None:
-        if heard.success:
-            await self._mark(mark)
-        elif heard.success is False and not going:
-            self._voice.tell("FailedPostStartHook", f"PostStartHook failed: {heard.words}", one.name)
-            await self._condemn(pod, _container_spec(pod, one.name), one, POST_START)
+        """Take over the results of finished hooks. Cancel the hooks of containers that have exited."""
+        containers = {container.id: container for container in running.values()}
+        for checkpoint, task in list(self._hooks.items()):
+            container = containers.get(checkpoint.container)
+            if container is None:
+                self._cancel_hook(checkpoint)
+            elif task.done():
+                del self._hooks[checkpoint]
+                if checkpoint.name == PRE_STOP_DONE:
+                    await self._pre_stop_finished(container, checkpoint, task.result(), now)
+                else:
+                    await self._post_start_finished(pod, container, checkpoint, task.result(), stopping)
 
-    async def _judge(self, pod: Pod, wish: Wish, one: RuntimeContainer) -> None:
-        failed = self._prober.verdicts.get(one.id, UNKNOWN).failed
-        if failed and Checkpoint(one.id, KILL_REQUESTED) not in (self._marks or {}):
-            await self._condemn(pod, wish, one, failed)
+    async def _pre_stop_finished(
+        self, container: RuntimeContainer, checkpoint: Checkpoint, answer: ProbeAnswer, now: datetime
+    ) -> None:
+        if not answer.success:
+            self._events.record("FailedPreStopHook", f"PreStopHook failed: {answer.words}", container.name)
+        self._stops[container.id] = replace(self._stops[container.id], hook_running=False, hook_finished_at=now)
+        await self._write_checkpoint(checkpoint)
 
-    async def _condemn(self, pod: Pod, wish: Wish, one: RuntimeContainer, why: str) -> None:
-        end = kill_reason(wish, why, pod.spec.termination_grace_period_seconds or 0)
-        await self._mark(Checkpoint(one.id, KILL_REQUESTED), f"{end.why} {end.grace}")
+    async def _post_start_finished(
+        self, pod: Pod, container: RuntimeContainer, checkpoint: Checkpoint, answer: ProbeAnswer, stopping: bool
+    ) -> None:
+        if answer.success:
+            await self._write_checkpoint(checkpoint)
+        elif answer.success is False and not stopping:
+            self._events.record("FailedPostStartHook", f"PostStartHook failed: {answer.words}", container.name)
+            await self._request_kill(pod, _container_spec(pod, container.name), container, POST_START)
 
-    async def _mark(self, mark: Checkpoint, text: str = "") -> None:
-        """What cannot be written down now is known all the same, as long as this agent lives."""
-        assert self._marks is not None
-        self._marks[mark] = text
-        try:
-            await asyncio.to_thread(pod_dir.write_checkpoint, self._host, self._uid, mark, text)
-        except NotReady as error:
-            log.warning("mark not written", extra={"uid": self._uid, "error": error})
+    # --- probes ----------------------------------------------------------------------------------------------------
 
-    async def _unmark(self, mark: Checkpoint) -> None:
-        assert self._marks is not None
-        await asyncio.to_thread(pod_dir.remove_checkpoint, self._host, self._uid, mark)
-        del self._marks[mark]
+    async def _check_liveness(self, pod: Pod, spec: Container, container: RuntimeContainer) -> None:
+        """Request a kill if the container's startup or liveness probe has failed."""
+        failed_probe = self._probes.verdicts.get(container.id, UNKNOWN).failed
+        if failed_probe and Checkpoint(container.id, KILL_REQUESTED) not in (self._checkpoints or {}):
+            await self._request_kill(pod, spec, container, failed_probe)
 
-    def _heard(self, name: str, kind: str, heard: ProbeAnswer, changed: bool) -> None:
-        silent = self._silent.pop((name, kind), "")
-        if heard.success is None:
-            self._silent[name, kind] = heard.words
-            if heard.words != silent:  # what does not answer is told once, and leaves room for other events
-                self._voice.tell("Unhealthy", f"{kind} probe errored: {heard.words}", name)
-        elif not heard.success:
-            self._voice.tell("Unhealthy", f"{kind} probe failed: {heard.words}", name)
-        elif heard.words:
-            self._voice.tell("ProbeWarning", f"{kind} probe warning: {heard.words}", name)
+    async def _request_kill(self, pod: Pod, spec: Container, container: RuntimeContainer, why: str) -> None:
+        reason = kill_reason(spec, why, pod.spec.termination_grace_period_seconds or 0)
+        await self._write_checkpoint(Checkpoint(container.id, KILL_REQUESTED), f"{reason.why} {reason.grace}")
+
+    def _probe_answered(self, name: str, kind: str, answer: ProbeAnswer, changed: bool) -> None:
+        """Record an event about a probe that was not successful. `changed`: the container's results have changed."""
+        last_error = self._last_errors.pop((name, kind), "")
+        if answer.success is None:
+            self._last_errors[name, kind] = answer.words
+            if answer.words != last_error:  # A repeated error is not recorded, because the number of events is limited.
+                self._events.record("Unhealthy", f"{kind} probe errored: {answer.words}", name)
+        elif not answer.success:
+            self._events.record("Unhealthy", f"{kind} probe failed: {answer.words}", name)
+        elif answer.words:
+            self._events.record("ProbeWarning", f"{kind} probe warning: {answer.words}", name)
         if changed:
-            self._voice.wake()
+            self.changed.notify()
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _checkpointed_results(self, container: RuntimeContainer) -> ProbeResults:
+        """Return the probe results that an earlier agent process has found out about this container."""
+        names = {checkpoint.name for checkpoint in self._checkpoints or () if checkpoint.container == container.id}
+        return ProbeResults(started=STARTUP_PASSED in names, ready=READINESS_PASSED in names)
+
+    async def _checkpoint_results(self, spec: Container, container: RuntimeContainer) -> None:
+        """Write the probe results to checkpoints, so that the next agent process begins with them."""
+        assert self._checkpoints is not None
+        results = self._probes.verdicts.get(container.id)
+        if results is None:
+            return
+        for name, probe, passed in (
+            (STARTUP_PASSED, spec.startup_probe, results.started),
+            (READINESS_PASSED, spec.readiness_probe, results.ready),
+        ):
+            checkpoint = Checkpoint(container.id, name)
+            if probe is None or passed == (checkpoint in self._checkpoints):
+                continue
+            if passed:
+                await self._write_checkpoint(checkpoint)
+            else:
+                await self._remove_checkpoint(checkpoint)
+
+    async def _write_checkpoint(self, checkpoint: Checkpoint, text: str = "") -> None:
+        """Keep a checkpoint in memory and write it. If it cannot be written, this process knows it nevertheless."""
+        assert self._checkpoints is not None
+        self._checkpoints[checkpoint] = text
+        try:
+            await asyncio.to_thread(pod_dir.write_checkpoint, self._host, self._uid, checkpoint, text)
+        except NotReady as error:
+            log.warning("checkpoint could not be written", extra={"uid": self._uid, "error": error})
+
+    async def _remove_checkpoint(self, checkpoint: Checkpoint) -> None:
+        assert self._checkpoints is not None
+        await asyncio.to_thread(pod_dir.remove_checkpoint, self._host, self._uid, checkpoint)
+        del self._checkpoints[checkpoint]
 
 
-def _container_spec(pod: Pod, name: str) -> Wish:
-    return next(one for one in (*pod.spec.init_containers, *pod.spec.containers) if one.name == name)
+def _container_spec(pod: Pod, name: str) -> Container:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return next(container for container in containers if container.name == name)
 
 
 def _parse_kill_reason(text: str) -> KillReason:

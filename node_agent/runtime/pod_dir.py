@@ -134,10 +134,10 @@ def _path(where: HostInfo, uid: str) -> Path:
 
 
 class Checkpoint(NamedTuple):
-    """One word about one container."""
+    """A named fact about one container, by its ID."""
 
     container: str
-    word: str
+    name: str
 
 
 def read_checkpoints(host: HostInfo, uid: str) -> dict[Checkpoint, str]:
@@ -145,9 +145,9 @@ def read_checkpoints(host: HostInfo, uid: str) -> dict[Checkpoint, str]:
     found = {}
     try:
         for path in _directory(host, uid).iterdir():
-            container, _, word = path.name.partition(".")
-            if not word.endswith("~"):
-                found[Checkpoint(container, word)] = path.read_text()
+            container, _, name = path.name.partition(".")
+            if not name.endswith("~"):
+                found[Checkpoint(container, name)] = path.read_text()
     except FileNotFoundError:
         return {}
     except OSError as error:
@@ -158,7 +158,7 @@ def read_checkpoints(host: HostInfo, uid: str) -> dict[Checkpoint, str]:
 def write_checkpoint(host: HostInfo, uid: str, mark: Checkpoint, text: str = "") -> None:
     """Set a mark, whole or not at all. Raises NotReady, also when the pod has no directory any more."""
     directory = _directory(host, uid)
-    path = directory / f"{mark.container}.{mark.word}"
+    path = directory / f"{mark.container}.{mark.name}"
     half = path.with_name(f"{path.name}~")
     try:
         directory.mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ def write_checkpoint(host: HostInfo, uid: str, mark: Checkpoint, text: str = "")
 
 def remove_checkpoint(host: HostInfo, uid: str, mark: Checkpoint) -> None:
     """Take a mark away; one that is not there is no error. Raises NotReady."""
-    path = _directory(host, uid) / f"{mark.container}.{mark.word}"
+    path = _directory(host, uid) / f"{mark.container}.{mark.name}"
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -73,7 +73,7 @@ def policy_restarts(policy: str, dead: RuntimeContainer) -> bool:
 
 def should_restart(policy: str, dead: RuntimeContainer, progress: LifecycleState) -> bool:
     """Whether an ended container starts again, because of its policy or because we ended it to start it again."""
-    return policy_restarts(policy, dead) or progress.comes_back(policy, dead)
+    return policy_restarts(policy, dead) or progress.restarts_after_kill(policy, dead)
 
 
 def exit_code(dead: RuntimeContainer) -> int:

@@ -108,37 +108,41 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
     )
 
 
-def container_config(
-    pod: Pod,
-    container: Container,
-    image: str,
-    sandbox: str,
-    restarts: int,
-    crashes: int,
-    host: HostInfo,
-    rights: SecurityOptions,
-    known: Mapping[str, str],
-    pid: str = "",
-) -> ContainerConfig:
-    """One container of a pod, inside the namespaces of its sandbox (`sandbox` and `image` are ids).
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one container of a pod starts, and with what.
 
-    `known` is its environment; `pid` is another container whose processes it sees.
+    `image` and `sandbox_id` are IDs. `restarts`: restart count. `crashes`: consecutive crashes before this start.
+    `target_id`: container whose processes it sees, empty for none.
     """
-    limits, requests = container.resources.limits, container.resources.requests
-    command = tuple(expand(word, known) for word in container.command)
-    args = tuple(expand(word, known) for word in container.args)
+
+    image: str
+    sandbox_id: str
+    restarts: int = 0
+    crashes: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+    security: SecurityOptions = field(default_factory=SecurityOptions)
+    target_id: str = ""
+
+
+def container_config(pod: Pod, container: Container, placement: Placement, host: HostInfo) -> ContainerConfig:
+    """Return the configuration of one container of a pod."""
+    limits = container.resources.limits
+    requests = container.resources.requests
+    command = tuple(expand(word, placement.env) for word in container.command)
+    args = tuple(expand(word, placement.env) for word in container.args)
     return ContainerConfig(
-        name=_docker_name(container.name, pod, restarts),
-        image=image,
-        labels=_labels(pod, container, sandbox, restarts, crashes, host),
+        name=_docker_name(container.name, pod, placement.restarts),
+        image=placement.image,
+        labels=_labels(pod, container, placement, host),
         entrypoint=command or None,
         command=args or (() if command else None),
         working_dir=container.working_dir,
-        environment=tuple(f"{name}={value}" for name, value in known.items()),
-        binds=_binds(pod, container, host, restarts),
-        network=f"container:{sandbox}",
-        ipc="host" if pod.spec.host_ipc else f"container:{sandbox}",
-        pid=_pid_mode(pod, sandbox, pid),
+        environment=tuple(f"{name}={value}" for name, value in placement.env.items()),
+        binds=_binds(pod, container, host, placement.restarts),
+        network=f"container:{placement.sandbox_id}",
+        ipc="host" if pod.spec.host_ipc else f"container:{placement.sandbox_id}",
+        pid=_pid_mode(pod, placement),
         uts="host" if pod.spec.host_network else "",
         cpu_shares=cpu_shares(quantity.to_milli(requests.get("cpu", 0))),
         cpu_quota=cpu_quota(quantity.to_milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
@@ -147,25 +151,23 @@ def container_config(
         tty=container.tty,
         stdin=container.stdin,
         stdin_once=container.stdin_once,
-        rights=rights,
+        rights=placement.security,
         runtime=pod.spec.runtime_class_name or "",
         stop_signal=stopping.stop_signal(container),
     )
 
 
-def _labels(
-    pod: Pod, container: Container, sandbox: str, restarts: int, crashes: int, host: HostInfo
-) -> dict[str, str]:
-    folder = log_links.pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+def _labels(pod: Pod, container: Container, placement: Placement, host: HostInfo) -> dict[str, str]:
+    log_dir = log_links.pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
     own = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: container.name,
-        label.SANDBOX_ID: sandbox,
+        label.SANDBOX_ID: placement.sandbox_id,
         label.HASH: container_hash(container),
-        label.RESTARTS: str(restarts),
-        label.CRASHES: str(crashes),
+        label.RESTARTS: str(placement.restarts),
+        label.CRASHES: str(placement.crashes),
         label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
-        label.LOG_PATH: f"{host.pod_logs_dir}/{folder}/{container.name}/{restarts}{log_links.LOG_SUFFIX}",
+        label.LOG_PATH: f"{host.pod_logs_dir}/{log_dir}/{container.name}/{placement.restarts}{log_links.LOG_SUFFIX}",
         label.MESSAGE_PATH: container.termination_message_path,
         label.MESSAGE_POLICY: container.termination_message_policy,
     }
@@ -173,10 +175,10 @@ def _labels(
     return {**_pod_labels(pod), **own, **ports, **stopping.pre_stop_labels(container)}
 
 
-def _pid_mode(pod: Pod, sandbox: str, looks_into: str) -> str:
+def _pid_mode(pod: Pod, placement: Placement) -> str:
     if pod.spec.host_pid:
         return "host"
-    other = sandbox if pod.spec.share_process_namespace else looks_into
+    other = placement.sandbox_id if pod.spec.share_process_namespace else placement.target_id
     return f"container:{other}" if other else ""
 
 

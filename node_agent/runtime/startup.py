@@ -24,7 +24,7 @@ class KillReason:
     why: str
     grace: int
 
-    def words(self, name: str, policy: str) -> str:
+    def message(self, name: str, policy: str) -> str:
         """As it is told of the container of that name, under its restart policy."""
         if self.why == POST_START:
             return "FailedPostStartHook"
@@ -34,33 +34,36 @@ class KillReason:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleState:
-    """By container id. `begun` are those whose postStart hook is done; only containers that have one are there."""
+    """What hooks and probes have found out about a pod's containers, by container ID.
 
-    verdicts: Mapping[str, ProbeResults] = field(default_factory=lambda: MappingProxyType({}))
-    begun: frozenset[str] = frozenset()
-    condemned: Mapping[str, KillReason] = field(default_factory=lambda: MappingProxyType({}))
+    `post_started`: containers whose postStart hook has succeeded. `to_kill`: containers that have to stop.
+    """
 
-    def hook_is_due(self, wish: Wish, one: RuntimeContainer) -> bool:
+    probe_results: Mapping[str, ProbeResults] = field(default_factory=lambda: MappingProxyType({}))
+    post_started: frozenset[str] = frozenset()
+    to_kill: Mapping[str, KillReason] = field(default_factory=lambda: MappingProxyType({}))
+
+    def needs_post_start(self, wish: Wish, one: RuntimeContainer) -> bool:
         """Whether its postStart hook has not been completed yet."""
-        return one.running and not self.is_up(wish, one) and one.id not in self.condemned
+        return one.running and not self.is_running(wish, one) and one.id not in self.to_kill
 
-    def is_up(self, wish: Wish, one: RuntimeContainer) -> bool:
+    def is_running(self, wish: Wish, one: RuntimeContainer) -> bool:
         """Whether it runs and its postStart hook has gone well."""
-        return one.running and (post_start_handler(wish) is None or one.id in self.begun)
+        return one.running and (post_start_handler(wish) is None or one.id in self.post_started)
 
     def is_started(self, wish: Wish, one: RuntimeContainer) -> bool:
         """Whether it is up and its startup probe has succeeded."""
         probed = wish.startup_probe is not None
-        return self.is_up(wish, one) and (not probed or self.verdicts.get(one.id, UNKNOWN).started)
+        return self.is_running(wish, one) and (not probed or self.probe_results.get(one.id, UNKNOWN).started)
 
     def is_ready(self, wish: Wish, one: RuntimeContainer) -> bool:
         """Whether it is started and its readiness probe has succeeded."""
         probed = wish.readiness_probe is not None
-        return self.is_started(wish, one) and (not probed or self.verdicts.get(one.id, UNKNOWN).ready)
+        return self.is_started(wish, one) and (not probed or self.probe_results.get(one.id, UNKNOWN).ready)
 
-    def comes_back(self, policy: str, one: RuntimeContainer) -> bool:
+    def restarts_after_kill(self, policy: str, one: RuntimeContainer) -> bool:
         """Whether it has to be started again although its exit code may not ask for it: we have ended it."""
-        return policy != "Never" and one.id in self.condemned
+        return policy != "Never" and one.id in self.to_kill
 
 
 NO_LIFECYCLE_STATE = LifecycleState()

@@ -13,7 +13,6 @@ from api.core.pod import Pod
 from api.core.resources import sidecars
 from api.meta import times
 from api.validation.static_pods import is_static
-from node_agent.pods.status import is_evicted
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 
 MIN_AFTER_HOOK = timedelta(seconds=2)
@@ -24,12 +23,15 @@ REMOVED_SECONDS = 2
 """The grace of a pod whose object is gone already: somebody did not want to wait."""
 
 
-def grace_period_seconds(pod: Pod, evicted_with: int, leaving: bool) -> int:
-    """How long the containers of a pod have for their end; `leaving`: no source wants the pod any more."""
+def grace_period_seconds(pod: Pod, override: int | None, removed: bool) -> int:
+    """Return the seconds that the containers of a pod get to stop.
+
+    `override`: the grace period of an eviction, None without one. `removed`: no source has the pod any more.
+    """
     grace = pod.metadata.deletion_grace_period_seconds
     if grace is None or not pod.metadata.deletion_timestamp:
-        grace = evicted_with if is_evicted(pod.status) else pod.spec.termination_grace_period_seconds or 0
-    return min(grace, REMOVED_SECONDS if leaving and not is_static(pod) else MAX_GRACE_SECONDS)
+        grace = override if override is not None else pod.spec.termination_grace_period_seconds or 0
+    return min(grace, REMOVED_SECONDS if removed and not is_static(pod) else MAX_GRACE_SECONDS)
 
 
 class StopStep(Enum):
@@ -43,21 +45,21 @@ class StopStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StopState:
-    """How far the end of a container has come. `hooked_at`: when its hook was over, however it went."""
+    """How far the end of a container has come. `hook_finished_at`: when its hook was over, however it went."""
 
-    hooking: bool = False
-    hooked_at: datetime | None = None
+    hook_running: bool = False
+    hook_finished_at: datetime | None = None
     signalled: bool = False
 
 
 def next_stop_step(has_hook: bool, stop: StopState, deadline: datetime, now: datetime) -> tuple[StopStep, datetime]:
     """What to do now, and when to look again without any event."""
-    kill_at = deadline if stop.hooked_at is None else max(deadline, stop.hooked_at + MIN_AFTER_HOOK)
+    kill_at = deadline if stop.hook_finished_at is None else max(deadline, stop.hook_finished_at + MIN_AFTER_HOOK)
     if stop.signalled:
         return (StopStep.KILL if now >= kill_at else StopStep.WAIT), kill_at
-    if stop.hooked_at is not None:
+    if stop.hook_finished_at is not None:
         return StopStep.SIGNAL, kill_at
-    if stop.hooking:
+    if stop.hook_running:
         # A hook that has used up all the time is cut off; the container has its two seconds all the same.
         return (StopStep.WAIT, deadline) if now < deadline else (StopStep.SIGNAL, now + MIN_AFTER_HOOK)
     if now >= deadline:

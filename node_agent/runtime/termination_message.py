@@ -29,7 +29,7 @@ class TerminationMessages:
         self._host = host
         self._known: dict[str, str] = {}
 
-    async def learn(self, pod: Pod, seen: RuntimePod) -> Mapping[str, str]:
+    async def read_all(self, pod: Pod, seen: RuntimePod) -> Mapping[str, str]:
         """The messages of the containers that have ended, by id. Raises NotReady while Docker is away."""
         wishes = {wish.name: wish for wish in all_containers(pod)}
         room = min(MAX_MESSAGE_BYTES, MAX_POD_BYTES // max(len(wishes), 1))

@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from node_agent.config import Settings
-from node_agent.pods.manager import PodLister
+from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Route
 from node_agent.stats.model import PodWithContainers
 from node_agent.stats.provider import StatsProvider
@@ -79,10 +79,10 @@ class StatusHandlers:
         )
 
     async def _known(self, _: web.Request) -> web.Response:
-        return _json(pod_list(self._pods.everything()))
+        return _json(pod_list(self._pods.list_pods()))
 
     async def _running(self, _: web.Request) -> web.Response:
-        return _json(running_pod_list(self._pods.everything()))
+        return _json(running_pod_list(self._pods.list_pods()))
 
     async def _healthy(self, _: web.Request) -> web.Response:
         stuck = self._stuck()

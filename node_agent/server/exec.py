@@ -11,9 +11,9 @@ from aiohttp import web
 from api.core.pod import Pod
 from node_agent.docker.exec import ExecJournal, StreamSession, attach, start_exec
 from node_agent.docker.wire_format import STDERR
-from node_agent.pods.manager import PodLister
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.server.logs import find_container_spec
+from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Route
 from node_agent.server.streaming.remotecommand import (
     Exited,
@@ -164,8 +164,8 @@ class ExecHandlers:
     async def _running(self, http: web.Request, otherwise: str = NOT_FOUND) -> tuple[Pod, RuntimeContainer]:
         """The container of the path. Raises Gone without the pod, Refused in these words when it does not run."""
         place, name = http.match_info, http.match_info["container"]
-        pod = self._pods.one(place["namespace"], place["pod"], place.get("uid", ""))
-        seen = await self._pods.containers(pod)
+        pod = self._pods.get_pod(place["namespace"], place["pod"], place.get("uid", ""))
+        seen = await self._pods.get_containers(pod)
         running = [one for one in seen.containers.get(name, ()) if one.running]
         if not running:
             raise Refused(otherwise.format(**place))

@@ -11,7 +11,7 @@ from aiohttp import web
 from api.core import log_options
 from api.core.pod import Container, ContainerState, ContainerStatus, Pod
 from node_agent.docker.logs import stream_logs
-from node_agent.pods.manager import PodLister
+from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Route
 from reconcile.errors import DriverError, Gone, NotReady
 
@@ -87,7 +87,7 @@ class LogHandler:
             wish = log_options.parse_log_options({key: http.query.getall(key) for key in http.query})
         except log_options.InvalidLogOptions as error:
             return web.Response(status=error.status, body=msgspec.json.encode({"message": str(error)}))
-        pod = self._pods.one(http.match_info["namespace"], http.match_info["pod"])
+        pod = self._pods.get_pod(http.match_info["namespace"], http.match_info["pod"])
         if find_container_spec(pod, name) is None:
             raise Gone(f'container "{name}" not found in pod "{pod.metadata.name}"')
         try:

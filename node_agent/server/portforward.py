@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from node_agent.network.dial import dial_in_namespace
-from node_agent.pods.manager import PodLister
+from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Route
 from node_agent.server.streaming.channels import (
     PORT_FORWARD_PROTOCOLS,
@@ -298,15 +298,15 @@ class PortForwardHandler:
 
     async def _answer(self, http: web.Request) -> web.StreamResponse:
         place = http.match_info
-        pod = self._pods.one(place["namespace"], place["pod"], place.get("uid", ""))
+        pod = self._pods.get_pod(place["namespace"], place["pod"], place.get("uid", ""))
 
         async def connection(port: int) -> Stream:
             """A sandbox that was replaced in the meantime is found anew."""
-            sandbox = (await self._pods.containers(pod)).sandbox
+            sandbox = (await self._pods.get_containers(pod)).sandbox
             if sandbox is None or not sandbox.running:
                 raise Refused(f'pod "{pod.metadata.name}" has no network: its sandbox does not run')
             return await dial_in_namespace(sandbox.pid, port)
 
-        if (box := (await self._pods.containers(pod)).sandbox) is None or not box.running:
+        if (box := (await self._pods.get_containers(pod)).sandbox) is None or not box.running:
             raise Refused(f'pod not found ("{pod.metadata.name}_{pod.metadata.namespace}")')
         return await serve_port_forward(http, connection, f"pod {pod.metadata.namespace}/{pod.metadata.name}")

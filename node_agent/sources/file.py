@@ -13,6 +13,7 @@ from pathlib import Path
 
 from watchfiles import watch
 
+from node_agent.event_recorder import EventRecorder
 from node_agent.sources.static_pods import (
     MAX_MANIFEST_BYTES,
     REJECTED_REASON,
@@ -39,10 +40,9 @@ class _File:
 
 
 class FileSource:
-    """The pods of every file that is not hidden, in the order of names; folders are left alone.
+    """The pods of every file in a directory that is not hidden, in the order of file names. Subdirectories are ignored.
 
-    `source` is what the pods are told to be from (file or http). `seen` is True after the first look. `tell` tells an
-    event about the node (reason, message).
+    `source` is the origin that the pods' annotations name (file or http). `synced` is True after the first read.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class FileSource:
         node: str,
         source: str,
         on_change: Callable[[], None],
-        tell: Callable[[str, str], None],
+        events: EventRecorder,
     ) -> None:
-        self.seen = False
+        self.synced = False
         self._directory = directory
         self._node = node
         self._source = source
         self._on_change = on_change
-        self._tell = tell
+        self._events = events
         self._files: dict[Path, _File] = {}
 
     @property
-    def offers(self) -> tuple[SourcePods, ...]:
-        """One for each file."""
+    def source_pods(self) -> tuple[SourcePods, ...]:
+        """The pods of each file."""
         return tuple(SourcePods(str(path), file.reading.pods) for path, file in self._files.items())
 
     async def run(self) -> None:
@@ -97,8 +97,8 @@ class FileSource:
             if file != before.get(path):
                 self._report(path, file, before.get(path, _File()))
         self._files = after
-        if after != before or not self.seen:
-            self.seen = True
+        if after != before or not self.synced:
+            self.synced = True
             self._on_change()
 
     def _look(self, before: dict[Path, _File]) -> dict[Path, _File]:
@@ -130,8 +130,8 @@ class FileSource:
     def _report(self, path: Path, file: _File, before: _File) -> None:
         if file.trouble and file.trouble != before.trouble:
             log.warning("manifest cannot be read", extra={"file": path, "error": file.trouble})
-            self._tell(REJECTED_REASON, f"{path} cannot be read: {file.trouble}")
+            self._events.node_event(REJECTED_REASON, f"{path} cannot be read: {file.trouble}")
         if file.text != before.text:
             for refusal in file.reading.refusals:
                 log.warning(f"{path} {refusal}")
-                self._tell(REJECTED_REASON, rejection_message(str(path), refusal))
+                self._events.node_event(REJECTED_REASON, rejection_message(str(path), refusal))

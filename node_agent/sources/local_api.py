@@ -22,6 +22,7 @@ from api.codec import manifest
 from api.core.pod import Pod
 from api.meta.schema import FieldError, quoted
 from api.meta.types import Status, StatusCause, StatusDetails
+from node_agent.event_recorder import EventRecorder
 from node_agent.sources.file import FileSource
 from node_agent.sources.static_pods import MAX_MANIFEST_BYTES, ManifestOrigin, SourcePods, static_pod
 from reconcile import atomic_file
@@ -54,23 +55,23 @@ class LocalApiSource:
     """Each pod is one file in `folder`, named by a hash of its name: what was answered with 200 survives a restart."""
 
     def __init__(
-        self, socket: Path, folder: Path, node: str, on_change: Callable[[], None], tell: Callable[[str, str], None]
+        self, socket: Path, folder: Path, node: str, on_change: Callable[[], None], events: EventRecorder
     ) -> None:
         self._socket = socket
         self._folder = folder
         self._node = node
-        self._files = FileSource(folder, node, "http", on_change, tell)
+        self._files = FileSource(folder, node, "http", on_change, events)
         self._writing = asyncio.Lock()
 
     @property
-    def seen(self) -> bool:
-        """Whether what was submitted earlier has been read."""
-        return self._files.seen
+    def synced(self) -> bool:
+        """Whether the pods that were submitted earlier have been read."""
+        return self._files.synced
 
     @property
-    def offers(self) -> tuple[SourcePods, ...]:
-        """One for each pod."""
-        return self._files.offers
+    def source_pods(self) -> tuple[SourcePods, ...]:
+        """The pods, each in a file of its own."""
+        return self._files.source_pods
 
     async def run(self) -> None:
         """Serve until cancelled. Raises OSError when the socket cannot be made."""
@@ -104,7 +105,7 @@ class LocalApiSource:
     # --- requests ----------------------------------------------------------------------------------------------------
 
     async def _list(self, _: web.Request) -> web.Response:
-        pods = [pod for offer in self.offers for pod in offer.pods]
+        pods = [pod for source in self.source_pods for pod in source.pods]
         return _answer({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -163,7 +164,7 @@ class LocalApiSource:
         return self._folder / f"{sha256(f'{namespace}/{name}'.encode()).hexdigest()[:32]}.json"
 
     def _held(self, path: Path, namespace: str, name: str) -> Pod:
-        pod = next((pod for offer in self.offers if offer.place == str(path) for pod in offer.pods), None)
+        pod = next((pod for source in self.source_pods if source.place == str(path) for pod in source.pods), None)
         if pod is None:
             raise RequestError(
                 404, "NotFound", f"pods {quoted(name)} was not submitted to the namespace {quoted(namespace)}"

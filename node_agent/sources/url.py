@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 
+from node_agent.event_recorder import EventRecorder
 from node_agent.sources.static_pods import (
     MAX_MANIFEST_BYTES,
     REJECTED_REASON,
@@ -35,11 +36,10 @@ class _Answer:
 
 
 class UrlSource:
-    """A Pod, a PodList or several documents; nothing at all means no pods.
+    """The pods of a manifest at a URL: a Pod, a PodList or several documents. An empty response means no pods.
 
-    Whatever goes wrong, the pods of the last good answer stay. `seen` is True after the first good answer. Redirects
-    are not followed: they would take the headers, which may hold secrets, elsewhere. `tell` tells an event about the
-    node (reason, message).
+    After a failure the pods of the last good response stay. `synced` is True after the first good response. Redirects
+    are not followed, because they would send the headers, which may hold secrets, to another server.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class UrlSource:
         headers: Mapping[str, str],
         node: str,
         on_change: Callable[[], None],
-        tell: Callable[[str, str], None],
+        events: EventRecorder,
     ) -> None:
-        self.seen = False
+        self.synced = False
         self._url = url
         self._headers = headers
         self._origin = ManifestOrigin(node, "http", url)
         self._on_change = on_change
-        self._tell = tell
+        self._events = events
         self._last = _Answer("", ParsedManifest(), {})
         self._trouble = ""
 
     @property
-    def offers(self) -> tuple[SourcePods, ...]:
-        """What the last good answer said."""
+    def source_pods(self) -> tuple[SourcePods, ...]:
+        """The pods of the last good response."""
         return (SourcePods(self._url, self._last.reading.pods),)
 
     async def run(self) -> None:
@@ -80,7 +80,7 @@ class UrlSource:
             trouble = str(error) or "no answer in time"
         if trouble and trouble != self._trouble:
             log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": trouble})
-            self._tell(REJECTED_REASON, f"{self._url} has no pods for us: {trouble}")
+            self._events.node_event(REJECTED_REASON, f"{self._url} has no pods for us: {trouble}")
         self._trouble = trouble
 
     async def _ask(self, http: aiohttp.ClientSession) -> str:
@@ -99,19 +99,19 @@ class UrlSource:
         return await self._take(content.decode(), validators)
 
     async def _take(self, text: str, validators: Mapping[str, str]) -> str:
-        if self.seen and text == self._last.text:
+        if self.synced and text == self._last.text:
             return ""
         reading = await asyncio.to_thread(
             parse_manifest, text, self._origin, self._last.reading.pods, datetime.now(UTC)
         )
         for refusal in reading.refusals if text != self._last.text else ():
             log.warning(f"{self._url} {refusal}")
-            self._tell(REJECTED_REASON, rejection_message(self._url, refusal))
-        if reading.refusals and not reading.pods and not self.seen:
+            self._events.node_event(REJECTED_REASON, rejection_message(self._url, refusal))
+        if reading.refusals and not reading.pods and not self.synced:
             self._last = _Answer(text, ParsedManifest(), {})
             return "it has no good document yet"
         self._last = _Answer(text, reading, validators)
-        self.seen = True
+        self.synced = True
         self._on_change()
         return ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,11 +15,12 @@ from api.core.pod import Pod, PodSpec
 from api.core.references import pod_refs, volume_refs
 from api.core.volumes import Volume
 from api.meta.types import ObjectMeta
+from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo, pod_dir
 from node_agent.object_cache import NotSynced, ObjectCache
 from node_agent.runtime import pod_dir as directories
 from node_agent.volumes import setup
-from node_agent.volumes.paths import claimed_volumes, resolve_claim, tmpfs_size
+from node_agent.volumes.paths import claim_paths, claimed_volumes, resolve_claim, tmpfs_size
 from node_agent.volumes.payload import PayloadSources, fs_group, is_projected, payload_files, projected_tokens
 from node_agent.volumes.tokens import TokenCache
 from reconcile.backoff import Backoff
@@ -57,19 +57,16 @@ class _VolumeInputs:
 
 
 class VolumeManager:
-    """Forgets nothing that matters when the agent dies: what is set up is seen on the host.
-
-    `tell` tells an event: (reason, message).
-    """
+    """Volumes of one pod. The host shows what is set up, so that nothing is lost when the agent restarts."""
 
     def __init__(
-        self, uid: str, references: ObjectCache, tokens: TokenCache, host: HostInfo, tell: Callable[[str, str], None]
+        self, uid: str, references: ObjectCache, tokens: TokenCache, host: HostInfo, events: PodEvents
     ) -> None:
         self._uid = uid
         self._references = references
         self._tokens = tokens
         self._host = host
-        self._tell = tell
+        self._events = events
         self._directory = pod_dir(host, uid)
         self._failures: dict[str, _Failure] = {}
         self._made: dict[str, _VolumeInputs] = {}
@@ -190,4 +187,14 @@ class VolumeManager:
         count = earlier.count + 1 if earlier is not None else 1
         delay = timedelta(seconds=SETUP_BACKOFF.delay(count))
         self._failures[volume.name] = _Failure(count, now + delay, words)
-        self._tell("FailedMount", words)
+        self._events.record("FailedMount", words)
+
+
+def mounted_claims(objects: ObjectCache, host: HostInfo, pod: Pod) -> dict[str, str]:
+    """Return the directories of a pod's volumes that are persistent volume claims, by volume name.
+
+    Claims that the API server has not reported yet are missing.
+    """
+    claims = objects.known(pod_refs(pod))
+    volumes = objects.known(claimed_volumes(claims))
+    return claim_paths(pod, {**claims, **volumes}, pod_dir(host, pod.metadata.uid))

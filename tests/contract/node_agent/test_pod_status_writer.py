@@ -67,7 +67,9 @@ class World:
         return StatusManager(self.node, lambda: self.shown)
 
     async def make(self) -> Pod:
-        return await self.admin.create(Pod(metadata=ObjectMeta(name="web", namespace="default"), spec=SPEC))
+        pod = await self.admin.create(Pod(metadata=ObjectMeta(name="web", namespace="default"), spec=SPEC))
+        self.shown[pod.metadata.uid] = pod
+        return pod
 
     async def pod(self) -> Pod | None:
         try:
@@ -122,9 +124,9 @@ async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(world: 
     await world.admin.update_status(gated)
     writer = world.writer()
     async with running(writer):
-        writer.say(pod, status("Pending", "10.128.0.9", reason="FailedCreatePodSandBox"))
+        writer.set_status(replace(pod, status=status("Pending", "10.128.0.9", reason="FailedCreatePodSandBox")))
         await world.until(lambda found: found is not None and found.status.pod_ip == "10.128.0.9")
-        writer.say(pod, status())
+        writer.set_status(replace(pod, status=status()))
         found = await world.until(lambda found: found is not None and found.status.phase == "Running")
     assert found is not None
     assert replace(found.status, conditions=()) == replace(status(), conditions=(), nominated_node_name="n9")
@@ -137,7 +139,7 @@ async def test_overwritten_pod_status_is_corrected(world: World) -> None:
     pod = await world.make()
     writer = world.writer()
     async with running(writer):
-        writer.say(pod, status())
+        writer.set_status(replace(pod, status=status()))
         found = await world.until(lambda found: found is not None and found.status.phase == "Running")
         assert found is not None
         world.shown = {pod.metadata.uid: found}
@@ -152,12 +154,13 @@ async def test_unchanged_pod_status_is_not_written_again(world: World) -> None:
     await world.admin.update_status(replace(pod, status=replace(pod.status, conditions=(GATE,))))
     writer = world.writer()
     async with running(writer):
-        writer.say(pod, status())
+        writer.set_status(replace(pod, status=status()))
         found = await world.until(lambda found: found is not None and found.status.phase == "Running")
         assert found is not None
         world.shown = {pod.metadata.uid: found}
         other = await world.admin.create(Pod(metadata=ObjectMeta(name="other", namespace="default"), spec=SPEC))
-        writer.say(other, status("Failed"))
+        world.shown[other.metadata.uid] = other
+        writer.set_status(replace(other, status=status("Failed")))
         async with asyncio.timeout(SECONDS):
             while (await world.admin.get(Pod, "other", "default")).status.phase != "Failed":
                 await asyncio.sleep(0.02)
@@ -170,8 +173,8 @@ async def test_final_pod_status_is_written_before_deletion(world: World) -> None
     await world.admin.delete(Pod, "web", "default", grace_seconds=30)
     writer = world.writer()
     async with running(writer), asyncio.timeout(SECONDS):
-        writer.end(pod)
-        writer.say(pod, status("Failed"))
+        writer.delete_pod(pod)
+        writer.set_status(replace(pod, status=status("Failed")))
         last = [event async for event in _until_deleted(watch)][-1]
     assert last.object.status.phase == "Failed"
     assert last.object.status.conditions == status().conditions
@@ -190,9 +193,9 @@ async def test_newest_status_and_deletion_are_sent_once_the_master_returns(world
     world.server.stop()
     writer = world.writer()
     async with running(writer):
-        writer.say(pod, status("Running"))
-        writer.say(pod, status("Failed"))
-        writer.end(pod)
+        writer.set_status(replace(pod, status=status("Running")))
+        writer.set_status(replace(pod, status=status("Failed")))
+        writer.delete_pod(pod)
         async with asyncio.timeout(SECONDS):
             while not writer.loop.failures:
                 await asyncio.sleep(0.02)
@@ -206,13 +209,13 @@ async def test_pod_is_not_deleted_while_its_status_cannot_be_written(world: Worl
     writer = world.writer()
     bad = replace(status("Failed"), conditions=(Condition(type="Ready", status="True", observed_generation="x"),))  # type: ignore[arg-type]
     async with running(writer):
-        writer.say(pod, bad)
-        writer.end(pod)
+        writer.set_status(replace(pod, status=bad))
+        writer.delete_pod(pod)
         async with asyncio.timeout(SECONDS):
             while writer.loop.failures < 2:
                 await asyncio.sleep(0.02)
         assert await world.pod() is not None
-        writer.say(pod, status("Failed"))
+        writer.set_status(replace(pod, status=status("Failed")))
         await world.until(lambda found: found is None)
 
 
@@ -222,9 +225,9 @@ async def test_another_pod_of_the_same_name_is_not_changed(world: World) -> None
     successor = await world.make()
     writer = world.writer()
     async with running(writer):
-        writer.say(pod, status("Failed"))
-        writer.end(pod)
+        writer.set_status(replace(pod, status=status("Failed")))
+        writer.delete_pod(pod)
         async with asyncio.timeout(SECONDS):
-            while writer.is_ending(pod.metadata.uid):
+            while writer.is_deleting(pod.metadata.uid):
                 await asyncio.sleep(0.02)
     assert await world.pod() == successor

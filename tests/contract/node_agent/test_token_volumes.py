@@ -18,6 +18,7 @@ from node_agent.object_cache import ROOT_CA, ObjectCache
 from node_agent.volumes import mounts
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, pod
 from tests.unit.node_agent.object_server import ObjectServer
 from tests.unit.node_agent.token_issuer import Issuer
@@ -51,7 +52,7 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
 
 async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: Path) -> None:
     host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), Issuer(), ObjectServer()
-    place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), list[str]()
+    place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
     server.put(ROOT)
 
     def held() -> tuple[str, str, str]:
@@ -59,7 +60,7 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)
-        volumes = VolumeManager(UID, references, tokens, host, lambda _, words: told.append(words))
+        volumes = VolumeManager(UID, references, tokens, host, told.for_pod(WISH))
         await volumes.look_anew(WISH)
         assert await volumes.set_up(WISH, NOW, but_tokens=True) == ("", None)
         assert not issuer.asked, "a token is all that is lacking"
@@ -77,4 +78,4 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
         assert held()[:2] == ("token-2", "first")
         await volumes.take_down()
         assert not (Path(pod_dir(host, UID)) / "volumes").exists()
-        assert not told
+        assert not told.events

@@ -11,6 +11,7 @@ import pytest
 
 from cli.__main__ import main
 from node_agent.sources.local_api import LocalApiSource
+from tests.testbed.node.events import FakeEventRecorder
 
 WEB = """\
 apiVersion: v1
@@ -23,7 +24,7 @@ WRONG = WEB.replace("image:", "imagine:").replace("main", "Main")
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[LocalApiSource]:
-    one = LocalApiSource(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, lambda *_: None)
+    one = LocalApiSource(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, FakeEventRecorder())
     task = asyncio.create_task(one.run())
     while not (tmp_path / "socket").exists():
         await asyncio.sleep(0.001)
@@ -38,7 +39,7 @@ async def podlane(root: Path, *words: str) -> int:
 
 
 def held(node: LocalApiSource) -> list[str]:
-    return [pod.metadata.name for offer in node.offers for pod in offer.pods]
+    return [pod.metadata.name for offer in node.source_pods for pod in offer.pods]
 
 
 async def test_podlane_pod_submits_replaces_and_deletes_a_pod(

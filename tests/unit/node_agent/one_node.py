@@ -16,7 +16,7 @@ from api.core.node import Node
 from api.core.pod import Pod
 from master.app import run_master
 from master.config import MasterConfig as MasterSettings
-from node_agent.app import Agent
+from node_agent.app import Agent, Clients, build_agent
 from node_agent.config import Settings
 from node_agent.network.sdn import SdnNetwork
 from node_agent.probes.prober import Prober
@@ -75,8 +75,9 @@ class OneNode:
                 spawned.append(tasks.create_task(work))
                 return spawned[-1]
 
-            agent = Agent(self.settings, client, self.docker, self._network, prober, spawn)
-            spawned += [tasks.create_task(work) for work in agent.work()]
+            clients = Clients(api=client, docker=self.docker, network=self._network, prober=prober)
+            agent = build_agent(self.settings, clients, spawn)
+            spawned += [tasks.create_task(loop) for loop in agent.loops()]
             try:
                 yield agent
             finally:

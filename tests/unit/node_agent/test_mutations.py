@@ -30,6 +30,7 @@ from node_agent.runtime.termination import active_deadline
 from node_agent.sources.file import FileSource
 from node_agent.sources.local_api import LocalApiSource
 from node_agent.sources.static_pods import ManifestOrigin, ParsedManifest, merge_sources, parse_manifest
+from tests.testbed.node.events import FakeEventRecorder
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ORIGIN = ManifestOrigin("node-1", "file", "/a.yaml")
@@ -207,16 +208,16 @@ async def test_mutated_files_affect_no_valid_file(tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text(GOOD)
     for number in range(200):
         (tmp_path / f"{number}.yaml").write_text(torn(RICH, dice), errors="surrogatepass")
-    source = FileSource(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
+    source = FileSource(tmp_path, "node-1", "file", lambda: None, FakeEventRecorder())
     await source.read()
-    pods, _ = merge_sources(source.offers)
+    pods, _ = merge_sources(source.source_pods)
     assert "good-node-1" in {pod.metadata.name for pod in pods.values()}
-    assert source.seen
+    assert source.synced
 
 
 async def test_local_api_answers_every_mutated_body(tmp_path: Path) -> None:
     dice = random.Random(7)
-    source = LocalApiSource(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None, lambda *_: None)
+    source = LocalApiSource(tmp_path / "s", tmp_path / "submitted", "node-1", lambda: None, FakeEventRecorder())
     running = asyncio.create_task(source.run())
     try:
         async with (

@@ -19,6 +19,7 @@ from node_agent import object_cache as references
 from node_agent.object_cache import ROOT_CA, NotSynced, ObjectCache, ServiceLister
 from node_agent.sources.file import FileSource
 from reconcile.errors import NotReady
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import pod
 from tests.unit.node_agent.object_server import ObjectServer
 
@@ -157,9 +158,9 @@ spec:
 )
 async def test_static_pod_references_no_objects(volumes: str, count: int, tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
-    manifests = FileSource(tmp_path, "node-1", "file", lambda: None, lambda *_: None)
+    manifests = FileSource(tmp_path, "node-1", "file", lambda: None, FakeEventRecorder())
     await manifests.read()
-    assert len([pod for offer in manifests.offers for pod in offer.pods]) == count
+    assert len([pod for offer in manifests.source_pods for pod in offer.pods]) == count
 
 
 STATIC_POD = pod()
@@ -174,7 +175,7 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
         services = ServiceLister(client, lambda: woken.append(None))
         with pytest.raises(NotSynced):
             services.known(POD)
-        task = asyncio.create_task(services.mirror.run())
+        task = asyncio.create_task(services.informer.run())
         async with asyncio.timeout(10):
             while not until(services):
                 await asyncio.sleep(0.001)
@@ -184,12 +185,12 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
 
 @pytest.mark.parametrize("refusal", [0, 404], ids=["none", "no such kind"])
 async def test_pods_start_without_services_when_the_api_has_none(refusal: int) -> None:
-    services, woken = await follow(refusal, lambda one: one.mirror.synced)
+    services, woken = await follow(refusal, lambda one: one.informer.synced)
     assert (list(services.known(POD)), woken) == ([], 1)
 
 
 async def test_forbidden_service_list_delays_api_pods_and_not_static_ones() -> None:
-    services, woken = await follow(403, lambda one: bool(one.mirror.last_error))
+    services, woken = await follow(403, lambda one: bool(one.informer.last_error))
     with pytest.raises(NotReady, match="services: not for you"):
         services.known(POD)
     assert (list(services.known(STATIC_POD)), woken) == ([], 0)

@@ -19,17 +19,21 @@ from node_agent.cgroups.manager import CgroupManager
 from node_agent.cgroups.systemd import SystemdDriver
 from node_agent.clock import steady_clock
 from node_agent.host import HostInfo
+from node_agent.images.manager import ImageManager
 from node_agent.network.plugin import PodNetwork as SandboxNetwork
 from node_agent.network.sdn import SdnNetwork
 from node_agent.object_cache import ObjectCache
-from node_agent.pods.worker import PodWorker
+from node_agent.pods.status_manager import StatusManager
+from node_agent.pods.worker import PodWorker, PodWorkerFactory
 from node_agent.probes.manager import ProbeDependencies
 from node_agent.probes.prober import Prober
 from node_agent.runtime.container import SANDBOX_ID
 from node_agent.runtime.pleg import Pleg, PodCache
-from node_agent.runtime.sandbox import WorkerDependencies
+from node_agent.runtime.sandbox import PodSandbox
 from node_agent.volumes.tokens import TokenCache
 from tests.testbed.docker.fake import AgentKilled, FakeDocker
+from tests.testbed.node.events import FakeEventRecorder
+from tests.unit.node_agent.examples import pod
 from tests.unit.node_agent.object_server import ObjectServer
 
 SECONDS = 20.0
@@ -95,6 +99,16 @@ class Switch:
         return web.json_response({"sandboxes": sorted(self.attached)})
 
 
+class KeptStatuses(StatusManager):
+    """Keeps the statuses of the worker's pod in its world instead of writing them to an API server."""
+
+    def __init__(self, here: World) -> None:
+        self._here = here
+
+    def set_status(self, pod: Pod) -> None:
+        self._here.set_status(pod.status)
+
+
 class World:
     """One host: what outlives the agent, and the agent's worker for the pod."""
 
@@ -106,10 +120,17 @@ class World:
         self.status = PodStatus()
         self.statuses: list[PodStatus] = []
         self.gone = False
-        self.told: list[tuple[str, str, str]] = []
+        self.recorder = FakeEventRecorder()
         self.taken: set[str] = set()
         root.mkdir(parents=True)
-        self.host = HostInfo(str(root / "pods"), 8 << 30, -1000, cluster_dns=("10.0.0.10",))
+        self.host = HostInfo(
+            str(root / "pods"),
+            8 << 30,
+            -1000,
+            node_address="10.245.2.3",
+            pause_image="pause",
+            cluster_dns=("10.0.0.10",),
+        )
         self.network: SandboxNetwork
         self.groups = root / "cgroup"
         (self.groups / "cpu").mkdir(parents=True)
@@ -123,24 +144,31 @@ class World:
     def worker(self, wish: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
         self.cache = PodCache(self.docker)
-        files = CgroupfsDriver(self.groups)
-        tools = WorkerDependencies(
+        factory = PodWorkerFactory(
             docker=self.docker,
-            cache=self.cache,
             network=self.network,
+            cgroups=self.cgroups(),
             host=self.host,
-            node_address="10.245.2.3",
-            pause_image="pause",
-            report=self._report,
-            gone=self._gone,
-            event=self._event,
-            references=self.references,
-            tokens=self.tokens,
-            cgroups=CgroupManager(self.docker, files, SystemdDriver(files), "/", PodsCapacity(1, 8 << 30), tuple),
-            probing=ProbeDependencies(self.prober, lambda: 0.0, steady_clock()),
+            cache=self.cache,
+            objects=self.references,
             services=lambda _: self.services,
+            tokens=self.tokens,
+            probes=ProbeDependencies(self.prober, lambda: 0.0, steady_clock()),
+            statuses=KeptStatuses(self),
+            events=self.recorder,
         )
-        return PodWorker(replace(wish, status=self.status) if self.status.phase else wish, tools)
+        return factory.create(replace(wish, status=self.status) if self.status.phase else wish)
+
+    def cgroups(self) -> CgroupManager:
+        """Return the manager of the host's cgroups."""
+        files = CgroupfsDriver(self.groups)
+        return CgroupManager(self.docker, files, SystemdDriver(files), "/", PodsCapacity(1, 8 << 30), tuple)
+
+    def sandbox(self) -> PodSandbox:
+        """Return the sandbox of the pod, as a worker has it."""
+        events = self.recorder.for_pod(pod())
+        images = ImageManager(self.docker, events)
+        return PodSandbox(self.docker, self.network, self.cgroups(), images, self.host, events)
 
     def pleg(self, worker: PodWorker) -> Pleg:
         """Return what invalidates the cache of this agent and wakes its worker."""
@@ -153,23 +181,28 @@ class World:
         if self._worker is not None:
             self._worker.wake()
 
-    def _report(self, _: str, status: PodStatus) -> None:
+    def set_status(self, status: PodStatus) -> None:
+        """Keep a status that the worker reports."""
         self.status = status
         self.statuses.append(status)
 
-    def _event(self, _: Pod, reason: str, message: str, container: str) -> None:
-        self.told.append((reason, message, container))
+    @property
+    def told(self) -> list[tuple[str, str, str]]:
+        """The events: reason, message, container."""
+        return self.recorder.events
 
-    def _gone(self, _: str) -> None:
+    async def run(self, worker: PodWorker) -> None:
+        """Run a worker until its pod is terminated."""
+        await worker.run()
         self.gone = True
 
     async def live(self, wish: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
         """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
         worker = self._worker = self.worker(wish)
         if leave:
-            worker.leave()
+            worker.terminate()
         events = asyncio.create_task(self.pleg(worker).watch_events())
-        running = asyncio.create_task(worker.run())
+        running = asyncio.create_task(self.run(worker))
         try:
             async with asyncio.timeout(SECONDS):
                 while not (until() or running.done()):

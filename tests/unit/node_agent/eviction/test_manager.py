@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from node_agent.config import Settings
 from node_agent.eviction.manager import EvictionManager, observe_signals
-from node_agent.eviction.thresholds import SIGNALS, Pressure
+from node_agent.eviction.thresholds import SIGNALS, NodePressure, Pressure
 from node_agent.host import pod_dir
 from node_agent.pods.status import evicted_status
 from node_agent.pods.worker import PodWorker
@@ -22,6 +23,7 @@ from node_agent.stats.collector import task_count, working_set_bytes
 from node_agent.stats.disk import DiskUsageScanner, directory_usage
 from node_agent.volumes.paths import volume_dir
 from tests.testbed.docker.fake import AgentKilled
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, pod
 from tests.unit.node_agent.world import World, world
 
@@ -60,8 +62,25 @@ async def test_agent_killed_during_eviction_leaves_nothing_of_the_pod(tmp_path: 
     assert calls < 100
 
 
+@dataclass(frozen=True, slots=True)
+class Evicting:
+    """An eviction manager, the pressure that it has found, and its events about the node."""
+
+    manager: EvictionManager
+    node_pressure: NodePressure
+    recorder: FakeEventRecorder
+
+    @property
+    def pressure(self) -> Pressure:
+        return self.node_pressure.current
+
+    @property
+    def events(self) -> list[str]:
+        return [f"{reason}: {message}" for reason, message, _ in self.recorder.events]
+
+
 @asynccontextmanager
-async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[EvictionManager]:
+async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[Evicting]:
     """A worker whose pod runs, and who may send it away; at the end an evicted pod is cleared away."""
 
     async def reclaim() -> None:
@@ -70,8 +89,8 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
     def told() -> None:
         here.taken.add("told")
 
-    def tell(reason: str, words: str) -> None:
-        here.taken.add(f"{reason}: {words}")
+    recorder = FakeEventRecorder()
+    pressure = NodePressure()
 
     state = str(Path(here.host.pods_dir).parent)
     settings = Settings(node_name="n", node_ip="1.2.3.4", state_dir=state, eviction_hard=hard, **more)
@@ -82,10 +101,18 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
             while here.status.phase != "Running":
                 await asyncio.sleep(0.001)
             pods = {UID: worker}
-            yield EvictionManager(
-                settings, here.docker, DiskUsageScanner(here.docker, here.host), lambda: pods, reclaim, told, tell
+            evictor = EvictionManager(
+                settings=settings,
+                docker=here.docker,
+                disks=DiskUsageScanner(here.docker, here.host),
+                evictable=lambda: pods,
+                reclaim=(reclaim,),
+                pressure=pressure,
+                events=recorder,
             )
-            while worker.pod.status.reason == "Evicted" and not (worker.cleared and is_cleared(here)):
+            evictor.changed.add(told)
+            yield Evicting(evictor, pressure, recorder)
+            while worker.pod.status.reason == "Evicted" and not (worker.cleaned_up and is_cleared(here)):
                 await asyncio.sleep(0.001)
     finally:
         for task in (events, running):
@@ -96,12 +123,12 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
 
 async def test_pod_over_its_ephemeral_storage_limit_is_evicted(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
-        await evictor.enforce()
+        await evictor.manager.enforce()
         assert here.status.phase == "Running"
         main = here.docker.running("main")
         assert main is not None
         here.docker.written[main.id] = 5 << 20
-        await evictor.enforce()
+        await evictor.manager.enforce()
         assert (here.status.phase, here.status.reason) == ("Failed", "Evicted")
         assert here.status.message == "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. "
     assert here.left()["phase"] == "Failed"
@@ -115,19 +142,19 @@ def fill(volume: Path) -> None:
 async def test_volume_contents_are_measured(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
         fill(Path(volume_dir(pod_dir(here.host, UID), LIMITED.spec.volumes[0])))
-        await evictor.enforce()
+        await evictor.manager.enforce()
         assert here.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
 async def test_pressure_is_reported_and_a_pod_is_evicted(tmp_path: Path, signal: str) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED), f"{signal}<100%") as evictor:
-        await evictor.relieve()
+        await evictor.manager.relieve()
         assert here.status.reason == "Evicted"
         assert here.status.message.startswith(f"The node was low on resource: {SIGNALS[signal][0]}. Threshold")
         assert evictor.pressure != Pressure()
         assert "told" in here.taken
-        assert f"EvictionThresholdMet: Attempting to reclaim {SIGNALS[signal][0]}" in here.taken
+        assert f"EvictionThresholdMet: Attempting to reclaim {SIGNALS[signal][0]}" in evictor.events
         assert ("reclaimed" in here.taken) == evictor.pressure.disk
 
 
@@ -138,10 +165,10 @@ async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Pat
         world(tmp_path / "w") as here,
         evicting(here, here.worker(slow), eviction_max_pod_grace_period=5, **soft) as evictor,
     ):
-        await evictor.relieve()
+        await evictor.manager.relieve()
         assert here.status.phase == "Running"
         assert evictor.pressure == Pressure(memory=True)
-        loop = asyncio.create_task(evictor.loops[0].run())
+        loop = asyncio.create_task(evictor.manager.loops[0].run())
         while here.status.reason != "Evicted":
             await asyncio.sleep(0.001)
         loop.cancel()
@@ -150,10 +177,11 @@ async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Pat
 
 async def test_nothing_is_evicted_without_pressure(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED), "memory.available<1") as evictor:
-        await evictor.relieve()
+        await evictor.manager.relieve()
         assert here.status.phase == "Running"
         assert evictor.pressure == Pressure()
         assert not here.taken
+        assert not evictor.events
 
 
 def test_host_signals_are_observed(tmp_path: Path) -> None:

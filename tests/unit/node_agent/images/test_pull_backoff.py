@@ -19,6 +19,7 @@ from node_agent.images.pull_backoff import (
 from reconcile.errors import NotReady, Refused
 from reconcile.token_bucket import RateLimit
 from tests.testbed.docker.fake import FakeDocker
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, pod
 
 SECOND = timedelta(seconds=1)
@@ -66,21 +67,21 @@ def test_image_pulls_without_a_rate_never_wait() -> None:
 
 
 async def test_image_back_off_message_includes_the_last_failure() -> None:
-    docker, told = FakeDocker("toolbox"), []
-    images = ImageManager(docker, lambda reason, message, name: told.append((reason, message)), nobody)
+    docker, recorder = FakeDocker("toolbox"), FakeEventRecorder()
+    images = ImageManager(docker, recorder.for_pod(pod()))
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = Refused("Docker: denied")
-    first = await images.get(wish, ())
+    first = await images.get(wish, (), nobody)
     assert first == ImageUnavailable(
         "ErrImagePull", "Docker: denied", first.due if isinstance(first, ImageUnavailable) else None
     )
-    second = await images.get(wish, ())
+    second = await images.get(wish, (), nobody)
     assert isinstance(second, ImageUnavailable)
     assert (second.reason, second.message) == (
         "ImagePullBackOff",
         'Back-off pulling image "nowhere": ErrImagePull: Docker: denied',
     )
-    assert told == [
+    assert [(reason, message) for reason, message, _ in recorder.events] == [
         ("Pulling", 'Pulling image "nowhere"'),
         ("Failed", 'Failed to pull image "nowhere": Docker: denied'),
         ("Failed", "Error: ErrImagePull"),
@@ -92,10 +93,10 @@ async def test_image_back_off_message_includes_the_last_failure() -> None:
 
 async def test_unavailable_registry_has_its_own_reason() -> None:
     docker = FakeDocker("toolbox")
-    images = ImageManager(docker, lambda *_: None, nobody)
+    images = ImageManager(docker, FakeEventRecorder().for_pod(pod()))
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = RegistryUnavailable("Docker: 503")
-    missing = await images.get(wish, ())
+    missing = await images.get(wish, (), nobody)
     assert isinstance(missing, ImageUnavailable)
     assert missing.reason == "RegistryUnavailable"
     assert missing.message == "image pull failed for nowhere because the registry is unavailable: Docker: 503"
@@ -103,13 +104,13 @@ async def test_unavailable_registry_has_its_own_reason() -> None:
 
 async def test_local_image_replaces_an_unavailable_registry_and_not_a_rejecting_one() -> None:
     docker = FakeDocker("toolbox")
-    images = ImageManager(docker, lambda *_: None, nobody)
+    images = ImageManager(docker, FakeEventRecorder().for_pod(pod()))
     [wish] = pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
     docker.pulls["toolbox"] = NotReady("Docker: connection refused")
-    assert await images.get(wish, ()) == await docker.image_id("toolbox")
+    assert await images.get(wish, (), nobody) == await docker.image_id("toolbox")
     docker.pulls["toolbox"] = Refused("Docker: denied")
     for reason in ("ErrImagePull", "ImagePullBackOff"):
-        missing = await images.get(wish, ())
+        missing = await images.get(wish, (), nobody)
         assert isinstance(missing, ImageUnavailable)
         assert missing.reason == reason
     assert len(docker.asked) == 2

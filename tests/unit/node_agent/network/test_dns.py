@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from api.core.pod import Pod, PodStatus
+from api.network.attach import Attachment, AttachRequest
 from node_agent.host import HostInfo, resolv_conf_path
 from node_agent.network.dns import (
     ResolvConf,
@@ -18,12 +19,12 @@ from node_agent.network.dns import (
     sandbox_hostname,
 )
 from node_agent.network.host_ports import hostport_ruleset
+from node_agent.network.plugin import NoNetwork
 from node_agent.runtime.pod_dir import make_pod_dir, write_resolver
-from node_agent.runtime.sandbox import write_pod_dns
-from node_agent.runtime.security import SecurityOptions
-from node_agent.runtime.spec import container_config, sandbox_config
+from node_agent.runtime.spec import Placement, container_config, sandbox_config
 from reconcile.errors import NotReady, Refused
-from tests.unit.node_agent.examples import SANDBOX, UID, pod, with_status
+from tests.unit.node_agent.examples import SANDBOX, UID, pod, sandbox, with_status
+from tests.unit.node_agent.world import world
 
 DOMAIN = "cluster.local"
 HOST = HostInfo("/pods", 8 << 30, -1000)
@@ -164,6 +165,10 @@ def test_resolv_conf_is_rewritten_in_place(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
+def first_line(path: str) -> str:
+    return Path(path).read_text().splitlines()[0]
+
+
 @pytest.mark.parametrize(
     ("set_here", "network", "wanted", "is_told"),
     [
@@ -172,16 +177,22 @@ def test_resolv_conf_is_rewritten_in_place(tmp_path: Path) -> None:
         ((), "", "192.0.2.1", True),
     ],
 )
-def test_configured_cluster_dns_overrides_the_networks(
+async def test_configured_cluster_dns_overrides_the_networks(
     tmp_path: Path, set_here: tuple[str, ...], network: str, wanted: str, is_told: bool
 ) -> None:
-    of_host = tmp_path / "resolv.conf"
-    of_host.write_text("nameserver 192.0.2.1\n")
-    here = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host), cluster_dns=set_here)
-    make_pod_dir(here, UID)
-    told = asyncio.run(write_pod_dns(pod(), here, "10.128.0.2", network))
-    assert Path(resolv_conf_path(here, UID)).read_text().splitlines()[0] == f"nameserver {wanted}"
-    assert [reason for reason, _ in told] == ["MissingClusterDNS"] * is_told
+    class Network(NoNetwork):
+        async def attach(self, _: AttachRequest) -> Attachment:
+            return Attachment("10.128.0.2/23", "10.128.0.1", "", 1450, "v", network)
+
+    async with world(tmp_path / "w") as here:
+        of_host = tmp_path / "resolv.conf"
+        of_host.write_text("nameserver 192.0.2.1\n")
+        here.network = Network()
+        here.host = dataclasses.replace(here.host, resolv_conf=str(of_host), cluster_dns=set_here)
+        make_pod_dir(here.host, UID)
+        await here.sandbox().attach(pod(), sandbox())
+        assert first_line(resolv_conf_path(here.host, UID)) == f"nameserver {wanted}"
+        assert [reason for reason, _, _ in here.told] == ["MissingClusterDNS"] * is_told
 
 
 def test_resolv_conf_round_trips() -> None:
@@ -208,7 +219,7 @@ def test_sandbox_and_containers_have_the_namespaces_of_the_spec(
     wish = pod(spec=spec)
     outer = sandbox_config(wish, "pause", 0, HOST)
     assert tuple(getattr(outer, mode) for mode in MODES) == box
-    inner = container_config(wish, wish.spec.containers[0], "sha256:1", SANDBOX, 0, 0, HOST, SecurityOptions(), {})
+    inner = container_config(wish, wish.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
     assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
 
 

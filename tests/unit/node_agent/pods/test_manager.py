@@ -87,7 +87,7 @@ async def test_agent_restart_changes_nothing(node: OneNode) -> None:
         before = await node.until_shown("web-node-1", runs)
         started = list(node.docker.started)
     async with node.agent() as agent:
-        await until_true(lambda: agent.static.seen and agent.mirror.synced)
+        await until_true(lambda: agent.config.seen_all_sources())
         node.write("db")
         await node.until_shown("db-node-1", runs)
         after = await node.until_shown("web-node-1", runs)
@@ -132,7 +132,7 @@ async def test_pods_that_arrive_during_the_first_sync_are_not_cleaned_up(
 
         async def after_the_master() -> dict[str, dict[str, str]]:
             pods_asked.append(True)
-            await until_true(lambda: bool(agent.mirror.synced and agent.mirror.items))
+            await until_true(lambda: bool(agent.api_server.synced and agent.api_server.informer.items))
             return await pods()
 
         pods_asked: list[bool] = []
@@ -151,7 +151,7 @@ async def test_nothing_is_cleaned_up_before_every_source_has_synced(node: OneNod
     (node.manifests / "web.yaml").unlink()
     node.settings = replace(node.settings, manifest_url="http://127.0.0.1:1/never")
     async with node.agent() as agent:
-        await until_true(lambda: agent.mirror.synced)
+        await until_true(lambda: agent.api_server.synced)
         node.write("db")
         await node.until_shown("db-node-1", runs)
         assert "web-node-1" in node.sandboxes().values()
@@ -195,7 +195,7 @@ async def test_static_pod_of_a_missing_namespace_runs_and_is_mirrored_later(node
     async with node.agent() as agent:
         await until_true(node.sandboxes)
         await node.admin.create(Namespace(metadata=ObjectMeta(name="blue")))
-        agent.mirroring.loop.wake()
+        agent.mirror_pods.loop.wake()
 
         async def shown() -> bool:
             found = await node.admin.list(Pod, "blue")
@@ -219,7 +219,7 @@ async def test_node_may_create_only_mirrors_of_its_own_pods(node: OneNode) -> No
     node.write("web")
     async with node.agent() as agent:
         await node.until_shown("web-node-1", runs)
-        [static] = [pod for offer in agent.static.offers for pod in offer.pods]
+        [static] = agent.config.pods().values()
     registered = await node.admin.get(Node, "node-1")
     good = mirror_pod(replace(static, metadata=replace(static.metadata, name="other")), registered)
     meta, [owner] = good.metadata, good.metadata.owner_references
@@ -344,7 +344,7 @@ async def test_static_pod_preempts_other_pods(node: OneNode) -> None:
         huge = await node.until_shown("huge-node-1", lambda pod: pod.status.phase == "Failed")
         assert huge.status.reason == "OutOfcpu"
         assert sorted(node.sandboxes().values()) == ["free", "web-node-1"], "nobody ends for nothing"
-        assert agent.mirror.synced
+        assert agent.api_server.synced
 
 
 async def test_running_pods_are_admitted_before_new_ones_after_a_restart(node: OneNode) -> None:

@@ -11,7 +11,8 @@ from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import CONFIG_MIRROR, mirror_pod
-from node_agent.pods.mirror_pods import CreateMirror, DeleteMirror, StaticPods, plan_mirror_pods
+from node_agent.pods.manager import StaticPods
+from node_agent.pods.mirror_pods import CreateMirror, DeleteMirror, plan_mirror_pods
 from node_agent.sources.static_pods import ManifestOrigin, parse_manifest
 
 MANIFEST = "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: m, image: i}]}}"

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
@@ -36,10 +37,10 @@ async def test_status_of_a_replaced_pod_is_not_written(code: int, reason: str, m
     async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
         shown: dict[str, Pod] = {POD.metadata.uid: POD}
         writer = StatusManager(client, lambda: shown)
-        writer.say(POD, PodStatus(phase="Running"))
+        writer.set_status(replace(POD, status=PodStatus(phase="Running")))
         task = asyncio.create_task(writer.loop.run())
         async with asyncio.timeout(10):
-            while writer.said():
+            while writer.known_uids():
                 await asyncio.sleep(0.001)
         task.cancel()
     await runner.cleanup()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -17,11 +17,14 @@ from msgspec.structs import replace
 from api.core.config import Secret
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import from_master
+from node_agent.clock import steady_clock
 from node_agent.config import PAUSE_IMAGE
 from node_agent.host import etc_hosts_path
 from node_agent.images.credentials import Credential
-from node_agent.pods.worker import WorkerState, gather_both
-from node_agent.runtime.sandbox import create_sandbox
+from node_agent.pods.worker import gather_both
+from node_agent.runtime.actions import PodActions
+from node_agent.runtime.pod_dir import make_pod_dir
+from node_agent.runtime.sandbox import create_container
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.fake import FakeDocker
@@ -355,7 +358,7 @@ async def test_locally_built_pause_image_is_not_pulled() -> None:
     docker = FakeDocker()
     docker.pulls[PAUSE_IMAGE] = None
     with pytest.raises(Gone):
-        await create_sandbox(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=PAUSE_IMAGE, labels={}))
+        await create_container(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=PAUSE_IMAGE, labels={}))
     assert not docker.asked
 
 
@@ -397,14 +400,14 @@ async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, asked
     async with world(tmp_path / "w") as here:
         here.docker.silent.add("nowhere")
         worker = here.worker(wish)
-        living = asyncio.create_task(worker.run())
+        living = asyncio.create_task(here.run(worker))
         async with asyncio.timeout(10):
             while not here.docker.asked:
                 await asyncio.sleep(0.01)
             if asked:
                 worker.update(replace(wish, metadata=going))
             else:
-                worker.leave()
+                worker.terminate()
             await living
         assert here.gone
         assert here.left()["containers"] == []
@@ -424,22 +427,31 @@ async def test_missing_program_and_unavailable_network_are_reported(tmp_path: Pa
         assert "/nowhere: no such file or directory" in here.told[2][1]
 
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
+async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
+    async with world(tmp_path / "w") as here:
+        sandbox, wish = here.sandbox(), pod()
+        make_pod_dir(here.host, wish.metadata.uid)
+        actions, waits = PodActions(sandbox_attempt=0), []
 
+        async def fail() -> datetime:
+            here.docker.trouble, before = NotReady("away"), steady_clock()
+            with pytest.raises(NotReady):
+                await sandbox.create(wish, 0, actions)
+            here.docker.trouble = None
+            assert sandbox.retry_at is not None
+            waits.append(round((sandbox.retry_at - before).total_seconds()))
+            return sandbox.retry_at
 
-def test_sandbox_start_is_retried_with_back_off() -> None:
-    memory, now, waits = WorkerState(NOW), NOW, []
-    assert not memory.holds_sandbox(now)
-    for _ in range(11):
-        due = memory.sandbox_failed(now)
-        assert memory.holds_sandbox(due - timedelta(milliseconds=1))
-        assert not memory.holds_sandbox(due)
-        waits.append((due - now).total_seconds())
-        now = due
-    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    memory.sandbox_stands()
-    assert not memory.holds_sandbox(now)
-    assert memory.sandbox_failed(now) == now + timedelta(seconds=1)
+        assert not sandbox.is_backing_off(steady_clock())
+        for _ in range(11):
+            due = await fail()
+            assert sandbox.is_backing_off(due - timedelta(milliseconds=1))
+            assert not sandbox.is_backing_off(due)
+        assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+        await sandbox.attach(wish, await sandbox.create(wish, 0, actions))
+        assert not sandbox.is_backing_off(steady_clock())
+        await fail()
+        assert waits[-1] == 1
 
 
 async def test_gather_both_runs_both_concurrently() -> None:

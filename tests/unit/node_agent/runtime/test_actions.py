@@ -26,7 +26,7 @@ POLICIES = {policy: pod(spec=f"  restartPolicy: {policy}") for policy in ("Alway
 
 
 def names(of: PodActions) -> list[tuple[str, int, int]]:
-    return [(start.wish.name, start.restarts, start.crashes) for start in of.start]
+    return [(start.container.name, start.restarts, start.crashes) for start in of.start]
 
 
 def test_new_pod_gets_a_sandbox_and_all_containers() -> None:
@@ -189,7 +189,7 @@ def carried_out(wish: Pod, seen: RuntimePod, actions: PodActions) -> RuntimePod:
         box = f"box-{actions.sandbox_attempt}"
         found.append(sandbox(actions.sandbox_attempt, identity=box))
     found += [
-        container(wish, start.wish.name, restarts=start.restarts, crashes=start.crashes, inside=box)
+        container(wish, start.container.name, restarts=start.restarts, crashes=start.crashes, inside=box)
         for start in actions.start
     ]
     return group_containers(found)
@@ -200,12 +200,12 @@ def test_pod_actions_converge_after_one_round(situation: tuple[Pod, RuntimePod])
     """Whatever was found: nothing runs twice, and after one round the next plan starts and kills nothing more."""
     wish, seen = situation
     actions = compute_pod_actions(wish, seen, NOW)
-    assert len({start.wish.name for start in actions.start}) == len(actions.start)
+    assert len({start.container.name for start in actions.start}) == len(actions.start)
     after = carried_out(wish, seen, actions)
     for history in after.containers.values():
         assert len({one.restarts for one in history}) == len(history), "every start has a number of its own"
     again = compute_pod_actions(wish, after, NOW)
-    fresh = {(start.wish.name, start.restarts) for start in actions.start}
+    fresh = {(start.container.name, start.restarts) for start in actions.start}
     assert not fresh & {(one.name, one.restarts) for one in again.kill}, "what was just started is not killed"
     assert again.sandbox_attempt is None or not actions.start
 

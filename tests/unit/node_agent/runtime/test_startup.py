@@ -34,7 +34,7 @@ def ended(of: Pod, name: str, code: int = 0, **other: float) -> RuntimeContainer
 
 
 def starts(actions: PodActions) -> list[str]:
-    return [one.wish.name for one in actions.start]
+    return [one.container.name for one in actions.start]
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_new_sandbox_restarts_with_the_first_init_container() -> None:
     done = [ended(WEB, "first"), ended(WEB, "second"), container(WEB, "proxy"), container(WEB, "main")]
     actions = compute_pod_actions(WEB, held(*done, box=sandbox(state="exited", attempt=1)), NOW)
     assert actions.sandbox_attempt == 2
-    assert [(one.wish.name, one.restarts) for one in actions.start] == [("first", 1)]
+    assert [(one.container.name, one.restarts) for one in actions.start] == [("first", 1)]
     inside = group_containers([*done, sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
         **container(WEB, "first", restarts=1, inside="new").labels})])  # fmt: skip
     again = compute_pod_actions(WEB, inside, NOW)
-    assert [(one.wish.name, one.restarts) for one in again.start] == [("proxy", 1)]
+    assert [(one.container.name, one.restarts) for one in again.start] == [("proxy", 1)]
     assert sorted(one.name for one in again.kill) == ["main", "proxy"]
 
 
@@ -251,14 +251,15 @@ def test_post_start_hook_runs_before_later_containers_and_delays_the_running_sta
     assert status.phase == "Pending"
     assert first.state.waiting is not None
     assert (first.state.waiting.reason, first.started, first.ready) == ("ContainerCreating", False, False)
-    done = LifecycleState(begun=frozenset({main.id}))
-    assert [start.wish.name for start in compute_pod_actions(HOOKED, held(main), NOW, progress=done).start] == ["side"]
+    done = LifecycleState(post_started=frozenset({main.id}))
+    starts = compute_pod_actions(HOOKED, held(main), NOW, progress=done).start
+    assert [start.container.name for start in starts] == ["side"]
     assert row(HOOKED, done, main).ready
 
 
 def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
     main = container(HOOKED)
-    failed = LifecycleState(condemned={main.id: KillReason("PostStart", 30)})
+    failed = LifecycleState(to_kill={main.id: KillReason("PostStart", 30)})
     actions = compute_pod_actions(HOOKED, held(main), NOW, progress=failed)
     assert (actions.retire, actions.hook) == ((main,), None)
     state = row(HOOKED, failed, main).state
@@ -270,7 +271,7 @@ def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
 def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str, again: bool) -> None:
     wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
     main = container(wish)
-    dying = LifecycleState(condemned={main.id: KillReason("Liveness", 5)})
+    dying = LifecycleState(to_kill={main.id: KillReason("Liveness", 5)})
     assert compute_pod_actions(wish, held(main), NOW, progress=dying).retire == (main,)
     dead = replace(main, state="exited", exit_code=0, finished_at=NOW)
     actions = compute_pod_actions(wish, held(dead), NOW, progress=dying)
@@ -281,7 +282,7 @@ def test_later_containers_start_when_the_sidecars_startup_probe_succeeds() -> No
     proxy = container(BESIDE, "proxy")
     assert compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(False, False))).start == ()
     after = compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(True, True)))
-    assert [start.wish.name for start in after.start] == ["main"]
+    assert [start.container.name for start in after.start] == ["main"]
 
 
 def test_probe_may_have_its_own_grace_period() -> None:
@@ -301,4 +302,4 @@ def test_probe_may_have_its_own_grace_period() -> None:
     ],
 )
 def test_kill_reason_round_trips_as_text(why: str, policy: str, words: str) -> None:
-    assert KillReason(why, 1).words("web", policy) == words
+    assert KillReason(why, 1).message("web", policy) == words

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from node_agent.host import HostInfo
 from node_agent.runtime.container import RuntimeContainer, pre_stop_handler
-from node_agent.runtime.security import SecurityOptions
-from node_agent.runtime.spec import container_config
+from node_agent.runtime.spec import Placement, container_config
 from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, grace_period_seconds, next_stop_step
 from tests.unit.node_agent.examples import NOW, pod
 
@@ -29,12 +28,12 @@ LATER = NOW + 30 * SECOND
         (False, StopState(), 30, StopStep.KILL, 30),
         (True, StopState(), 0, StopStep.HOOK, 30),
         (True, StopState(), 30, StopStep.KILL, 30),
-        (True, StopState(hooking=True), 29, StopStep.WAIT, 30),
-        (True, StopState(hooking=True), 30, StopStep.SIGNAL, 32),
-        (True, StopState(hooked_at=NOW + 5 * SECOND), 5, StopStep.SIGNAL, 30),
-        (True, StopState(hooked_at=NOW + 29 * SECOND), 29, StopStep.SIGNAL, 31),
-        (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 30, StopStep.WAIT, 31),
-        (True, StopState(hooked_at=NOW + 29 * SECOND, signalled=True), 31, StopStep.KILL, 31),
+        (True, StopState(hook_running=True), 29, StopStep.WAIT, 30),
+        (True, StopState(hook_running=True), 30, StopStep.SIGNAL, 32),
+        (True, StopState(hook_finished_at=NOW + 5 * SECOND), 5, StopStep.SIGNAL, 30),
+        (True, StopState(hook_finished_at=NOW + 29 * SECOND), 29, StopStep.SIGNAL, 31),
+        (True, StopState(hook_finished_at=NOW + 29 * SECOND, signalled=True), 30, StopStep.WAIT, 31),
+        (True, StopState(hook_finished_at=NOW + 29 * SECOND, signalled=True), 31, StopStep.KILL, 31),
     ],
 )
 def test_termination_runs_hook_signal_and_kill_in_order(
@@ -48,20 +47,20 @@ def test_termination_always_completes_and_signals_before_killing(
     has_hook: bool, grace: float, hook_takes: float, waits: list[float]
 ) -> None:
     """Whenever one looks, the container is asked before it is killed (if there is time at all), and not much later."""
-    now, stop, deadline, hooking_since = NOW, StopState(), NOW + grace * SECOND, NOW
+    now, stop, deadline, hook_running_since = NOW, StopState(), NOW + grace * SECOND, NOW
     for wait in waits:
-        if stop.hooking and stop.hooked_at is None and now - hooking_since >= hook_takes * SECOND:
-            stop = StopState(hooked_at=now)
+        if stop.hook_running and stop.hook_finished_at is None and now - hook_running_since >= hook_takes * SECOND:
+            stop = StopState(hook_finished_at=now)
         step, again = next_stop_step(has_hook, stop, deadline, now)
         if step is StopStep.HOOK:
-            assert not stop.hooking
-            stop, hooking_since = StopState(hooking=True), now
+            assert not stop.hook_running
+            stop, hook_running_since = StopState(hook_running=True), now
         elif step is StopStep.SIGNAL:
             assert not stop.signalled
-            stop = StopState(hooked_at=now if stop.hooking else stop.hooked_at, signalled=True)
+            stop = StopState(hook_finished_at=now if stop.hook_running else stop.hook_finished_at, signalled=True)
         elif step is StopStep.KILL:
             assert stop.signalled or now >= deadline
-            assert stop.hooked_at is None or now - stop.hooked_at >= 2 * SECOND
+            assert stop.hook_finished_at is None or now - stop.hook_finished_at >= 2 * SECOND
             return
         else:
             assert again > now
@@ -76,9 +75,7 @@ HOOKED = pod(
 
 
 def test_pre_stop_label_stores_the_hook_with_a_numeric_port() -> None:
-    spec = container_config(
-        HOOKED, HOOKED.spec.containers[0], "image", "box", 0, 0, HostInfo("/p", 1, 0), SecurityOptions(), {}
-    )
+    spec = container_config(HOOKED, HOOKED.spec.containers[0], Placement("image", "box"), HostInfo("/p", 1, 0))
     text = spec.labels["annotation.io.kubernetes.container.preStopHandler"]
     assert text == '{"httpGet":{"port":8080,"path":"/bye","scheme":"HTTP"}}'
     hook = pre_stop_handler(RuntimeContainer("id", labels=spec.labels))
@@ -91,4 +88,4 @@ def test_pre_stop_label_stores_the_hook_with_a_numeric_port() -> None:
 def test_grace_period_is_capped_at_its_maximum() -> None:
     wish = pod()
     endless = replace(wish, spec=replace(wish.spec, termination_grace_period_seconds=10**17))
-    assert grace_period_seconds(endless, 0, leaving=False) == MAX_GRACE_SECONDS
+    assert grace_period_seconds(endless, None, removed=False) == MAX_GRACE_SECONDS

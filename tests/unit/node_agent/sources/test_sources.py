@@ -22,6 +22,7 @@ from node_agent.sources.file import FileSource
 from node_agent.sources.local_api import LocalApiSource
 from node_agent.sources.static_pods import ManifestOrigin, ParsedManifest, SourcePods, merge_sources, parse_manifest
 from node_agent.sources.url import UrlSource
+from tests.testbed.node.events import FakeEventRecorder
 
 SECONDS = 20.0
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -198,24 +199,21 @@ class Folder:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.changes = 0
-        self.told: list[tuple[str, str]] = []
-        self.source = FileSource(directory, "Node-1", "file", self._count, self._heard)
+        self.recorder = FakeEventRecorder()
+        self.source = FileSource(directory, "Node-1", "file", self._count, self.recorder)
 
     def _count(self) -> None:
         self.changes += 1
-
-    def _heard(self, reason: str, message: str) -> None:
-        self.told.append((reason, message))
 
     def write(self, file: str, text: str | bytes) -> None:
         (self.directory / file).write_bytes(text if isinstance(text, bytes) else text.encode())
 
     async def pods(self) -> dict[str, str]:
         await self.source.read()
-        return images(tuple(merge_sources(self.source.offers)[0].values()))
+        return images(tuple(merge_sources(self.source.source_pods)[0].values()))
 
     def uids(self) -> set[str]:
-        return set(merge_sources(self.source.offers)[0])
+        return set(merge_sources(self.source.source_pods)[0])
 
 
 @pytest.fixture
@@ -238,21 +236,21 @@ async def test_file_source_follows_its_files(folder: Folder) -> None:
 
 
 async def test_file_source_is_synced_after_the_first_read(folder: Folder) -> None:
-    looks = [folder.source.seen]
+    looks = [folder.source.synced]
     await folder.pods()
-    looks.append(folder.source.seen)
+    looks.append(folder.source.synced)
     assert looks == [False, True]
 
 
 async def test_file_source_reports_no_change_for_equal_content(folder: Folder) -> None:
     folder.write("a.yaml", manifest("web"))
     await folder.pods()
-    changes, pods = folder.changes, folder.source.offers[0].pods
+    changes, pods = folder.changes, folder.source.source_pods[0].pods
     await folder.pods()
     assert folder.changes == changes
     folder.write("a.yaml", "# the same\n" + manifest("web"))
     await folder.pods()
-    assert folder.source.offers[0].pods == pods, "with the time when it was first seen"
+    assert folder.source.source_pods[0].pods == pods, "with the time when it was first seen"
 
 
 @pytest.mark.parametrize(
@@ -283,7 +281,7 @@ async def test_file_source_takes_the_first_of_two_equally_named_pods(folder: Fol
     folder.write("b.yaml", manifest("web", "second"))
     folder.write("a.yaml", manifest("web", "first") + "---\n" + manifest("web", "third"))
     assert await folder.pods() == {"web-node-1": "first"}
-    assert len(merge_sources(folder.source.offers)[1]) == 2
+    assert len(merge_sources(folder.source.source_pods)[1]) == 2
     (folder.directory / "a.yaml").unlink()
     assert await folder.pods() == {"web-node-1": "second"}
 
@@ -306,13 +304,10 @@ class Site:
         self.etag = ""
         self.asked: list[dict[str, str]] = []
         self.changes = 0
-        self.told: list[tuple[str, str]] = []
+        self.recorder = FakeEventRecorder()
 
     def changed(self) -> None:
         self.changes += 1
-
-    def heard(self, reason: str, message: str) -> None:
-        self.told.append((reason, message))
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(dict(request.headers))
@@ -333,7 +328,7 @@ async def site() -> AsyncIterator[tuple[Site, UrlSource, aiohttp.ClientSession]]
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     port = runner.addresses[0][1]
     headers = {"X-Rack": "7"}
-    source = UrlSource(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed, page.heard)
+    source = UrlSource(f"http://127.0.0.1:{port}/pods", headers, "Node-1", page.changed, page.recorder)
     try:
         async with aiohttp.ClientSession(headers=headers) as http:
             yield page, source, http
@@ -345,15 +340,15 @@ Asked = tuple[Site, UrlSource, aiohttp.ClientSession]
 
 
 def of(source: UrlSource) -> dict[str, str]:
-    return images(source.offers[0].pods)
+    return images(source.source_pods[0].pods)
 
 
 async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> None:
     page, source, http = site
     page.body, page.etag = manifest("web").encode(), '"1"'
     await source.ask(http)
-    assert (of(source), source.seen, page.changes) == ({"web-node-1": "toolbox"}, True, 1)
-    assert source.offers[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "http"
+    assert (of(source), source.synced, page.changes) == ({"web-node-1": "toolbox"}, True, 1)
+    assert source.source_pods[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "http"
     await source.ask(http)
     assert (of(source), page.changes) == ({"web-node-1": "toolbox"}, 1)
     assert page.asked[1]["If-None-Match"] == '"1"'
@@ -367,7 +362,7 @@ async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> 
 async def test_url_source_is_synced_by_an_empty_body(site: Asked) -> None:
     page, source, http = site
     await source.ask(http)
-    assert (of(source), source.seen, page.changes) == ({}, True, 1)
+    assert (of(source), source.synced, page.changes) == ({}, True, 1)
 
 
 @pytest.mark.parametrize(
@@ -387,21 +382,21 @@ async def test_url_source_ignores_an_invalid_response(site: Asked, status: int, 
     page, source, http = site
     page.status, page.body = status, body
     await source.ask(http)
-    assert (of(source), source.seen) == ({}, False)
-    assert {reason for reason, _ in page.told} == {"FailedValidation"}
+    assert (of(source), source.synced) == ({}, False)
+    assert {reason for reason, _, _ in page.recorder.events} == {"FailedValidation"}
     page.status, page.body = 200, manifest("web").encode()
     await source.ask(http)
     page.status, page.body = status, body
     await source.ask(http)
-    assert (of(source), source.seen) == ({"web-node-1": "toolbox"}, True)
+    assert (of(source), source.synced) == ({"web-node-1": "toolbox"}, True)
 
 
 async def test_url_source_reports_an_unreachable_url_once(caplog: pytest.LogCaptureFixture) -> None:
-    source = UrlSource("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, lambda *_: None)
+    source = UrlSource("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, FakeEventRecorder())
     async with aiohttp.ClientSession() as http:
         await source.ask(http)
         await source.ask(http)
-    assert not source.seen
+    assert not source.synced
     assert len([row for row in caplog.records if "manifest URL" in row.message]) == 1
 
 
@@ -414,7 +409,7 @@ class Door:
     def __init__(self, root: Path, http: aiohttp.ClientSession) -> None:
         self.root = root
         self.http = http
-        self.source = LocalApiSource(root / "s", root / "submitted", "Node-1", lambda: None, lambda *_: None)
+        self.source = LocalApiSource(root / "s", root / "submitted", "Node-1", lambda: None, FakeEventRecorder())
 
     async def ask(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
         async with self.http.request(
@@ -423,7 +418,7 @@ class Door:
             return answer.status, await answer.json()
 
     def pods(self) -> dict[str, str]:
-        return images(tuple(pod for offer in self.source.offers for pod in offer.pods))
+        return images(tuple(pod for offer in self.source.source_pods for pod in offer.pods))
 
 
 @contextlib.asynccontextmanager
@@ -432,7 +427,7 @@ async def door(root: Path) -> AsyncIterator[Door]:
         one = Door(root, http)
         running = asyncio.create_task(one.source.run())
         try:
-            await until(lambda: one.source.seen and (root / "s").exists())
+            await until(lambda: one.source.synced and (root / "s").exists())
             yield one
         finally:
             running.cancel()
@@ -472,10 +467,10 @@ DB = json.dumps(
 async def test_local_api_source_keeps_pods_over_a_restart(tmp_path: Path) -> None:
     async with door(tmp_path) as here:
         await here.ask("POST", "/pods", manifest("web"))
-        [uid] = [pod.metadata.uid for offer in here.source.offers for pod in offer.pods]
+        [uid] = [pod.metadata.uid for offer in here.source.source_pods for pod in offer.pods]
     (tmp_path / "submitted" / ".part.json").write_text("{")
     async with door(tmp_path) as here:
-        assert [pod.metadata.uid for offer in here.source.offers for pod in offer.pods] == [uid]
+        assert [pod.metadata.uid for offer in here.source.source_pods for pod in offer.pods] == [uid]
         assert [entry.name[0] for entry in (tmp_path / "submitted").iterdir()] != ["."]
 
 

@@ -24,6 +24,7 @@ from node_agent.host import pod_dir
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir
 from tests.testbed.docker.fake import AgentKilled
+from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, pod
 from tests.unit.node_agent.world import World, world
 
@@ -78,9 +79,9 @@ async def test_pod_with_init_containers_waits_for_all_volumes(tmp_path: Path) ->
 
 async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
     wish = pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
-    waits, now, told = [], NOW, []
+    waits, now, recorder = [], NOW, FakeEventRecorder()
     async with world(tmp_path / "w") as here:
-        volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda reason, _: told.append(reason))
+        volumes = VolumeManager(UID, here.references, here.tokens, here.host, recorder.for_pod(wish))
         for _ in range(11):
             lacking, due = await volumes.set_up(wish, now)
             assert "hostPath type check failed" in lacking
@@ -91,7 +92,7 @@ async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
         (tmp_path / "none").touch()
         assert await volumes.set_up(wish, now) == ("", None)
     assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
-    assert told == ["FailedMount"] * 11
+    assert [reason for reason, _, _ in recorder.events] == ["FailedMount"] * 11
 
 
 async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Pat
 async def test_unchanged_volumes_are_not_set_up_until_a_container_starts(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
         here.objects.put(SETTINGS)
-        volumes = VolumeManager(UID, here.references, here.tokens, here.host, lambda *_: None)
+        volumes = VolumeManager(UID, here.references, here.tokens, here.host, here.recorder.for_pod(FILES))
         await volumes.look_anew(FILES)
         assert await volumes.set_up(FILES, NOW) == ("", None)
         written = Path(volume_dir(pod_dir(here.host, UID), FILES.spec.volumes[0]))
