@@ -8,6 +8,9 @@ DriverError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DriverError(Exception):
     """Base of driver errors.
@@ -26,3 +29,17 @@ class Refused(DriverError):
 
 class Gone(DriverError):
     """The absence of the named object."""
+
+
+@contextmanager
+def os_errors_as(error_type: type[DriverError], subject: object) -> Iterator[None]:
+    """Raise an OSError of the block as `error_type`, and a ValueError, such as an invalid path, as Refused.
+
+    The message is the subject and the system's own message.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise error_type(f"{subject}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise Refused(f"{subject}: {error}") from None

@@ -1,6 +1,7 @@
 """Image pull secrets to registry credentials. Pure.
 
-Source: facts/node.md 9. Both forms are read: kubernetes.io/dockerconfigjson and the older kubernetes.io/dockercfg.
+Two forms of secrets are read: kubernetes.io/dockerconfigjson and the older kubernetes.io/dockercfg. The rules for
+matching images are those of https://kubernetes.io/docs/concepts/containers/images/.
 """
 
 from __future__ import annotations
@@ -16,61 +17,19 @@ import msgspec
 from api.core.config import Secret
 
 DOCKER_HUB = ("docker.io", "index.docker.io")
-CONFIG_JSON, CONFIG = ".dockerconfigjson", ".dockercfg"
+
+DOCKER_CONFIG_JSON_KEY, DOCKER_CFG_KEY = ".dockerconfigjson", ".dockercfg"
+"""Keys of the two forms of secrets."""
 
 
 class Credential(NamedTuple):
-    """What a registry is told; never shown."""
+    """User name and password for a registry. The representation omits the password."""
 
     username: str
     password: str
 
     def __repr__(self) -> str:
         return f"Credential({self.username!r}, ...)"
-
-
-def credentials_for_image(image: str, secrets: Iterable[Secret]) -> tuple[Credential, ...]:
-    """The credentials for an image, those for the longest path first; what cannot be read is left out."""
-    rows = [row for secret in secrets for row in _rows(secret)]
-    found = [(len(place), credential) for place, credential in rows if _covers(place, image)]
-    found.sort(key=lambda row: row[0], reverse=True)
-    return tuple(dict.fromkeys(credential for _, credential in found))
-
-
-def split_registry(image: str) -> tuple[str, str]:
-    """The registry of an image and its path there; without a registry it is Docker Hub."""
-    head, slash, rest = image.partition("/")
-    if slash and ("." in head or ":" in head or head == "localhost"):
-        return head, rest
-    return DOCKER_HUB[0], image if slash else f"library/{image}"
-
-
-def _covers(place: str, image: str) -> bool:
-    bare = place.removeprefix("https://").removeprefix("http://")
-    wanted, _, path = bare.partition("/")
-    registry, rest = split_registry(image)
-    if wanted in DOCKER_HUB:
-        return registry in DOCKER_HUB
-    parts, pattern = registry.split("."), wanted.split(".")
-    same = len(parts) == len(pattern) and all(map(fnmatchcase, parts, pattern))
-    prefix = path.strip("/")
-    return same and (prefix in {"", "v1", "v2"} or rest == prefix or rest.startswith(f"{prefix}/"))
-
-
-def _rows(secret: Secret) -> Iterator[tuple[str, Credential]]:
-    try:
-        if CONFIG_JSON in secret.data:
-            auths = msgspec.json.decode(secret.data[CONFIG_JSON], type=_Config).auths
-        elif CONFIG in secret.data:
-            auths = msgspec.json.decode(secret.data[CONFIG], type=dict[str, _Auth])
-        else:
-            return
-    except msgspec.DecodeError:
-        return
-    for place, auth in auths.items():
-        credential = _credential(auth)
-        if credential is not None:
-            yield place, credential
 
 
 class _Auth(msgspec.Struct, frozen=True):
@@ -83,7 +42,54 @@ class _Config(msgspec.Struct, frozen=True):
     auths: dict[str, _Auth] = {}
 
 
-def _credential(auth: _Auth) -> Credential | None:
+def credentials_for_image(image: str, secrets: Iterable[Secret]) -> tuple[Credential, ...]:
+    """Return the credentials for an image, those with the longest matching URL first. Invalid secrets are ignored."""
+    entries = [entry for secret in secrets for entry in _entries(secret)]
+    matching = [(len(url), credential) for url, credential in entries if _matches(url, image)]
+    matching.sort(key=lambda entry: entry[0], reverse=True)
+    return tuple(dict.fromkeys(credential for _, credential in matching))
+
+
+def split_registry(image: str) -> tuple[str, str]:
+    """Return the registry of an image and the image's path there. Without a registry it is Docker Hub."""
+    head, slash, rest = image.partition("/")
+    if slash and ("." in head or ":" in head or head == "localhost"):
+        return head, rest
+    return DOCKER_HUB[0], image if slash else f"library/{image}"
+
+
+def _matches(url: str, image: str) -> bool:
+    """Return whether the URL of a credential matches an image. Each part of its host name may be a pattern."""
+    host_pattern, _, path = url.removeprefix("https://").removeprefix("http://").partition("/")
+    registry, image_path = split_registry(image)
+    if host_pattern in DOCKER_HUB:
+        return registry in DOCKER_HUB
+    parts = registry.split(".")
+    patterns = host_pattern.split(".")
+    host_matches = len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+    prefix = path.strip("/")
+    path_matches = prefix in {"", "v1", "v2"} or image_path == prefix or image_path.startswith(f"{prefix}/")
+    return host_matches and path_matches
+
+
+def _entries(secret: Secret) -> Iterator[tuple[str, Credential]]:
+    """Yield the URLs and credentials of a secret."""
+    try:
+        if DOCKER_CONFIG_JSON_KEY in secret.data:
+            auths = msgspec.json.decode(secret.data[DOCKER_CONFIG_JSON_KEY], type=_Config).auths
+        elif DOCKER_CFG_KEY in secret.data:
+            auths = msgspec.json.decode(secret.data[DOCKER_CFG_KEY], type=dict[str, _Auth])
+        else:
+            return
+    except msgspec.DecodeError:
+        return
+    for url, auth in auths.items():
+        credential = _decode_auth(auth)
+        if credential is not None:
+            yield url, credential
+
+
+def _decode_auth(auth: _Auth) -> Credential | None:
     if auth.username:
         return Credential(auth.username, auth.password)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,94 +15,40 @@ from node_agent.config import Settings
 from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.event_recorder import EventRecorder
 from node_agent.stats.disk import filesystem_stats
-from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile import atomic_file
+from reconcile.errors import DriverError, Gone, NotReady, Refused, os_errors_as
 from reconcile.loop import Loop, LoopTiming, containing_bugs
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+log = logging.getLogger(__name__)
+
+GC_SECONDS = 300.0
+"""Time between two passes."""
+
+NEVER_USED = datetime.min.replace(tzinfo=UTC)
+"""The time of last use of an image that no container has used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePolicy:
-    """From `high` percent of the file system in use, images go until it is no more than `low` percent.
+    """Limits of image garbage collection.
 
-    An image that came to the host less than `least_age` ago stays. One that has not been used for longer than
-    `most_age` goes however much room there is, unless `most_age` is 0.
+    When the disk is filled to `high_threshold_percent`, images are removed until it is filled to at most
+    `low_threshold_percent`. Images that came to this host less than `min_age` ago stay. Images that no container has
+    used for longer than `max_age` are removed in any case; 0 means no such limit.
     """
 
-    high: int = 85
-    low: int = 80
-    least_age: timedelta = timedelta(minutes=2)
-    most_age: timedelta = timedelta(0)
+    high_threshold_percent: int = 85
+    low_threshold_percent: int = 80
+    min_age: timedelta = timedelta(minutes=2)
+    max_age: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageUse:
-    """When an image was first seen here, and when a container last had it (None: never)."""
+    """When an image was first detected on this host, and when a container last used it (None: never)."""
 
     detected: datetime
     used: datetime | None = None
-
-
-def update_uses(
-    known: Mapping[str, ImageUse], images: Iterable[StoredImage], in_use: Collection[str], now: datetime
-) -> dict[str, ImageUse]:
-    """What is known of the images that are here now."""
-    before = {image.id: known.get(image.id, ImageUse(now)) for image in images}
-    return {name: ImageUse(use.detected, now) if name in in_use else use for name, use in before.items()}
-
-
-def removable_images(
-    images: Iterable[StoredImage],
-    known: Mapping[str, ImageUse],
-    pinned: Collection[str],
-    policy: ImagePolicy,
-    now: datetime,
-) -> tuple[StoredImage, ...]:
-    """Images that no container has, those first that have not been used for longest, or never.
-
-    `known` is what `uses` says now; `pinned` are ids of images that stay.
-    """
-    free = [image for image in images if image.id not in pinned and known[image.id].used != now]
-    old = [image for image in free if now - known[image.id].detected >= policy.least_age]
-    return tuple(sorted(old, key=lambda image: (known[image.id].used or LONG_AGO, known[image.id].detected, image.id)))
-
-
-def expired_images(
-    removable: Iterable[StoredImage], known: Mapping[str, ImageUse], policy: ImagePolicy, now: datetime
-) -> tuple[StoredImage, ...]:
-    """Of the images that may go those that nobody has used for too long, or ever since they came."""
-    if not policy.most_age:
-        return ()
-    return tuple(
-        image for image in removable if now - (known[image.id].used or known[image.id].detected) > policy.most_age
-    )
-
-
-log = logging.getLogger(__name__)
-
-
-def read_image_uses(path: Path) -> dict[str, ImageUse]:
-    """By image id; nothing when there is no file, or none that can be read: then all images were detected just now."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, ImageUse])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        log.warning("the record of images begins anew", extra={"file": path, "error": error})
-        return {}
-
-
-def write_image_uses(path: Path, record: Mapping[str, ImageUse]) -> None:
-    """The file is the old or the new one, never a part. Raises NotReady."""
-    beside = path.with_suffix(".new")
-    try:
-        beside.write_bytes(msgspec.json.encode(record))
-        os.replace(beside, path)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror or error}") from None
-
-
-GC_SECONDS = 300.0
 
 
 class ImageGC:
@@ -115,7 +60,7 @@ class ImageGC:
         self._events = events
         self._failures = 0
         self._pause_image = settings.pause_image
-        self._record = Path(settings.state_dir) / "images.json"
+        self._uses_file = Path(settings.state_dir) / "images.json"
         self._policy = ImagePolicy(
             settings.image_gc_high_threshold_percent,
             settings.image_gc_low_threshold_percent,
@@ -146,22 +91,25 @@ class ImageGC:
 
     async def _collect(self) -> str:
         """Return why the disk is still too full. Return an empty string if it has room."""
-        root, unused = await self._docker.root_dir(), await self._unused_images()
-        uses = await asyncio.to_thread(read_image_uses, self._record)
+        root = await self._docker.root_dir()
+        unused = await self._unused_images()
+        uses = await asyncio.to_thread(read_image_uses, self._uses_file)
         expired = expired_images(unused, uses, self._policy, _now())
         for image in expired:
             await self._remove(image)
         before = await asyncio.to_thread(filesystem_stats, root)
-        if before.percent_used < self._policy.high:
+        if before.percent_used < self._policy.high_threshold_percent:
             return ""
         after = before
-        for image in (image for image in unused if image not in expired):
+        for image in unused:
+            if image in expired:
+                continue
             await self._remove(image)
             after = await asyncio.to_thread(filesystem_stats, root)
-            if after.percent_used <= self._policy.low:
+            if after.percent_used <= self._policy.low_threshold_percent:
                 return ""
         log.warning("image disk is too full and no unused image is left", extra={"path": root})
-        excess = before.excess(self._policy.low)
+        excess = before.excess(self._policy.low_threshold_percent)
         freed = max(after.available - before.available, 0)
         return (
             "Failed to garbage collect required amount of images. "
@@ -174,10 +122,12 @@ class ImageGC:
             await self._remove(image)
 
     async def _unused_images(self) -> tuple[StoredImage, ...]:
-        images, now = await self._docker.list_images(), _now()
-        uses = await asyncio.to_thread(read_image_uses, self._record)
+        """Store which images are in use now, and return the removable ones."""
+        images = await self._docker.list_images()
+        now = _now()
+        uses = await asyncio.to_thread(read_image_uses, self._uses_file)
         uses = update_uses(uses, images, await self._docker.images_in_use(), now)
-        await asyncio.to_thread(write_image_uses, self._record, uses)
+        await asyncio.to_thread(write_image_uses, self._uses_file, uses)
         return removable_images(images, uses, await self._pinned_images(), self._policy, now)
 
     async def _remove(self, image: StoredImage) -> None:
@@ -193,6 +143,61 @@ class ImageGC:
             return frozenset((await self._docker.image_id(self._pause_image),))
         except Gone:
             return frozenset()
+
+
+def update_uses(
+    uses: Mapping[str, ImageUse], images: Iterable[StoredImage], in_use: Collection[str], now: datetime
+) -> dict[str, ImageUse]:
+    """Return the uses of these images by image ID. Those in `in_use` are used now, and new ones are detected now."""
+    before = {image.id: uses.get(image.id, ImageUse(now)) for image in images}
+    return {image_id: ImageUse(use.detected, now) if image_id in in_use else use for image_id, use in before.items()}
+
+
+def removable_images(
+    images: Iterable[StoredImage],
+    uses: Mapping[str, ImageUse],
+    pinned: Collection[str],
+    policy: ImagePolicy,
+    now: datetime,
+) -> tuple[StoredImage, ...]:
+    """Return the images that no container uses and that are old enough, the least recently used first.
+
+    `uses` is the result of `update_uses` for the same time. `pinned` are the IDs of images that stay.
+    """
+    unused = [image for image in images if image.id not in pinned and uses[image.id].used != now]
+    old = [image for image in unused if now - uses[image.id].detected >= policy.min_age]
+    return tuple(sorted(old, key=lambda image: (uses[image.id].used or NEVER_USED, uses[image.id].detected, image.id)))
+
+
+def expired_images(
+    removable: Iterable[StoredImage], uses: Mapping[str, ImageUse], policy: ImagePolicy, now: datetime
+) -> tuple[StoredImage, ...]:
+    """Return the removable images that no container has used for longer than the policy's maximum age."""
+    if not policy.max_age:
+        return ()
+    return tuple(
+        image for image in removable if now - (uses[image.id].used or uses[image.id].detected) > policy.max_age
+    )
+
+
+def read_image_uses(path: Path) -> dict[str, ImageUse]:
+    """Return the stored uses by image ID. Returns none if there is no file, or an unreadable one.
+
+    Then all images count as detected now.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, ImageUse])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.DecodeError) as error:
+        log.warning("record of image use is unreadable; starting a new one", extra={"file": path, "error": error})
+        return {}
+
+
+def write_image_uses(path: Path, uses: Mapping[str, ImageUse]) -> None:
+    """Store uses by image ID. The file is replaced atomically. Raises NotReady."""
+    with os_errors_as(NotReady, path):
+        atomic_file.write(path, msgspec.json.encode(uses), atomic_file.READABLE, durable=False)
 
 
 def _now() -> datetime:

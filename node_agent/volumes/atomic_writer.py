@@ -1,7 +1,7 @@
 """Replaces all files of a volume atomically (kubelet: AtomicWriter). Driver.
 
-The files are in a directory with the time in its name; `..data` links to it and is put in place with one rename; what
-users see are links `NAME -> ..data/NAME`.
+The files are in a directory with the time in its name. The link `..data` points to that directory and is replaced by
+one rename. The names that containers see are links `NAME -> ..data/NAME`.
 """
 
 from __future__ import annotations
@@ -14,49 +14,57 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from node_agent.volumes.payload import File
+from node_agent.volumes.payload import PayloadFile
 
-CURRENT, NEXT = "..data", "..data_tmp"
+DATA_LINK, NEW_DATA_LINK = "..data", "..data_tmp"
+
 DIRECTORY_MODE = 0o755
+
 GROUP_DIRECTORY_MODE = 0o2755
-"""Of directories that belong to a pod's group: what is made in them belongs to it too."""
+"""Mode of directories that belong to the pod's group. Files created in them belong to the group, too."""
+
+FileContent = tuple[bytes, int, int, int]
+"""Content, mode, uid and gid of a file."""
 
 
-def write_payload(root: Path, files: Mapping[str, File], group: int | None = None) -> bool:
-    """Make these the files of the volume; `group` owns them. Returns whether anything changed. Raises OSError."""
-    current = root / CURRENT
-    changed = not current.is_dir() or dict(_held(current)) != _wanted(files, group)
+def write_payload(root: Path, files: Mapping[str, PayloadFile], group: int | None = None) -> bool:
+    """Replace the files of a volume, if they differ. `group` is the gid of their owner.
+
+    Returns whether anything changed. Raises OSError.
+    """
+    data = root / DATA_LINK
+    desired = {path: (file.content, file.mode, file.owner, group or 0) for path, file in files.items()}
+    changed = not data.is_dir() or dict(_current_content(data)) != desired
     if changed:
-        made = _new_directory(root)
-        _fill(made, files, group)
-        (root / NEXT).unlink(missing_ok=True)
-        (root / NEXT).symlink_to(made.name)
-        (root / NEXT).rename(current)
-    _link(root, {path.split("/")[0] for path in files})
-    _sweep(root, current.readlink().name)
+        directory = _create_directory(root)
+        _write_files(directory, files, group)
+        (root / NEW_DATA_LINK).unlink(missing_ok=True)
+        (root / NEW_DATA_LINK).symlink_to(directory.name)
+        (root / NEW_DATA_LINK).rename(data)
+    _update_links(root, {path.split("/")[0] for path in files})
+    _remove_old_directories(root, data.readlink().name)
     return changed
 
 
-def _wanted(files: Mapping[str, File], group: int | None) -> dict[str, tuple[bytes, int, int, int]]:
-    return {path: (file.content, file.mode, file.owner, group or 0) for path, file in files.items()}
-
-
-def _held(directory: Path) -> Iterator[tuple[str, tuple[bytes, int, int, int]]]:
-    for folder, _, names in os.walk(directory):
+def _current_content(directory: Path) -> Iterator[tuple[str, FileContent]]:
+    for parent, _, names in os.walk(directory):
         for name in names:
-            path = Path(folder, name)
-            seen = path.lstat()
+            path = Path(parent, name)
+            status = path.lstat()
             content = path.read_bytes()
-            yield str(path.relative_to(directory)), (content, stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid)
+            yield (
+                str(path.relative_to(directory)),
+                (content, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid),
+            )
 
 
-def _new_directory(root: Path) -> Path:
-    made = root / f"..{datetime.now(UTC):%Y_%m_%d_%H_%M_%S}.{random.randrange(10**9, 10**10)}"
-    made.mkdir()
-    return made
+def _create_directory(root: Path) -> Path:
+    directory = root / f"..{datetime.now(UTC):%Y_%m_%d_%H_%M_%S}.{random.randrange(10**9, 10**10)}"
+    directory.mkdir()
+    return directory
 
 
-def _fill(root: Path, files: Mapping[str, File], group: int | None) -> None:
+def _write_files(root: Path, files: Mapping[str, PayloadFile], group: int | None) -> None:
     for name, file in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,26 +72,29 @@ def _fill(root: Path, files: Mapping[str, File], group: int | None) -> None:
         path.chmod(file.mode)
         if file.owner:
             os.chown(path, file.owner, -1)
-    for folder, _, names in os.walk(root):
+    for parent, _, names in os.walk(root):
         if group is not None:
             for name in names:
-                os.lchown(Path(folder, name), -1, group)
-            os.lchown(folder, -1, group)
-        Path(folder).chmod(DIRECTORY_MODE if group is None else GROUP_DIRECTORY_MODE)
+                os.lchown(Path(parent, name), -1, group)
+            os.lchown(parent, -1, group)
+        Path(parent).chmod(DIRECTORY_MODE if group is None else GROUP_DIRECTORY_MODE)
 
 
-def _link(root: Path, names: set[str]) -> None:
+def _update_links(root: Path, names: set[str]) -> None:
     for name in names:
         link = root / name
         if not link.is_symlink():
-            link.symlink_to(f"{CURRENT}/{name}")
+            link.symlink_to(f"{DATA_LINK}/{name}")
     for entry in root.iterdir():
         if not entry.name.startswith("..") and entry.name not in names:
             entry.unlink()
 
 
-def _sweep(root: Path, current: str) -> None:
-    """Directories of earlier writes, also of those that were never finished."""
+def _remove_old_directories(root: Path, current: str) -> None:
+    """Remove the directories of earlier writes, also of interrupted ones."""
     for entry in root.iterdir():
-        if entry.name.startswith("..") and entry.name not in {CURRENT, current}:
-            entry.unlink() if entry.is_symlink() else shutil.rmtree(entry)
+        if entry.name.startswith("..") and entry.name not in {DATA_LINK, current}:
+            if entry.is_symlink():
+                entry.unlink()
+            else:
+                shutil.rmtree(entry)

@@ -16,46 +16,47 @@ from pathlib import Path
 from node_agent.volumes.paths import SubPath
 from reconcile.errors import NotReady, Refused
 
+COMMAND_TIMEOUT_SECONDS = 60.0
+
+OPEN_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags to open a component of a path without following a symbolic link."""
+
 _OCTAL = re.compile(r"\\([0-7]{3})")
-COMMAND_SECONDS = 60.0
 
 
-def mount_points(below: Path) -> list[Path]:
-    """Where something is mounted, on the directory or below it, the newest first (proc_pid_mountinfo(5))."""
+def mount_points(directory: Path) -> list[Path]:
+    """Return the mount points at a directory and below it, the newest first (proc_pid_mountinfo(5))."""
     lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
-    found = (_point(line.split(" ", 5)[4]) for line in lines)
-    root = str(below.resolve())
-    # Text, not paths: hundreds of mounts of containers are looked at for each volume.
-    return [Path(point) for point in found if point == root or point.startswith(f"{root.rstrip('/')}/")][::-1]
-
-
-def _point(written: str) -> str:
-    return _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), written) if "\\" in written else written
+    points = (_unescape(line.split(" ", 5)[4]) for line in lines)
+    root = str(directory.resolve())
+    prefix = f"{root.rstrip('/')}/"
+    # Strings are compared, not paths, because hundreds of container mounts are compared for each volume.
+    return [Path(point) for point in points if point == root or point.startswith(prefix)][::-1]
 
 
 def is_mounted(path: Path) -> bool:
-    """Whether something is mounted there; it is not asked, for its server may be away."""
+    """Return whether a path is a mount point. The filesystem is not accessed, because its server may be away."""
     return path.parent.resolve() / path.name in mount_points(path.parent)
 
 
 def is_filesystem(path: Path) -> bool:
-    """Whether a directory is a filesystem of its own, such as a tmpfs; far cheaper than a look at all mounts."""
+    """Return whether a directory is the root of a filesystem, such as a tmpfs. Far cheaper than `is_mounted`."""
     return path.stat().st_dev != path.parent.stat().st_dev
 
 
 def is_shared(path: Path) -> bool:
-    """Whether what is mounted below the path is seen by others who have it (mount_namespaces(7))."""
+    """Return whether the mount of a path is shared, so that mounts below it propagate (mount_namespaces(7))."""
     real = path.resolve()
     rows = [line.split(" ") for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()]
-    above = [row for row in rows if real.is_relative_to(_point(row[4]))]
+    above = [row for row in rows if real.is_relative_to(_unescape(row[4]))]
     nearest = max(above, key=lambda row: len(row[4]))
-    return any(word.startswith("shared:") for word in nearest[6 : nearest.index("-")])
+    return any(field.startswith("shared:") for field in nearest[6 : nearest.index("-")])
 
 
 def make_shared(path: Path) -> None:
-    """From now on what containers mount below the directory reaches the host, if they ask for it. Raises NotReady.
+    """Make a directory a shared mount, so that mounts of containers below it can propagate to the host.
 
-    It is mounted on itself where it is not shared already.
+    The directory is bind-mounted on itself if it is not shared. Raises NotReady.
     """
     if is_shared(path):
         return
@@ -65,103 +66,110 @@ def make_shared(path: Path) -> None:
     _run("mount", "--make-rshared", str(path))
 
 
-def mount(kind: str, source: str, target: Path, options: tuple[str, ...] = ()) -> None:
-    """Mount a filesystem. Raises NotReady with the command's own words."""
-    _run("mount", "-t", kind, *(("-o", ",".join(options)) if options else ()), source, str(target))
+def mount(fs_type: str, source: str, target: Path, options: tuple[str, ...] = ()) -> None:
+    """Mount a filesystem. Raises NotReady with the message of mount(8)."""
+    _run("mount", "-t", fs_type, *(("-o", ",".join(options)) if options else ()), source, str(target))
 
 
-def bind(opened: int, target: Path) -> None:
-    """Mount an opened file or directory at another place. Raises NotReady."""
-    # mount(8) has a process of its own, and must not look where the link leads before the kernel does.
-    _run("mount", "--no-canonicalize", "--bind", f"/proc/{os.getpid()}/fd/{opened}", str(target))
+def mount_tmpfs(target: Path, *options: str) -> None:
+    """Mount a tmpfs. It is not swapped out if the kernel has the option for that (6.4 and newer). Raises NotReady."""
+    version = [int(number) for number in re.findall(r"\d+", platform.release())[:2]]
+    mount("tmpfs", "tmpfs", target, (*options, "noswap") if version >= [6, 4] else options)
 
 
-def tmpfs(target: Path, *options: str) -> None:
-    """Mount memory, which is not swapped out where the kernel can be told so (6.4). Raises NotReady."""
-    numbers = [int(number) for number in re.findall(r"\d+", platform.release())[:2]]
-    mount("tmpfs", "tmpfs", target, (*options, *(("noswap",) if numbers >= [6, 4] else ())))
+def bind_mount(descriptor: int, target: Path) -> None:
+    """Bind-mount an open file or directory. Raises NotReady."""
+    # mount(8) is another process. Without the option it would resolve the link itself, to a path that may have changed.
+    _run("mount", "--no-canonicalize", "--bind", f"/proc/{os.getpid()}/fd/{descriptor}", str(target))
 
 
-def unmount_all(below: Path) -> None:
-    """Unmount everything on the directory and below it. Raises NotReady while something is in use."""
-    for point in mount_points(below):
+def unmount_all(directory: Path) -> None:
+    """Unmount everything at a directory and below it. Raises NotReady while a mount is in use."""
+    for point in mount_points(directory):
         _run("umount", str(point))
+
+
+def mount_sub_paths(sub_paths: tuple[SubPath, ...]) -> None:
+    """Mount each subPath at its target. A target that shows another file than before is mounted again.
+
+    Raises Refused if a subPath is not in its volume, NotReady if the host cannot mount it.
+    """
+    for sub_path in sub_paths:
+        try:
+            with _open_sub_path(sub_path) as descriptor:
+                _mount_at(descriptor, Path(sub_path.target))
+        except OSError as error:
+            raise Refused(f"subPath {sub_path.path!r}: {error.strerror or error}") from None
+
+
+def _unescape(field: str) -> str:
+    """Return a path of the mount table, in which blanks and backslashes are octal escapes."""
+    return _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), field) if "\\" in field else field
 
 
 def _run(*command: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS)
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise NotReady(f"{' '.join(command)}: not done after {COMMAND_SECONDS:.0f} s") from None
-    if done.returncode:
-        raise NotReady(f"{' '.join(command)} (exit {done.returncode}): {done.stderr.strip()}")
+        raise NotReady(f"{' '.join(command)}: not done after {COMMAND_TIMEOUT_SECONDS:.0f} s") from None
+    if result.returncode:
+        raise NotReady(f"{' '.join(command)} (exit {result.returncode}): {result.stderr.strip()}")
 
 
-ELEMENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def mount_sub_paths(wanted: tuple[SubPath, ...]) -> None:
-    """Mount each part at its target; one that is another file by now is mounted anew.
-
-    Raises Refused when a part is not in its volume, NotReady when the host cannot.
-    """
-    for one in wanted:
-        try:
-            with _opened(one) as part:
-                _bind(part, Path(one.target))
-        except OSError as error:
-            raise Refused(f"subPath {one.path!r}: {error.strerror or error}") from None
-
-
-def _bind(part: int, target: Path) -> None:
+def _mount_at(descriptor: int, target: Path) -> None:
     if is_mounted(target):
-        if os.path.samestat(target.stat(), os.fstat(part)):
+        if os.path.samestat(target.stat(), os.fstat(descriptor)):
             return
         unmount_all(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if stat.S_ISDIR(os.fstat(part).st_mode):
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
         target.mkdir(exist_ok=True)
     else:
         target.touch()
-    bind(part, target)
+    bind_mount(descriptor, target)
 
 
 @contextmanager
-def _opened(one: SubPath) -> Iterator[int]:
-    """Links within the volume are followed first; from then on none is, should it be changed meanwhile."""
-    root = Path(one.root).resolve()
-    real = Path(one.root, one.path).resolve()
+def _open_sub_path(sub_path: SubPath) -> Iterator[int]:
+    """Open a subPath. Symbolic links within the volume are resolved first.
+
+    The resolved path is then opened component by component without following links, so that a container cannot
+    redirect it meanwhile.
+    """
+    root = Path(sub_path.root).resolve()
+    real = Path(sub_path.root, sub_path.path).resolve()
     if not real.is_relative_to(root):
-        raise Refused(f"subPath {one.path!r} leads out of the volume")
-    here = os.open(root, ELEMENT | os.O_DIRECTORY)
-    mode = stat.S_IMODE(os.fstat(here).st_mode)
+        raise Refused(f"subPath {sub_path.path!r} leads out of the volume")
+    descriptor = os.open(root, OPEN_FLAGS | os.O_DIRECTORY)
+    mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
     try:
         for name in real.relative_to(root).parts:
-            below = _step(here, name, mode, one)
-            os.close(here)
-            here = below
-            if stat.S_ISLNK(os.fstat(here).st_mode):
-                raise Refused(f"subPath {one.path!r} was changed while it was opened")
-        yield here
+            child = _open_component(descriptor, name, mode, sub_path)
+            os.close(descriptor)
+            descriptor = child
+            if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+                raise Refused(f"subPath {sub_path.path!r} was changed while it was opened")
+        yield descriptor
     finally:
-        os.close(here)
+        os.close(descriptor)
 
 
-def _step(here: int, name: str, mode: int, one: SubPath) -> int:
-    """What is missing is a directory with the mode of the volume's own."""
+def _open_component(parent: int, name: str, mode: int, sub_path: SubPath) -> int:
+    """Open a component of a subPath. A missing one is created as a directory with the mode of the volume's root."""
     try:
-        return os.open(name, ELEMENT, dir_fd=here)
+        return os.open(name, OPEN_FLAGS, dir_fd=parent)
     except FileNotFoundError:
-        if not one.may_make:
+        if not sub_path.create_missing:
             raise
-    # It gets its name with its mode: whoever is killed before finds it again under a name that is this part's alone.
-    unfinished = f".podlane-{sha256(one.target.encode()).hexdigest()[:12]}"
+    # The directory gets its name only after its mode. If the agent is killed before that, the next one finds the
+    # directory under the temporary name, which no other subPath has.
+    temporary_name = f".podlane-{sha256(sub_path.target.encode()).hexdigest()[:12]}"
     with contextlib.suppress(FileExistsError):
-        os.mkdir(unfinished, dir_fd=here)
+        os.mkdir(temporary_name, dir_fd=parent)
     with contextlib.ExitStack() as on_error:
-        below = os.open(unfinished, ELEMENT | os.O_DIRECTORY, dir_fd=here)
-        on_error.callback(os.close, below)
-        os.chmod(f"/proc/self/fd/{below}", mode)
-        os.rename(unfinished, name, src_dir_fd=here, dst_dir_fd=here)
+        child = os.open(temporary_name, OPEN_FLAGS | os.O_DIRECTORY, dir_fd=parent)
+        on_error.callback(os.close, child)
+        os.chmod(f"/proc/self/fd/{child}", mode)
+        os.rename(temporary_name, name, src_dir_fd=parent, dst_dir_fd=parent)
         on_error.pop_all()
-    return below
+    return child

@@ -21,18 +21,18 @@ from api.core.volumes import (
 from api.meta.types import Object
 from reconcile.errors import NotReady, Refused
 
-PRIVATE_MODE = 0o600
-"""Of a token that one user or group reads."""
+TOKEN_MODE = 0o600
+"""Mode of a token that belongs to one user or group."""
 
-READABLE = 0o440
-"""What the group of a volume may do with its files, beyond their modes."""
+GROUP_READ_MODE = 0o440
+"""Permissions that files of a volume with fsGroup have in addition to their mode."""
 
 O = TypeVar("O", bound=Object)
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """`mode` are its permissions, `owner` is a uid."""
+class PayloadFile:
+    """A file of a volume: its content, its permissions and the uid of its owner."""
 
     content: bytes
     mode: int
@@ -41,7 +41,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class PayloadSources:
-    """What files are made of besides the pod: the objects there are, what the node can give, tokens."""
+    """The inputs of a volume's files besides the pod: existing objects, the node's allocatable resources, tokens."""
 
     objects: Mapping[Reference, Object]
     allocatable: Mapping[str, str]
@@ -49,151 +49,164 @@ class PayloadSources:
 
 
 def is_projected(volume: Volume) -> bool:
-    """Whether the agent writes this volume."""
+    """Return whether the agent writes the files of this volume."""
     return any((volume.config_map, volume.secret, volume.downward_api, volume.projected))
 
 
 def needs_tmpfs(volume: Volume) -> bool:
-    """Whether its files may never be on a disk."""
+    """Return whether the files of this volume must not be on a disk."""
     return volume.secret is not None or volume.projected is not None
 
 
 def fs_group(pod: Pod) -> int | None:
-    """The group that owns the pod's volumes (`securityContext.fsGroup`)."""
+    """Return the gid that owns the pod's volumes (`securityContext.fsGroup`), or None."""
     context = pod.spec.security_context
     return None if context is None else context.fs_group
 
 
 def single_run_as_user(pod: Pod) -> int | None:
-    """The uid under which every container of the pod runs, if the pod names one for all."""
+    """Return the uid of all containers if the pod's spec gives all of them the same uid, otherwise None."""
     context = pod.spec.security_context
-    given = None if context is None else context.run_as_user
-    containers = (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
-    own = [one.security_context.run_as_user if one.security_context is not None else None for one in containers]
-    users = {given if user is None else user for user in own}
+    pod_user = None if context is None else context.run_as_user
+    users: set[int | None] = set()
+    for container in (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers):
+        user = None if container.security_context is None else container.security_context.run_as_user
+        users.add(pod_user if user is None else user)
     return users.pop() if len(users) == 1 else None
 
 
 def projected_tokens(volume: Volume) -> tuple[ServiceAccountTokenProjection, ...]:
-    """The tokens that the volume holds."""
+    """Return the service account tokens of a projected volume."""
     sources = volume.projected.sources if volume.projected is not None else ()
     return tuple(source.service_account_token for source in sources if source.service_account_token is not None)
 
 
-def payload_files(volume: Volume, pod: Pod, material: PayloadSources) -> dict[str, File]:
-    """Every file of the volume by its path.
+def payload_files(volume: Volume, pod: Pod, sources: PayloadSources) -> dict[str, PayloadFile]:
+    """Return all files of a volume by their path.
 
-    Raises NotReady when an object or a key is missing that is not optional, Refused when two sources want one path.
+    Raises NotReady if an object or a key is missing that is not optional, Refused if two sources have the same path.
     """
-    found: dict[str, File] = {}
-    for path, file in _all_files(volume, pod, material):
-        if path in found:
+    files: dict[str, PayloadFile] = {}
+    for path, file in _all_files(volume, pod, sources):
+        if path in files:
             raise Refused(f"two sources have the path {path!r}")
-        found[path] = file
-    parents = {path.rsplit("/", number)[0] for path in found for number in range(1, path.count("/") + 1)}
-    if both := sorted(parents & found.keys()):
-        raise Refused(f"{both[0]!r} is a file and a directory")
+        files[path] = file
+    parents = {path.rsplit("/", depth)[0] for path in files for depth in range(1, path.count("/") + 1)}
+    if conflicts := sorted(parents & files.keys()):
+        raise Refused(f"{conflicts[0]!r} is a file and a directory")
     if fs_group(pod) is not None:
-        return {path: replace(file, mode=file.mode | READABLE) for path, file in found.items()}
-    return found
+        return {path: replace(file, mode=file.mode | GROUP_READ_MODE) for path, file in files.items()}
+    return files
 
 
-def _all_files(volume: Volume, pod: Pod, material: PayloadSources) -> Iterator[tuple[str, File]]:
+def format_map(values: Mapping[str, str]) -> str:
+    r"""Return labels or annotations as sorted lines `key="value"`; `"`, `\` and unprintable characters are escaped."""
+    return "\n".join(f'{key}="{"".join(map(_escape, value))}"' for key, value in sorted(values.items()))
+
+
+def _all_files(volume: Volume, pod: Pod, sources: PayloadSources) -> Iterator[tuple[str, PayloadFile]]:
     if volume.config_map is not None:
-        source = volume.config_map
-        mode = _mode(source.default_mode)
-        yield from _config_map(source.name, source.items, pod, material, mode, optional=source.optional)
+        config_map = volume.config_map
+        mode = _default_mode(config_map.default_mode)
+        yield from _config_map_files(
+            config_map.name, config_map.items, pod, sources, mode, optional=config_map.optional
+        )
     elif volume.secret is not None:
         secret = volume.secret
-        mode = _mode(secret.default_mode)
-        yield from _secret(secret.secret_name, secret.items, pod, material, mode, optional=secret.optional)
+        mode = _default_mode(secret.default_mode)
+        yield from _secret_files(secret.secret_name, secret.items, pod, sources, mode, optional=secret.optional)
     elif volume.downward_api is not None:
-        yield from _downward(volume.downward_api.items, pod, material, _mode(volume.downward_api.default_mode))
+        mode = _default_mode(volume.downward_api.default_mode)
+        yield from _downward_files(volume.downward_api.items, pod, sources, mode)
     elif volume.projected is not None:
         for projection in volume.projected.sources:
-            yield from _projected(projection, pod, material, _mode(volume.projected.default_mode))
+            yield from _projection_files(projection, pod, sources, _default_mode(volume.projected.default_mode))
 
 
-def _mode(given: int | None) -> int:
-    return DEFAULT_MODE if given is None else given
+def _default_mode(mode: int | None) -> int:
+    return DEFAULT_MODE if mode is None else mode
 
 
-def _projected(source: VolumeProjection, pod: Pod, material: PayloadSources, mode: int) -> Iterator[tuple[str, File]]:
-    if source.config_map is not None:
-        config = source.config_map
-        yield from _config_map(config.name, config.items, pod, material, mode, optional=config.optional)
-    if source.secret is not None:
-        secret = source.secret
-        yield from _secret(secret.name, secret.items, pod, material, mode, optional=secret.optional)
-    if source.downward_api is not None:
-        yield from _downward(source.downward_api.items, pod, material, mode)
-    if source.service_account_token is not None:
-        token, user = source.service_account_token, single_run_as_user(pod)
-        shared = user is None and fs_group(pod) is None
-        content = material.tokens[token].encode()
-        yield token.path, File(content, mode if shared else PRIVATE_MODE, user or 0)
+def _projection_files(
+    projection: VolumeProjection, pod: Pod, sources: PayloadSources, mode: int
+) -> Iterator[tuple[str, PayloadFile]]:
+    if projection.config_map is not None:
+        config_map = projection.config_map
+        yield from _config_map_files(
+            config_map.name, config_map.items, pod, sources, mode, optional=config_map.optional
+        )
+    if projection.secret is not None:
+        secret = projection.secret
+        yield from _secret_files(secret.name, secret.items, pod, sources, mode, optional=secret.optional)
+    if projection.downward_api is not None:
+        yield from _downward_files(projection.downward_api.items, pod, sources, mode)
+    if projection.service_account_token is not None:
+        token = projection.service_account_token
+        user = single_run_as_user(pod)
+        content = sources.tokens[token].encode()
+        has_several_users = user is None and fs_group(pod) is None
+        yield token.path, PayloadFile(content, mode if has_several_users else TOKEN_MODE, user or 0)
 
 
-def _config_map(
-    name: str, items: tuple[KeyToPath, ...], pod: Pod, material: PayloadSources, mode: int, *, optional: bool
-) -> Iterable[tuple[str, File]]:
-    config = _object(ConfigMap, name, pod, material, optional=optional)
-    held = {} if config is None else binary_data(config)
-    return _keys(held, items, mode, "config", optional=optional)
+def _config_map_files(
+    name: str, items: tuple[KeyToPath, ...], pod: Pod, sources: PayloadSources, mode: int, *, optional: bool
+) -> Iterable[tuple[str, PayloadFile]]:
+    config_map = _get_object(ConfigMap, name, pod, sources, optional=optional)
+    data = {} if config_map is None else binary_data(config_map)
+    return _select_keys(data, items, mode, "config", optional=optional)
 
 
-def _secret(
-    name: str, items: tuple[KeyToPath, ...], pod: Pod, material: PayloadSources, mode: int, *, optional: bool
-) -> Iterable[tuple[str, File]]:
-    secret = _object(Secret, name, pod, material, optional=optional)
-    return _keys({} if secret is None else secret.data, items, mode, "secret", optional=optional)
+def _secret_files(
+    name: str, items: tuple[KeyToPath, ...], pod: Pod, sources: PayloadSources, mode: int, *, optional: bool
+) -> Iterable[tuple[str, PayloadFile]]:
+    secret = _get_object(Secret, name, pod, sources, optional=optional)
+    data = {} if secret is None else secret.data
+    return _select_keys(data, items, mode, "secret", optional=optional)
 
 
-def _object(kind: type[O], name: str, pod: Pod, material: PayloadSources, *, optional: bool) -> O | None:
+def _get_object(kind: type[O], name: str, pod: Pod, sources: PayloadSources, *, optional: bool) -> O | None:
     reference = Reference(kind, pod.metadata.namespace, name)
-    found = material.objects.get(reference)
-    if found is None and not optional:
+    item = sources.objects.get(reference)
+    if item is None and not optional:
         raise NotReady(f"{reference} not found")
-    return found if isinstance(found, kind) else None
+    return item if isinstance(item, kind) else None
 
 
-def _keys(
-    held: Mapping[str, bytes], items: tuple[KeyToPath, ...], mode: int, what: str, *, optional: bool
-) -> Iterator[tuple[str, File]]:
-    """Every key, or those that `items` names."""
+def _select_keys(
+    data: Mapping[str, bytes], items: tuple[KeyToPath, ...], mode: int, what: str, *, optional: bool
+) -> Iterator[tuple[str, PayloadFile]]:
+    """Yield a file for every key, or only for the keys that `items` names. `what` names the data in errors."""
     if not items:
-        yield from ((key, File(content, mode)) for key, content in held.items())
+        yield from ((key, PayloadFile(content, mode)) for key, content in data.items())
     for item in items:
-        if item.key in held:
-            yield item.path, File(held[item.key], mode if item.mode is None else item.mode)
+        if item.key in data:
+            yield item.path, PayloadFile(data[item.key], mode if item.mode is None else item.mode)
         elif not optional:
             raise NotReady(f"references non-existent {what} key: {item.key}")
 
 
-def _downward(
-    items: tuple[DownwardAPIVolumeFile, ...], pod: Pod, material: PayloadSources, mode: int
-) -> Iterator[tuple[str, File]]:
+def _downward_files(
+    items: tuple[DownwardAPIVolumeFile, ...], pod: Pod, sources: PayloadSources, mode: int
+) -> Iterator[tuple[str, PayloadFile]]:
     for item in items:
-        text = _about(item, pod, material.allocatable)
-        yield item.path, File(text.encode(), mode if item.mode is None else item.mode)
+        text = _downward_value(item, pod, sources.allocatable)
+        yield item.path, PayloadFile(text.encode(), mode if item.mode is None else item.mode)
 
 
-def _about(item: DownwardAPIVolumeFile, pod: Pod, allocatable: Mapping[str, str]) -> str:
+def _downward_value(item: DownwardAPIVolumeFile, pod: Pod, allocatable: Mapping[str, str]) -> str:
     if item.field_ref is not None:
         path = item.field_ref.field_path
-        whole = {"metadata.labels": pod.metadata.labels, "metadata.annotations": pod.metadata.annotations}.get(path)
-        return references.pod_field_value(pod, path) if whole is None else format_map(whole)
+        if path == "metadata.labels":
+            return format_map(pod.metadata.labels)
+        if path == "metadata.annotations":
+            return format_map(pod.metadata.annotations)
+        return references.pod_field_value(pod, path)
     if item.resource_field_ref is None:
         return ""
     try:
         return references.resource_field_value(pod, item.resource_field_ref, "", allocatable)
     except KeyError as error:
         raise Refused(f"the pod has no container {error}") from None
-
-
-def format_map(marks: Mapping[str, str]) -> str:
-    r"""Labels or annotations, sorted, as lines `key="value"` with `"`, `\` and unprintable characters escaped."""
-    return "\n".join(f'{key}="{"".join(map(_escaped, value))}"' for key, value in sorted(marks.items()))
 
 
 _ESCAPES = {
@@ -209,7 +222,7 @@ _ESCAPES = {
 }
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character in _ESCAPES:
         return _ESCAPES[character]
     if character.isprintable():

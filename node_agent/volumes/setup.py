@@ -5,72 +5,70 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from api.core.volumes import EmptyDirVolumeSource, NFSVolumeSource, Volume
 from node_agent.volumes import atomic_writer, mounts
 from node_agent.volumes.paths import VOLUME_DIRS, volume_dir
-from node_agent.volumes.payload import File, needs_tmpfs
-from reconcile.errors import DriverError, NotReady, Refused
+from node_agent.volumes.payload import PayloadFile, needs_tmpfs
+from reconcile.errors import NotReady, Refused, os_errors_as
 
 EMPTY_DIR_MODE, GROUP_EMPTY_DIR_MODE = 0o777, 0o2777
-FILES_MODE = 0o755
+PAYLOAD_MODE = 0o755
 NFS_MODE = 0o750
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeSetup:
-    """The group that owns a volume; of one made of files its files; of one in memory the most bytes it may hold.
+    """Details of a volume: the gid that owns it, and by its kind the files, the tmpfs size and the mount options."""
 
-    Of one that is mounted the options.
-    """
-
-    group: int | None = None
-    files: Mapping[str, File] | None = None
-    size: int = 0
-    options: tuple[str, ...] = ()
+    fs_group: int | None = None
+    files: Mapping[str, PayloadFile] | None = None
+    tmpfs_bytes: int = 0
+    mount_options: tuple[str, ...] = ()
 
 
-def set_up_volume(volume: Volume, pod_dir: str, wish: VolumeSetup) -> None:
-    """Make the volume, or bring it up to date.
+def set_up_volume(volume: Volume, pod_dir: str, details: VolumeSetup) -> None:
+    """Create a volume, or bring it up to date.
 
-    Raises Refused when a hostPath is not what the pod says it is, NotReady when the host cannot.
+    Raises Refused if a hostPath is not of the type in the pod's spec, NotReady if the host cannot set up the volume.
     """
     if volume.host_path is not None:
-        with _mapped(Refused, f"hostPath {volume.host_path.path!r}"):
+        with os_errors_as(Refused, f"hostPath {volume.host_path.path!r}"):
             _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
         return
     path = Path(volume_dir(pod_dir, volume))
-    if volume.nfs is not None:
-        with _mapped(NotReady, path):
-            _mount_nfs(volume.nfs, path, wish.options)
-        return
-    with _mapped(NotReady, path):
+    with os_errors_as(NotReady, path):
+        if volume.nfs is not None:
+            _mount_nfs(volume.nfs, path, details.mount_options)
+            return
         path.mkdir(parents=True, exist_ok=True)
         if volume.empty_dir is not None:
-            _make_empty_dir(volume.empty_dir, path, wish)
-        if wish.files is not None:
-            _write(volume, path, wish.files, wish.group)
+            _create_empty_dir(volume.empty_dir, path, details)
+        if details.files is not None:
+            _write_payload(volume, path, details.files, details.fs_group)
 
 
 def is_set_up(volume: Volume, pod_dir: str) -> bool:
-    """Whether a volume made of files has been written before."""
-    return (Path(volume_dir(pod_dir, volume)) / atomic_writer.CURRENT).is_dir()
+    """Return whether the files of a volume have been written before."""
+    return (Path(volume_dir(pod_dir, volume)) / atomic_writer.DATA_LINK).is_dir()
 
 
 def tear_down_volumes(pod_dir: Path) -> None:
-    """Delete a pod's volumes, and leave the rest of its directory. Raises NotReady as `forget` does."""
-    for folder in VOLUME_DIRS:
-        if (pod_dir / folder).exists():
-            remove_directory(pod_dir / folder)
+    """Remove a pod's volumes, and leave the rest of its directory. Raises NotReady as `remove_directory` does."""
+    for name in VOLUME_DIRS:
+        if (pod_dir / name).exists():
+            remove_directory(pod_dir / name)
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a directory. Raises NotReady while something in it is mounted: what is mounted is not ours."""
-    with _mapped(NotReady, directory):
+    """Unmount everything in a directory and remove it. Raises NotReady while something in it is mounted.
+
+    A mounted filesystem is never deleted, because its content belongs to others.
+    """
+    with os_errors_as(NotReady, directory):
         mounts.unmount_all(directory)
         if mounts.mount_points(directory):
             raise NotReady(f"{directory}: something is still mounted in it")
@@ -78,42 +76,42 @@ def remove_directory(directory: Path) -> None:
             shutil.rmtree(directory)
 
 
-def _write(volume: Volume, path: Path, files: Mapping[str, File], group: int | None) -> None:
+def _write_payload(volume: Volume, path: Path, files: Mapping[str, PayloadFile], group: int | None) -> None:
     if needs_tmpfs(volume) and not mounts.is_filesystem(path):
-        mounts.tmpfs(path, f"mode={FILES_MODE:o}")
-    if stat.S_IMODE(path.stat().st_mode) != FILES_MODE:
-        path.chmod(FILES_MODE)
+        mounts.mount_tmpfs(path, f"mode={PAYLOAD_MODE:o}")
+    if stat.S_IMODE(path.stat().st_mode) != PAYLOAD_MODE:
+        path.chmod(PAYLOAD_MODE)
     atomic_writer.write_payload(path, files, group)
 
 
-def _make_empty_dir(source: EmptyDirVolumeSource, path: Path, wish: VolumeSetup) -> None:
-    group = wish.group
+def _create_empty_dir(source: EmptyDirVolumeSource, path: Path, details: VolumeSetup) -> None:
     if source.medium == "Memory" and not mounts.is_filesystem(path):
-        mounts.tmpfs(path, f"size={wish.size}")
+        mounts.mount_tmpfs(path, f"size={details.tmpfs_bytes}")
+    group = details.fs_group
     mode = EMPTY_DIR_MODE if group is None else GROUP_EMPTY_DIR_MODE
     if source.medium == "Memory":
-        mode |= stat.S_ISVTX  # What a tmpfs has by itself, and kubelets leave to it.
-    seen = path.stat()
-    if group is not None and seen.st_gid != group:
+        mode |= stat.S_ISVTX  # The default mode of a tmpfs has this bit, and kubelet keeps it.
+    status = path.stat()
+    if group is not None and status.st_gid != group:
         os.chown(path, -1, group)
-    if stat.S_IMODE(seen.st_mode) != mode:
+    if stat.S_IMODE(status.st_mode) != mode:
         path.chmod(mode)
 
 
 def _mount_nfs(source: NFSVolumeSource, path: Path, options: tuple[str, ...]) -> None:
-    # What is mounted is not touched: a server that is away would hold us up.
+    # A mounted path is not accessed, because the call would block while the server is away.
     if not mounts.is_mounted(path):
         path.mkdir(mode=NFS_MODE, parents=True, exist_ok=True)
         server = f"[{source.server}]" if ":" in source.server else source.server
         mounts.mount("nfs", f"{server}:{source.path}", path, (*(("ro",) if source.read_only else ()), *options))
 
 
-def _check_host_path(path: Path, kind: str) -> None:
-    if kind == "DirectoryOrCreate":
+def _check_host_path(path: Path, path_type: str) -> None:
+    if path_type == "DirectoryOrCreate":
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if kind == "FileOrCreate" and not path.exists() and path.parent.is_dir():
+    if path_type == "FileOrCreate" and not path.exists() and path.parent.is_dir():
         path.touch(mode=0o644)
-    holds = {
+    checks = {
         "": lambda: True,
         "Directory": path.is_dir,
         "DirectoryOrCreate": path.is_dir,
@@ -123,15 +121,5 @@ def _check_host_path(path: Path, kind: str) -> None:
         "CharDevice": path.is_char_device,
         "BlockDevice": path.is_block_device,
     }
-    if not holds[kind]():
-        raise Refused(f"hostPath type check failed: {path} is not a {kind}")
-
-
-@contextmanager
-def _mapped(kind: type[DriverError], what: Path | str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{what}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise Refused(f"{what}: {error}") from None
+    if not checks[path_type]():
+        raise Refused(f"hostPath type check failed: {path} is not a {path_type}")

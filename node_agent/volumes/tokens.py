@@ -17,62 +17,73 @@ from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
 
-PART_OF_LIFE = 0.8
-LONGEST_USE = timedelta(hours=24)
+RENEW_FRACTION = 0.8
+"""Fraction of a token's lifetime after which the token is renewed."""
+
+MAX_TOKEN_AGE = timedelta(hours=24)
+"""Age at which a token is renewed, however long its lifetime is."""
+
 DEFAULT_ACCOUNT = "default"
 
 
 class _Token(NamedTuple):
     text: str
-    expires: datetime
-    renew: datetime
-    renew_evenly: datetime
+    expires_at: datetime
+    renew_at: datetime
+    renew_at_steady: datetime
 
 
 class TokenCache:
-    """Of all pods of this node."""
+    """The service account tokens of all pods of this node (kubelet: token manager)."""
 
     def __init__(
-        self, client: Client, clock: Callable[[], datetime] = wall_clock, even: Callable[[], datetime] = steady_clock
+        self, client: Client, clock: Callable[[], datetime] = wall_clock, steady: Callable[[], datetime] = steady_clock
     ) -> None:
         self._client = client
         self._clock = clock
-        self._even = even
-        self._held: dict[tuple[str, str, str, int], _Token] = {}
+        self._steady_clock = steady
+        self._tokens: dict[tuple[str, str, str, int], _Token] = {}
+        """By pod UID, service account, audience and requested lifetime."""
 
-    async def get(self, pod: Pod, wish: ServiceAccountTokenProjection) -> str:
-        """A token that is good for a while. Raises NotReady when there is none to be had."""
+    async def get(self, pod: Pod, projection: ServiceAccountTokenProjection) -> str:
+        """Return a token that is not due for renewal. Raises NotReady if there is none.
+
+        If a token cannot be renewed, it is returned until it expires.
+        """
         account = pod.spec.service_account_name or DEFAULT_ACCOUNT
-        seconds = wish.expiration_seconds or DEFAULT_TOKEN_SECONDS
-        key = (pod.metadata.uid, account, wish.audience, seconds)
-        held, now, even = self._held.get(key), self._clock(), self._even()
-        # The master's clock may be ours, or go on evenly while ours is set: the token has to be good by both.
-        if held is not None and now < held.renew and even < held.renew_evenly:
-            return held.text
+        seconds = projection.expiration_seconds or DEFAULT_TOKEN_SECONDS
+        key = (pod.metadata.uid, account, projection.audience, seconds)
+        token = self._tokens.get(key)
+        now = self._clock()
+        steady_now = self._steady_clock()
+        # This host's clock may be set while the API server's goes on. The token has to be valid by both clocks.
+        if token is not None and now < token.renew_at and steady_now < token.renew_at_steady:
+            return token.text
+        request = _token_request(pod, projection, seconds)
         try:
-            answer = await self._client.request_token(pod.metadata.namespace, account, _request(pod, wish, seconds))
+            status = await self._client.request_token(pod.metadata.namespace, account, request)
         except ClientError as error:
-            if held is not None and now < held.expires:
+            if token is not None and now < token.expires_at:
                 log.warning("token could not be renewed", extra={"pod": pod.metadata.name, "error": error})
-                return held.text
+                return token.text
             raise NotReady(f'token of serviceaccount "{account}": {error}') from None
-        expires, renew = token_lifetime(answer, now)
-        self._held[key] = _Token(answer.token, expires, renew, even + (renew - now))
-        return answer.token
+        expires_at, renew_at = token_lifetime(status, now)
+        self._tokens[key] = _Token(status.token, expires_at, renew_at, steady_now + (renew_at - now))
+        return status.token
 
     def forget(self, uid: str) -> None:
-        """The pod needs none any more."""
-        self._held = {key: token for key, token in self._held.items() if key[0] != uid}
+        """Remove the tokens of a pod."""
+        self._tokens = {key: token for key, token in self._tokens.items() if key[0] != uid}
 
 
-def token_lifetime(answer: TokenRequestStatus, now: datetime) -> tuple[datetime, datetime]:
-    """When a token that was given now expires, and when it is to be renewed: at 80 % of its life, at most a day old."""
-    expires = times.parse_time(answer.expiration_timestamp)
-    return expires, now + min((expires - now) * PART_OF_LIFE, LONGEST_USE)
+def token_lifetime(status: TokenRequestStatus, now: datetime) -> tuple[datetime, datetime]:
+    """Return when a new token expires, and when it is renewed: at 80 % of its lifetime, but after at most a day."""
+    expires_at = times.parse_time(status.expiration_timestamp)
+    return expires_at, now + min((expires_at - now) * RENEW_FRACTION, MAX_TOKEN_AGE)
 
 
-def _request(pod: Pod, wish: ServiceAccountTokenProjection, seconds: int) -> TokenRequest:
-    bound = BoundObjectReference(kind="Pod", api_version="v1", name=pod.metadata.name, uid=pod.metadata.uid)
-    audiences = (wish.audience,) if wish.audience else ()
-    spec = TokenRequestSpec(audiences=audiences, expiration_seconds=seconds, bound_object_ref=bound)
+def _token_request(pod: Pod, projection: ServiceAccountTokenProjection, seconds: int) -> TokenRequest:
+    pod_reference = BoundObjectReference(kind="Pod", api_version="v1", name=pod.metadata.name, uid=pod.metadata.uid)
+    audiences = (projection.audience,) if projection.audience else ()
+    spec = TokenRequestSpec(audiences=audiences, expiration_seconds=seconds, bound_object_ref=pod_reference)
     return TokenRequest(api_version=TokenRequest.API_VERSION, kind=TokenRequest.KIND, spec=spec)

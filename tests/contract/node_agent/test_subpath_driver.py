@@ -12,7 +12,7 @@ import pytest
 from node_agent.volumes import atomic_writer, mounts, setup
 from node_agent.volumes.mounts import mount_sub_paths
 from node_agent.volumes.paths import SubPath
-from node_agent.volumes.payload import File
+from node_agent.volumes.payload import PayloadFile
 from reconcile.errors import Refused
 
 
@@ -47,9 +47,9 @@ def test_sub_path_directory_is_created_with_its_volumes_mode(pod_dir: Path) -> N
 
 def test_sub_path_file_stays_unchanged_until_the_container_is_replaced(pod_dir: Path) -> None:
     one = part(pod_dir, "key", may_make=False)
-    atomic_writer.write_payload(pod_dir / "volume", {"key": File(b"1", 0o644)})
+    atomic_writer.write_payload(pod_dir / "volume", {"key": PayloadFile(b"1", 0o644)})
     mount_sub_paths((one,))
-    atomic_writer.write_payload(pod_dir / "volume", {"key": File(b"2", 0o644)})
+    atomic_writer.write_payload(pod_dir / "volume", {"key": PayloadFile(b"2", 0o644)})
     assert Path(one.target).read_bytes() == b"1"
     mount_sub_paths((one,))
     assert Path(one.target).read_bytes() == b"2"

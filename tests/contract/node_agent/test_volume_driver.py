@@ -16,14 +16,14 @@ from api.core.volumes import Volume
 from node_agent.volumes import mounts, setup
 from node_agent.volumes.mounts import mount_sub_paths
 from node_agent.volumes.paths import SubPath, volume_dir
-from node_agent.volumes.payload import File, is_projected
+from node_agent.volumes.payload import PayloadFile, is_projected
 from node_agent.volumes.setup import VolumeSetup
 from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.fault_injection import INJECTOR
 from tests.unit.node_agent.examples import pod
 
-FILES = {"key": File(b"hidden", 0o400)}
+FILES = {"key": PayloadFile(b"hidden", 0o400)}
 
 
 def volume(source: str) -> Volume:
@@ -90,14 +90,14 @@ def test_empty_dir_is_writable_by_everyone(pod_dir: str, source: str, group: int
     one = volume(source)
     before = os.umask(0o077)
     try:
-        setup.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(group, tmpfs_bytes=1 << 20))
     finally:
         os.umask(before)
     seen = place(pod_dir, one).stat()
     sticky = stat.S_ISVTX if "Memory" in source else 0
     assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (mode | sticky, group or 0)
     (place(pod_dir, one) / "kept").touch()
-    setup.set_up_volume(one, pod_dir, VolumeSetup(group, size=1 << 20))
+    setup.set_up_volume(one, pod_dir, VolumeSetup(group, tmpfs_bytes=1 << 20))
     assert (place(pod_dir, one) / "kept").exists()
     if "Memory" in source:
         assert os.statvfs(place(pod_dir, one)).f_blocks * os.statvfs(place(pod_dir, one)).f_frsize == 1 << 20
@@ -158,10 +158,10 @@ def test_nfs_volume_is_mounted_once_and_its_files_are_kept(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     one = volume(source)
     with pytest.raises(NotReady, match=r"mount -t nfs .* \(exit 32\): mount.nfs: Connection refused"):
-        setup.set_up_volume(one, pod_dir, VolumeSetup(options=options))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(mount_options=options))
     (tmp_path / "away").unlink()
     for _ in range(2):
-        setup.set_up_volume(one, pod_dir, VolumeSetup(options=options))
+        setup.set_up_volume(one, pod_dir, VolumeSetup(mount_options=options))
     wanted = command.replace("TARGET", str(place(pod_dir, one)))
     assert (tmp_path / "calls").read_text().splitlines() == [wanted] * 2
     assert (place(pod_dir, one) / "file").read_text() == "theirs"
@@ -182,10 +182,10 @@ def set_everything_up(pod_dir: str) -> None:
     for number, one in enumerate(KINDS):
         named = replace(one, name=f"v{number}")
         files = FILES if is_projected(one) else None
-        setup.set_up_volume(named, pod_dir, VolumeSetup(2000, files, size=1 << 20))
+        setup.set_up_volume(named, pod_dir, VolumeSetup(2000, files, tmpfs_bytes=1 << 20))
         path = "key" if files else "deep/part"
         target = f"{pod_dir}/volume-subpaths/{named.name}/main/0"
-        mount_sub_paths((SubPath(volume_dir(pod_dir, named), path, target, may_make=not files),))
+        mount_sub_paths((SubPath(volume_dir(pod_dir, named), path, target, create_missing=not files),))
 
 
 def live_and_go(pod_dir: str) -> None:
@@ -234,7 +234,7 @@ def test_directory_is_made_shared_once_and_not_over_its_mounts(tmp_path: Path) -
     (pods / "pod").mkdir()
     assert mounts.is_shared(pods / "pod")
     (other / "pod").mkdir(parents=True)
-    mounts.tmpfs(other / "pod")
+    mounts.mount_tmpfs(other / "pod")
     if not mounts.is_shared(other):
         with pytest.raises(NotReady, match="would be hidden"):
             mounts.make_shared(other)

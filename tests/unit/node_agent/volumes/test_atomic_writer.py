@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node_agent.volumes.atomic_writer import write_payload
-from node_agent.volumes.payload import File
+from node_agent.volumes.payload import PayloadFile
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.fault_injection import INJECTOR
 
 
-def made(**texts: str) -> dict[str, File]:
-    return {name.replace("__", "/"): File(text.encode(), 0o640) for name, text in texts.items()}
+def made(**texts: str) -> dict[str, PayloadFile]:
+    return {name.replace("__", "/"): PayloadFile(text.encode(), 0o640) for name, text in texts.items()}
 
 
 def seen(root: Path) -> dict[str, str]:
@@ -30,7 +30,7 @@ def seen(root: Path) -> dict[str, str]:
     return {str(path.relative_to(root)): path.read_text() for path in paths}
 
 
-def texts(files: Mapping[str, File]) -> dict[str, str]:
+def texts(files: Mapping[str, PayloadFile]) -> dict[str, str]:
     return {path: file.content.decode() for path, file in files.items()}
 
 
@@ -55,8 +55,8 @@ def test_unchanged_volume_content_is_not_written(tmp_path: Path) -> None:
     before = os.readlink(tmp_path / "..data")
     assert not write_payload(tmp_path, dict(OLD))
     assert os.readlink(tmp_path / "..data") == before
-    assert write_payload(tmp_path, {**OLD, "a": File(b"1", 0o600)}), "a mode counts"
-    assert not write_payload(tmp_path, {**OLD, "a": File(b"1", 0o600)})
+    assert write_payload(tmp_path, {**OLD, "a": PayloadFile(b"1", 0o600)}), "a mode counts"
+    assert not write_payload(tmp_path, {**OLD, "a": PayloadFile(b"1", 0o600)})
     (tmp_path / "..data" / "a").write_text("by hand")
     assert write_payload(tmp_path, OLD)
     assert seen(tmp_path) == texts(OLD)
@@ -106,12 +106,12 @@ def _files(root: Path) -> list[Path]:
 
 
 NAMES = st.sampled_from(["a", "b", "d/x", "d/y", "e/f/g"])
-CONTENTS = st.dictionaries(NAMES, st.builds(File, st.binary(max_size=4), st.sampled_from([0o644, 0o600])))
+CONTENTS = st.dictionaries(NAMES, st.builds(PayloadFile, st.binary(max_size=4), st.sampled_from([0o644, 0o600])))
 
 
 @given(st.lists(CONTENTS, min_size=1, max_size=5))
 def test_writer_reaches_the_last_payload_from_any_state(
-    tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, File]]
+    tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, PayloadFile]]
 ) -> None:
     root = tmp_path_factory.mktemp("volume")
     for state in states:

@@ -61,12 +61,13 @@ def test_unknown_volume_type_is_rejected() -> None:
 
 
 PARTS = [
-    ("name: e, subPath: a/b", SubPath(f"{PLACE}empty-dir/e", "a/b", "/pods/u/volume-subpaths/e/main/1", may_make=True)),
-    ("name: h, subPath: x", SubPath("/srv", "x", "/pods/u/volume-subpaths/h/main/1", may_make=True)),
+    ("name: e, subPath: a/b",
+     SubPath(f"{PLACE}empty-dir/e", "a/b", "/pods/u/volume-subpaths/e/main/1", create_missing=True)),
+    ("name: h, subPath: x", SubPath("/srv", "x", "/pods/u/volume-subpaths/h/main/1", create_missing=True)),
     ("name: c, subPath: key",
-     SubPath(f"{PLACE}configmap/c", "key", "/pods/u/volume-subpaths/c/main/1", may_make=False)),
+     SubPath(f"{PLACE}configmap/c", "key", "/pods/u/volume-subpaths/c/main/1", create_missing=False)),
     ("name: e, subPathExpr: $(N)/$$(N)",
-     SubPath(f"{PLACE}empty-dir/e", "web/$(N)", "/pods/u/volume-subpaths/e/main/1", may_make=True)),
+     SubPath(f"{PLACE}empty-dir/e", "web/$(N)", "/pods/u/volume-subpaths/e/main/1", create_missing=True)),
 ]  # fmt: skip
 
 
