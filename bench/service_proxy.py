@@ -25,12 +25,14 @@ from sdn.drivers.nftables import Nftables
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.model.flow import FlowSet
 from sdn.model.host import BRIDGE
-from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.model.service_port import EndpointInfo, Protocol, ProxyMode, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
 from sdn.proxy.nftables import TABLE
-from sdn.proxy.nftables_backend import NftablesBackend, ServicesTable
-from sdn.proxy.proxier import OpenFlowBackend, ProxyBackend
+from sdn.proxy.nftables_backend import NftablesBackend
+from sdn.proxy.openflow_backend import OpenFlowBackend
+from sdn.proxy.proxier import ProxyBackend
 from sdn.proxy.service_ports import ProxyConfig
+from sdn.topology import Node
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
@@ -40,8 +42,13 @@ PORT = 8080
 CHANGES, PACKETS = 50, 2000
 NODE = IPv4Address("10.245.2.3")
 SERVICES, PODS = IPv4Network("172.30.0.0/16"), IPv4Network("10.128.0.0/14")
-VANTAGE = ProxyConfig(
-    "bench", NODE, IPv4Network("10.128.0.0/23"), (PODS,), SERVICES, None, frozenset({NODE}), (30000, 32767)
+CONFIG = ProxyConfig(
+    node=Node("bench", NODE, IPv4Network("10.128.0.0/23")),
+    cluster_networks=(PODS,),
+    service_network=SERVICES,
+    node_port_range=(30000, 32767),
+    vnids=None,
+    node_ips=frozenset({NODE}),
 )
 _GONE = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
 RIVALS = {1000: 3, 10000: 0}
@@ -114,42 +121,41 @@ class _Samples:
 
 async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> tuple[_Samples, tuple[float, ...]]:
     found = _Samples()
-    services = ServicesTable(nft := Nftables(), lambda: None)
+    firewall = NftablesBackend(nft := Nftables(), lambda: None)
     openflow = OpenFlowClient(bridge, BRIDGE_LAYOUT, lambda: None)
-    await services.open()
+    await firewall.open()
     try:
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(openflow.run())
             await asyncio.to_thread(wait_until, lambda: openflow.connected, "the switch")
-            found.loads, found.changes = await _measured(ports, nft, [NftablesBackend(services, None)], openflow)
-            both = [NftablesBackend(services, None), OpenFlowBackend(openflow, by_proxy=False)]
+            found.loads, found.changes = await _measured(ports, nft, [firewall], openflow)
+            both = [firewall, OpenFlowBackend(openflow, ProxyMode.NFTABLES)]
             found.both_loads, found.both_changes = await _measured(ports, nft, both, openflow)
             serving.cancel()
         return found, _first_packets(ports, namespace)
     finally:
         await nft.run(_GONE)
-        services.close()
+        firewall.close()
         nft.close()
 
 
 async def _measured(
-    ports: list[ServicePortInfo], nft: Nftables, outlets: list[ProxyBackend], openflow: OpenFlowClient
+    ports: list[ServicePortInfo], nft: Nftables, backends: list[ProxyBackend], openflow: OpenFlowClient
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """As the daemon does it."""
     loads, changes = [], []
     for _ in range(3):
         await nft.run(_GONE)
         await openflow.sync(Partition.SERVICE, FlowSet())
-        served = {port.key: port for port in ports}
         begin = time.perf_counter()
         with gc_paused():
-            await asyncio.gather(*(outlet.replace(VANTAGE, served) for outlet in outlets))
+            await asyncio.gather(*(backend.sync(CONFIG, ports) for backend in backends))
         loads.append(time.perf_counter() - begin)
     for _ in range(CHANGES):
         number = random.randrange(len(ports))
         change = ServicePortChange((ports[number],), (_changed(ports[number]),))
         begin = time.perf_counter()
-        await asyncio.gather(*(outlet.edit(VANTAGE, change) for outlet in outlets))
+        await asyncio.gather(*(backend.update(CONFIG, change) for backend in backends))
         changes.append((time.perf_counter() - begin) * 1000)
         ports[number] = change.added[0]
     return tuple(loads), tuple(changes)

@@ -11,15 +11,26 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import UserspaceProxier
+from sdn.topology import Node
+
+CONFIG = ProxyConfig(
+    node=Node("bench", IPv4Address("127.0.0.1"), IPv4Network("10.128.0.0/23")),
+    cluster_networks=(IPv4Network("0.0.0.0/0"),),
+    service_network=IPv4Network("172.30.0.0/16"),
+    node_port_range=(30000, 32767),
+    vnids=None,
+    node_ips=frozenset(),
+)
 
 
 async def main(backend: EndpointInfo, front: IPv4Address, count: int) -> None:
     """Until killed."""
-    proxy = UserspaceProxier(is_cluster=lambda _: True, is_node=lambda _: False)
+    proxy = UserspaceProxier()
     await proxy.open()
     ports = [
         ServicePortInfo(
@@ -32,7 +43,7 @@ async def main(backend: EndpointInfo, front: IPv4Address, count: int) -> None:
         for number in range(count)
     ]
     begin = time.perf_counter()
-    await proxy.replace(ports)
+    await proxy.sync(CONFIG, ports)
     print(proxy.port, (time.perf_counter() - begin) * 1000, flush=True)
     await asyncio.Event().wait()
 

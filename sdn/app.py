@@ -28,6 +28,7 @@ from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
 from sdn.network_state import NetworkState
 from sdn.pipeline.cookies import BRIDGE_LAYOUT
+from sdn.proxy.events import ServiceEvents
 from sdn.proxy.proxier import Proxier
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.query.handler import NodeQueryHandler
@@ -88,7 +89,6 @@ async def serve(settings: Settings) -> None:
         firewall = NftablesMonitor(drivers.nftables, (TABLE, GUARD_TABLE), on_external_change)
         services = ServiceWatcher(client, on_change=proxy_trigger.set, on_first_sync=dns_trigger.set)
         proxier = Proxier(
-            client,
             settings,
             services=services,
             drivers=drivers,
@@ -96,26 +96,38 @@ async def serve(settings: Settings) -> None:
             drift=drift,
             trigger=proxy_trigger,
         )
-        cluster_dns = ClusterDns(services.directory, settings, state=state, trigger=dns_trigger)
+        cluster_dns = ClusterDns(services.service_store, settings, state=state, trigger=dns_trigger)
         queries = NodeQueryHandler(
             client,
             settings.node_name,
             state=state,
             attacher=attacher,
             drift=drift,
-            control=OvsAppctl(ovs_rundir),
+            appctl=OvsAppctl(ovs_rundir),
             proxier=proxier,
         )
         server = CniServer(attacher, state, Path(settings.socket), dns_enabled=bool(settings.cluster_domain))
         health = Health(
-            settings.health_address, lambda: state.not_ready_reason or proxier.unready or cluster_dns.unready
+            settings.health_address,
+            lambda: state.not_ready_reason or proxier.not_ready_reason or cluster_dns.not_ready_reason,
         )
         await server.start()
         await health.start()
         notify("READY=1")
+        parts = (
+            topology,
+            drivers.openflow,
+            network,
+            firewall,
+            services,
+            proxier,
+            ServiceEvents(client, settings.node_name, services.service_map),
+            cluster_dns,
+            queries,
+        )
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part in (topology, drivers.openflow, network, queries, services, proxier, cluster_dns, firewall):
+                for part in parts:
                     tasks.create_task(part.run())
         finally:
             cni_config.remove()

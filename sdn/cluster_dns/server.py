@@ -63,7 +63,7 @@ class ClusterDns:
         )
 
     @property
-    def unready(self) -> str:
+    def not_ready_reason(self) -> str:
         """Why names are not told; empty if they are, or shall not be."""
         if not self._is_wanted:
             return ""

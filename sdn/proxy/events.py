@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from zlib import crc32
 
@@ -13,73 +12,71 @@ from msgspec.structs import replace
 
 from api.client.client import AlreadyExists, ApiError, Client, ClientError
 from api.core.events import WARNING, EventSource, make_event, object_reference
-from api.core.services import Service
+from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import Key, Rejection
 
 log = logging.getLogger(__name__)
 
 COMPONENT, REASON = "podlane-sdn", "LeftOut"
-LOOK_SECONDS = 1.0
-HOLD_SECONDS = 3.0
-"""What is over sooner is not told: the address of a new pod may be heard of later than its endpoint."""
 
-AGAIN_SECONDS = 3600.0
-"""Then the API server has forgotten what was told."""
+CHECK_INTERVAL_SECONDS = 1.0
 
-MOST_TOLD = 10
-"""Of one service."""
+DELAY_SECONDS = 3.0
+"""A rejection that ends sooner gets no event: the address of a new pod may arrive later than its endpoint."""
+
+REPEAT_SECONDS = 3600.0
+"""After this time the API server has deleted the event, so it is written again."""
+
+MAX_EVENTS_PER_SERVICE = 10
 
 
 class ServiceEvents:
-    """All nodes leave out the same, and the first one tells it: the name of an event follows from what it says.
+    """Writes events about the rejections in a service map.
 
-    `left_out` returns what is left out now, by service; `service` an object, if it is there.
+    All nodes reject the same, and the first one writes the event: the name of an event follows from its text, so the
+    API server refuses the events of the other nodes.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        node: str,
-        left_out: Callable[[], Mapping[Key, tuple[Rejection, ...]]],
-        service: Callable[[Key], Service | None],
-    ) -> None:
+    def __init__(self, client: Client, node_name: str, service_map: ServiceMap) -> None:
         self._client = client
-        self._source = EventSource(component=COMPONENT, host=node)
-        self._left_out = left_out
-        self._service = service
+        self._source = EventSource(component=COMPONENT, host=node_name)
+        self._service_map = service_map
         self._due: dict[tuple[Key, Rejection], float] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Write events until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look()
+            await asyncio.sleep(CHECK_INTERVAL_SECONDS)
+            await self._check()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         now = time.monotonic()
-        current = {(key, one) for key, some in self._left_out().items() for one in some[:MOST_TOLD]}
-        self._due = {about: self._due.get(about, now + HOLD_SECONDS) for about in current}
-        for about in sorted(about for about, due in self._due.items() if due <= now):
-            if not await self._tell(*about):
+        current = {
+            (key, rejection)
+            for key, rejections in self._service_map.rejected.items()
+            for rejection in rejections[:MAX_EVENTS_PER_SERVICE]
+        }
+        self._due = {item: self._due.get(item, now + DELAY_SECONDS) for item in current}
+        for key, rejection in sorted(item for item, due in self._due.items() if due <= now):
+            if not await self._write(key, rejection):
                 return
-            self._due[about] = now + AGAIN_SECONDS
+            self._due[key, rejection] = now + REPEAT_SECONDS
 
-    async def _tell(self, key: Key, left_out: Rejection) -> bool:
-        """False while the API server is away."""
-        service = self._service(key)
+    async def _write(self, key: Key, rejection: Rejection) -> bool:
+        """Return False if the API server could not be reached."""
+        service = self._service_map.service(key)
         if service is None:
             return True
-        about = replace(object_reference(service), resource_version="")
-        text = f"{left_out} and is left out"
-        told = make_event(about, WARNING, REASON, text, self._source, datetime.now(UTC))
-        number = crc32(f"{about.uid} {text}".encode())
-        named = replace(told, metadata=replace(told.metadata, name=f"{about.name}.{number:08x}"))
+        subject = replace(object_reference(service), resource_version="")
+        message = f"{rejection} and is left out"
+        unnamed = make_event(subject, WARNING, REASON, message, self._source, datetime.now(UTC))
+        name = f"{subject.name}.{crc32(f'{subject.uid} {message}'.encode()):08x}"
         try:
-            await self._client.create(named)
+            await self._client.create(replace(unnamed, metadata=replace(unnamed.metadata, name=name)))
         except AlreadyExists:
             return True
         except ApiError as error:
-            log.warning("the master refused an event", extra={"service": "/".join(key), "error": str(error)})
+            log.warning("event refused by the API server", extra={"service": "/".join(key), "error": str(error)})
         except ClientError:
             return False
         return True

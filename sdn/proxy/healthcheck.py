@@ -13,24 +13,24 @@ from sdn.proxy.service_ports import Key, ServiceState
 
 log = logging.getLogger(__name__)
 
-CLOSING_SECONDS = 1.0
+SHUTDOWN_SECONDS = 1.0
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _ServiceName(msgspec.Struct, frozen=True):
     namespace: str
     name: str
 
 
-class _Answer(msgspec.Struct, frozen=True, rename="camel"):
-    service: _Named
+class _HealthResponse(msgspec.Struct, frozen=True, rename="camel"):
+    service: _ServiceName
     local_endpoints: int
     service_proxy_healthy: bool = True
 
 
 class ServiceHealthServer:
-    """One HTTP server with a port for each service that has one, at the node's own address.
+    """HTTP server at the node's address, with a port for each service that has a healthCheckNodePort.
 
-    Whatever path is asked for, 200 says that callers from outside find endpoints here, 503 that they do not.
+    The response to any path is 200 if external clients find endpoints on this node, and 503 if they do not.
     """
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class ServiceHealthServer:
         self._failed: set[int] = set()
         self._runner: web.AppRunner | None = None
 
-    async def show(self, address: IPv4Address, checked: Mapping[Key, ServiceState]) -> None:
-        """Answer for exactly these. A port that somebody else has is logged, and tried again the next time."""
-        self._services = {served.health_port: (key, served.here) for key, served in checked.items()}
+    async def sync(self, address: IPv4Address, services: Mapping[Key, ServiceState]) -> None:
+        """Serve exactly these services. A port that is in use is logged once, and tried again at the next sync."""
+        self._services = {state.health_port: (key, state.local_endpoint_count) for key, state in services.items()}
         for port in self._sites.keys() - self._services.keys():
             await self._sites.pop(port).stop()
         self._failed &= self._services.keys()
@@ -51,8 +51,8 @@ class ServiceHealthServer:
     async def _listen(self, address: IPv4Address, port: int) -> None:
         if self._runner is None:
             app = web.Application()
-            app.router.add_get("/{path:.*}", self._answer)
-            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSING_SECONDS)
+            app.router.add_get("/{path:.*}", self._respond)
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
             await self._runner.setup()
         site = web.TCPSite(self._runner, str(address), port)
         try:
@@ -60,26 +60,26 @@ class ServiceHealthServer:
         except OSError as error:
             await site.stop()
             if port not in self._failed:
-                log.warning("no health checks", extra={"port": port, "why": error.strerror})
+                log.warning("health check port not served", extra={"port": port, "error": error.strerror})
             self._failed.add(port)
         else:
             self._sites[port] = site
             self._failed.discard(port)
 
-    async def _answer(self, request: web.Request) -> web.Response:
-        at = request.transport.get_extra_info("sockname")[1] if request.transport is not None else 0
-        if at not in self._services:
+    async def _respond(self, request: web.Request) -> web.Response:
+        port = request.transport.get_extra_info("sockname")[1] if request.transport is not None else 0
+        if port not in self._services:
             raise web.HTTPNotFound
-        key, count = self._services[at]
+        key, count = self._services[port]
         return web.Response(
             status=200 if count else 503,
-            body=msgspec.json.encode(_Answer(_Named(*key), count)),
+            body=msgspec.json.encode(_HealthResponse(_ServiceName(*key), count)),
             content_type="application/json",
             headers={"X-Content-Type-Options": "nosniff", "X-Load-Balancing-Endpoint-Weight": str(count)},
         )
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening at all ports."""
         if self._runner is not None:
             await self._runner.cleanup()
         self._sites.clear()

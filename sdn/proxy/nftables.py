@@ -10,203 +10,201 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from zlib import crc32
 
 from sdn.model.host import GATEWAY_PORT
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
+from sdn.proxy.service_ports import ProxyConfig
 
 TABLE = "podlane-services"
 
 MASQUERADE = 0x4000
-"""The bit of a packet's mark that says "to be masqueraded", from one hook to the next; kube-proxy uses the same."""
+"""Bit of a packet's mark that requests masquerading, from one hook to the next; kube-proxy uses the same bit."""
 
-OUTSIDE_SLOTS = 0x8000
-"""Where the numbers of backends begin that callers from outside get with their source kept."""
+EXTERNAL_SLOTS = 0x8000
+"""First number of the endpoints of external clients whose source address is kept."""
 
-AFFINITIES = 262144
-"""Clients that are remembered at most, in each of two maps; further ones are served, each time by another backend."""
+MAX_AFFINITIES = 262144
+"""Maximum number of clients in each of the two affinity maps. Further clients get another endpoint each time."""
 
-QUESTIONS_A_SECOND = 2000
-"""Of one pod to the node's name server, a tenth of what that answers; what is more is dropped, so that others find room
-in its one queue.
+MAX_QUERIES_PER_SECOND = 2000
+"""Maximum rate of DNS queries of one pod: a tenth of what the node's name server answers. Queries beyond it are
+dropped, so that other clients find room in the server's only queue.
 """
 
 Elements = Mapping[tuple[str, str], str]
-"""By map or set and key; the value is empty in sets."""
+"""Values of elements by map or set and key; the value is empty in sets."""
 
-_FRONT = "ip daddr . meta l4proto . th dport"
-_CLIENT = f"ip saddr . {_FRONT}"
+_FRONTEND = "ip daddr . meta l4proto . th dport"
+_CLIENT = f"ip saddr . {_FRONTEND}"
 _REFUSE, _DROP, _PROXIED = "goto refuse", "drop", "goto proxied"
 _EMPTIED = ("own", "outside", "node_ports", "outside_fronts", "nodes", "backends", "sticky_ids")
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
-    """What the table depends on but services: this node, its cluster, and the way of proxying.
-
-    `nodes` are the addresses of all nodes under the tunnels, `node_ports` the first and the last port of that range.
-    With a `proxy_port` the proxy at that port of this node serves all callers, also pods.
-    """
-
-    address: IPv4Address
-    subnet: IPv4Network
-    service_network: IPv4Network
-    nodes: frozenset[IPv4Address]
-    node_ports: tuple[int, int]
-    proxy_port: int = 0
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class _EndpointChain:
-    """One of so many backends, beginning at a number; `seconds` is how long a client keeps what it got.
+    """A chain that selects one of `count` endpoints, which are numbered from `begin`.
 
-    Only callers from outside whose source is kept have a beginning other than 0.
+    `affinity_seconds` is how long a client keeps its endpoint, 0 without session affinity. `begin` is 0, or
+    EXTERNAL_SLOTS for external clients whose source address is kept.
     """
 
     begin: int
     count: int
-    seconds: int
+    affinity_seconds: int
 
     @property
-    def chain(self) -> str:
-        """Its chain: `any-3`, `outside-2`, with the seconds of affinity behind."""
-        words = "outside" if self.begin else "any", str(self.count), *([str(self.seconds)] if self.seconds else [])
+    def name(self) -> str:
+        """The name of the chain, for example `any-3`, `outside-2`, or `any-3-10800` with affinity."""
+        words = ["outside" if self.begin else "any", str(self.count)]
+        if self.affinity_seconds:
+            words.append(str(self.affinity_seconds))
         return "-".join(words)
 
 
-def services_table(host: Host, ports: Iterable[ServicePortInfo]) -> str:
-    """The table as a whole, for what it holds besides: all is replaced in one transaction, only affinities stay.
+def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int = 0) -> str:
+    """Return the commands that write the whole table, in one transaction. Session affinities stay.
 
-    From outside, packets to a node port of this node and to external addresses go to a backend; they keep their source
-    where it is a pod of this node, and get the gateway's elsewhere, so that answers come back this way. Cluster IPs are
-    for the node's own processes, which may use all other fronts, too. Without backends the caller is refused (TCP
-    reset, else ICMP port unreachable), and so is a process of the node that calls what is no service; with
-    externalTrafficPolicy Local callers from outside get no answer.
+    - External clients reach node ports of this node and external addresses. They keep their source address if the
+      endpoint is a pod of this node, and get the gateway's otherwise, so that replies come back through this node.
+    - Processes of the node reach cluster IPs and all other frontends. A connection to the service network that meets no
+      frontend is rejected.
+    - A connection to a frontend without endpoints is rejected (TCP reset, else ICMP port unreachable). With
+      externalTrafficPolicy Local, packets of external clients are dropped instead.
+    - The switch translates connections of pods. If packets of pods to a frontend come here nevertheless, they get no
+      endpoint and are rejected. All other packets of pods pass.
+    - DNS queries of each pod to the node's name server are limited to MAX_QUERIES_PER_SECOND.
 
-    Of what pods ask the node's name server, as much of each passes as leaves room for others.
+    With a `proxy_port`, connections of all clients, also pods, are redirected to the userspace proxy at that port.
 
-    What pods send to services is translated in the switch. What comes from them to a front nevertheless has no backend
-    and is refused; with `proxy_port` it is redirected to the proxy. Nothing else that comes from pods is touched.
-
-    No two of the ports may have the same front.
+    No two ports may have the same frontend.
     """
-    served = tuple(ports)
-    inhabitants = {("nodes", str(node)): "" for node in host.nodes}
-    for port in served:
-        inhabitants.update(port_elements(host, port))
-    choices = frozenset().union(*(_choices(host, port) for port in served))
-    return f"{_declarations()}{_rules(host)}{_chains(choices)}{_commands('add', inhabitants)}"
+    ports = tuple(ports)
+    elements = {("nodes", str(ip)): "" for ip in config.node_ips}
+    chains: set[_EndpointChain] = set()
+    for port in ports:
+        elements.update(port_elements(config, port, proxy_port))
+        chains |= _chains_of_port(port, proxy_port)
+    return f"{_declarations()}{_rules(config, proxy_port)}{_chains(chains)}{_element_commands('add', elements)}"
 
 
-def recreated_table(host: Host, ports: Iterable[ServicePortInfo]) -> str:
-    """The same where a table of this name stands in the way that is of another make; affinities go with it."""
-    return f"add table ip {TABLE}\ndelete table ip {TABLE}\n{services_table(host, ports)}"
+def recreated_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int = 0) -> str:
+    """Return commands that delete an incompatible table of the same name first. Session affinities are lost."""
+    return f"add table ip {TABLE}\ndelete table ip {TABLE}\n{services_table(config, ports, proxy_port)}"
 
 
-def table_update(host: Host, change: ServicePortChange) -> str:
-    """What to do to a table that holds what has gone, so that it holds what has come; empty if nothing."""
+def table_update(config: ProxyConfig, change: ServicePortChange, proxy_port: int = 0) -> str:
+    """Return the commands that apply a change to a table that has the removed ports; empty if there are none."""
     before: dict[tuple[str, str], str] = {}
     after: dict[tuple[str, str], str] = {}
+    present: set[_EndpointChain] = set()
+    needed: set[_EndpointChain] = set()
     for port in change.removed:
-        before.update(port_elements(host, port))
+        before.update(port_elements(config, port, proxy_port))
+        present |= _chains_of_port(port, proxy_port)
     for port in change.added:
-        after.update(port_elements(host, port))
-    here = frozenset().union(*(_choices(host, port) for port in change.removed))
-    wanted = frozenset().union(*(_choices(host, port) for port in change.added))
-    stale = {place: "" for place, value in before.items() if after.get(place) != value}
-    new = {place: value for place, value in after.items() if before.get(place) != value}
-    return f"{_chains(wanted - here)}{_commands('delete', stale)}{_commands('add', new)}"
+        after.update(port_elements(config, port, proxy_port))
+        needed |= _chains_of_port(port, proxy_port)
+    to_delete = {key: "" for key, value in before.items() if after.get(key) != value}
+    to_add = {key: value for key, value in after.items() if before.get(key) != value}
+    return f"{_chains(needed - present)}{_element_commands('delete', to_delete)}{_element_commands('add', to_add)}"
 
 
-def node_ip_update(gone: Iterable[IPv4Address], come: Iterable[IPv4Address]) -> str:
-    """The same for the addresses of nodes."""
-    stale = _commands("delete", {("nodes", str(node)): "" for node in gone})
-    return stale + _commands("add", {("nodes", str(node)): "" for node in come})
+def node_ip_update(removed: Iterable[IPv4Address], added: Iterable[IPv4Address]) -> str:
+    """Return the commands that remove and add addresses of nodes; empty if there are none."""
+    to_delete = {("nodes", str(ip)): "" for ip in removed}
+    to_add = {("nodes", str(ip)): "" for ip in added}
+    return _element_commands("delete", to_delete) + _element_commands("add", to_add)
 
 
-def port_elements(host: Host, port: ServicePortInfo) -> Elements:
-    """The elements of one port. Its fronts differ from those of all others."""
-    found: dict[tuple[str, str], str] = {}
+def port_elements(config: ProxyConfig, port: ServicePortInfo, proxy_port: int = 0) -> Elements:
+    """Return the elements of one port."""
+    elements: dict[tuple[str, str], str] = {}
     if port.cluster_ip is not None:
-        front = _front(port.cluster_ip, port.key.protocol, port.port)
-        found["own", front] = _verdict(host, port, port.internal_endpoints)
-        found.update(_backends(host, port, front, 0, port.internal_endpoints))
-    fronts = [_front(address, port.key.protocol, port.port) for address in port.external_ips]
-    found.update({("outside_fronts", front): "" for front in fronts})
+        frontend = _frontend_key(port.cluster_ip, port.key.protocol, port.port)
+        elements["own", frontend] = _verdict(port, port.internal_endpoints, 0, proxy_port)
+        elements.update(_endpoint_elements(port, frontend, port.internal_endpoints, 0, proxy_port))
+    frontends = [_frontend_key(ip, port.key.protocol, port.port) for ip in port.external_ips]
+    elements.update({("outside_fronts", frontend): "" for frontend in frontends})
     if port.node_port:
-        fronts.append(_front(host.address, port.key.protocol, port.node_port))
-        if host.proxy_port:
+        frontends.append(_frontend_key(config.node.address, port.key.protocol, port.node_port))
+        if proxy_port:
             key = f"{port.key.protocol.name.lower()} . {port.node_port}"
-            found["node_ports", key] = _verdict(host, port, port.cluster_endpoints)
-    for front in fronts:
-        found["own", front] = _verdict(host, port, port.cluster_endpoints)
-        found.update(_backends(host, port, front, 0, port.cluster_endpoints))
+            elements["node_ports", key] = _verdict(port, port.cluster_endpoints, 0, proxy_port)
+    for frontend in frontends:
+        elements["own", frontend] = _verdict(port, port.cluster_endpoints, 0, proxy_port)
+        elements.update(_endpoint_elements(port, frontend, port.cluster_endpoints, 0, proxy_port))
         if port.external_policy_local:
-            found["outside", front] = _verdict(host, port, port.external_endpoints, OUTSIDE_SLOTS)
-            found.update(_backends(host, port, front, OUTSIDE_SLOTS, port.external_endpoints))
+            endpoints = port.external_endpoints
+            elements["outside", frontend] = _verdict(port, endpoints, EXTERNAL_SLOTS, proxy_port)
+            elements.update(_endpoint_elements(port, frontend, endpoints, EXTERNAL_SLOTS, proxy_port))
         else:
-            found["outside", front] = found["own", front]
-    return found
+            elements["outside", frontend] = elements["own", frontend]
+    return elements
 
 
-def _front(address: IPv4Address, protocol: Protocol, port: int) -> str:
-    return f"{address} . {protocol.name.lower()} . {port}"
+def _frontend_key(ip: IPv4Address, protocol: Protocol, port: int) -> str:
+    return f"{ip} . {protocol.name.lower()} . {port}"
 
 
-def _verdict(host: Host, port: ServicePortInfo, backends: tuple[EndpointInfo, ...], begin: int = 0) -> str:
-    if not backends:
+def _verdict(port: ServicePortInfo, endpoints: tuple[EndpointInfo, ...], begin: int, proxy_port: int) -> str:
+    if not endpoints:
         return _DROP if begin else _REFUSE
-    if host.proxy_port:
+    if proxy_port:
         return _REFUSE if port.key.protocol is Protocol.SCTP else _PROXIED
-    return f"goto {_EndpointChain(begin, len(backends), port.affinity_timeout_seconds).chain}"
+    return f"goto {_EndpointChain(begin, len(endpoints), port.affinity_timeout_seconds).name}"
 
 
-def _choices(host: Host, port: ServicePortInfo) -> frozenset[_EndpointChain]:
-    if host.proxy_port:
-        return frozenset()
-    lists = {(0, len(port.cluster_endpoints))}
-    lists |= {(0, len(port.internal_endpoints))} if port.cluster_ip is not None else set()
-    lists |= {(OUTSIDE_SLOTS, len(port.external_endpoints))} if port.external_policy_local else set()
-    return frozenset(_EndpointChain(begin, count, port.affinity_timeout_seconds) for begin, count in lists if count)
+def _chains_of_port(port: ServicePortInfo, proxy_port: int) -> set[_EndpointChain]:
+    """Return the chains to which the verdicts of a port go."""
+    if proxy_port:
+        return set()
+    counts = {(0, len(port.cluster_endpoints))}
+    if port.cluster_ip is not None:
+        counts.add((0, len(port.internal_endpoints)))
+    if port.external_policy_local:
+        counts.add((EXTERNAL_SLOTS, len(port.external_endpoints)))
+    return {_EndpointChain(begin, count, port.affinity_timeout_seconds) for begin, count in counts if count}
 
 
-def _backends(
-    host: Host, port: ServicePortInfo, front: str, begin: int, backends: tuple[EndpointInfo, ...]
+def _endpoint_elements(
+    port: ServicePortInfo, frontend: str, endpoints: tuple[EndpointInfo, ...], begin: int, proxy_port: int
 ) -> Elements:
-    if host.proxy_port:
+    if proxy_port:
         return {}
     if not port.affinity_timeout_seconds:
-        return {("backends", f"{front} . {begin + slot}"): _target(backend) for slot, backend in enumerate(backends)}
-    found: dict[tuple[str, str], str] = {}
-    for slot, (number, backend) in enumerate(_numbers(begin, backends).items()):
-        found["sticky_ids", f"{front} . {begin + slot}"] = hex(number)
-        found["backends", f"{front} . {hex(number)}"] = _target(backend)
-    return found
+        return {
+            ("backends", f"{frontend} . {begin + slot}"): _target(endpoint) for slot, endpoint in enumerate(endpoints)
+        }
+    elements: dict[tuple[str, str], str] = {}
+    for slot, (affinity_id, endpoint) in enumerate(_affinity_ids(endpoints, begin).items()):
+        elements["sticky_ids", f"{frontend} . {begin + slot}"] = hex(affinity_id)
+        elements["backends", f"{frontend} . {hex(affinity_id)}"] = _target(endpoint)
+    return elements
 
 
-def _numbers(begin: int, backends: tuple[EndpointInfo, ...]) -> Mapping[int, EndpointInfo]:
-    """A number for each that stays the same while others come and go."""
+def _affinity_ids(endpoints: tuple[EndpointInfo, ...], begin: int) -> Mapping[int, EndpointInfo]:
+    """Return endpoints by a number that follows from the endpoint, so that it survives changes of the others."""
     found: dict[int, EndpointInfo] = {}
-    for backend in backends:
-        number = crc32(_target(backend).encode()) >> 1
+    for endpoint in endpoints:
+        number = crc32(_target(endpoint).encode()) >> 1
         while number | begin << 16 in found:
             number = (number + 1) & 0x7FFFFFFF
-        found[number | begin << 16] = backend
+        found[number | begin << 16] = endpoint
     return found
 
 
-def _target(backend: EndpointInfo) -> str:
-    return f"{backend.address} . {backend.port}"
+def _target(endpoint: EndpointInfo) -> str:
+    return f"{endpoint.address} . {endpoint.port}"
 
 
-def _commands(verb: str, inhabitants: Elements) -> str:
-    by_map: dict[str, list[str]] = {}
-    for (place, key), value in sorted(inhabitants.items()):
-        by_map.setdefault(place, []).append(f"{key} : {value}" if value else key)
-    return "".join(
-        f"{verb} element ip {TABLE} {place} {{ {', '.join(entries)} }}\n" for place, entries in by_map.items()
-    )
+def _element_commands(verb: str, elements: Elements) -> str:
+    """Return one command per map or set."""
+    entries: dict[str, list[str]] = {}
+    for (name, key), value in sorted(elements.items()):
+        entries.setdefault(name, []).append(f"{key} : {value}" if value else key)
+    return "".join(f"{verb} element ip {TABLE} {name} {{ {', '.join(texts)} }}\n" for name, texts in entries.items())
 
 
 def _declarations() -> str:
@@ -215,7 +213,7 @@ def _declarations() -> str:
     )
     affinities = "".join(
         f"\tmap {name} {{\n\t\ttype ipv4_addr . ipv4_addr . inet_proto . inet_service : classid\n"
-        f"\t\tflags dynamic,timeout; size {AFFINITIES}\n\t}}\n"
+        f"\t\tflags dynamic,timeout; size {MAX_AFFINITIES}\n\t}}\n"
         for name in ("affinity", "outside_affinity")
     )
     flushes = "".join(f"flush map ip {TABLE} {name}\n" for name in _EMPTIED if name not in {"nodes", "outside_fronts"})
@@ -233,14 +231,15 @@ flush table ip {TABLE}
 {flushes}"""
 
 
-def _rules(host: Host) -> str:
-    first, last = host.node_ports
+def _rules(config: ProxyConfig, proxy_port: int) -> str:
+    first, last = config.node_port_range
     to_node_port = f"ip daddr @nodes meta l4proto {{ tcp, udp, sctp }} th dport {first}-{last}"
-    too_many = f"limit rate over {QUESTIONS_A_SECOND}/second burst {QUESTIONS_A_SECOND} packets"
-    proxied, of_pods = "", ""
-    if host.proxy_port:
-        proxied = f"\tchain proxied {{\n\t\tmeta l4proto {{ tcp, udp }} redirect to :{host.proxy_port}\n\t}}\n"
-        of_pods = f"\t\t{_FRONT} vmap @own\n\t\tip daddr @nodes meta l4proto . th dport vmap @node_ports\n"
+    over_limit = f"limit rate over {MAX_QUERIES_PER_SECOND}/second burst {MAX_QUERIES_PER_SECOND} packets"
+    proxied = ""
+    from_pods = ""
+    if proxy_port:
+        proxied = f"\tchain proxied {{\n\t\tmeta l4proto {{ tcp, udp }} redirect to :{proxy_port}\n\t}}\n"
+        from_pods = f"\t\t{_FRONTEND} vmap @own\n\t\tip daddr @nodes meta l4proto . th dport vmap @node_ports\n"
     return f"""\
 table ip {TABLE} {{
 	chain refuse {{
@@ -248,64 +247,64 @@ table ip {TABLE} {{
 		reject with icmp port-unreachable
 	}}
 {proxied}\tchain pods {{
-{of_pods}\t\tip daddr {host.service_network} goto refuse
+{from_pods}\t\tip daddr {config.service_network} goto refuse
 		{to_node_port} goto refuse
-		{_FRONT} @outside_fronts goto refuse
+		{_FRONTEND} @outside_fronts goto refuse
 	}}
 	chain prerouting {{
 		type nat hook prerouting priority dstnat; policy accept;
 		iifname "{GATEWAY_PORT}" goto pods
-		{_FRONT} vmap @outside
+		{_FRONTEND} vmap @outside
 	}}
 	chain output {{
 		type nat hook output priority -100; policy accept;
-		{_FRONT} vmap @own
-		ip daddr {host.service_network} goto refuse
+		{_FRONTEND} vmap @own
+		ip daddr {config.service_network} goto refuse
 	}}
 	chain names {{
 		type filter hook input priority filter; policy accept;
 		iifname != "{GATEWAY_PORT}" return
-		udp dport 53 update @askers {{ ip saddr {too_many} }} drop
+		udp dport 53 update @askers {{ ip saddr {over_limit} }} drop
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
 		meta mark & {MASQUERADE:#x} == 0 return
 		meta mark set meta mark & {0xFFFFFFFF ^ MASQUERADE:#x}
-		ip daddr != {host.subnet} masquerade fully-random
+		ip daddr != {config.node.subnet} masquerade fully-random
 	}}
 }}
 """
 
 
-def _chains(choices: Iterable[_EndpointChain]) -> str:
-    """What sends a packet to one of so many backends, each as often as the others.
+def _chains(chains: Iterable[_EndpointChain]) -> str:
+    """Return the commands that create chains, each of which sends packets evenly to its endpoints.
 
-    With affinity a client gets the backend it had while that is among them, and every new connection prolongs it. The
-    number of a backend is written into the packet's priority: nft has no other place to keep it from rule to rule, and
-    nobody looks at it before the kernel writes it anew.
+    With session affinity, a client gets the endpoint that it had, if that still exists; every new connection prolongs
+    the affinity. The number of the endpoint is kept in the packet's priority between rules: nft offers no other place,
+    and the kernel overwrites the priority before anything reads it.
     """
     text = ""
-    for choice in sorted(choices):
-        name = f"ip {TABLE} {choice.chain}"
+    for chain in sorted(chains):
+        name = f"ip {TABLE} {chain.name}"
         text += f"add chain {name}\nflush chain {name}\n"
-        text += "".join(f"add rule {name} {rule}\n" for rule in _rules_of(choice))
+        text += "".join(f"add rule {name} {rule}\n" for rule in _rules_of_chain(chain))
     return text
 
 
-def _rules_of(choice: _EndpointChain) -> tuple[str, ...]:
-    pick = f"numgen random mod {choice.count} offset {choice.begin}"
-    masked = () if choice.begin else (f"meta mark set meta mark | {MASQUERADE:#x}",)
-    target = f"dnat ip to {_FRONT} . meta priority map @backends"
-    if not choice.seconds:
-        return (*masked, f"meta priority set {pick} {target}")
-    affinity = "outside_affinity" if choice.begin else "affinity"
-    again = f"{_CLIENT} timeout {choice.seconds}s : meta priority"
+def _rules_of_chain(chain: _EndpointChain) -> tuple[str, ...]:
+    select = f"numgen random mod {chain.count} offset {chain.begin}"
+    masquerade = () if chain.begin else (f"meta mark set meta mark | {MASQUERADE:#x}",)
+    dnat = f"dnat ip to {_FRONTEND} . meta priority map @backends"
+    if not chain.affinity_seconds:
+        return (*masquerade, f"meta priority set {select} {dnat}")
+    affinity = "outside_affinity" if chain.begin else "affinity"
+    remembered = f"{_CLIENT} timeout {chain.affinity_seconds}s : meta priority"
     return (
-        *masked,
-        f"meta priority set {_CLIENT} map @{affinity} update @{affinity} {{ {again} }} {target}",
-        f"meta priority set {pick}",
-        f"meta priority set {_FRONT} . meta priority map @sticky_ids",
+        *masquerade,
+        f"meta priority set {_CLIENT} map @{affinity} update @{affinity} {{ {remembered} }} {dnat}",
+        f"meta priority set {select}",
+        f"meta priority set {_FRONTEND} . meta priority map @sticky_ids",
         f"delete @{affinity} {{ {_CLIENT} : meta priority }}",
-        f"add @{affinity} {{ {again} }}",
-        target,
+        f"add @{affinity} {{ {remembered} }}",
+        dnat,
     )

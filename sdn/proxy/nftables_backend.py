@@ -1,118 +1,99 @@
-"""Keeps the nftables table of services, and removes stale conntrack entries."""
+"""Syncs service ports to nftables for clients outside of pods, and deletes stale conntrack entries."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection
 
 from reconcile.errors import NotReady, Refused
 from sdn.drivers.conntrack import Conntrack
 from sdn.drivers.nftables import Nftables, NftablesMonitor
 from sdn.model.host import ConntrackEntry
-from sdn.model.service_port import ServicePortChange, ServicePortInfo, ServicePortName
-from sdn.proxy.conntrack import AddressPort, changed_udp_frontends, stale_entries, udp_frontends
-from sdn.proxy.nftables import TABLE, Host, node_ip_update, recreated_table, services_table, table_update
+from sdn.model.service_port import ServicePortChange, ServicePortInfo
+from sdn.proxy.conntrack import UdpFrontends, changed_udp_frontends, stale_entries, udp_frontends
+from sdn.proxy.nftables import TABLE, node_ip_update, recreated_table, services_table, table_update
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import UserspaceProxier
 
+log = logging.getLogger(__name__)
+
+_MAX_SINGLE_LOOKUPS = 16
+"""For more frontends than this, one dump of all conntrack entries costs less than a lookup per frontend."""
+
 
 class NftablesBackend:
-    """For callers outside of pods: nftables. With a proxy it hands over to that."""
+    """ProxyBackend for processes of the node and external clients: the nftables table of services.
+
+    With a `userspace` proxier, connections are redirected to its port. `on_external_change` is called when another
+    program has changed the table. One call at a time.
+    """
 
     name = "firewall"
 
-    def __init__(self, services: ServicesTable, proxy: UserspaceProxier | None) -> None:
-        self._services = services
-        self._proxy = proxy
-
-    async def is_intact(self) -> bool:
-        """Whether nobody else has touched the table."""
-        return not self._services.is_touched
-
-    async def replace(self, vantage: ProxyConfig, ports: Mapping[ServicePortName, ServicePortInfo]) -> bool:
-        """Write the table as a whole; connections that there are go on."""
-        was_touched = self._services.is_touched
-        await self._services.replace(self._seen(vantage), ports.values())
-        return was_touched
-
-    async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:
-        """Change the elements of what has gone and come."""
-        await self._services.edit(self._seen(vantage), change)
-
-    def _seen(self, vantage: ProxyConfig) -> Host:
-        return Host(
-            address=vantage.address,
-            subnet=vantage.subnet,
-            service_network=vantage.service_network,
-            nodes=vantage.nodes,
-            node_ports=vantage.node_ports,
-            proxy_port=self._proxy.port if self._proxy is not None else 0,
-        )
-
-
-log = logging.getLogger(__name__)
-
-_ONE_BY_ONE = 16
-"""Fronts up to which the kernel is asked for the connections of each, rather than for all."""
-
-
-class ServicesTable:
-    """`on_touch` is called when somebody else has changed the table: it `is_touched` until it was replaced.
-
-    One call at a time.
-    """
-
-    def __init__(self, nft: Nftables, on_touch: Callable[[], None]) -> None:
-        self._nft = nft
+    def __init__(
+        self,
+        nftables: Nftables,
+        on_external_change: Callable[[], None],
+        userspace: UserspaceProxier | None = None,
+    ) -> None:
+        self._nftables = nftables
+        self._userspace = userspace
         self._conntrack = Conntrack()
-        self._watch = NftablesMonitor(nft, (TABLE,), on_touch)
-        self._host: Host | None = None
-
-    @property
-    def is_touched(self) -> bool:
-        """Whether the table may be otherwise than it should be, and has to be replaced."""
-        return self._host is None or self._watch.modified_externally
+        self._monitor = NftablesMonitor(nftables, (TABLE,), on_external_change)
+        self._config: ProxyConfig | None = None
 
     async def open(self) -> None:
-        """Begin to listen for changes by others."""
-        self._watch.open()
+        """Begin to watch for changes by other programs."""
+        self._monitor.open()
 
     def close(self) -> None:
-        """Listen no more; the table stays as it is."""
-        self._watch.close()
+        """Stop watching; the table stays as it is."""
+        self._monitor.close()
         self._conntrack.close()
 
-    async def replace(self, host: Host, ports: Iterable[ServicePortInfo]) -> None:
-        """Serve exactly these, whatever there was: connections go on, and so do affinities. Raises DriverError."""
-        served = tuple(ports)
-        self._host = None
-        with self._watch.suspended():
+    @property
+    def _proxy_port(self) -> int:
+        return self._userspace.port if self._userspace is not None else 0
+
+    def is_unmodified(self) -> bool:
+        """Return True if the table is as the last `sync` or `update` left it."""
+        return self._config is not None and not self._monitor.modified_externally
+
+    async def sync(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> bool:
+        """Replace the contents of the table. Connections and session affinities stay.
+
+        Returns True if the table may have been different.
+        """
+        was_modified, self._config = not self.is_unmodified(), None
+        with self._monitor.suspended():
             try:
-                await self._nft.run(services_table(host, served))
+                await self._nftables.run(services_table(config, ports, self._proxy_port))
             except Refused as error:
-                log.warning("the table is of another make and is replaced", extra={"why": str(error)})
-                await self._nft.run(recreated_table(host, served))
-        self._host = host
-        fronts = udp_frontends(host, served)
-        if fronts and not host.proxy_port:
-            await self._conntrack.delete(stale_entries(fronts, await self._conntrack.entries()))
+                log.warning("replacing incompatible nftables table", extra={"table": TABLE, "reason": str(error)})
+                await self._nftables.run(recreated_table(config, ports, self._proxy_port))
+        self._config = config
+        frontends = udp_frontends(config.node.address, ports)
+        if frontends and not self._proxy_port:
+            await self._conntrack.delete(stale_entries(frontends, await self._conntrack.entries()))
+        return was_modified
 
-    async def edit(self, host: Host, change: ServicePortChange) -> None:
-        """Serve what has come instead of what has gone. Raises DriverError: then the table has to be replaced."""
-        before, self._host = self._host, None
-        if before is None or replace(before, nodes=host.nodes) != host:
-            raise NotReady(f"the nftables table {TABLE} is not what changes of services could build on")
-        text = node_ip_update(before.nodes - host.nodes, host.nodes - before.nodes) + table_update(host, change)
+    async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
+        """Change the elements of removed and added ports, and of removed and added nodes."""
+        before, self._config = self._config, None
+        if before is None or not config.differs_in_vnids_and_nodes_only(before):
+            raise NotReady(f"the nftables table {TABLE} has not been written for this network")
+        text = node_ip_update(before.node_ips - config.node_ips, config.node_ips - before.node_ips)
+        text += table_update(config, change, self._proxy_port)
         if text:
-            await self._nft.run(text)
-        self._host = host
-        fronts = changed_udp_frontends(host, change)
-        if host.proxy_port:
-            fronts = {front: backends for front, backends in fronts.items() if not backends}
-        await self._conntrack.delete(stale_entries(fronts, await self._connections(fronts)))
+            await self._nftables.run(text)
+        self._config = config
+        frontends = changed_udp_frontends(config.node.address, change)
+        if self._proxy_port:
+            frontends = {frontend: endpoints for frontend, endpoints in frontends.items() if not endpoints}
+        await self._conntrack.delete(stale_entries(frontends, await self._entries_of(frontends)))
 
-    async def _connections(self, fronts: Mapping[AddressPort, frozenset[AddressPort]]) -> list[ConntrackEntry]:
-        if len(fronts) > _ONE_BY_ONE:
+    async def _entries_of(self, frontends: UdpFrontends) -> list[ConntrackEntry]:
+        """Return at least the conntrack entries of these frontends."""
+        if len(frontends) > _MAX_SINGLE_LOOKUPS:
             return await self._conntrack.entries()
-        return [one for address, port in fronts for one in await self._conntrack.entries_to(address, port)]
+        return [entry for address, port in frontends for entry in await self._conntrack.entries_to(address, port)]

@@ -1,233 +1,62 @@
-"""Keeps OpenFlow, nftables and the userspace proxy in sync with the service ports."""
+"""Keeps OpenFlow, nftables and the userspace proxy in sync with the service ports, as kube-proxy does."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
-from ipaddress import IPv4Address
 from typing import Protocol
 
-from api.client.client import Client
-from reconcile.errors import DriverError, NotReady
+from reconcile.errors import DriverError
 from reconcile.loop import Loop, LoopTiming
 from reconcile.malloc import gc_paused
 from sdn import metrics
 from sdn.config import Settings
 from sdn.drivers import Drivers
-from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.metrics import Drift
-from sdn.model.service_port import ProxyMode, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.model.service_port import ProxyMode, ServicePortChange, ServicePortInfo
 from sdn.network_state import NetworkState
-from sdn.pipeline.cookies import Partition
-from sdn.pipeline.service import ServiceFlows
-from sdn.proxy.conntrack import conntrack_filters_to_flush
-from sdn.proxy.events import ServiceEvents
 from sdn.proxy.healthcheck import ServiceHealthServer
-from sdn.proxy.nftables_backend import NftablesBackend, ServicesTable
+from sdn.proxy.nftables_backend import NftablesBackend
+from sdn.proxy.openflow_backend import OpenFlowBackend
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.service_watcher import ServiceWatcher
-from sdn.proxy.userspace.proxier import UserspaceProxier
-from sdn.topology import NetworkConfig, Node
+from sdn.proxy.userspace.proxier import UserspaceBackend, UserspaceProxier
+from sdn.topology import NetworkConfig
 
 log = logging.getLogger(__name__)
 
+DRAIN_SECONDS = 5.0
+"""Time that spliced connections get to end when the daemon stops."""
+
 
 class ProxyBackend(Protocol):
-    """One place where ports are programmed. Everything raises DriverError; what goes is closed before what comes is
-    opened.
-    """
+    """A datapath for services. All methods raise DriverError; removed ports are closed before added ones are opened."""
 
     name: str
 
-    async def is_intact(self) -> bool:
-        """Whether nobody else has touched what it holds, as far as that is quickly seen."""
+    def is_unmodified(self) -> bool:
+        """Return True if no other program is known to have changed what the backend installed."""
 
-    async def replace(self, vantage: ProxyConfig, ports: Mapping[ServicePortName, ServicePortInfo]) -> bool:
-        """Hold exactly these; whether it held anything else."""
+    async def sync(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> bool:
+        """Install exactly these ports. Returns True if something else may have been installed."""
 
-    async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:
-        """From what it held to what it shall hold."""
+    async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
+        """Apply a change since the last `sync` or `update`, and changed addresses of nodes."""
 
 
-class BackendSync:
-    """`ground` returns what the API says of the network, None while there is none yet. `stages` are outlets that are
-    programmed at the same time, one stage after the other; one that failed, or is distrusted, gets everything anew,
-    otherwise changes alone. `unready` says why services are not programmed, if they are not.
+class Proxier:
+    """Syncs service ports to all backends.
+
+    A backend gets changes only. It gets all ports again after an error, after a change of the node's own network, and
+    when another program has changed what it installed. `not_ready_reason` is empty if the last pass succeeded.
+    `config` is the network configuration of the last pass, None before the first one.
     """
 
     def __init__(
         self,
-        followed: ServiceWatcher,
-        ground: Callable[[], NetworkConfig | None],
-        stages: Sequence[Sequence[ProxyBackend]],
-        resync_seconds: float,
-        note_drift: Callable[[str], None],
-    ) -> None:
-        self.unready = "starting"
-        self._followed = followed
-        self._ground = ground
-        self._stages = stages
-        self._resync_seconds = resync_seconds
-        self._note_drift = note_drift
-        self._seen: tuple[NetworkConfig, ProxyConfig] | None = None
-        self._distrusted = {outlet.name for stage in stages for outlet in stage}
-        self._fresh = set(self._distrusted)
-        self._verified_at = time.monotonic()
-
-    @property
-    def vantage(self) -> ProxyConfig | None:
-        """From where services were seen last."""
-        return self._seen[1] if self._seen is not None else None
-
-    def distrust(self, name: str) -> None:
-        """Give the outlet of that name everything anew in the next pass."""
-        self._distrusted.add(name)
-
-    async def one_pass(self) -> None:
-        """Raises DriverError; the next pass goes on where this one failed."""
-        ground = self._ground()
-        if ground is None or not self._followed.synced:
-            self.unready = "waiting for the network" if ground is None else "waiting for the master's first answer"
-            return
-        vantage, is_other = self._look(ground)
-        change = self._followed.settle(vantage)
-        due = self._followed.take_due()
-        is_time = time.monotonic() >= self._verified_at + self._resync_seconds
-        if is_time:
-            self._verified_at = time.monotonic()
-        failures: list[DriverError] = []
-        for stage in self._stages:
-            tried = (self._try(outlet, vantage, change, is_other, is_time) for outlet in stage)
-            failures += [error for error in await asyncio.gather(*tried) if error is not None]
-        self._count(change, due)
-        self.unready = str(failures[0]) if failures else ""
-        if failures:
-            raise failures[0]
-
-    async def _try(
-        self, outlet: ProxyBackend, vantage: ProxyConfig, change: ServicePortChange, is_other: bool, is_time: bool
-    ) -> DriverError | None:
-        try:
-            if is_time and outlet.name not in self._distrusted and not await outlet.is_intact():
-                self._distrusted.add(outlet.name)
-            await self._program(outlet, vantage, change, is_other)
-        except DriverError as error:
-            self._distrusted.add(outlet.name)
-            self._fresh.add(outlet.name)
-            return error
-        return None
-
-    def _look(self, ground: NetworkConfig) -> tuple[ProxyConfig, bool]:
-        """From where services are seen now, and whether that is other than before."""
-        if self._seen is not None and self._seen[0] is ground:
-            return self._seen[1], False
-        vantage = ProxyConfig.of(ground)
-        is_other = self._seen is None or self._seen[1] != vantage
-        self._seen = ground, vantage
-        return vantage, is_other
-
-    async def _program(
-        self, outlet: ProxyBackend, vantage: ProxyConfig, change: ServicePortChange, is_other: bool
-    ) -> None:
-        if outlet.name in self._distrusted:
-            self._distrusted.discard(outlet.name)  # before: who touches it meanwhile brings it here again
-            was_other = await outlet.replace(vantage, self._followed.catalogue.ports)
-            if was_other and outlet.name not in self._fresh and not change and not is_other:
-                self._note_drift(outlet.name)
-            self._fresh.discard(outlet.name)
-        elif change or is_other:
-            await outlet.edit(vantage, change)
-
-    def _count(self, change: ServicePortChange, due: list[datetime]) -> None:
-        now = datetime.now(UTC)
-        for moment in due:
-            metrics.PROGRAMMING_SECONDS.observe((now - moment).total_seconds())
-        if change:
-            metrics.SERVICES.set(len(self._followed.catalogue.served))
-            metrics.ENDPOINTS.inc(_endpoints(change.added) - _endpoints(change.removed))
-            log.info("services changed", extra={"added": len(change.added), "removed": len(change.removed)})
-
-
-def _endpoints(ports: Iterable[ServicePortInfo]) -> int:
-    return sum(len(port.cluster_endpoints) for port in ports)
-
-
-class UserspaceBackend:
-    """The proxy in user space."""
-
-    name = "proxy"
-
-    def __init__(self, proxy: UserspaceProxier) -> None:
-        self._proxy = proxy
-
-    async def is_intact(self) -> bool:
-        """Nobody else can touch it."""
-        return True
-
-    async def replace(self, vantage: ProxyConfig, ports: Mapping[ServicePortName, ServicePortInfo]) -> bool:
-        """Serve exactly these, and begin to listen before the first time."""
-        del vantage
-        if not self._proxy.port:
-            await self._proxy.open()
-        await self._proxy.replace(ports.values())
-        return False
-
-    async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:
-        """Serve what has come, and no longer what has gone."""
-        del vantage
-        await self._proxy.edit(change)
-
-
-class OpenFlowBackend:
-    """For callers in pods: Open vSwitch. With a proxy it lets their calls come to the node."""
-
-    name = "switch"
-
-    def __init__(self, openflow: OpenFlowClient, by_proxy: bool) -> None:
-        self._openflow = openflow
-        self._by_proxy = by_proxy
-        self._board: ServiceFlows | None = None
-        self._node: Node | None = None
-
-    async def is_intact(self) -> bool:
-        """What others change is undone by whoever keeps the rest of the switch, also in the rows of services."""
-        return True
-
-    async def replace(self, vantage: ProxyConfig, ports: Mapping[ServicePortName, ServicePortInfo]) -> bool:
-        """Write what is not there, delete what is too much."""
-        self._node = _node(vantage)
-        mode = ProxyMode.USERSPACE if self._by_proxy else ProxyMode.NFTABLES
-        self._board = ServiceFlows(self._node, mode)
-        return bool(await self._openflow.sync(Partition.SERVICE, self._board.sync(ports.values())))
-
-    async def edit(self, vantage: ProxyConfig, change: ServicePortChange) -> None:
-        """Change the rows and groups of what has gone and come; datagrams leave the backends that have gone."""
-        if self._board is None or self._node != _node(vantage):
-            raise NotReady("the switch has not been given all services of this node")
-        await self._openflow.update(Partition.SERVICE, *self._board.update(change))
-        ended = conntrack_filters_to_flush(change)
-        if ended:
-            await self._openflow.flush_conntrack(ended)
-
-
-def _node(vantage: ProxyConfig) -> Node:
-    return Node("", vantage.address, vantage.subnet)
-
-
-DRAIN_SECONDS = 5.0
-"""So long connections that the proxy has joined may last when the daemon is told to end."""
-
-
-class Proxier:
-    """`followed` is what the API says; `unready` why services are not programmed, if they are not."""
-
-    def __init__(
-        self,
-        client: Client,
         settings: Settings,
         *,
         services: ServiceWatcher,
@@ -236,72 +65,108 @@ class Proxier:
         drift: Drift,
         trigger: asyncio.Event,
     ) -> None:
-        self.followed = services
-        self._proxy = UserspaceProxier(self._is_cluster, self._is_node) if settings.proxy_mode == "userspace" else None
-        first: tuple[ProxyBackend, ...] = () if self._proxy is None else (UserspaceBackend(self._proxy),)
-        self._host = ServicesTable(drivers.nftables, lambda: self._distrust("firewall"))
-        by_proxy = self._proxy is not None
-        both = NftablesBackend(self._host, self._proxy), OpenFlowBackend(drivers.openflow, by_proxy)
-        self._balancer = BackendSync(
-            self.followed,
-            lambda: state.installed_config,
-            (first, both),
-            settings.resync_seconds,
-            drift.record,
-        )
+        self.not_ready_reason = "starting"
+        self.config: ProxyConfig | None = None
+        self._services = services
+        self._state = state
+        self._drift = drift
+        mode = ProxyMode.USERSPACE if settings.proxy_mode == "userspace" else ProxyMode.NFTABLES
+        self._userspace = UserspaceProxier() if mode is ProxyMode.USERSPACE else None
+        self._nftables = NftablesBackend(drivers.nftables, trigger.set, self._userspace)
+        openflow = OpenFlowBackend(drivers.openflow, mode)
+        # The userspace proxy listens before connections are redirected to it.
+        self._stages: tuple[tuple[ProxyBackend, ...], ...] = ((self._nftables, openflow),)
+        if self._userspace is not None:
+            self._stages = ((UserspaceBackend(self._userspace),), *self._stages)
+        self._unsynced = {backend.name for stage in self._stages for backend in stage}
+        self._network: NetworkConfig | None = None
         self._health = ServiceHealthServer()
-        self._loop = Loop("services", self._one_pass, LoopTiming(resync=settings.resync_seconds), trigger)
-        self._teller = ServiceEvents(
-            client,
-            settings.node_name,
-            lambda: self.followed.catalogue.left_out,
-            lambda key: self.followed.services.items.get(key),
-        )
-
-    def _is_cluster(self, address: IPv4Address) -> bool:
-        vantage = self._balancer.vantage
-        return vantage is not None and vantage.is_cluster(address)
-
-    def _is_node(self, address: IPv4Address) -> bool:
-        vantage = self._balancer.vantage
-        return vantage is not None and address in vantage.nodes
+        self._loop = Loop("services", self._reconcile, LoopTiming(resync=settings.resync_seconds), trigger)
 
     @property
-    def unready(self) -> str:
-        """Why services are not programmed; empty if they are."""
-        return self._balancer.unready
-
-    @property
-    def config(self) -> ProxyConfig | None:
-        """The configuration of the last pass, None before the first one."""
-        return self._balancer.vantage
-
-    @property
-    def services(self) -> ServiceMap:
-        """The services of the API and the ports that this node serves."""
-        return self.followed.catalogue
-
-    def _distrust(self, outlet: str) -> None:
-        self._balancer.distrust(outlet)
-        self._loop.wake()
-
-    async def _one_pass(self) -> None:
-        try:
-            with gc_paused():
-                await self._balancer.one_pass()
-        finally:
-            if self._balancer.vantage is not None:
-                await self._health.show(self._balancer.vantage.address, self.followed.catalogue.checked)
+    def service_map(self) -> ServiceMap:
+        """All services, with the ports that this node proxies."""
+        return self._services.service_map
 
     async def run(self) -> None:
-        """Until cancelled."""
-        await self._host.open()
+        """Sync until cancelled."""
+        await self._nftables.open()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._loop.run())
-                tasks.create_task(self._teller.run())
+            await self._loop.run()
         finally:
-            self._host.close()
+            self._nftables.close()
             await self._health.close()
-            if self._proxy is not None:
-                await self._proxy.close(DRAIN_SECONDS)
+            if self._userspace is not None:
+                await self._userspace.close(DRAIN_SECONDS)
+
+    async def _reconcile(self) -> None:
+        """Run one pass. Raises DriverError; the next pass continues where this one failed."""
+        try:
+            with gc_paused():
+                await self._sync_backends()
+        finally:
+            if self.config is not None:
+                await self._health.sync(self.config.node.address, self.service_map.with_health_check)
+
+    async def _sync_backends(self) -> None:
+        network = self._state.installed_config
+        if network is None:
+            self.not_ready_reason = "waiting for the network"
+            return
+        if not self._services.synced:
+            self.not_ready_reason = "waiting for the master's first answer"
+            return
+        config, is_config_changed = self._update_config(network)
+        change = self._services.apply_changes(config)
+        trigger_times = self._services.take_trigger_times()
+        errors: list[DriverError] = []
+        for stage in self._stages:
+            results = await asyncio.gather(
+                *(self._sync_backend(backend, config, change, is_config_changed) for backend in stage)
+            )
+            errors += [error for error in results if error is not None]
+        self._export_metrics(change, trigger_times)
+        self.not_ready_reason = str(errors[0]) if errors else ""
+        if errors:
+            raise errors[0]
+
+    def _update_config(self, network: NetworkConfig) -> tuple[ProxyConfig, bool]:
+        """Return the configuration, and whether it has changed since the last pass."""
+        before = self.config
+        if before is not None and self._network is network:
+            return before, False
+        config = ProxyConfig.from_network(network)
+        self.config, self._network = config, network
+        if before is not None and not config.differs_in_vnids_and_nodes_only(before):
+            self._unsynced = {backend.name for stage in self._stages for backend in stage}
+        return config, config != before
+
+    async def _sync_backend(
+        self, backend: ProxyBackend, config: ProxyConfig, change: ServicePortChange, is_config_changed: bool
+    ) -> DriverError | None:
+        """Bring one backend up to date. Returns the error instead of raising it, so that the others continue."""
+        try:
+            if backend.name in self._unsynced or not backend.is_unmodified():
+                was_different = await backend.sync(config, self.service_map.ports.values())
+                if was_different and backend.name not in self._unsynced and not change and not is_config_changed:
+                    self._drift.record(backend.name)
+                self._unsynced.discard(backend.name)
+            elif change or is_config_changed:
+                await backend.update(config, change)
+        except DriverError as error:
+            self._unsynced.add(backend.name)
+            return error
+        return None
+
+    def _export_metrics(self, change: ServicePortChange, trigger_times: list[datetime]) -> None:
+        now = datetime.now(UTC)
+        for trigger_time in trigger_times:
+            metrics.PROGRAMMING_SECONDS.observe((now - trigger_time).total_seconds())
+        if change:
+            metrics.SERVICES.set(len(self.service_map.states))
+            metrics.ENDPOINTS.inc(_endpoint_count(change.added) - _endpoint_count(change.removed))
+            log.info("services changed", extra={"added": len(change.added), "removed": len(change.removed)})
+
+
+def _endpoint_count(ports: Iterable[ServicePortInfo]) -> int:
+    return sum(len(port.cluster_endpoints) for port in ports)

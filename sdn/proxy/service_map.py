@@ -1,8 +1,11 @@
-"""All services of the node, updated change by change, and lookup of service ports by frontend. Pure."""
+"""All services of the cluster as this node proxies them, and lookup of service ports by frontend. Pure.
+
+The service map is updated change by change: a change recomputes only the services that depend on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from types import MappingProxyType
@@ -13,91 +16,98 @@ from api.core.services import Service
 from api.network.types import PodAddress, own_ip
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import (
-    NOTHING,
+    EMPTY,
     Frontend,
     Key,
     ProxyConfig,
     Rejection,
-    ServiceIndex,
     ServiceState,
-    external_addresses,
+    external_ips,
     frontends,
     service_ports,
 )
 
 FrontendAddress = tuple[IPv4Address, Protocol, int]
-"""An address, a protocol and a port at which callers find a service."""
+"""Address, protocol and port to which a client connects."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConnection:
-    """Somebody at `client` calls a front; `is_own` tells that it is a process of this node."""
+    """A connection of a client to a frontend. `from_host` is True if the client is a process of this node."""
 
-    front: FrontendAddress
+    frontend: FrontendAddress
     client: IPv4Address
-    is_own: bool
+    from_host: bool
 
 
 class FrontendLookup:
-    """`is_cluster` tells the addresses of pods and gateways, `is_node` those of nodes under the tunnels."""
+    """Service ports by frontend, and the endpoints that a connection may get.
 
-    def __init__(self, is_cluster: Callable[[IPv4Address], bool], is_node: Callable[[IPv4Address], bool]) -> None:
+    `config` tells which addresses have node ports, and which clients are pods. Without it there are neither.
+    """
+
+    def __init__(self, config: ProxyConfig | None = None) -> None:
+        self.config = config
         self.ports: dict[ServicePortName, ServicePortInfo] = {}
-        self._is_cluster = is_cluster
-        self._is_node = is_node
-        self._fronts: dict[FrontendAddress, ServicePortName] = {}
-        self._node_ports: dict[tuple[Protocol, int], ServicePortName] = {}
+        self._by_address: dict[FrontendAddress, ServicePortName] = {}
+        self._by_node_port: dict[tuple[Protocol, int], ServicePortName] = {}
 
     def difference(self, ports: Iterable[ServicePortInfo]) -> ServicePortChange:
-        """What has to change so that exactly these are served."""
-        wished = {port.key: port for port in ports}
+        """Return the change after which there are exactly these service ports."""
+        desired = {port.key: port for port in ports}
         return ServicePortChange(
-            removed=tuple(port for key, port in self.ports.items() if wished.get(key) != port),
-            added=tuple(port for key, port in wished.items() if self.ports.get(key) != port),
+            removed=tuple(port for key, port in self.ports.items() if desired.get(key) != port),
+            added=tuple(port for key, port in desired.items() if self.ports.get(key) != port),
         )
 
-    def edit(self, change: ServicePortChange) -> None:
-        """Forget what has gone, then learn what has come."""
+    def update(self, change: ServicePortChange) -> None:
+        """Remove service ports, then add others."""
         for port in change.removed:
             self.ports.pop(port.key, None)
-            for front in _frontends_of(port):
-                if self._fronts.get(front) == port.key:
-                    del self._fronts[front]
-            if self._node_ports.get((port.key.protocol, port.node_port)) == port.key:
-                del self._node_ports[port.key.protocol, port.node_port]
+            for address in _frontend_addresses(port):
+                if self._by_address.get(address) == port.key:
+                    del self._by_address[address]
+            if self._by_node_port.get((port.key.protocol, port.node_port)) == port.key:
+                del self._by_node_port[port.key.protocol, port.node_port]
         for port in change.added:
             self.ports[port.key] = port
-            self._fronts.update(dict.fromkeys(_frontends_of(port), port.key))
+            self._by_address.update(dict.fromkeys(_frontend_addresses(port), port.key))
             if port.node_port:
-                self._node_ports[port.key.protocol, port.node_port] = port.key
+                self._by_node_port[port.key.protocol, port.node_port] = port.key
 
-    def find(self, front: FrontendAddress) -> ServicePortInfo | None:
-        """The port that is served there."""
-        address, protocol, number = front
-        key = self._fronts.get(front)
-        if key is None and self._is_node(address):
-            key = self._node_ports.get((protocol, number))
-        return None if key is None else self.ports[key]
+    def find(self, frontend: FrontendAddress) -> ServicePortInfo | None:
+        """Return the service port at a frontend."""
+        address, protocol, number = frontend
+        key = self._by_address.get(frontend)
+        if key is None and self.config is not None and address in self.config.node_ips:
+            key = self._by_node_port.get((protocol, number))
+        return self.ports[key] if key is not None else None
 
-    def backends(self, call: ClientConnection) -> tuple[EndpointInfo, ...]:
-        """Those that may answer; none where nothing is served.
+    def endpoints(self, connection: ClientConnection) -> tuple[EndpointInfo, ...]:
+        """Return the endpoints that a connection may get.
 
-        An endpoint that is itself a front is left out: connections could go round between nodes for ever.
+        An endpoint that is itself a frontend is not returned: connections to it could loop between nodes for ever.
         """
-        port = self.find(call.front)
+        port = self.find(connection.frontend)
         if port is None:
             return ()
-        if call.front[0] == port.cluster_ip:
-            found = port.internal_endpoints
-        elif call.is_own or self._is_cluster(call.client):
-            found = port.cluster_endpoints
+        if connection.frontend[0] == port.cluster_ip:
+            endpoints = port.internal_endpoints
+        elif connection.from_host or self._is_in_cluster_network(connection.client):
+            endpoints = port.cluster_endpoints
         else:
-            found = port.external_endpoints
+            endpoints = port.external_endpoints
         protocol = port.key.protocol
-        return tuple(one for one in found if self.find((one.address, protocol, one.port)) is None)
+        return tuple(
+            endpoint for endpoint in endpoints if self.find((endpoint.address, protocol, endpoint.port)) is None
+        )
+
+    def _is_in_cluster_network(self, ip: IPv4Address) -> bool:
+        return self.config is not None and self.config.is_in_cluster_network(ip)
 
 
-def _frontends_of(port: ServicePortInfo) -> tuple[FrontendAddress, ...]:
+def _frontend_addresses(port: ServicePortInfo) -> tuple[FrontendAddress, ...]:
+    """Return the frontends of a service port, except for its node port."""
     addresses = port.external_ips if port.cluster_ip is None else (port.cluster_ip, *port.external_ips)
     return tuple((address, port.key.protocol, port.port) for address in addresses)
 
@@ -107,159 +117,174 @@ V = TypeVar("V", bound=Hashable)
 
 
 class ServiceMap:
-    """`ports` are what is served as of the last `settle`, `served` the same by service, with what is left out."""
+    """Services, EndpointSlices and pod addresses, and the service ports computed from them.
+
+    Setters only record a change; `apply_changes` recomputes the services that depend on it. Implements ServiceIndex.
+    """
 
     def __init__(self) -> None:
-        self._vantage: ProxyConfig | None = None
+        self._config: ProxyConfig | None = None
         self._services: dict[Key, Service] = {}
         self._slices: dict[Key, EndpointSlice] = {}
         self._pods: dict[Key, PodAddress] = {}
-        self._slices_of = _ReverseIndex[Key, Key]()
-        self._pods_at = _ReverseIndex[str, Key]()
-        self._leading_to = _ReverseIndex[str, Key]()
-        self._asking = _ReverseIndex[Frontend, Key]()
-        self._called_at = _ReverseIndex[str, Key]()
-        self._stale: set[Key] = set()
+        self._slices_by_service = _ReverseIndex[Key, Key]()
+        self._pods_by_ip = _ReverseIndex[str, Key]()
+        self._services_by_endpoint = _ReverseIndex[str, Key]()
+        self._services_by_frontend = _ReverseIndex[Frontend, Key]()
+        self._services_by_external_ip = _ReverseIndex[str, Key]()
+        self._changed: set[Key] = set()
         self._ports: dict[ServicePortName, ServicePortInfo] = {}
-        self._served: dict[Key, ServiceState] = {}
-        self._left_out: dict[Key, tuple[Rejection, ...]] = {}
-        self._checked: dict[Key, ServiceState] = {}
+        self._states: dict[Key, ServiceState] = {}
+        self._rejected: dict[Key, tuple[Rejection, ...]] = {}
+        self._with_health_check: dict[Key, ServiceState] = {}
 
     @property
     def ports(self) -> Mapping[ServicePortName, ServicePortInfo]:
-        """By key."""
+        """All service ports as of the last `apply_changes`."""
         return MappingProxyType(self._ports)
 
     @property
-    def served(self) -> Mapping[Key, ServiceState]:
-        """By namespace and name, all services of which anything is served or left out."""
-        return MappingProxyType(self._served)
+    def states(self) -> Mapping[Key, ServiceState]:
+        """The services that have ports or rejections."""
+        return MappingProxyType(self._states)
 
     @property
-    def left_out(self) -> Mapping[Key, tuple[Rejection, ...]]:
-        """What is left out, by service."""
-        return MappingProxyType(self._left_out)
+    def rejected(self) -> Mapping[Key, tuple[Rejection, ...]]:
+        """Rejections by service, for the services that have some."""
+        return MappingProxyType(self._rejected)
 
     @property
-    def checked(self) -> Mapping[Key, ServiceState]:
+    def with_health_check(self) -> Mapping[Key, ServiceState]:
         """The services that have a healthCheckNodePort."""
-        return MappingProxyType(self._checked)
+        return MappingProxyType(self._with_health_check)
 
-    def set_vantage(self, vantage: ProxyConfig) -> None:
-        """Set the network as this node sees it. Only services that a difference concerns are computed again.
+    def service(self, key: Key) -> Service | None:
+        """Return the Service object."""
+        return self._services.get(key)
+
+    def set_config(self, config: ProxyConfig) -> None:
+        """Set the network. Only services that a difference concerns are computed again.
 
         A changed VNID concerns the services of its project and those with an endpoint that is a pod of the project; a
         new or removed node address concerns the services with an endpoint or an external address there. Any other
         difference concerns all services.
         """
-        before, self._vantage = self._vantage, vantage
-        if before is None or not vantage.differs_in_vnids_and_nodes_only(before):
-            self._stale.update(self._services)
+        before, self._config = self._config, config
+        if before is None or not config.differs_in_vnids_and_nodes_only(before):
+            self._changed.update(self._services)
             return
-        projects = vantage.projects_with_another_vnid(before)
+        projects = config.projects_with_another_vnid(before)
         if projects:
-            self._stale.update(key for key in self._services if key[0] in projects)
+            self._changed.update(key for key in self._services if key[0] in projects)
             for key, pod in self._pods.items():
                 if key[0] in projects:
-                    self._stale.update(self._leading_to[own_ip(pod)])
-        for address in map(str, vantage.nodes ^ before.nodes):
-            self._stale.update(self._leading_to[address], self._called_at[address])
+                    self._changed.update(self._services_by_endpoint[own_ip(pod)])
+        for ip in map(str, config.node_ips ^ before.node_ips):
+            self._changed.update(self._services_by_endpoint[ip], self._services_by_external_ip[ip])
 
     def set_service(self, key: Key, service: Service | None) -> None:
-        """It came or changed; None: it is gone."""
+        """Add, replace or, with None, remove a service."""
         before = self._services.pop(key, None)
-        self._ask(key, before, service)
+        self._index_frontends(key, before, service)
         if service is not None:
             self._services[key] = service
-        self._stale.add(key)
+        self._changed.add(key)
 
-    def set_slice(self, key: Key, one: EndpointSlice | None) -> None:
-        """It came or changed; None: it is gone."""
+    def set_slice(self, key: Key, endpoint_slice: EndpointSlice | None) -> None:
+        """Add, replace or, with None, remove an EndpointSlice."""
         before = self._slices.pop(key, None)
-        if one is not None:
-            self._slices[key] = one
-        self._slices_of.assign(key, _service_of(one))
-        self._stale.update(_service_of(before), _service_of(one))
+        if endpoint_slice is not None:
+            self._slices[key] = endpoint_slice
+        self._slices_by_service.assign(key, _service_of(endpoint_slice))
+        self._changed.update(_service_of(before), _service_of(endpoint_slice))
 
     def set_pod(self, key: Key, pod: PodAddress | None) -> None:
-        """It came or changed; None: it is gone."""
+        """Add, replace or, with None, remove the address of a pod."""
         before = self._pods.pop(key, None)
         if pod is not None:
             self._pods[key] = pod
-        had = own_ip(before) if before is not None else ""
-        has = own_ip(pod) if pod is not None else ""
-        if had != has:
-            self._pods_at.assign(key, (has,) if has else ())
-            self._stale.update(self._leading_to[had], self._leading_to[has])
+        old_ip = own_ip(before) if before is not None else ""
+        new_ip = own_ip(pod) if pod is not None else ""
+        if old_ip != new_ip:
+            self._pods_by_ip.assign(key, (new_ip,) if new_ip else ())
+            self._changed.update(self._services_by_endpoint[old_ip], self._services_by_endpoint[new_ip])
 
-    def settle(self) -> ServicePortChange:
-        """What became of the ports since the last time; nothing before there is a vantage."""
-        if self._vantage is None:
+    def apply_changes(self) -> ServicePortChange:
+        """Recompute the changed services, and return the change of their ports. Does nothing without a network."""
+        if self._config is None:
             return ServicePortChange()
-        around = ServiceIndex(self._vantage, self._pods_with, self._first_asking, self._called_at.__contains__)
-        gone: dict[ServicePortName, ServicePortInfo] = {}
-        come: dict[ServicePortName, ServicePortInfo] = {}
-        for key in sorted(self._stale):
-            before = self._served.pop(key, NOTHING)
-            self._left_out.pop(key, None)
-            self._checked.pop(key, None)
-            now = self._work_out(key, around)
-            for name in before.ports.keys() | now.ports.keys():
-                old, new = before.ports.get(name), now.ports.get(name)
+        removed: dict[ServicePortName, ServicePortInfo] = {}
+        added: dict[ServicePortName, ServicePortInfo] = {}
+        for key in sorted(self._changed):
+            before = self._states.get(key, EMPTY)
+            after = self._recompute(key, self._config)
+            for name in before.ports.keys() | after.ports.keys():
+                old, new = before.ports.get(name), after.ports.get(name)
                 if old == new:
                     continue
                 if old is not None:
-                    gone[name] = self._ports.pop(name)
+                    removed[name] = self._ports.pop(name)
                 if new is not None:
-                    come[name] = self._ports[name] = new
-        self._stale.clear()
-        return ServicePortChange(tuple(gone.values()), tuple(come.values()))
+                    added[name] = self._ports[name] = new
+        self._changed.clear()
+        return ServicePortChange(tuple(removed.values()), tuple(added.values()))
 
-    def _work_out(self, key: Key, around: ServiceIndex) -> ServiceState:
-        slices = [self._slices[one] for one in sorted(self._slices_of[key])]
-        self._lead(key, slices)
+    def _recompute(self, key: Key, config: ProxyConfig) -> ServiceState:
+        slices = [self._slices[slice_key] for slice_key in sorted(self._slices_by_service[key])]
+        self._index_endpoints(key, slices)
         service = self._services.get(key)
-        if service is None:
-            return NOTHING
-        served = service_ports(service, slices, around)
-        if served != NOTHING:
-            self._served[key] = served
-        if served.health_port:
-            self._checked[key] = served
-        if served.left_out:
-            self._left_out[key] = served.left_out
-        return served
+        state = EMPTY if service is None else service_ports(service, slices, config, self)
+        for collection in (self._states, self._rejected, self._with_health_check):
+            collection.pop(key, None)
+        if state != EMPTY:
+            self._states[key] = state
+        if state.rejected:
+            self._rejected[key] = state.rejected
+        if state.health_port:
+            self._with_health_check[key] = state
+        return state
 
-    def _lead(self, key: Key, slices: Iterable[EndpointSlice]) -> None:
-        """Note where the endpoints of a service lie, whether or not they are served."""
-        self._leading_to.assign(key, (text for one in slices for row in one.endpoints for text in row.addresses[:1]))
+    def _index_endpoints(self, key: Key, slices: Iterable[EndpointSlice]) -> None:
+        """Record the addresses of all endpoints of a service, including those that are rejected."""
+        addresses = (
+            address
+            for endpoint_slice in slices
+            for endpoint in endpoint_slice.endpoints
+            for address in endpoint.addresses[:1]
+        )
+        self._services_by_endpoint.assign(key, addresses)
 
-    def _ask(self, key: Key, before: Service | None, now: Service | None) -> None:
-        """Keep who asks for which front; who else asks for one is worked out anew."""
+    def _index_frontends(self, key: Key, before: Service | None, after: Service | None) -> None:
+        """Record the frontends that a service claims. Other services that claim one of them are recomputed."""
         old = frontends(before) if before is not None else frozenset()
-        new = frontends(now) if now is not None else frozenset()
-        self._asking.assign(key, new)
-        for front in old | new:
-            self._stale.update(self._asking[front])
-        had = set(map(str, external_addresses(before))) if before is not None else set()
-        has = set(map(str, external_addresses(now))) if now is not None else set()
-        self._called_at.assign(key, has)
-        for address in had ^ has:
-            self._stale.update(self._leading_to[address])
+        new = frontends(after) if after is not None else frozenset()
+        self._services_by_frontend.assign(key, new)
+        for frontend in old | new:
+            self._changed.update(self._services_by_frontend[frontend])
+        old_ips = set(map(str, external_ips(before))) if before is not None else set()
+        new_ips = set(map(str, external_ips(after))) if after is not None else set()
+        self._services_by_external_ip.assign(key, new_ips)
+        for ip in old_ips ^ new_ips:
+            self._changed.update(self._services_by_endpoint[ip])
 
-    def _first_asking(self, front: Frontend) -> Key:
-        """The oldest of the services that ask for a front."""
-        return min(self._asking[front], key=self._age)
+    def pods_with_ip(self, ip: str) -> Iterator[PodAddress]:
+        """Yield the pods with an address of the cluster network that have not ended."""
+        return (self._pods[key] for key in sorted(self._pods_by_ip[ip]))
+
+    def owner_of_frontend(self, frontend: Frontend) -> Key:
+        """Return the oldest service that claims a frontend."""
+        return min(self._services_by_frontend[frontend], key=self._age)
 
     def _age(self, key: Key) -> tuple[str, Key]:
         return self._services[key].metadata.creation_timestamp or "", key
 
-    def _pods_with(self, address: str) -> Iterator[PodAddress]:
-        return (self._pods[key] for key in sorted(self._pods_at[address]))
+    def is_external_ip(self, ip: str) -> bool:
+        """Return True if a service has this external address."""
+        return ip in self._services_by_external_ip
 
 
 class _ReverseIndex(Generic[K, V]):
-    """What belongs to a key, both ways."""
+    """Values by key, where each value is assigned to a set of keys."""
 
     def __init__(self) -> None:
         self._values: dict[K, set[V]] = {}
@@ -272,19 +297,21 @@ class _ReverseIndex(Generic[K, V]):
         return key in self._values
 
     def assign(self, value: V, keys: Iterable[K]) -> None:
-        """The value belongs to these keys, and to no others any more."""
-        now, before = frozenset(keys), self._keys.pop(value, frozenset())
-        for key in before - now:
+        """Assign a value to these keys, and to no others."""
+        after, before = frozenset(keys), self._keys.pop(value, frozenset())
+        for key in before - after:
             self._values[key].discard(value)
             if not self._values[key]:
                 del self._values[key]
-        for key in now - before:
+        for key in after - before:
             self._values.setdefault(key, set()).add(value)
-        if now:
-            self._keys[value] = now
+        if after:
+            self._keys[value] = after
 
 
-def _service_of(one: EndpointSlice | None) -> Iterable[Key]:
-    """The service that its label names, if there is one."""
-    name = one.metadata.labels.get(SERVICE_LABEL) if one is not None else None
-    return ((one.metadata.namespace, name),) if one is not None and name else ()
+def _service_of(endpoint_slice: EndpointSlice | None) -> tuple[Key, ...]:
+    """Return the key of the service that the slice's label names, or nothing."""
+    if endpoint_slice is None:
+        return ()
+    name = endpoint_slice.metadata.labels.get(SERVICE_LABEL)
+    return ((endpoint_slice.metadata.namespace, name),) if name else ()

@@ -1,11 +1,17 @@
-"""One Service with its EndpointSlices to the ports that this node programs, and what it rejects. Pure."""
+"""Computes the ports of one Service, from the Service and its EndpointSlices. Pure.
+
+Frontends that belong to an older service, and endpoints of other projects, are rejected: traffic to a service must not
+become a way around the isolation of projects, and one project must not take over the addresses of another.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple, Self
 
@@ -13,264 +19,349 @@ from api.core.endpoints import Endpoint, EndpointSlice
 from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
 from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.topology import GLOBAL_VNID, NetworkConfig
+from sdn.topology import GLOBAL_VNID, NetworkConfig, Node
 
 Key = tuple[str, str]
 """Namespace and name."""
 
-CLUSTER_IP, EXTERNAL_IP, NODE_PORT = "cluster IP", "external address", "node port"
-Frontend = tuple[str, IPv4Address | None, Protocol, int]
-"""Where callers call: one of the three above, address (None: those of all nodes), protocol, port. They are told apart
-so that nobody who asks for a cluster IP of the future as his external address keeps a service from its own.
-"""
-
-_PLAIN = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})").fullmatch
-
 IGNORED_LABELS = frozenset(("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"))
-"""Labels of services that kube-proxy leaves alone."""
+"""A service with one of these labels is not proxied, as with kube-proxy."""
 
 LOCAL = "Local"
-"""As a traffic policy: only endpoints of the same node."""
+"""The traffic policy that selects endpoints of the same node only."""
 
 MAX_ENDPOINTS = 1000
-"""Of one port: a group of that many buckets still fits into a message to the switch, which takes 65,535 bytes."""
+"""Maximum number of endpoints of one port: a group of so many buckets fits into an OpenFlow message (65,535 bytes)."""
+
+_DOTTED_QUAD = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})").fullmatch
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyConfig:
-    """From where services are seen: this node and its network.
+class FrontendKind(StrEnum):
+    """Kinds of frontends.
 
-    `lanes` is the VNID of each project, None with the flat network; `nodes` are the addresses of all nodes;
-    `node_ports` are the first and the last port that services may have on every node.
+    They are different keys: a service that claims a future cluster IP as its external address does not keep it from the
+    service that gets the cluster IP.
     """
 
-    node: str
-    address: IPv4Address
-    subnet: IPv4Network
-    networks: tuple[IPv4Network, ...]
-    service_network: IPv4Network
-    lanes: Mapping[str, int] | None
-    nodes: frozenset[IPv4Address]
-    node_ports: tuple[int, int]
+    CLUSTER_IP = "cluster IP"
+    EXTERNAL_IP = "external address"
+    NODE_PORT = "node port"
 
-    def vnid(self, project: str) -> int | None:
-        """None for a project without a lane."""
-        return GLOBAL_VNID if self.lanes is None else self.lanes.get(project)
+
+class Frontend(NamedTuple):
+    """A place at which clients reach a service; a node port has no address, because it is open on every node."""
+
+    kind: FrontendKind
+    ip: IPv4Address | None
+    protocol: Protocol
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    """The configuration of the network, as far as services depend on it.
+
+    `vnids` has the VNID of each project, and is None with the flat network. `node_ips` are the underlay addresses of
+    all nodes. `node_port_range` is the first and the last node port.
+    """
+
+    node: Node
+    cluster_networks: tuple[IPv4Network, ...]
+    service_network: IPv4Network
+    node_port_range: tuple[int, int]
+    vnids: Mapping[str, int] | None
+    node_ips: frozenset[IPv4Address]
 
     @classmethod
-    def of(cls, ground: NetworkConfig) -> Self:
-        """What the API says of the network, for this node."""
-        cluster, node = ground.cluster, ground.node
+    def from_network(cls, network: NetworkConfig) -> Self:
+        """Return the part of a network configuration on which services depend."""
         return cls(
-            node=node.name,
-            address=node.address,
-            subnet=node.subnet,
-            networks=cluster.networks,
-            service_network=cluster.service_network,
-            lanes=ground.vnids,
-            nodes=frozenset(peer.address for peer in ground.peers) | {node.address},
-            node_ports=cluster.node_ports,
+            node=network.node,
+            cluster_networks=network.cluster.networks,
+            service_network=network.cluster.service_network,
+            node_port_range=network.cluster.node_ports,
+            vnids=network.vnids,
+            node_ips=frozenset(peer.address for peer in network.peers) | {network.node.address},
         )
+
+    def vnid(self, project: str) -> int | None:
+        """Return the VNID of a project, or None for a project without one."""
+        return GLOBAL_VNID if self.vnids is None else self.vnids.get(project)
 
     def differs_in_vnids_and_nodes_only(self, other: Self) -> bool:
         """Return True if both are of the same node and networks, and both or neither isolate projects."""
-        same = dataclasses.replace(other, lanes=self.lanes, nodes=self.nodes) == self
-        return same and (self.lanes is None) == (other.lanes is None)
+        same = dataclasses.replace(other, vnids=self.vnids, node_ips=self.node_ips) == self
+        return same and (self.vnids is None) == (other.vnids is None)
 
     def projects_with_another_vnid(self, other: Self) -> frozenset[str]:
-        """Return the projects whose VNID differs, also those that have one only here or only there."""
-        mine, others = self.lanes or {}, other.lanes or {}
+        """Return the projects whose VNID differs, including those that have a VNID in only one of the two."""
+        mine, others = self.vnids or {}, other.vnids or {}
         return frozenset(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name))
 
-    def is_cluster(self, address: IPv4Address) -> bool:
-        """Whether it is an address of pods, or of a node's gateway."""
-        return any(address in network for network in self.networks)
+    def is_in_cluster_network(self, ip: IPv4Address) -> bool:
+        """Return True for addresses of pods and of the nodes' gateways."""
+        return any(ip in network for network in self.cluster_networks)
 
-    def whose(self, address: IPv4Address) -> str:
-        """What an address is beside being somebody's external one, which it then cannot be; empty if nothing."""
-        if address in self.service_network:
+    def reserved_for(self, ip: IPv4Address) -> str:
+        """Return why an address cannot be an external address of a service; empty if it can."""
+        if ip in self.service_network:
             return f"in the service network {self.service_network}"
-        if self.is_cluster(address):
+        if self.is_in_cluster_network(ip):
             return "in the cluster network"
-        return "the address of a node" if address in self.nodes else ""
+        return "the address of a node" if ip in self.node_ips else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceIndex:
-    """What else there is. `pods` are the live ones that have an address of the cluster network, `first` is the
-    service that comes first of all that ask for a front, `is_outside_ip` says whether any service has that address.
+class ServiceIndex(typing.Protocol):
+    """Lookups among all services and pods that the ports of one service depend on.
 
-    Addresses are asked for as text, which is quicker to find, and one and the same for one address.
+    Addresses are passed as text, because dictionaries find text faster. Every address has only one textual form.
     """
 
-    vantage: ProxyConfig
-    pods: Callable[[str], Iterable[PodAddress]]
-    first: Callable[[Frontend], Key]
-    is_outside_ip: Callable[[str], bool]
+    def pods_with_ip(self, ip: str) -> Iterable[PodAddress]:
+        """Return the pods with an address of the cluster network that have not ended."""
+
+    def owner_of_frontend(self, frontend: Frontend) -> Key:
+        """Return the oldest service that claims a frontend."""
+
+    def is_external_ip(self, ip: str) -> bool:
+        """Return True if a service has this external address."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Rejection:
-    """Something of a service that is not programmed: `what` names it, `why` goes on as a sentence."""
+    """An endpoint or a frontend of a service that this node does not program.
 
-    what: str
-    why: str
+    `subject` and `reason` together are a sentence.
+    """
+
+    subject: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.why}"
+        return f"{self.subject} {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What became of a service. `health_port` is its healthCheckNodePort, 0 if it has none; `here` counts the endpoints
-    of this node that callers from outside get.
+    """The ports of a service, and its rejected endpoints and frontends.
+
+    `health_port` is its healthCheckNodePort, 0 if it has none. `local_endpoint_count` counts the endpoints on this node
+    that external clients reach.
     """
 
     ports: Mapping[ServicePortName, ServicePortInfo] = field(default_factory=dict)
-    left_out: tuple[Rejection, ...] = ()
+    rejected: tuple[Rejection, ...] = ()
     health_port: int = 0
-    here: int = 0
+    local_endpoint_count: int = 0
 
 
-NOTHING = ServiceState()
+EMPTY = ServiceState()
 
 
 class _EndpointAddress(NamedTuple):
-    """An address that a slice has, and how the endpoint there is; with `is_leaving` it ends, and still serves."""
+    """The address of an endpoint in a slice, with the endpoint's conditions.
+
+    A draining endpoint terminates, but still serves.
+    """
 
     text: str
-    address: IPv4Address
-    is_cluster: bool
-    is_here: bool
+    ip: IPv4Address
+    is_in_cluster_network: bool
+    is_local: bool
     is_ready: bool
-    is_leaving: bool
+    is_draining: bool
 
 
 class _CandidateEndpoint(NamedTuple):
-    """A port at a place."""
+    """An address with one of its ports."""
 
-    place: _EndpointAddress
+    address: _EndpointAddress
     port: int
 
     @property
-    def backend(self) -> EndpointInfo:
-        """What callers are led to."""
-        return EndpointInfo(self.place.address, self.port, self.place.is_here)
+    def endpoint(self) -> EndpointInfo:
+        """The endpoint as a service port has it."""
+        return EndpointInfo(self.address.ip, self.port, self.address.is_local)
+
+
+Candidates = Mapping[tuple[str, Protocol], list[_CandidateEndpoint]]
+"""Candidate endpoints by name and protocol of the port."""
 
 
 def is_proxied(service: Service) -> bool:
-    """Whether anything of ours leads to its addresses: not where a label leaves them to another proxy, or to none."""
+    """Return True if a service has a cluster IP and no label that leaves it to another proxy."""
     if not IGNORED_LABELS.isdisjoint(service.metadata.labels):
         return False
     return service.spec.type != EXTERNAL_NAME and service.spec.cluster_ip not in ("", HEADLESS)
 
 
 def external_ips(service: Service) -> tuple[IPv4Address, ...]:
-    """External addresses and those of its ingress, in order."""
-    spec = service.spec
-    ingress = [one for one in service.status.load_balancer.ingress if (one.ip_mode or "VIP") == "VIP"]
-    texts = [*spec.external_ips, *(one.ip for one in ingress)]
-    return tuple(sorted({address for address in map(parse_ipv4, texts) if address is not None}))
+    """Return the external addresses of a proxied service and those of its ingress, sorted."""
+    if not is_proxied(service):
+        return ()
+    ingresses = service.status.load_balancer.ingress
+    texts = [*service.spec.external_ips]
+    texts += [ingress.ip for ingress in ingresses if (ingress.ip_mode or "VIP") == "VIP"]
+    return tuple(sorted({ip for ip in map(parse_ipv4, texts) if ip is not None}))
 
 
 def frontends(service: Service) -> frozenset[Frontend]:
-    """All that it asks for, whether it comes first or not."""
+    """Return all frontends that a service claims, including those that belong to an older service."""
     if not is_proxied(service):
         return frozenset()
     found: set[Frontend] = set()
+    cluster_ip = parse_ipv4(service.spec.cluster_ip)
+    external = external_ips(service)
     for port in service.spec.ports:
         protocol = protocol_of(port.protocol)
-        found.add((CLUSTER_IP, parse_ipv4(service.spec.cluster_ip), protocol, port.port))
-        found.update((EXTERNAL_IP, address, protocol, port.port) for address in external_ips(service))
+        found.add(Frontend(FrontendKind.CLUSTER_IP, cluster_ip, protocol, port.port))
+        found.update(Frontend(FrontendKind.EXTERNAL_IP, ip, protocol, port.port) for ip in external)
         if has_node_ports(service) and port.node_port:
-            found.add((NODE_PORT, None, protocol, port.node_port))
+            found.add(Frontend(FrontendKind.NODE_PORT, None, protocol, port.node_port))
     return frozenset(found)
 
 
 def parse_ipv4(text: str) -> IPv4Address | None:
-    """None for what is no IPv4 address."""
+    """Return an IPv4 address, or None if the text is not one."""
     try:
-        if _PLAIN(text):
-            return IPv4Address(bytes(map(int, text.split("."))))  # four times as quick as by the text itself
+        if _DOTTED_QUAD(text):
+            return IPv4Address(bytes(map(int, text.split("."))))  # four times as fast as parsing by IPv4Address
         return IPv4Address(text)
     except ValueError:
         return None
 
 
 def protocol_of(text: str) -> Protocol:
-    """TCP where nothing is said."""
+    """Return the protocol with this name; the default is TCP."""
     return Protocol[text or "TCP"]
 
 
-def service_ports(service: Service, slices: Iterable[EndpointSlice], around: ServiceIndex) -> ServiceState:
-    """A front that another service had first, an endpoint that is not the service's to lead to: left out, by name."""
+def service_ports(
+    service: Service, slices: Iterable[EndpointSlice], config: ProxyConfig, index: ServiceIndex
+) -> ServiceState:
+    """Compute the ports of one Service.
+
+    Frontends that belong to an older service and endpoints that the service may not use are rejected; each rejection
+    names its subject and reason.
+    """
     if not is_proxied(service):
-        return NOTHING
-    meta, vantage = service.metadata, around.vantage
-    vnid = vantage.vnid(meta.namespace)
+        return EMPTY
+    namespace, name = service.metadata.namespace, service.metadata.name
+    vnid = config.vnid(namespace)
     if vnid is None:
-        return ServiceState(
-            left_out=(Rejection("the service", f"has no lane: there is no NetNamespace {meta.namespace}"),)
-        )
-    left_out: dict[Rejection, None] = {}
-    asked = frozenset((port.name, protocol_of(port.protocol)) for port in service.spec.ports)
-    by_port = _candidates(slices, vantage, asked)
-    refused = _EndpointFilter(around, (meta.namespace, meta.name), vnid, left_out)
-    served = {}
+        return ServiceState(rejected=(Rejection("the service", f"has no VNID: there is no NetNamespace {namespace}"),))
+    port_names = frozenset((port.name, protocol_of(port.protocol)) for port in service.spec.ports)
+    candidates = _candidates(slices, config, port_names)
+    endpoint_filter = _EndpointFilter(config, index, namespace, vnid)
+    ports: dict[ServicePortName, ServicePortInfo] = {}
+    rejected: set[Rejection] = set()
     for port in service.spec.ports:
-        key = ServicePortName(meta.namespace, meta.name, port.name, protocol_of(port.protocol))
-        found = [one for one in by_port.get((key.port_name, key.protocol), ()) if refused.accept(one)]
-        served[key] = _port(service, port, key, vnid, found, refused)
-    here = {one.address for port in served.values() for one in port.external_endpoints if one.is_local}
-    return ServiceState(served, tuple(sorted(left_out)), service.spec.health_check_node_port, len(here))
+        key = ServicePortName(namespace, name, port.name, protocol_of(port.protocol))
+        accepted, rejected_endpoints = endpoint_filter.select(candidates.get((key.port_name, key.protocol), ()))
+        owned, rejected_frontends = _port_frontends(service, port, key, config, index)
+        rejected.update(rejected_endpoints, rejected_frontends)
+        cluster_endpoints = _usable_endpoints(accepted)
+        local_endpoints = _usable_endpoints([candidate for candidate in accepted if candidate.address.is_local])
+        if max(len(cluster_endpoints), len(local_endpoints)) > MAX_ENDPOINTS:
+            subject = f"every endpoint after the first {MAX_ENDPOINTS} of port {port.port}/{key.protocol.name}"
+            rejected.add(Rejection(subject, "exceeds the maximum"))
+        ports[key] = _service_port(
+            service,
+            port,
+            key,
+            vnid=vnid,
+            frontends=owned,
+            cluster_endpoints=cluster_endpoints[:MAX_ENDPOINTS],
+            local_endpoints=local_endpoints[:MAX_ENDPOINTS],
+            endpoint_ports=frozenset(candidate.port for candidate in accepted),
+        )
+    local = {endpoint.address for port in ports.values() for endpoint in port.external_endpoints if endpoint.is_local}
+    return ServiceState(ports, tuple(sorted(rejected)), service.spec.health_check_node_port, len(local))
 
 
-def _port(
+class _PortFrontends(NamedTuple):
+    """The frontends of one port that belong to its service."""
+
+    cluster_ip: IPv4Address | None
+    external_ips: tuple[IPv4Address, ...]
+    node_port: int
+
+
+def _port_frontends(
+    service: Service, port: ServicePort, key: ServicePortName, config: ProxyConfig, index: ServiceIndex
+) -> tuple[_PortFrontends, list[Rejection]]:
+    """Return the frontends that a port gets, and rejections of the others that its service claims."""
+    rejected: list[Rejection] = []
+
+    def is_owner(kind: FrontendKind, ip: IPv4Address | None, number: int) -> bool:
+        if index.owner_of_frontend(Frontend(kind, ip, key.protocol, number)) == (key.namespace, key.service):
+            return True
+        subject = f"node port {number}" if ip is None else f"{ip}:{number}"
+        rejected.append(Rejection(f"{subject}/{key.protocol.name}", "belongs to an older service"))
+        return False
+
+    cluster_ip = parse_ipv4(service.spec.cluster_ip)
+    if cluster_ip is None or cluster_ip not in config.service_network:
+        reason = f"is not in the service network {config.service_network}"
+        rejected.append(Rejection(f"cluster IP {cluster_ip}", reason))
+        cluster_ip = None
+    elif not is_owner(FrontendKind.CLUSTER_IP, cluster_ip, port.port):
+        cluster_ip = None
+
+    external: list[IPv4Address] = []
+    for ip in external_ips(service):
+        reserved_for = config.reserved_for(ip)
+        if reserved_for:
+            rejected.append(Rejection(f"external address {ip}", f"is {reserved_for}"))
+        elif is_owner(FrontendKind.EXTERNAL_IP, ip, port.port):
+            external.append(ip)
+
+    node_port = port.node_port if has_node_ports(service) else 0
+    if node_port and not is_owner(FrontendKind.NODE_PORT, None, node_port):
+        node_port = 0
+    return _PortFrontends(cluster_ip, tuple(external), node_port), rejected
+
+
+def _service_port(
     service: Service,
     port: ServicePort,
     key: ServicePortName,
+    *,
     vnid: int,
-    found: list[_CandidateEndpoint],
-    refused: _EndpointFilter,
+    frontends: _PortFrontends,
+    cluster_endpoints: tuple[EndpointInfo, ...],
+    local_endpoints: tuple[EndpointInfo, ...],
+    endpoint_ports: frozenset[int],
 ) -> ServicePortInfo:
-    spec = service.spec
-    everywhere = refused.most(_usable_endpoints(found), port)
-    here = refused.most(_usable_endpoints([one for one in found if one.place.is_here]), port)
-    keeps_source = spec.external_traffic_policy == LOCAL
-    node_port = port.node_port if has_node_ports(service) else 0
-    if node_port and not refused.holds((NODE_PORT, None, key.protocol, node_port)):
-        node_port = 0
+    external_policy_local = service.spec.external_traffic_policy == LOCAL
+    # Endpoints that are gone listened at the target port. If that is a name, its number is known from endpoints only.
+    target_port = port.target_port or port.port
+    target_ports = endpoint_ports | {target_port} if isinstance(target_port, int) else endpoint_ports
     return ServicePortInfo(
         key=key,
         vnid=vnid,
-        cluster_ip=refused.cluster_ip(parse_ipv4(spec.cluster_ip), key.protocol, port.port),
+        cluster_ip=frontends.cluster_ip,
         port=port.port,
-        node_port=node_port,
-        external_ips=tuple(one for one in external_ips(service) if refused.outside(one, key.protocol, port.port)),
-        internal_endpoints=here if spec.internal_traffic_policy == LOCAL else everywhere,
-        cluster_endpoints=everywhere,
-        external_endpoints=here if keeps_source else everywhere,
-        affinity_timeout_seconds=_affinity(service),
-        external_policy_local=keeps_source,
-        draining_ports=frozenset((*_target_ports(port), *(one.port for one in found)))
-        - {one.port for one in everywhere},
+        node_port=frontends.node_port,
+        external_ips=frontends.external_ips,
+        internal_endpoints=local_endpoints if service.spec.internal_traffic_policy == LOCAL else cluster_endpoints,
+        cluster_endpoints=cluster_endpoints,
+        external_endpoints=local_endpoints if external_policy_local else cluster_endpoints,
+        affinity_timeout_seconds=_affinity_timeout_seconds(service),
+        external_policy_local=external_policy_local,
+        draining_ports=target_ports - {endpoint.port for endpoint in cluster_endpoints},
     )
 
 
-def _target_ports(port: ServicePort) -> tuple[int, ...]:
-    """Where endpoints listened that are none any more; by name only these themselves can tell."""
-    number = port.target_port or port.port
-    return (number,) if isinstance(number, int) else ()
+def _usable_endpoints(candidates: list[_CandidateEndpoint]) -> tuple[EndpointInfo, ...]:
+    """Return the endpoints that are ready, or, if there is none, those that drain, as kube-proxy does. Sorted."""
+    usable = [candidate for candidate in candidates if candidate.address.is_ready]
+    usable = usable or [candidate for candidate in candidates if candidate.address.is_draining]
+    usable.sort(key=lambda candidate: (int(candidate.address.ip), candidate.port))
+    return tuple(candidate.endpoint for candidate in usable)
 
 
-def _usable_endpoints(found: list[_CandidateEndpoint]) -> tuple[EndpointInfo, ...]:
-    """Those that are ready; where there is none, those that end and still serve (kube-proxy does the same)."""
-    chosen = [one for one in found if one.place.is_ready] or [one for one in found if one.place.is_leaving]
-    chosen.sort(key=lambda one: (int(one.place.address), one.port))
-    return tuple(one.backend for one in chosen)
-
-
-def _affinity(service: Service) -> int:
+def _affinity_timeout_seconds(service: Service) -> int:
     if service.spec.session_affinity != "ClientIP":
         return 0
     config = service.spec.session_affinity_config
@@ -279,115 +370,87 @@ def _affinity(service: Service) -> int:
 
 
 def _candidates(
-    slices: Iterable[EndpointSlice], vantage: ProxyConfig, asked: Set[tuple[str, Protocol]]
-) -> dict[tuple[str, Protocol], list[_CandidateEndpoint]]:
-    """By name and protocol of the port, of those that the service has: others, however many, cost nothing.
+    slices: Iterable[EndpointSlice], config: ProxyConfig, port_names: Set[tuple[str, Protocol]]
+) -> Candidates:
+    """Return the endpoints of the ports that the service has. Other ports of the slices cost nothing.
 
-    One that is in several slices is as ready as it is in any.
+    An endpoint that is in several slices has the best of its conditions.
     """
     found: dict[tuple[str, Protocol], dict[tuple[str, int], _CandidateEndpoint]] = {}
-    for one in slices:
-        if one.address_type != "IPv4":
+    for endpoint_slice in slices:
+        if endpoint_slice.address_type != "IPv4":
             continue
-        places = [place for row in one.endpoints for place in _places(row, vantage)]
-        for port in one.ports:
-            name = port.name or "", protocol_of(port.protocol)
-            if port.port and name in asked:
-                known = found.setdefault(name, {})
-                for place in places:
-                    _join(known, _CandidateEndpoint(place, port.port))
-    return {name: list(known.values()) for name, known in found.items()}
+        addresses = [address for item in endpoint_slice.endpoints for address in _endpoint_address(item, config)]
+        for port in endpoint_slice.ports:
+            port_name = (port.name or "", protocol_of(port.protocol))
+            if not port.port or port_name not in port_names:
+                continue
+            known = found.setdefault(port_name, {})
+            for address in addresses:
+                before = known.get((address.text, port.port))
+                is_better = address.is_ready or address.is_draining
+                if before is None or (not before.address.is_ready and is_better):
+                    known[address.text, port.port] = _CandidateEndpoint(address, port.port)
+    return {port_name: list(known.values()) for port_name, known in found.items()}
 
 
-def _places(row: Endpoint, vantage: ProxyConfig) -> Iterator[_EndpointAddress]:
-    """Of several addresses the first; none where that is no address. Whether one of a pod is here its subnet tells."""
-    text = row.addresses[0] if row.addresses else ""
-    address = parse_ipv4(text)
-    if address is None:
+def _endpoint_address(endpoint: Endpoint, config: ProxyConfig) -> Iterator[_EndpointAddress]:
+    """Yield the first address of an endpoint, if it is an IPv4 address.
+
+    A pod's address says by its subnet whether the pod is local. Other endpoints say it by their node name.
+    """
+    text = endpoint.addresses[0] if endpoint.addresses else ""
+    ip = parse_ipv4(text)
+    if ip is None:
         return
-    is_cluster = vantage.is_cluster(address)
-    is_named = address == vantage.address or row.node_name == vantage.node
-    said = row.conditions
-    is_ready = said.ready is not False
-    is_serving = is_ready if said.serving is None else said.serving
-    is_here = address in vantage.subnet if is_cluster else is_named
-    yield _EndpointAddress(text, address, is_cluster, is_here, is_ready, bool(said.terminating) and is_serving)
-
-
-def _join(known: dict[tuple[str, int], _CandidateEndpoint], one: _CandidateEndpoint) -> None:
-    key = one.place.text, one.port
-    before = known.get(key)
-    if before is None or (not before.place.is_ready and (one.place.is_ready or one.place.is_leaving)):
-        known[key] = one
+    is_in_cluster_network = config.is_in_cluster_network(ip)
+    if is_in_cluster_network:
+        is_local = ip in config.node.subnet
+    else:
+        is_local = ip == config.node.address or endpoint.node_name == config.node.name
+    conditions = endpoint.conditions
+    is_ready = conditions.ready is not False
+    is_serving = is_ready if conditions.serving is None else conditions.serving
+    is_draining = bool(conditions.terminating) and is_serving
+    yield _EndpointAddress(text, ip, is_in_cluster_network, is_local, is_ready, is_draining)
 
 
 @dataclass(frozen=True, slots=True)
 class _EndpointFilter:
-    """What a service asks for that it does not get is noted in `left_out`."""
+    """Selects the endpoints that a service of a project may have."""
 
-    around: ServiceIndex
-    service: Key
+    config: ProxyConfig
+    index: ServiceIndex
+    project: str
     vnid: int
-    left_out: dict[Rejection, None]
 
-    def accept(self, one: _CandidateEndpoint) -> bool:
-        """Whether a service of this lane may lead there."""
-        why = self._objection(one.place, one.port)
-        if why:
-            self.left_out[Rejection(f"endpoint {one.place.text}:{one.port}", why)] = None
-        return not why
+    def select(self, candidates: Iterable[_CandidateEndpoint]) -> tuple[list[_CandidateEndpoint], list[Rejection]]:
+        """Return the accepted endpoints, and rejections of the others."""
+        accepted: list[_CandidateEndpoint] = []
+        rejected: list[Rejection] = []
+        for candidate in candidates:
+            reason = self._reject_reason(candidate)
+            if reason:
+                rejected.append(Rejection(f"endpoint {candidate.address.text}:{candidate.port}", reason))
+            else:
+                accepted.append(candidate)
+        return accepted, rejected
 
-    def most(self, backends: tuple[EndpointInfo, ...], port: ServicePort) -> tuple[EndpointInfo, ...]:
-        """As many as a port may have."""
-        if len(backends) > MAX_ENDPOINTS:
-            what = f"every endpoint behind the first {MAX_ENDPOINTS} of port {port.port}/{port.protocol or 'TCP'}"
-            self.left_out[Rejection(what, "is one too many")] = None
-        return backends[:MAX_ENDPOINTS]
-
-    def holds(self, front: Frontend) -> bool:
-        """Whether it is the first service to ask for this front."""
-        is_first = self.around.first(front) == self.service
-        if not is_first:
-            _, address, protocol, port = front
-            what = f"node port {port}" if address is None else f"{address}:{port}"
-            self.left_out[Rejection(f"{what}/{protocol.name}", "belongs to a service that was there before")] = None
-        return is_first
-
-    def cluster_ip(self, address: IPv4Address | None, protocol: Protocol, port: int) -> IPv4Address | None:
-        """The cluster IP, if it leads anywhere."""
-        network = self.around.vantage.service_network
-        if address is None or address not in network:
-            self.left_out[Rejection(f"cluster IP {address}", f"is not in the service network {network}")] = None
-            return None
-        return address if self.holds((CLUSTER_IP, address, protocol, port)) else None
-
-    def outside(self, address: IPv4Address, protocol: Protocol, port: int) -> bool:
-        """Whether it has this external address for the port."""
-        whose = self.around.vantage.whose(address)
-        if whose:
-            self.left_out[Rejection(f"external address {address}", f"is {whose}")] = None
-        return not whose and self.holds((EXTERNAL_IP, address, protocol, port))
-
-    def _objection(self, place: _EndpointAddress, port: int) -> str:
-        address, vantage = place.address, self.around.vantage
-        is_called = self.around.is_outside_ip(place.text) and not vantage.whose(address)
-        if address in vantage.service_network or is_called:
-            return "is an address of services, which is no endpoint"
-        first, last = vantage.node_ports
-        if first <= port <= last and address in vantage.nodes:
-            return "is a node port, which is no endpoint"
-        if not place.is_cluster:
+    def _reject_reason(self, candidate: _CandidateEndpoint) -> str:
+        address, config = candidate.address, self.config
+        is_external_ip = self.index.is_external_ip(address.text) and not config.reserved_for(address.ip)
+        if address.ip in config.service_network or is_external_ip:
+            return "is an address of services, not an endpoint"
+        first, last = config.node_port_range
+        if first <= candidate.port <= last and address.ip in config.node_ips:
+            return "is a node port, not an endpoint"
+        if not address.is_in_cluster_network:
             return ""
-        pods = list(self.around.pods(place.text))
+        pods = list(self.index.pods_with_ip(address.text))
         if not pods:
-            return "is in the cluster network, but no pod that lives has it"
-        stranger = next((pod for pod in pods if vantage.vnid(pod.metadata.namespace) != self.vnid), None)
-        if stranger is not None:
-            return f"is a pod of the project {stranger.metadata.namespace}, which is not joined with {self.service[0]}"
+            return "is in the cluster network, but no running pod has it"
+        for pod in pods:
+            project = pod.metadata.namespace
+            if config.vnid(project) != self.vnid:
+                return f"is a pod of the project {project}, which is not joined with {self.project}"
         return ""
-
-
-def external_addresses(service: Service) -> Iterator[IPv4Address]:
-    """The addresses at which it is called from outside, if anything leads there."""
-    if is_proxied(service):
-        yield from external_ips(service)

@@ -1,4 +1,4 @@
-"""Follows Services, EndpointSlices and pod addresses of the API server."""
+"""Watches Services, EndpointSlices and pod addresses, and keeps the service map and the names of cluster DNS."""
 
 from __future__ import annotations
 
@@ -19,141 +19,165 @@ from sdn.model.service_port import ServicePortChange
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import Key, ProxyConfig
 
-O = TypeVar("O", bound=Object)
 P = TypeVar("P", bound=Object)
+F = TypeVar("F", bound=Object)
 
 
-class FallbackMirror(Generic[O, P]):
-    """Objects of `kind`, or, where there is no such kind, those of `other`, of which `same` makes what they would be.
+class FallbackInformer(Generic[P, F]):
+    """Informer of a preferred kind, or of a fallback kind if the API server does not serve the preferred one.
 
-    `on_change` and `on_item` as of a Mirror.
+    `convert` makes an object of the preferred kind from one of the fallback kind. `on_change` and `on_key` are called
+    as by an Informer.
     """
 
     def __init__(
         self,
         client: Client,
-        kind: type[O],
-        other: type[P],
-        same: Callable[[P], O],
+        *,
+        preferred: type[P],
+        fallback: type[F],
+        convert: Callable[[F], P],
         on_change: Callable[[], None],
-        on_item: Callable[[tuple[str, str]], None],
+        on_key: Callable[[Key], None],
     ) -> None:
-        self._same = same
+        self._convert = convert
         self._on_change = on_change
-        self._is_absent = asyncio.Event()
-        self._first = Informer(client, kind, on_change=self._changed, optional=True, on_key=on_item)
-        self._second = Informer(client, other, on_change=on_change, on_key=on_item)
+        self._preferred_is_missing = asyncio.Event()
+        self._preferred = Informer(client, preferred, on_change=self._preferred_changed, optional=True, on_key=on_key)
+        self._fallback = Informer(client, fallback, on_change=on_change, on_key=on_key)
 
     @property
     def synced(self) -> bool:
-        """Whether all that there is has come."""
-        return self._second.synced if self._first.kind_is_missing else self._first.synced
+        """True after the first complete list of the kind that is served."""
+        return self._fallback.synced if self._preferred.kind_is_missing else self._preferred.synced
 
-    def get(self, key: tuple[str, str]) -> O | None:
-        """The object of this namespace and name, if there is one."""
-        if not self._first.kind_is_missing:
-            return self._first.items.get(key)
-        item = self._second.items.get(key)
-        return None if item is None else self._same(item)
+    def get(self, key: Key) -> P | None:
+        """Return an object by namespace and name."""
+        if not self._preferred.kind_is_missing:
+            return self._preferred.items.get(key)
+        item = self._fallback.items.get(key)
+        return None if item is None else self._convert(item)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._first.run())
-            await self._is_absent.wait()
-            tasks.create_task(self._second.run())
+            tasks.create_task(self._preferred.run())
+            await self._preferred_is_missing.wait()
+            tasks.create_task(self._fallback.run())
 
-    def _changed(self) -> None:
-        if self._first.kind_is_missing:
-            self._is_absent.set()
+    def _preferred_changed(self) -> None:
+        if self._preferred.kind_is_missing:
+            self._preferred_is_missing.set()
         self._on_change()
 
 
-LAST_CHANGE = "endpoints.kubernetes.io/last-change-trigger-time"
-"""Annotation of a slice: when that happened because of which it was written."""
+TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
+"""Annotation of an EndpointSlice: when the pod or the service changed because of which the slice was written."""
 
 
 class ServiceWatcher:
-    """`on_change` is called whenever something has changed.
+    """Informers of Services, EndpointSlices and pod addresses.
 
-    Addresses of pods come as PodAddresses; an API server that has none of these is asked for its pods, and an older one
-    for slices of v1beta1 (Kubernetes before 1.21). `directory` is up with every event, whatever becomes of the
-    catalogue; `on_first_sync` is called when it is whole for the first time.
+    If the API server has no PodAddresses, its pods are watched; if it has no EndpointSlices of discovery.k8s.io/v1
+    (Kubernetes before 1.21), those of v1beta1 are.
+
+    `service_map` changes in `apply_changes` only; `service_store` changes with every event. `on_change` is called after
+    each change, `on_first_sync` when `service_store` is complete for the first time.
     """
 
     def __init__(self, client: Client, *, on_change: Callable[[], None], on_first_sync: Callable[[], None]) -> None:
-        self.catalogue = ServiceMap()
-        self.directory = ServiceStore()
+        self.service_map = ServiceMap()
+        self.service_store = ServiceStore()
         self._on_first_sync = on_first_sync
         self._on_change = on_change
-        self._begun = datetime.now(UTC)
-        self._due: list[datetime] = []
-        self._services: set[Key] = set()
-        self._slices: set[Key] = set()
-        self._pods: set[Key] = set()
-        self.services = Informer(client, Service, on_change=self._changed, on_key=self._service_changed)
-        self._all_slices = FallbackMirror[EndpointSlice, EndpointSliceV1beta1](
-            client, EndpointSlice, EndpointSliceV1beta1, lambda one: one, self._changed, self._slice_changed
+        self._started_at = datetime.now(UTC)
+        self._trigger_times: list[datetime] = []
+        self._changed_services: set[Key] = set()
+        self._changed_slices: set[Key] = set()
+        self._changed_pods: set[Key] = set()
+        self._services = Informer(client, Service, on_change=self._changed, on_key=self._service_changed)
+        self._slices = FallbackInformer(
+            client,
+            preferred=EndpointSlice,
+            fallback=EndpointSliceV1beta1,
+            convert=_as_endpoint_slice,
+            on_change=self._changed,
+            on_key=self._slice_changed,
         )
-        self._all_pods = FallbackMirror(client, PodAddress, SlimPod, pod_address, on_change, self._pods.add)
+        self._pods = FallbackInformer(
+            client,
+            preferred=PodAddress,
+            fallback=SlimPod,
+            convert=pod_address,
+            on_change=on_change,
+            on_key=self._changed_pods.add,
+        )
 
     @property
     def synced(self) -> bool:
-        """Whether all that there is has come."""
-        return self.services.synced and self._all_slices.synced and self._all_pods.synced
+        """True after the first complete list of each kind."""
+        return self._services.synced and self._slices.synced and self._pods.synced
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for one in (self.services, self._all_slices, self._all_pods):
-                tasks.create_task(one.run())
+            tasks.create_task(self._services.run())
+            tasks.create_task(self._slices.run())
+            tasks.create_task(self._pods.run())
 
-    def settle(self, vantage: ProxyConfig) -> ServicePortChange:
-        """What became of the ports since the last time. Only once `synced`."""
-        catalogue = self.catalogue
-        catalogue.set_vantage(vantage)
-        for key in _trigger_time(self._pods):
-            catalogue.set_pod(key, self._all_pods.get(key))
-        for key in _trigger_time(self._slices):
-            catalogue.set_slice(key, self._all_slices.get(key))
-        for key in _trigger_time(self._services):
-            catalogue.set_service(key, self.services.items.get(key))
-        return catalogue.settle()
+    def apply_changes(self, config: ProxyConfig) -> ServicePortChange:
+        """Apply what has changed since the last call to the service map. To be called only once `synced`."""
+        self.service_map.set_config(config)
+        for key in _drain(self._changed_pods):
+            self.service_map.set_pod(key, self._pods.get(key))
+        for key in _drain(self._changed_slices):
+            self.service_map.set_slice(key, self._slices.get(key))
+        for key in _drain(self._changed_services):
+            self.service_map.set_service(key, self._services.items.get(key))
+        return self.service_map.apply_changes()
 
-    def take_due(self) -> list[datetime]:
-        """When that happened of which slices have told since the last time; not what was before we began."""
-        due, self._due = self._due, []
-        return due
+    def take_trigger_times(self) -> list[datetime]:
+        """Return the trigger times of the slices that changed since the last call.
+
+        Times before the start of this daemon are not included, because they say nothing about its latency.
+        """
+        trigger_times, self._trigger_times = self._trigger_times, []
+        return trigger_times
 
     def _changed(self) -> None:
-        if not self.directory.ready and self.services.synced and self._all_slices.synced:
-            self.directory.ready = True
+        if not self.service_store.ready and self._services.synced and self._slices.synced:
+            self.service_store.ready = True
             self._on_first_sync()
         self._on_change()
 
     def _service_changed(self, key: Key) -> None:
-        self._services.add(key)
-        self.directory.put_service(key, self.services.items.get(key))
+        self._changed_services.add(key)
+        self.service_store.put_service(key, self._services.items.get(key))
 
     def _slice_changed(self, key: Key) -> None:
-        self._slices.add(key)
-        one = self._all_slices.get(key)
-        self.directory.put_slice(key, one)
-        moment = _moment(one.metadata.annotations.get(LAST_CHANGE, "")) if one is not None else None
-        if moment is not None and moment > self._begun:
-            self._due.append(moment)
+        self._changed_slices.add(key)
+        endpoint_slice = self._slices.get(key)
+        self.service_store.put_slice(key, endpoint_slice)
+        trigger_time = _trigger_time(endpoint_slice) if endpoint_slice is not None else None
+        if trigger_time is not None and trigger_time > self._started_at:
+            self._trigger_times.append(trigger_time)
 
 
-def _moment(text: str) -> datetime | None:
-    """None for what is no time: anybody may write anything there."""
+def _as_endpoint_slice(endpoint_slice: EndpointSliceV1beta1) -> EndpointSlice:
+    """Return the slice itself: the type of v1beta1 is a subtype, whose fields are read as those of v1."""
+    return endpoint_slice
+
+
+def _trigger_time(endpoint_slice: EndpointSlice) -> datetime | None:
+    """Return when the change happened, or None if the annotation is absent or not a time."""
     try:
-        return times.parse_time(text)
+        return times.parse_time(endpoint_slice.metadata.annotations.get(TRIGGER_TIME, ""))
     except ValueError:
         return None
 
 
-def _trigger_time(keys: set[Key]) -> list[Key]:
-    """What was in it, in order; it is empty then."""
-    found = sorted(keys)
+def _drain(keys: set[Key]) -> list[Key]:
+    """Empty a set, and return its keys, sorted."""
+    drained = sorted(keys)
     keys.clear()
-    return found
+    return drained

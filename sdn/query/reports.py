@@ -10,7 +10,7 @@ from sdn.network_state import NetworkState
 from sdn.proxy.service_ports import Key, ServiceState
 
 MAX_PORTS = 500
-"""In one answer."""
+"""Maximum number of ports, and of rejections, in one report."""
 
 
 def network_report(state: NetworkState, attached_pods: int, drift: int) -> NetworkReport:
@@ -29,36 +29,36 @@ def network_report(state: NetworkState, attached_pods: int, drift: int) -> Netwo
     )
 
 
-def services_report(asked: ServicesRequest, served: Mapping[Key, ServiceState]) -> ServicesResult:
-    """The ports of the services that are asked for, by name, and what is left out of them."""
-    keys = sorted(key for key in served if _is_asked(asked, key))
-    ports = [port for key in keys for port in served[key].ports.values()]
+def services_report(request: ServicesRequest, states: Mapping[Key, ServiceState]) -> ServicesResult:
+    """Return the ports and the rejections of the requested services, sorted by service."""
+    keys = sorted(key for key in states if request.namespace in ("", key[0]) and request.name in ("", key[1]))
+    ports = [port for key in keys for port in states[key].ports.values()]
+    rejections = [report for key in keys for report in rejection_reports(key, states[key])]
     return ServicesResult(
         ports=tuple(map(port_report, ports[:MAX_PORTS])),
-        rejected=tuple(one for key in keys for one in rejection_reports(key, served[key]))[:MAX_PORTS],
+        rejected=tuple(rejections[:MAX_PORTS]),
         omitted_ports=max(len(ports) - MAX_PORTS, 0),
     )
 
 
-def _is_asked(asked: ServicesRequest, key: Key) -> bool:
-    return asked.namespace in ("", key[0]) and asked.name in ("", key[1])
-
-
-def rejection_reports(key: Key, served: ServiceState) -> Iterator[RejectionReport]:
-    """What of one service is not programmed."""
-    return (RejectionReport(service="/".join(key), subject=one.what, reason=one.why) for one in served.left_out)
+def rejection_reports(key: Key, state: ServiceState) -> Iterator[RejectionReport]:
+    """Yield the rejections of one service."""
+    for rejection in state.rejected:
+        yield RejectionReport(service="/".join(key), subject=rejection.subject, reason=rejection.reason)
 
 
 def port_report(port: ServicePortInfo) -> ServicePortReport:
-    """One port, for people."""
-    addresses = [*([port.cluster_ip] if port.cluster_ip is not None else []), *port.external_ips]
-    fronts = [f"{address}:{port.port}" for address in addresses] + [f"*:{port.node_port}"] * bool(port.node_port)
+    """Return the report of one port. `*` as the address of a frontend stands for all nodes."""
+    addresses = port.external_ips if port.cluster_ip is None else (port.cluster_ip, *port.external_ips)
+    frontends = [f"{address}:{port.port}" for address in addresses]
+    if port.node_port:
+        frontends.append(f"*:{port.node_port}")
     return ServicePortReport(
         service=f"{port.key.namespace}/{port.key.service}",
         port=f"{port.port}/{port.key.protocol.name}",
         name=port.key.port_name,
         vnid=port.vnid,
-        frontends=tuple(fronts),
+        frontends=tuple(frontends),
         internal_endpoints=endpoint_texts(port.internal_endpoints),
         cluster_endpoints=endpoint_texts(port.cluster_endpoints),
         external_endpoints=endpoint_texts(port.external_endpoints),
@@ -66,6 +66,6 @@ def port_report(port: ServicePortInfo) -> ServicePortReport:
     )
 
 
-def endpoint_texts(backends: Iterable[EndpointInfo]) -> tuple[str, ...]:
-    """`ADDRESS:PORT` of each."""
-    return tuple(f"{one.address}:{one.port}" for one in backends)
+def endpoint_texts(endpoints: Iterable[EndpointInfo]) -> tuple[str, ...]:
+    """Return endpoints as `ADDRESS:PORT`."""
+    return tuple(f"{endpoint.address}:{endpoint.port}" for endpoint in endpoints)

@@ -1,4 +1,4 @@
-"""Traces: a question to the arguments of `ofproto/trace`, its output to an answer, calls of services included. Pure."""
+"""Traces: a request to the arguments of `ofproto/trace`, its output to a result; connections to services too. Pure."""
 
 from __future__ import annotations
 
@@ -21,142 +21,177 @@ from sdn.proxy.service_ports import Key, ProxyConfig, ServiceState
 from sdn.query.reports import endpoint_texts, port_report, rejection_reports
 from sdn.topology import TUN0, VXLAN0, Node, NodeNetwork, mac_of
 
+# Lines of the output of `ofproto/trace`.
 _STEP = re.compile(r"^ ?(\d+)\. (.*)$")
-_ROW = re.compile(r"^(.*), (?:priority (\d+), )?cookie 0x([0-9a-f]+)$|^(.*), priority (\d+)$")
-_NOTED = re.compile(r"^set_field:0x([0-9a-f]+)->reg0$|NXM_NX_REG0\[\] is now 0x([0-9a-f]+)")
-_GIVEN = re.compile(r"NXM_OF_ETH_SRC\[\] is now ([0-9a-f:]+)")
-_ENTERED = re.compile(r"in_port=(\d+)")
-_LED = re.compile(r"^ct\(commit.*nat\(dst=([0-9.:]+)\)")
+_FLOW = re.compile(r"^(.*), (?:priority (\d+), )?cookie 0x([0-9a-f]+)$|^(.*), priority (\d+)$")
+_SET_VNID = re.compile(r"^set_field:0x([0-9a-f]+)->reg0$|NXM_NX_REG0\[\] is now 0x([0-9a-f]+)")
+_SET_SOURCE_MAC = re.compile(r"NXM_OF_ETH_SRC\[\] is now ([0-9a-f:]+)")
+_SET_TUNNEL = re.compile(r"set_field:([0-9.]+)->tun_dst")
+_DNAT = re.compile(r"^ct\(commit.*nat\(dst=([0-9.:]+)\)")
+_OUTPUT = re.compile(r"output:(\d+)")
+_IN_PORT = re.compile(r"in_port=(\d+)")
 _REMARKS = ("->", "nat", "thaw", "Resuming from")
 SKIPPED = ">> skipping output to input port"
-SERVICES = "services"
-"""The owner of rows that are there for services; which one, only their ports tell."""
 
-_TAGGED = 0x1000
+SERVICES = "services"
+"""Owner of flows of services before the service is known: the flows name no service, only its ports do."""
+
+_VLAN_PRESENT = 0x1000
 _BROADCAST_MAC = 0xFFFFFFFFFFFF
-_OPERATIONS = {"arp": ARP_REQUEST, "arp-reply": ARP_REPLY}
-_BEGINS = {"icmp": "icmp_type=8", "tcp": "tcp_flags=syn,tcp_dst={port}", "udp": "udp_dst={port}"}
+_ARP_OPERATIONS = {"arp": ARP_REQUEST, "arp-reply": ARP_REPLY}
+_FIRST_PACKETS = {"icmp": "icmp_type=8", "tcp": "tcp_flags=syn,tcp_dst={port}", "udp": "udp_dst={port}"}
 
 
 class InvalidTrace(Exception):
     """`str(error)` says why there is no such packet on this node."""
 
 
-def trace_request(asked: TraceRequest, view: NodeNetwork) -> str:
-    """The packet as `ofproto/trace` takes it. Raises Unaskable."""
-    enters, own_mac = _entrance(asked, view)
-    target = IPv4Address(asked.target)
-    source_mac = mac_number(asked.source_mac) if asked.source_mac else own_mac
-    target_mac = _BROADCAST_MAC if asked.protocol == "arp" else mac_of(target)
-    target_mac = mac_number(asked.target_mac) if asked.target_mac else target_mac
-    tag = "" if asked.vlan is None else f",vlan_tci={_TAGGED | asked.vlan:#x}"
+def trace_request(request: TraceRequest, network: NodeNetwork) -> str:
+    """Return the packet in the syntax of `ofproto/trace`. Raises InvalidTrace."""
+    entry, default_source_mac = _entry(request, network)
+    target = IPv4Address(request.target)
+    source_mac = mac_number(request.source_mac) if request.source_mac else default_source_mac
+    if request.target_mac:
+        target_mac = mac_number(request.target_mac)
+    else:
+        target_mac = _BROADCAST_MAC if request.protocol == "arp" else mac_of(target)
+    vlan = "" if request.vlan is None else f",vlan_tci={_VLAN_PRESENT | request.vlan:#x}"
     macs = f"dl_src={mac_text(source_mac)},dl_dst={mac_text(target_mac)}"
-    return f"{enters}{tag},{macs},{_payload(asked, source_mac, target_mac)}"
+    return f"{entry}{vlan},{macs},{_payload(request, source_mac, target_mac)}"
 
 
-def _entrance(asked: TraceRequest, view: NodeNetwork) -> tuple[str, int]:
-    """The port with what a tunnel adds, and the MAC of an honest sender there."""
-    if asked.enters == "pod":
-        sender = IPv4Address(asked.sender)
-        return f"in_port={_port_of_pod(sender, view)}", mac_of(sender)
-    if asked.enters == "docker":
-        sender = IPv4Address(asked.sender)
-        return f"in_port={_port_of_docker(sender, view)}", DOCKER_MAC_PREFIX << 32 | int(sender)
-    own_mac = mac_of(view.node.gateway)
-    if asked.enters == "tunnel":
-        tunnel = f"tun_src={asked.tunnel_source},tun_dst={view.node.address},tun_id={asked.vnid}"
-        return f"in_port={VXLAN0},{tunnel}", own_mac
-    return f"in_port={TUN0}", own_mac
+def _entry(request: TraceRequest, network: NodeNetwork) -> tuple[str, int]:
+    """Return the port with the fields of a tunnel, and the MAC that the sender at this port has."""
+    if request.enters == "pod":
+        sender = IPv4Address(request.sender)
+        return f"in_port={_port_of_pod(sender, network)}", mac_of(sender)
+    if request.enters == "docker":
+        sender = IPv4Address(request.sender)
+        return f"in_port={_port_of_docker(sender, network)}", DOCKER_MAC_PREFIX << 32 | int(sender)
+    gateway_mac = mac_of(network.node.gateway)
+    if request.enters == "tunnel":
+        tunnel = f"tun_src={request.tunnel_source},tun_dst={network.node.address},tun_id={request.vnid}"
+        return f"in_port={VXLAN0},{tunnel}", gateway_mac
+    return f"in_port={TUN0}", gateway_mac
 
 
-def _port_of_pod(sender: IPv4Address, view: NodeNetwork) -> int:
-    for pod in view.pods:
+def _port_of_pod(sender: IPv4Address, network: NodeNetwork) -> int:
+    for pod in network.pods:
         if pod.address == sender:
             return pod.ofport
-    for one in view.pods_without_vnid:
-        if one.address == sender:
-            raise InvalidTrace(f"the pod with {sender} is cut off: its project {one.namespace} has no VNID")
-    raise InvalidTrace(f"no pod on {view.node.name} has the address {sender}")
+    for attached in network.pods_without_vnid:
+        if attached.address == sender:
+            raise InvalidTrace(f"the pod with {sender} is cut off: its project {attached.namespace} has no VNID")
+    raise InvalidTrace(f"no pod on {network.node.name} has the address {sender}")
 
 
-def _port_of_docker(sender: IPv4Address, view: NodeNetwork) -> int:
-    docker = view.docker
+def _port_of_docker(sender: IPv4Address, network: NodeNetwork) -> int:
+    docker = network.docker
     if docker is None:
-        raise InvalidTrace(f"no pod on {view.node.name} has the address {sender}, and Docker has no bridge there")
+        raise InvalidTrace(f"no pod on {network.node.name} has the address {sender}, and Docker has no bridge there")
     if sender not in docker.subnet:
         raise InvalidTrace(
-            f"no pod on {view.node.name} has the address {sender}, and Docker gives those of {docker.subnet}"
+            f"no pod on {network.node.name} has the address {sender}, and Docker gives those of {docker.subnet}"
         )
     return docker.ofport
 
 
-def _payload(asked: TraceRequest, source_mac: int, target_mac: int) -> str:
-    if asked.protocol == "ipv6":
+def _payload(request: TraceRequest, source_mac: int, target_mac: int) -> str:
+    if request.protocol == "ipv6":
         return "ipv6"
-    if asked.protocol in _OPERATIONS:
-        told = f",arp_tha={mac_text(target_mac)}" if asked.protocol == "arp-reply" else ""
-        ends = f"arp_spa={asked.source},arp_tpa={asked.target},arp_sha={mac_text(source_mac)}{told}"
-        return f"arp,arp_op={_OPERATIONS[asked.protocol]},{ends}"
-    addresses = f"{asked.protocol},nw_src={asked.source},nw_dst={asked.target},nw_ttl=64"
-    fragment = f",nw_frag={asked.fragment}" if asked.fragment else ""
-    begins = "" if asked.fragment == "later" else f",{_BEGINS[asked.protocol].format(port=asked.port)}"
-    return f"{addresses}{fragment}{begins}"
+    if request.protocol in _ARP_OPERATIONS:
+        target_hardware = f",arp_tha={mac_text(target_mac)}" if request.protocol == "arp-reply" else ""
+        addresses = f"arp_spa={request.source},arp_tpa={request.target},arp_sha={mac_text(source_mac)}"
+        return f"arp,arp_op={_ARP_OPERATIONS[request.protocol]},{addresses}{target_hardware}"
+    addresses = f"{request.protocol},nw_src={request.source},nw_dst={request.target},nw_ttl=64"
+    if request.fragment == "later":
+        return f"{addresses},nw_frag=later"
+    fragment = f",nw_frag={request.fragment}" if request.fragment else ""
+    return f"{addresses}{fragment},{_FIRST_PACKETS[request.protocol].format(port=request.port)}"
 
 
-def parse_trace(text: str, view: NodeNetwork) -> TraceResult:
-    """Step by step what `ofproto/trace` said, with the names of tables and owners.
+def parse_trace(text: str, network: NodeNetwork) -> TraceResult:
+    """Return the steps and outputs in the output of `ofproto/trace`, with the names of tables and owners."""
+    parser = _TraceParser(network)
+    for packet, section in _sections(text):
+        for line in section.splitlines():
+            parser.read_line(line, packet)
+    docker = None if network.docker is None else DockerNetwork(str(network.docker.subnet), network.docker.vnid)
+    return TraceResult(
+        steps=tuple(parser.steps),
+        outputs=tuple(parser.outputs),
+        vnid=parser.vnid,
+        docker=docker,
+        endpoint=parser.endpoint,
+    )
 
-    After connection tracking it begins anew, under a title of its own; so a packet has as many passes.
+
+class _TraceParser:
+    """Collects the steps and outputs of a trace, and the last values of the fields that name its outputs."""
+
+    def __init__(self, network: NodeNetwork) -> None:
+        self.steps: list[TraceStep] = []
+        self.outputs: list[str] = []
+        self.vnid = 0
+        self.endpoint = ""
+        self._tunnel = ""
+        self._source_mac = ""
+        self._network = network
+
+    def read_line(self, line: str, packet: str) -> None:
+        """Read the line of a step, or of one of its actions. `packet` is the packet at the begin of the section."""
+        step = _STEP.match(line)
+        if step is not None:
+            self.steps.append(_step(int(step[1]), step[2], self._network))
+            return
+        action = line.strip()
+        if action and self.steps and not action.startswith(_REMARKS):
+            self.steps[-1] = replace(self.steps[-1], actions=(*self.steps[-1].actions, action))
+        self._read_fields(action)
+        self._read_output(action, packet)
+
+    def _read_fields(self, action: str) -> None:
+        if found := _SET_VNID.search(action):
+            self.vnid = int(found[1] or found[2], 16)
+        if found := _SET_SOURCE_MAC.search(action):
+            self._source_mac = found[1]
+        if found := _SET_TUNNEL.search(action):
+            self._tunnel = found[1]
+        if found := _DNAT.search(action):
+            self.endpoint = found[1]
+
+    def _read_output(self, action: str, packet: str) -> None:
+        if found := _OUTPUT.fullmatch(action):
+            self.outputs.append(_port_name(int(found[1]), self._tunnel, self._network))
+        elif action == "IN_PORT":
+            in_port = None if packet.startswith("arp") else _IN_PORT.search(packet)
+            if in_port is None:
+                self.outputs.append(f"sender {self._source_mac}")
+            else:
+                self.outputs.append(_port_name(int(in_port[1]), self._tunnel, self._network))
+        elif action == SKIPPED:
+            self.outputs.pop()
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the packet at the begin of each section, and what our bridge did with it.
+
+    After connection tracking, the packet continues in a section of its own. Lines of other bridges are skipped.
     """
-    steps: list[TraceStep] = []
-    outputs: list[str] = []
-    vnid, tunnel, given, endpoint = 0, "", "", ""
-    for flow, of_our_bridge in _passes(text):
-        for line in of_our_bridge.splitlines():
-            begins = _STEP.match(line)
-            if begins is not None:
-                steps.append(_step(int(begins[1]), begins[2], view))
-                continue
-            action = line.strip()
-            if action and steps and not action.startswith(_REMARKS):
-                steps[-1] = replace(steps[-1], actions=(*steps[-1].actions, action))
-            noted = _NOTED.search(action)
-            vnid = int(noted[1] or noted[2], 16) if noted else vnid
-            told = _GIVEN.search(action)
-            given = told[1] if told else given
-            far = re.search(r"set_field:([0-9.]+)->tun_dst", action)
-            tunnel = far[1] if far else tunnel
-            led = _LED.search(action)
-            endpoint = led[1] if led else endpoint
-            out = re.fullmatch(r"output:(\d+)", action)
-            if out is not None:
-                outputs.append(_name(int(out[1]), tunnel, view))
-            elif action == "IN_PORT":
-                entered = _ENTERED.search(flow)
-                back = None if flow.startswith("arp") else entered
-                outputs.append(f"sender {given}" if back is None else _name(int(back[1]), tunnel, view))
-            elif action == SKIPPED:
-                outputs.pop()
-    docker = None if view.docker is None else DockerNetwork(str(view.docker.subnet), view.docker.vnid)
-    return TraceResult(steps=tuple(steps), outputs=tuple(outputs), vnid=vnid, docker=docker, endpoint=endpoint)
+    for section in text.split("\nFlow: "):
+        packet = section.removeprefix("Flow: ")
+        yield packet, packet.partition("-------------\n")[2].partition("\nFinal flow:")[0].partition("\nbridge(")[0]
 
 
-def _passes(text: str) -> Iterator[tuple[str, str]]:
-    """The packet as it entered, and what our bridge did; other bridges are not ours to tell of."""
-    for found in text.split("\nFlow: "):
-        flow = found.removeprefix("Flow: ")
-        yield flow, flow.partition("-------------\n")[2].partition("\nFinal flow:")[0].partition("\nbridge(")[0]
-
-
-def _step(number: int, text: str, view: NodeNetwork) -> TraceStep:
-    table = max(table for table in Table if table <= number).name.lower()
-    found = _ROW.match(text)
+def _step(table_number: int, text: str, network: NodeNetwork) -> TraceStep:
+    table = max(table for table in Table if table <= table_number).name.lower()
+    found = _FLOW.match(text)
     if found is None:
         return TraceStep(table=table)
-    return TraceStep(table=table, flow=found[1] or found[4], owner=_owner(int(found[3] or "0", 16), view))
+    return TraceStep(table=table, flow=found[1] or found[4], owner=_owner_name(int(found[3] or "0", 16), network))
 
 
-def _owner(cookie: int, network: NodeNetwork) -> str:
+def _owner_name(cookie: int, network: NodeNetwork) -> str:
     owner = owner_of(cookie)
     if owner is None:
         return "unknown"
@@ -171,112 +206,118 @@ def _owner(cookie: int, network: NodeNetwork) -> str:
     return next((f"node {peer.name}" for peer in network.peers if owner_of(peer_cookie(peer)) == owner), "unknown")
 
 
-def _name(port: int, tunnel: str, view: NodeNetwork) -> str:
-    if port == VXLAN0:
+def _port_name(ofport: int, tunnel: str, network: NodeNetwork) -> str:
+    if ofport == VXLAN0:
         return f"tunnel {tunnel}"
-    if port == TUN0:
+    if ofport == TUN0:
         return "node"
-    if view.docker is not None and port == view.docker.ofport:
+    if network.docker is not None and ofport == network.docker.ofport:
         return "docker"
-    return next((f"pod {pod.address}" for pod in view.pods if pod.ofport == port), f"port {port}")
+    return next((f"pod {pod.address}" for pod in network.pods if pod.ofport == ofport), f"port {ofport}")
 
 
-_BY_FIREWALL, _BY_SWITCH = ("node",), ("pod", "docker")
+_DNAT_BY_NFTABLES, _DNAT_BY_SWITCH = ("node",), ("pod", "docker")
 _GROUP = "group:"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceCall:
-    """A port of a service that a packet is addressed to, and the backends that its sender gets here."""
+    """A connection to a service: the service port, and the endpoints that its client can get on this node."""
 
     port: ServicePortInfo
-    served: ServiceState
-    backends: tuple[EndpointInfo, ...]
+    state: ServiceState
+    endpoints: tuple[EndpointInfo, ...]
 
 
 def service_call(
-    asked: TraceRequest,
-    node: Node,
-    vantage: ProxyConfig,
+    request: TraceRequest,
+    config: ProxyConfig,
     ports: Iterable[ServicePortInfo],
-    served: Mapping[Key, ServiceState],
+    states: Mapping[Key, ServiceState],
 ) -> ServiceCall | None:
-    """Whom the packet calls; None where that is no service, or where services are not asked.
+    """Return the service to which a packet is addressed, or None if there is none that its sender can reach here.
 
-    From outside, cluster IPs and the node ports of other nodes are none of this node's.
+    External clients reach neither cluster IPs nor the node ports of other nodes through this node.
     """
-    if asked.enters not in _BY_FIREWALL + _BY_SWITCH or asked.protocol.upper() not in Protocol.__members__:
+    by_nftables = request.enters in _DNAT_BY_NFTABLES
+    if not by_nftables and request.enters not in _DNAT_BY_SWITCH:
         return None
-    front = (IPv4Address(asked.target), Protocol[asked.protocol.upper()], asked.port)
-    caller = IPv4Address(asked.source)
-    is_own = asked.enters in _BY_FIREWALL and caller in {node.gateway, node.address}
-    directory = FrontendLookup(vantage.is_cluster, vantage.nodes.__contains__)
-    directory.edit(ServicePortChange(added=tuple(ports)))
-    port = directory.find(front)
-    if port is None or (asked.enters in _BY_FIREWALL and not _is_for_firewall(front[0], port, node, is_own)):
+    if request.protocol.upper() not in Protocol.__members__:
         return None
-    backends = directory.backends(ClientConnection(front, caller, is_own))
-    return ServiceCall(port, served[port.key.namespace, port.key.service], backends)
+    address, client = IPv4Address(request.target), IPv4Address(request.source)
+    frontend = (address, Protocol[request.protocol.upper()], request.port)
+    from_host = by_nftables and client in {config.node.gateway, config.node.address}
+    lookup = FrontendLookup(config)
+    lookup.update(ServicePortChange(added=tuple(ports)))
+    port = lookup.find(frontend)
+    if port is None or (by_nftables and not _is_reachable_by_nftables(address, port, config.node, from_host)):
+        return None
+    endpoints = lookup.endpoints(ClientConnection(frontend, client, from_host))
+    return ServiceCall(port, states[port.key.namespace, port.key.service], endpoints)
 
 
-def _is_for_firewall(address: IPv4Address, port: ServicePortInfo, node: Node, is_own: bool) -> bool:
+def _is_reachable_by_nftables(address: IPv4Address, port: ServicePortInfo, node: Node, from_host: bool) -> bool:
     if address == port.cluster_ip:
-        return is_own
+        return from_host
     return address == node.address or address in port.external_ips
 
 
 async def trace_service_call(
-    asked: TraceRequest, view: NodeNetwork, found: ServiceCall, ask: Callable[[TraceRequest], Awaitable[TraceResult]]
+    request: TraceRequest,
+    network: NodeNetwork,
+    call: ServiceCall,
+    trace_packet: Callable[[TraceRequest], Awaitable[TraceResult]],
 ) -> TraceResult:
-    """The way of a packet that calls a service, by the answers of the switch.
+    """Trace a connection to a service. `trace_packet` traces one packet through the switch.
 
-    Pods' calls are translated by the switch, others by the firewall before it. Where calls are dealt out by chance, of
-    which a trace knows nothing, it goes on to the first endpoint.
+    The switch applies DNAT to packets of pods, nftables to all others before they enter the switch. Where the endpoint
+    is selected at random, which a trace cannot follow, the trace continues to the first endpoint.
     """
-    is_for_switch = asked.enters in _BY_SWITCH
-    answer = await ask(asked) if is_for_switch else TraceResult()
-    if is_for_switch and not _ends_in_group(answer):
-        return _with_service_details(answer, found, answer.endpoint)
-    if not found.backends:
-        return _with_service_details(answer, found, "")
-    backend = found.backends[0]
-    if is_for_switch or any(backend.address in network for network in view.cluster.networks):
-        onward = await ask(_to_backend(asked, backend, view.node))
-        answer = _concatenated(answer, onward)
-    return _with_service_details(answer, found, *endpoint_texts((backend,)))
+    by_switch = request.enters in _DNAT_BY_SWITCH
+    result = await trace_packet(request) if by_switch else TraceResult()
+    if by_switch and not _ends_in_group(result):
+        return _with_service_details(result, call, result.endpoint)
+    if not call.endpoints:
+        return _with_service_details(result, call, "")
+    endpoint = call.endpoints[0]
+    if by_switch or any(endpoint.address in subnet for subnet in network.cluster.networks):
+        rest = await trace_packet(_after_dnat(request, endpoint, network.node))
+        result = _concatenated(result, rest)
+    return _with_service_details(result, call, *endpoint_texts((endpoint,)))
 
 
-def _ends_in_group(answer: TraceResult) -> bool:
-    acts = answer.steps[-1].actions if answer.steps else ()
-    return any(action.startswith(_GROUP) for action in acts)
+def _ends_in_group(result: TraceResult) -> bool:
+    actions = result.steps[-1].actions if result.steps else ()
+    return any(action.startswith(_GROUP) for action in actions)
 
 
-def _to_backend(asked: TraceRequest, backend: EndpointInfo, node: Node) -> TraceRequest:
-    """The packet when it has got this endpoint. The firewall masquerades what goes to pods of other nodes."""
-    source = asked.source
-    if asked.enters in _BY_FIREWALL and not backend.is_local:
+def _after_dnat(request: TraceRequest, endpoint: EndpointInfo, node: Node) -> TraceRequest:
+    """Return the packet as it goes to an endpoint. nftables masquerades packets to pods of other nodes."""
+    source = request.source
+    if request.enters in _DNAT_BY_NFTABLES and not endpoint.is_local:
         source = str(node.gateway)
-    return replace(asked, source=source, target=str(backend.address), port=backend.port)
+    return replace(request, source=source, target=str(endpoint.address), port=endpoint.port)
 
 
-def _concatenated(first: TraceResult, onward: TraceResult) -> TraceResult:
-    """The way of one packet: to where calls are dealt out, and from there to the endpoint."""
+def _concatenated(first: TraceResult, rest: TraceResult) -> TraceResult:
+    """Join the steps up to the group with the steps of the packet to its endpoint."""
     if not first.steps:
-        return onward
-    rest = itertools.dropwhile(lambda step: step.table != "route", onward.steps)
-    return replace(onward, steps=(*first.steps, *rest))
+        return rest
+    route = Table.ROUTE.name.lower()
+    steps = itertools.dropwhile(lambda step: step.table != route, rest.steps)
+    return replace(rest, steps=(*first.steps, *steps))
 
 
-def _with_service_details(answer: TraceResult, found: ServiceCall, endpoint: str) -> TraceResult:
-    """With what the asker wants to know of the service."""
-    key = found.port.key.namespace, found.port.key.service
+def _with_service_details(result: TraceResult, call: ServiceCall, endpoint: str) -> TraceResult:
+    """Add the service port, its endpoints and rejections, and name the service as the owner of its flows."""
+    key = (call.port.key.namespace, call.port.key.service)
     owner = f"service {'/'.join(key)}"
-    steps = (replace(step, owner=owner) if step.owner == SERVICES else step for step in answer.steps)
+    steps = (replace(step, owner=owner) if step.owner == SERVICES else step for step in result.steps)
     return replace(
-        answer,
+        result,
         steps=tuple(steps),
-        service=port_report(found.port),
-        endpoints=endpoint_texts(found.backends),
+        service=port_report(call.port),
+        endpoints=endpoint_texts(call.endpoints),
         endpoint=endpoint,
-        rejected=tuple(rejection_reports(key, found.served)),
+        rejected=tuple(rejection_reports(key, call.state)),
     )

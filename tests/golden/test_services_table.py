@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
-from sdn.proxy.nftables import Host, services_table, table_update
+from sdn.proxy.nftables import services_table, table_update
+from sdn.proxy.service_ports import ProxyConfig
+from sdn.topology import Node
 
 TEXTS = Path(__file__).parent / "services"
 
 NODES = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
-HOST = Host(NODES[0], IPv4Network("10.128.0.0/23"), IPv4Network("172.30.0.0/16"), frozenset(NODES[:1]), (30000, 32767))
+CONFIG = ProxyConfig(
+    node=Node("node-1", NODES[0], IPv4Network("10.128.0.0/23")),
+    cluster_networks=(IPv4Network("10.128.0.0/14"),),
+    service_network=IPv4Network("172.30.0.0/16"),
+    node_port_range=(30000, 32767),
+    vnids=None,
+    node_ips=frozenset({NODES[0]}),
+)
 HERE, THERE = (
     EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_local=True),
     EndpointInfo(IPv4Address("10.128.2.2"), 8080),
@@ -51,10 +60,10 @@ EMPTY = ServicePortInfo(
 SERVED = (WEB, STICKY, EMPTY)
 
 OUTPUTS = {
-    "nftables.nft": services_table(HOST, SERVED),
-    "userspace.nft": services_table(replace(HOST, proxy_port=34567), SERVED),
+    "nftables.nft": services_table(CONFIG, SERVED),
+    "userspace.nft": services_table(CONFIG, SERVED, proxy_port=34567),
     "one_endpoint_goes.nft": table_update(
-        HOST,
+        CONFIG,
         ServicePortChange(
             (WEB, STICKY),
             (

@@ -1,4 +1,4 @@
-"""Selects an endpoint in turn, or the endpoint that a client used before; the caller passes the time. Pure."""
+"""Selects endpoints in turn, or the endpoint that a client used before; callers pass the time. Pure."""
 
 from __future__ import annotations
 
@@ -8,49 +8,52 @@ from ipaddress import IPv4Address
 from sdn.model.service_port import EndpointInfo, ServicePortInfo, ServicePortName
 
 MAX_CLIENTS = 1 << 16
-"""Of one port that are remembered for session affinity; who called least lately is forgotten first."""
+"""Maximum number of clients of one port whose endpoint is remembered; the least recently used is forgotten first."""
 
-Client = tuple[EndpointInfo, float]
+Affinity = tuple[EndpointInfo, float]
+"""The endpoint of a client, and the time at which it is forgotten."""
 
 
 class RoundRobin:
-    """Times are seconds of one clock that never goes back."""
+    """Load balancer of the userspace proxy. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._turns: dict[ServicePortName, int] = {}
-        self._clients: dict[ServicePortName, OrderedDict[IPv4Address, Client]] = {}
+        self._next_index: dict[ServicePortName, int] = {}
+        self._affinities: dict[ServicePortName, OrderedDict[IPv4Address, Affinity]] = {}
 
     def candidates(
-        self, port: ServicePortInfo, backends: tuple[EndpointInfo, ...], client: IPv4Address, now: float
+        self, port: ServicePortInfo, endpoints: tuple[EndpointInfo, ...], client: IPv4Address, now: float
     ) -> list[EndpointInfo]:
-        """All backends, in the order in which to try them; the turn passes on.
+        """Return all endpoints in the order in which to try them, and advance the turn.
 
-        With session affinity the first one is remembered at once: a client may call again before anyone has taken it.
+        With session affinity, the first endpoint is remembered at once, because the client may connect again before
+        this connection is established.
         """
-        if not backends:
+        if not endpoints:
             return []
-        turn = self._turns.get(port.key, 0) % len(backends)
-        order = [*backends[turn:], *backends[:turn]]
-        clients = self._clients.get(port.key)
-        known = None if clients is None else clients.get(client)
-        if port.affinity_timeout_seconds and known is not None and known[1] > now and known[0] in order:
-            order.remove(known[0])
-            return [known[0], *order]
-        self._turns[port.key] = turn + 1
-        self.took(port, client, order[0], now)
+        index = self._next_index.get(port.key, 0) % len(endpoints)
+        order = [*endpoints[index:], *endpoints[:index]]
+        clients = self._affinities.get(port.key)
+        if clients is not None and client in clients:
+            endpoint, expires_at = clients[client]
+            if expires_at > now and endpoint in order and port.affinity_timeout_seconds:
+                order.remove(endpoint)
+                return [endpoint, *order]
+        self._next_index[port.key] = index + 1
+        self.record(port, client, order[0], now)
         return order
 
-    def took(self, port: ServicePortInfo, client: IPv4Address, backend: EndpointInfo, now: float) -> None:
-        """Remember who took a client; with session affinity it will be asked first next time."""
+    def record(self, port: ServicePortInfo, client: IPv4Address, endpoint: EndpointInfo, now: float) -> None:
+        """Remember which endpoint a client got. Does nothing without session affinity."""
         if not port.affinity_timeout_seconds:
             return
-        clients = self._clients.setdefault(port.key, OrderedDict())
-        clients[client] = (backend, now + port.affinity_timeout_seconds)
-        clients.move_to_end(client)
-        while len(clients) > MAX_CLIENTS or next(iter(clients.values()))[1] <= now:
-            clients.popitem(last=False)
+        affinities = self._affinities.setdefault(port.key, OrderedDict())
+        affinities[client] = (endpoint, now + port.affinity_timeout_seconds)
+        affinities.move_to_end(client)
+        while len(affinities) > MAX_CLIENTS or next(iter(affinities.values()))[1] <= now:
+            affinities.popitem(last=False)
 
     def forget(self, key: ServicePortName) -> None:
-        """A port that is no longer served."""
-        self._turns.pop(key, None)
-        self._clients.pop(key, None)
+        """Forget the turn and the clients of a port that was removed."""
+        self._next_index.pop(key, None)
+        self._affinities.pop(key, None)

@@ -15,259 +15,262 @@ from sdn.model.service_port import EndpointInfo, Protocol
 from sdn.proxy.service_map import ClientConnection
 
 MAX_UNSENT_BYTES = 64 << 10
-"""Bytes that may wait for one side before nothing more is read of the other."""
+"""Bytes that may wait to be sent to one peer before reading from the other is paused."""
 
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 8))
-"""Seconds, seconds, times: who has vanished without a word is given up after three minutes."""
+"""Seconds, seconds, and probes: a connection to a host that disappeared ends after three minutes."""
 
-_CLOSED = 7  # TCP_CLOSE of linux/tcp.h
+CONNECT_TIMEOUTS = (0.25, 0.5, 1.0, 2.0)
+"""Seconds to wait for endpoints that do not answer, one after the other. One that refuses is not tried again."""
+
+DEAD_CHECK_SECONDS = 30.0
+"""Interval of the check for connections that died while nothing was read from them."""
+
+RESERVED_FILES = 4096
+"""File descriptors that are not for client connections, each of which takes two: those of the daemon itself, and of
+connections that are being opened or closed.
+"""
+
+SO_ORIGINAL_DST = 80
+"""Socket option of linux/netfilter_ipv4.h: the destination of a connection before it was redirected."""
+
+_ESTABLISHED, _CLOSED = 1, 7  # TCP_ESTABLISHED and TCP_CLOSE of linux/tcp.h
 _RESET = struct.pack("ii", 1, 0)
 
 
 class SplicedConnection(asyncio.Protocol):
-    """The client's side has no `other` at first: nothing is read of it until a backend's side has joined it.
+    """One of two TCP connections that are spliced; `on_lost` is called once, when the connection has ended.
 
-    A protocol and no task of its own: a thousand pairs hold 7 MB, a third of what two tasks each would. `lost` is
-    called once, when the connection has ended.
+    The client's connection has no peer at first. It is read only after the connection to the endpoint has joined it.
+
+    A protocol instead of tasks, because of memory: a thousand pairs take 7 MB, a third of what two tasks each would.
     """
 
-    def __init__(self, other: SplicedConnection | None, lost: Callable[[SplicedConnection], None]) -> None:
+    def __init__(self, peer: SplicedConnection | None, on_lost: Callable[[SplicedConnection], None]) -> None:
         self.transport: asyncio.Transport
-        self._other = other
-        self._lost = lost
+        self._peer = peer
+        self._on_lost = on_lost
         self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, and join the other if there is one."""
+        """Set options of the socket, and join the peer if there is one."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
-        own: Any = transport.get_extra_info("socket")
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock: Any = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE:
-            own.setsockopt(socket.IPPROTO_TCP, option, value)
-        if self._other is None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        if self._peer is None:
             transport.pause_reading()
-        elif self._other.transport.is_closing():
+        elif self._peer.transport.is_closing():
             transport.abort()
         else:
-            self._other._other = self
-            self._other.transport.resume_reading()
+            self._peer._peer = self
+            self._peer.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Pass it on."""
-        assert self._other is not None
-        self._other.transport.write(data)
+        """Write the data to the peer."""
+        assert self._peer is not None
+        self._peer.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Pass the end on; the way back stays open until it ends too."""
-        assert self._other is not None
+        """Pass the end of the stream to the peer. The other direction stays open until it ends too."""
+        assert self._peer is not None
         self._has_ended = True
-        if self._other._has_ended:
-            self._other.transport.close()
+        if self._peer._has_ended:
+            self._peer.transport.close()
             return False
         with contextlib.suppress(OSError):
-            self._other.transport.write_eof()
+            self._peer.transport.write_eof()
         return True
 
     def pause_writing(self) -> None:
-        """Hold up the other."""
-        if self._other is not None:
-            self._other.transport.pause_reading()
+        """Stop reading from the peer."""
+        if self._peer is not None:
+            self._peer.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Let the other go on."""
-        if self._other is not None:
-            self._other.transport.resume_reading()
+        """Read from the peer again."""
+        if self._peer is not None:
+            self._peer.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the other too, when it has been sent what had come."""
-        if self._other is not None:
-            self._other.transport.close()
-        self._lost(self)
+        """Close the peer after it has been sent all data."""
+        if self._peer is not None:
+            self._peer.transport.close()
+        self._on_lost(self)
 
     def is_dead(self) -> bool:
-        """Whether the kernel has given it up: asyncio hears of that only while it reads."""
-        own: Any = self.transport.get_extra_info("socket")
-        return own.fileno() >= 0 and bool(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED)
+        """Return True if the kernel has closed the connection; asyncio notices only while it reads."""
+        sock: Any = self.transport.get_extra_info("socket")
+        return sock.fileno() >= 0 and bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSED)
 
-    def refuse(self) -> None:
-        """End it with a reset, as a host answers on whose port nobody listens."""
+    def reset(self) -> None:
+        """End the connection with a TCP reset, like a host on which nothing listens at the port."""
         if not self.transport.is_closing():
-            own: Any = self.transport.get_extra_info("socket")
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            sock: Any = self.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
 
-CONNECT_TIMEOUTS = (0.25, 0.5, 1.0, 2.0)
-"""Seconds to wait for backends that say nothing, one after the other; one that refuses is not asked again."""
+class _ClientSide(SplicedConnection):
+    """The connection of a client; `on_made` is called when it is accepted."""
 
-LOOK_SECONDS = 30.0
-"""Between two looks for connections that have died while nothing was read of them."""
-
-OTHER_FILES = 4096
-"""That may be open beside connections of clients, each of which takes two: those of the daemon, and of connections that
-come all at once or end.
-"""
-
-SO_ORIGINAL_DST = 80
-"""Of linux/netfilter_ipv4.h: whom a redirected connection was made to."""
-
-
-_ESTABLISHED = 1  # TCP_ESTABLISHED of linux/tcp.h
-
-
-class _ClientConnection(SplicedConnection):
-    """The side of a client."""
-
-    def __init__(self, lost: Callable[[SplicedConnection], None], made: Callable[[_ClientConnection], None]) -> None:
-        super().__init__(None, lost)
-        self._made = made
+    def __init__(self, on_lost: Callable[[SplicedConnection], None], on_made: Callable[[_ClientSide], None]) -> None:
+        super().__init__(None, on_lost)
+        self._on_made = on_made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Set options of the socket, and report the connection."""
         super().connection_made(transport)
-        self._made(self)
+        self._on_made(self)
 
 
 class TcpProxy:
-    """`choose` gives the backends for a call, in the order in which to try them; `took` hears which one took it.
+    """TCP listener of the userspace proxy.
 
-    With more than `most` connections, or than the daemon has files for, the client that has the most loses its oldest.
+    `candidates` returns the endpoints for a connection in the order in which to try them; `record` is called with the
+    endpoint that accepted it. With more than `max_connections`, or than the daemon has file descriptors for, the client
+    with the largest number of connections loses its oldest one.
     """
 
     def __init__(
         self,
-        choose: Callable[[ClientConnection], list[EndpointInfo]],
-        took: Callable[[ClientConnection, EndpointInfo], None],
-        most: int,
+        candidates: Callable[[ClientConnection], list[EndpointInfo]],
+        record: Callable[[ClientConnection, EndpointInfo], None],
+        max_connections: int,
     ) -> None:
-        self._choose = choose
-        self._took = took
-        self._most = most
-        self._clients: dict[str, dict[SplicedConnection, None]] = {}
-        self._count = 0
+        self._candidates = candidates
+        self._record = record
+        self._max_connections = max_connections
+        self._by_client: dict[str, dict[SplicedConnection, None]] = {}
+        self._client_count = 0
         self._server: asyncio.Server | None = None
-        self._sides: set[SplicedConnection] = set()
-        self._dialling: set[asyncio.Task[None]] = set()
-        self._look: asyncio.TimerHandle | None = None
+        self._connections: set[SplicedConnection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._dead_check: asyncio.TimerHandle | None = None
         self._is_idle = asyncio.Event()
 
-    async def open(self, listening: socket.socket) -> None:
-        """Take connections."""
+    async def open(self, listener: socket.socket) -> None:
+        """Accept connections."""
         loop = asyncio.get_running_loop()
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = min(self._most, max(files - OTHER_FILES, files // 2) // 2)
+        max_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._max_connections = min(self._max_connections, max(max_files - RESERVED_FILES, max_files // 2) // 2)
         self._server = await loop.create_server(
-            lambda: _ClientConnection(self._forget, self._arrived), sock=listening, backlog=1024
+            lambda: _ClientSide(self._on_lost, self._on_accepted), sock=listener, backlog=1024
         )
-        self._look = loop.call_later(LOOK_SECONDS, self._look_around)
+        self._dead_check = loop.call_later(DEAD_CHECK_SECONDS, self._abort_dead)
 
     async def close(self, drain_seconds: float) -> None:
-        """Take no more; what has not ended when the time is up is ended."""
+        """Stop accepting, wait at most `drain_seconds` for connections to end, and abort the rest."""
         if self._server is not None:
             self._server.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(drain_seconds):
-                while self._sides:
+                while self._connections:
                     self._is_idle.clear()
                     await self._is_idle.wait()
-        if self._look is not None:
-            self._look.cancel()
-        for task in self._dialling:
+        if self._dead_check is not None:
+            self._dead_check.cancel()
+        for task in self._connecting:
             task.cancel()
-        for side in tuple(self._sides):
-            side.transport.abort()
+        for connection in tuple(self._connections):
+            connection.transport.abort()
 
-    def _arrived(self, client: _ClientConnection) -> None:
-        self._sides.add(client)
-        self._clients.setdefault(_peer(client), {})[client] = None
-        self._count += 1
-        if self._count > self._most:
-            crowd = max(self._clients.values(), key=lambda own: len(own))
-            oldest = next(iter(crowd))
-            self._uncount(oldest)
-            oldest.refuse()
+    def _on_accepted(self, client: _ClientSide) -> None:
+        self._connections.add(client)
+        self._by_client.setdefault(_peer_ip(client), {})[client] = None
+        self._client_count += 1
+        if self._client_count > self._max_connections:
+            largest = max(self._by_client.values(), key=lambda connections: len(connections))
+            oldest = next(iter(largest))
+            self._discard_client(oldest)
+            oldest.reset()
         task = asyncio.create_task(self._serve(client))
-        self._dialling.add(task)
-        task.add_done_callback(self._dialling.discard)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
-    def _uncount(self, side: SplicedConnection) -> None:
-        peer = _peer(side)
-        own = self._clients.get(peer, {})
-        if side in own:
-            del own[side]
-            self._count -= 1
-            if not own:
-                del self._clients[peer]
+    def _discard_client(self, connection: SplicedConnection) -> None:
+        """Uncount the connection of a client. Does nothing for connections to endpoints."""
+        ip = _peer_ip(connection)
+        connections = self._by_client.get(ip, {})
+        if connection in connections:
+            del connections[connection]
+            self._client_count -= 1
+            if not connections:
+                del self._by_client[ip]
 
-    def _forget(self, side: SplicedConnection) -> None:
-        self._sides.discard(side)
-        self._uncount(side)
-        if not self._sides:
+    def _on_lost(self, connection: SplicedConnection) -> None:
+        self._connections.discard(connection)
+        self._discard_client(connection)
+        if not self._connections:
             self._is_idle.set()
 
-    async def _serve(self, client: _ClientConnection) -> None:
-        call = _call(client.transport)
-        left = [] if call is None else self._choose(call)
-        silences = list(CONNECT_TIMEOUTS)
-        while call is not None and left and silences and not client.transport.is_closing():
-            backend = left.pop(0)
+    async def _serve(self, client: _ClientSide) -> None:
+        """Splice a client with the first endpoint that accepts, or reset the client's connection."""
+        connection = _client_connection(client.transport)
+        candidates = [] if connection is None else self._candidates(connection)
+        timeouts = list(CONNECT_TIMEOUTS)
+        while connection is not None and candidates and timeouts and not client.transport.is_closing():
+            endpoint = candidates.pop(0)
             try:
-                connected = await _connected(backend, silences[0])
+                connected = await _connect(endpoint, timeouts[0])
             except TimeoutError:
-                left.append(backend)
-                silences.pop(0)
+                candidates.append(endpoint)
+                timeouts.pop(0)
             except OSError:
                 continue
             else:
-                await self._join(client, connected)
-                self._took(call, backend)
+                await self._splice(client, connected)
+                self._record(connection, endpoint)
                 return
-        client.refuse()
+        client.reset()
 
-    async def _join(self, client: _ClientConnection, connected: socket.socket) -> None:
+    async def _splice(self, client: _ClientSide, connected: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        _, side = await loop.create_connection(lambda: SplicedConnection(client, self._forget), sock=connected)
-        if not side.transport.is_closing():
-            self._sides.add(side)
+        _, endpoint_side = await loop.create_connection(
+            lambda: SplicedConnection(client, self._on_lost), sock=connected
+        )
+        if not endpoint_side.transport.is_closing():
+            self._connections.add(endpoint_side)
 
-    def _look_around(self) -> None:
-        for side in tuple(self._sides):
-            if side.is_dead():
-                side.transport.abort()
-        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_around)
-
-
-def _peer(side: SplicedConnection) -> str:
-    """Its address; empty if it was gone before it was asked."""
-    return str((side.transport.get_extra_info("peername") or ("",))[0])
+    def _abort_dead(self) -> None:
+        for connection in tuple(self._connections):
+            if connection.is_dead():
+                connection.transport.abort()
+        self._dead_check = asyncio.get_running_loop().call_later(DEAD_CHECK_SECONDS, self._abort_dead)
 
 
-async def _connected(backend: EndpointInfo, seconds: float) -> socket.socket:
-    """A connection to a backend. Raises OSError, and TimeoutError when it says nothing for so long."""
-    one = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+def _peer_ip(connection: SplicedConnection) -> str:
+    """Return the address of the peer; empty if the connection ended before it was read."""
+    return str((connection.transport.get_extra_info("peername") or ("",))[0])
+
+
+async def _connect(endpoint: EndpointInfo, timeout_seconds: float) -> socket.socket:
+    """Connect to an endpoint. Raises OSError, and TimeoutError if the endpoint does not answer."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        async with asyncio.timeout(seconds):
-            await asyncio.get_running_loop().sock_connect(one, (str(backend.address), backend.port))
+        async with asyncio.timeout(timeout_seconds):
+            await asyncio.get_running_loop().sock_connect(sock, (str(endpoint.address), endpoint.port))
     except TimeoutError:
-        # A loop with much to do hears late of what is there already.
-        if one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED:
-            one.close()
+        # A busy event loop may see the timeout before it sees that the connection is established.
+        if sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] != _ESTABLISHED:
+            sock.close()
             raise
     except BaseException:
-        one.close()
+        sock.close()
         raise
-    return one
+    return sock
 
 
-def _call(transport: asyncio.Transport) -> ClientConnection | None:
-    """Whom the client called; None when the connection is lost, or was not redirected at all."""
-    own: Any = transport.get_extra_info("socket")
+def _client_connection(transport: asyncio.Transport) -> ClientConnection | None:
+    """Return the frontend and the client, or None if the connection is lost or was not redirected."""
+    sock: Any = transport.get_extra_info("socket")
     try:
-        port, called = struct.unpack("!2xH4s8x", own.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16))
+        port, address = struct.unpack("!2xH4s8x", sock.getsockopt(socket.SOL_IP, SO_ORIGINAL_DST, 16))
     except OSError:
         return None
     local = IPv4Address(transport.get_extra_info("sockname")[0])
-    caller = IPv4Address(transport.get_extra_info("peername")[0])
-    return ClientConnection((IPv4Address(called), Protocol.TCP, port), caller, is_own=local.is_loopback)
+    client = IPv4Address(transport.get_extra_info("peername")[0])
+    return ClientConnection((IPv4Address(address), Protocol.TCP, port), client, from_host=local.is_loopback)

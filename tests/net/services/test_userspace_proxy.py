@@ -18,6 +18,7 @@ from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, Se
 from sdn.proxy.userspace.proxier import PORT
 from tests.testbed.netns.userspace_proxy import (
     CLIENT_NAMESPACE,
+    CONFIG,
     NODE,
     NODE_NAMESPACE,
     ProxyNode,
@@ -73,7 +74,7 @@ def served(
 
 
 def serve(node: ProxyNode, *ports: ServicePortInfo) -> None:
-    node.call(node.proxy.replace(ports))
+    node.call(node.proxy.sync(CONFIG, ports))
 
 
 def nobody() -> EndpointInfo:
@@ -183,7 +184,7 @@ def test_connections_outlive_their_service_and_are_drained_at_shutdown(node: Pro
         port = served(backend)
         serve(node, port)
         with called() as client, arrived(backend)[1] as connection:
-            node.call(node.proxy.edit(ServicePortChange(removed=(port,))))
+            node.call(node.proxy.update(CONFIG, ServicePortChange(removed=(port,))))
             assert is_refused(CLUSTER_IP, 80)
             client.sendall(b"still here")
             assert connection.recv(100) == b"still here"
@@ -221,8 +222,8 @@ def test_lost_peer_ends_both_sides_of_the_connection(node: ProxyNode) -> None:
                 assert _ends(ends[1 - victim])
 
 
-def test_connection_limit_evicts_from_the_client_with_the_most_connections(cable: None) -> None:
-    with ProxyNode(most_connections=4) as node, listening() as backend, contextlib.ExitStack() as undo:
+def test_connection_limit_evicts_from_the_client_with_the_max_connections(cable: None) -> None:
+    with ProxyNode(max_connections=4) as node, listening() as backend, contextlib.ExitStack() as undo:
         serve(node, served(backend))
         pairs = []
         for caller in (NODE_NAMESPACE, *[CLIENT_NAMESPACE] * 5):
@@ -355,7 +356,7 @@ def test_udp_client_of_a_removed_endpoint_gets_another_at_its_next_datagram(node
         serve(node, before)
         ask(client, CLUSTER_IP, 80, b"before")
         assert one.recv(100) == b"before"
-        node.call(node.proxy.edit(ServicePortChange(removed=(before,), added=(after,))))
+        node.call(node.proxy.update(CONFIG, ServicePortChange(removed=(before,), added=(after,))))
         ask(client, CLUSTER_IP, 80, b"after")
         assert other.recv(100) == b"after"
 

@@ -11,7 +11,8 @@ from sdn.model.service_port import ProxyMode, ServicePortInfo
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.pipeline.tables import Priority, Table
-from sdn.proxy.nftables import Host, services_table
+from sdn.proxy.nftables import services_table
+from sdn.proxy.service_ports import ProxyConfig
 from sdn.topology import Cluster, Node, NodeNetwork
 
 Compile = Callable[[NodeNetwork], frozenset[Flow]]
@@ -28,7 +29,7 @@ class Mutant:
     shown_by: str
     port_rows: Callable[[ServicePortInfo, Node, ProxyMode, GroupIds], FlowSet] = service_port_flows
     masks: Callable[[Cluster, Node], str] = masquerade_table
-    services: Callable[[Host, Iterable[ServicePortInfo]], str] = services_table
+    services: Callable[[ProxyConfig, Iterable[ServicePortInfo], int], str] = services_table
 
 
 def without(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
@@ -71,12 +72,12 @@ def _node_ports_lead_out(view: NodeNetwork) -> frozenset[Flow]:
     return rows - {one for one in rows if one.table == Table.SERVICE and not one.actions and "reg2" in str(one.match)}
 
 
-def _translates_for_pods(host: Host, ports: Iterable[ServicePortInfo]) -> str:
-    return _less(services_table(host, ports), 'iifname "tun0" goto pods')
+def _translates_for_pods(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int) -> str:
+    return _less(services_table(config, ports, proxy_port), 'iifname "tun0" goto pods')
 
 
-def _refuses_no_pods(host: Host, ports: Iterable[ServicePortInfo]) -> str:
-    whole = services_table(host, ports)
+def _refuses_no_pods(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int) -> str:
+    whole = services_table(config, ports, proxy_port)
     [to_node_port] = [line for line in whole.splitlines() if "@nodes meta l4proto {" in line]
     return _less(whole, to_node_port)
 

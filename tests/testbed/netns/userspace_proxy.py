@@ -12,7 +12,9 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, TypeVar
 
 from lab.process import run
+from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import MAX_CONNECTIONS, UserspaceProxier
+from sdn.topology import Node
 from tests.testbed.namespaces import inside
 from tests.testbed.wait import DEADLINE_SECONDS
 
@@ -22,6 +24,14 @@ NODE_NAMESPACE, CLIENT_NAMESPACE = (f"proxied-{os.getpid()}-{word}" for word in 
 NODE, CLIENT = IPv4Address("10.99.0.1"), IPv4Address("10.99.0.2")
 FRONTS = IPv4Network("172.30.0.0/16")
 NODE_PORTS = "30000-32767"
+CONFIG = ProxyConfig(
+    node=Node("node-1", NODE, IPv4Network("10.99.0.0/24")),
+    cluster_networks=(IPv4Network(CLIENT),),
+    service_network=FRONTS,
+    node_port_range=(30000, 32767),
+    vnids=None,
+    node_ips=frozenset({NODE}),
+)
 
 
 def redirect(port: int) -> None:
@@ -40,8 +50,8 @@ def redirect(port: int) -> None:
 class ProxyNode:
     """The proxy runs in a thread of its own, in the node's namespace."""
 
-    def __init__(self, most_connections: int = MAX_CONNECTIONS) -> None:
-        self._most_connections = most_connections
+    def __init__(self, max_connections: int = MAX_CONNECTIONS) -> None:
+        self._max_connections = max_connections
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self.proxy: UserspaceProxier
@@ -67,11 +77,7 @@ class ProxyNode:
             self._loop.close()
 
     async def _open(self) -> UserspaceProxier:
-        proxy = UserspaceProxier(
-            is_cluster=lambda address: address == CLIENT,
-            is_node=lambda address: address == NODE,
-            most_connections=self._most_connections,
-        )
+        proxy = UserspaceProxier(max_connections=self._max_connections)
         await proxy.open()
         return proxy
 

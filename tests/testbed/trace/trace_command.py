@@ -81,12 +81,16 @@ def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceRequest) -> Hop
 
     here = ports.get(node, ())
     served = {(port.key.namespace, port.key.service): ServiceState() for port in here}
-    found = service_call(asked, view.node, _vantage(view), here, served)
+    found = service_call(asked, _proxy_config(view), here, served)
     return Hop(node, asked, asyncio.run(ask(asked) if found is None else trace_service_call(asked, view, found, ask)))
 
 
-def _vantage(view: NodeNetwork) -> ProxyConfig:
-    node, cluster = view.node, view.cluster
-    nodes = frozenset(peer.address for peer in view.peers) | {node.address}
-    networks = cluster.networks, cluster.service_network
-    return ProxyConfig(node.name, node.address, node.subnet, *networks, None, nodes, cluster.node_ports)
+def _proxy_config(view: NodeNetwork) -> ProxyConfig:
+    return ProxyConfig(
+        node=view.node,
+        cluster_networks=view.cluster.networks,
+        service_network=view.cluster.service_network,
+        node_port_range=view.cluster.node_ports,
+        vnids=None,
+        node_ips=frozenset(peer.address for peer in view.peers) | {view.node.address},
+    )

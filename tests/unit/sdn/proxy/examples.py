@@ -15,19 +15,17 @@ from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.topology import Node
 
-VANTAGE = ProxyConfig(
-    node="node-1",
-    address=IPv4Address("10.245.2.3"),
-    subnet=IPv4Network("10.128.0.0/23"),
-    networks=(IPv4Network("10.128.0.0/14"),),
+NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+
+
+CONFIG = ProxyConfig(
+    node=NODE,
+    cluster_networks=(IPv4Network("10.128.0.0/14"),),
     service_network=IPv4Network("172.30.0.0/16"),
-    lanes={"default": 0, "red": 10, "blue": 11, "pink": 10},
-    nodes=frozenset((IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4"))),
-    node_ports=(30000, 32767),
+    node_port_range=(30000, 32767),
+    vnids={"default": 0, "red": 10, "blue": 11, "pink": 10},
+    node_ips=frozenset((IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4"))),
 )
-
-
-NODE = Node(VANTAGE.node, VANTAGE.address, VANTAGE.subnet)
 
 
 HERE, THERE, MORE = "10.128.0.5", "10.128.2.5", "10.128.2.6"
@@ -46,7 +44,7 @@ WAITING = EndpointConditions(ready=False, serving=False)
 
 
 def backend(address: str, port: int = 8080) -> EndpointInfo:
-    return EndpointInfo(IPv4Address(address), port, IPv4Address(address) in VANTAGE.subnet)
+    return EndpointInfo(IPv4Address(address), port, IPv4Address(address) in NODE.subnet)
 
 
 def service(name: str = "web", namespace: str = "red", made: str = "2026-01-01T00:00:00Z", **spec: object) -> Service:
@@ -80,37 +78,37 @@ PODS = tuple(pod(address) for address in (HERE, THERE, MORE))
 
 
 def fill(
-    catalogue: ServiceMap,
+    service_map: ServiceMap,
     services: Iterable[Service] = (),
     slices: Iterable[EndpointSlice] = (),
     pods: Iterable[PodAddress] = PODS,
 ) -> ServiceMap:
     for one in pods:
-        catalogue.set_pod((one.metadata.namespace, one.metadata.name), one)
+        service_map.set_pod((one.metadata.namespace, one.metadata.name), one)
     for item in slices:
-        catalogue.set_slice((item.metadata.namespace, item.metadata.name), item)
+        service_map.set_slice((item.metadata.namespace, item.metadata.name), item)
     for wish in services:
-        catalogue.set_service((wish.metadata.namespace, wish.metadata.name), wish)
-    return catalogue
+        service_map.set_service((wish.metadata.namespace, wish.metadata.name), wish)
+    return service_map
 
 
 def made(
-    wish: Service, *slices: EndpointSlice, vantage: ProxyConfig = VANTAGE, pods: Iterable[PodAddress] = PODS
+    wish: Service, *slices: EndpointSlice, config: ProxyConfig = CONFIG, pods: Iterable[PodAddress] = PODS
 ) -> ServiceMap:
-    catalogue = fill(ServiceMap(), (wish,), slices, pods)
-    catalogue.set_vantage(vantage)
-    catalogue.settle()
-    return catalogue
+    service_map = fill(ServiceMap(), (wish,), slices, pods)
+    service_map.set_config(config)
+    service_map.apply_changes()
+    return service_map
 
 
-def only(catalogue: ServiceMap) -> ServicePortInfo:
-    (port,) = catalogue.ports.values()
+def only(service_map: ServiceMap) -> ServicePortInfo:
+    (port,) = service_map.ports.values()
     return port
 
 
-def left_out(catalogue: ServiceMap, name: str = "web", namespace: str = "red") -> list[str]:
-    return [str(one) for one in catalogue.served[namespace, name].left_out]
+def rejections(service_map: ServiceMap, name: str = "web", namespace: str = "red") -> list[str]:
+    return [str(one) for one in service_map.states[namespace, name].rejected]
 
 
 def config_with(**changes: object) -> ProxyConfig:
-    return dataclasses.replace(VANTAGE, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(CONFIG, **changes)  # type: ignore[arg-type]

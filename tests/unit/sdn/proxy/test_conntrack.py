@@ -9,7 +9,7 @@ from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.conntrack import changed_udp_frontends, conntrack_filters_to_flush, stale_entries, udp_frontends
 from tests.unit.sdn.examples import web
-from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, HOST, NODE_ADDRESS
+from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, NODE_ADDRESS
 
 
 def test_udp_connections_to_removed_endpoints_are_stale() -> None:
@@ -48,10 +48,11 @@ def test_udp_connections_to_removed_endpoints_are_stale() -> None:
         led(NODE_ADDRESS, 30053, NODE_ADDRESS, 30053),
         led(NODE_ADDRESS, 30053, one.address, 54),
     ]
-    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((both,), (few,))), good + bad) == bad
-    assert stale_entries(udp_frontends(HOST, [few]), good + bad) == bad
-    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((both,), ())), good + bad) == [*good[:2], *bad]
-    assert stale_entries(changed_udp_frontends(HOST, ServicePortChange((), ())), good + bad) == []
+    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, ServicePortChange((both,), (few,))), good + bad) == bad
+    assert stale_entries(udp_frontends(NODE_ADDRESS, [few]), good + bad) == bad
+    removed = ServicePortChange((both,), ())
+    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, removed), good + bad) == [*good[:2], *bad]
+    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, ServicePortChange((), ())), good + bad) == []
 
 
 def test_conntrack_flush_filters_match_removed_endpoints_only() -> None:

@@ -39,15 +39,14 @@ async def ask(port: int, path: str = "/") -> tuple[int, dict[str, object], str]:
 
 async def test_node_with_local_endpoints_is_healthy(health: ServiceHealthServer) -> None:
     one, other = free_ports(2)
-    await health.show(
-        HERE, {("red", "web"): ServiceState(health_port=one, here=2), ("red", "db"): ServiceState(health_port=other)}
-    )
+    web = ServiceState(health_port=one, local_endpoint_count=2)
+    await health.sync(HERE, {("red", "web"): web, ("red", "db"): ServiceState(health_port=other)})
     service = {"namespace": "red", "name": "web"}
     body = {"service": service, "localEndpoints": 2, "serviceProxyHealthy": True}
     assert await ask(one) == await ask(one, "/healthz") == (200, body, "2")
     body = {"service": {**service, "name": "db"}, "localEndpoints": 0, "serviceProxyHealthy": True}
     assert await ask(other) == (503, body, "0")
-    await health.show(HERE, {("red", "web"): ServiceState(health_port=one)})
+    await health.sync(HERE, {("red", "web"): ServiceState(health_port=one)})
     assert (await ask(one))[0] == 503
     with pytest.raises(aiohttp.ClientConnectorError):
         await ask(other)
@@ -57,11 +56,11 @@ async def test_health_check_port_in_use_is_served_once_free(
     health: ServiceHealthServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = socket.create_server((str(HERE), 0))
-    checked = {("red", "web"): ServiceState(health_port=taken.getsockname()[1], here=1)}
+    checked = {("red", "web"): ServiceState(health_port=taken.getsockname()[1], local_endpoint_count=1)}
     for _ in range(3):
-        await health.show(HERE, checked)
-    assert [record.message for record in caplog.records] == ["no health checks"]
+        await health.sync(HERE, checked)
+    assert [record.message for record in caplog.records] == ["health check port not served"]
     port = taken.getsockname()[1]
     taken.close()
-    await health.show(HERE, checked)
+    await health.sync(HERE, checked)
     assert (await ask(port))[0] == 200

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.nftables import node_ip_update, port_elements, services_table, table_update
-from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, HOST, NODE_ADDRESS, OUTSIDE_IPS
+from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, CONFIG, NODE_ADDRESS, OUTSIDE_IPS
 
 
 def backends() -> st.SearchStrategy[tuple[EndpointInfo, ...]]:
@@ -68,16 +68,15 @@ def chains(text: str) -> set[str]:
 def test_table_updates_lead_to_the_same_table_as_a_full_write(
     before: dict[int, ServicePortInfo], after: dict[int, ServicePortInfo], proxy_port: int
 ) -> None:
-    host = replace(HOST, proxy_port=proxy_port)
     changed = [number for number in before.keys() | after.keys() if before.get(number) != after.get(number)]
     change = ServicePortChange(
         tuple(before[number] for number in changed if number in before),
         tuple(after[number] for number in changed if number in after),
     )
     old, new, text = (
-        services_table(host, before.values()),
-        services_table(host, after.values()),
-        table_update(host, change),
+        services_table(CONFIG, before.values(), proxy_port),
+        services_table(CONFIG, after.values(), proxy_port),
+        table_update(CONFIG, change, proxy_port),
     )
     assert held(text, held(old, {})) == held(new, {})
     assert chains(new) <= chains(old) | chains(text)
@@ -85,7 +84,7 @@ def test_table_updates_lead_to_the_same_table_as_a_full_write(
 
 @given(worlds())
 def test_every_endpoint_number_of_a_chain_exists_in_its_map(served: dict[int, ServicePortInfo]) -> None:
-    here = held(services_table(HOST, served.values()), {})
+    here = held(services_table(CONFIG, served.values()), {})
     for (name, front), verdict in here.items():
         chosen = re.fullmatch(r"goto (any|outside)-(\d+)(-\d+)?", verdict)
         if name not in {"own", "outside"} or chosen is None:
@@ -106,11 +105,11 @@ def test_endpoint_change_changes_only_its_map_elements() -> None:
         port=80,
         internal_endpoints=(one, other),
     )
-    assert table_update(HOST, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
+    assert table_update(CONFIG, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
         "delete element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 }\n"
         "add element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
     )
-    assert table_update(HOST, ServicePortChange((port,), (port,))) == ""
+    assert table_update(CONFIG, ServicePortChange((port,), (port,))) == ""
 
 
 def test_endpoint_with_session_affinity_keeps_its_number() -> None:
@@ -123,10 +122,9 @@ def test_endpoint_with_session_affinity_keeps_its_number() -> None:
         internal_endpoints=(one, other),
         affinity_timeout_seconds=60,
     )
-    kept = {
-        key for (name, key), value in port_elements(HOST, port).items() if name == "backends" and value.startswith("10")
-    }
-    fewer = port_elements(HOST, replace(port, internal_endpoints=(other, third)))
+    elements = port_elements(CONFIG, port)
+    kept = {key for (name, key), value in elements.items() if name == "backends" and value.startswith("10")}
+    fewer = port_elements(CONFIG, replace(port, internal_endpoints=(other, third)))
     assert len(kept & {key for name, key in fewer if name == "backends"}) == 1
 
 

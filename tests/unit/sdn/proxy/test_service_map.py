@@ -16,11 +16,11 @@ from sdn.model.service_port import ServicePortInfo, ServicePortName
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig, ServiceIndex, ServiceState, service_ports
 from tests.unit.sdn.proxy.examples import (
+    CONFIG,
     HERE,
     LEAVING,
     READY,
     THERE,
-    VANTAGE,
     WAITING,
     backend,
     config_with,
@@ -35,27 +35,27 @@ from tests.unit.sdn.proxy.examples import (
 
 
 def test_service_map_reports_only_changed_ports() -> None:
-    catalogue = made(service(), slice_of("web", endpoint(HERE)))
-    fill(catalogue, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).settle()
-    fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
-    change = catalogue.settle()
+    service_map = made(service(), slice_of("web", endpoint(HERE)))
+    fill(service_map, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).apply_changes()
+    fill(service_map, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
+    change = service_map.apply_changes()
     assert [len(port.internal_endpoints) for port in (*change.removed, *change.added)] == [1, 2]
-    assert not catalogue.settle()
-    fill(catalogue, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
-    assert not catalogue.settle()
+    assert not service_map.apply_changes()
+    fill(service_map, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
+    assert not service_map.apply_changes()
 
 
 def test_pod_change_updates_its_services() -> None:
-    catalogue = made(service(), slice_of("web", endpoint(THERE)), pods=())
-    assert only(catalogue).internal_endpoints == ()
-    fill(catalogue, pods=(pod(THERE),)).settle()
-    assert only(catalogue).internal_endpoints == (backend(THERE),)
-    catalogue.set_pod(("red", f"pod-{THERE}"), None)
-    fill(catalogue, pods=(pod(THERE, "blue"),)).settle()
-    assert only(catalogue).internal_endpoints == ()
-    catalogue.set_vantage(config_with(lanes={"red": 10, "blue": 10}))
-    catalogue.settle()
-    assert only(catalogue).internal_endpoints == (backend(THERE),)
+    service_map = made(service(), slice_of("web", endpoint(THERE)), pods=())
+    assert only(service_map).internal_endpoints == ()
+    fill(service_map, pods=(pod(THERE),)).apply_changes()
+    assert only(service_map).internal_endpoints == (backend(THERE),)
+    service_map.set_pod(("red", f"pod-{THERE}"), None)
+    fill(service_map, pods=(pod(THERE, "blue"),)).apply_changes()
+    assert only(service_map).internal_endpoints == ()
+    service_map.set_config(config_with(vnids={"red": 10, "blue": 10}))
+    service_map.apply_changes()
+    assert only(service_map).internal_endpoints == (backend(THERE),)
 
 
 SERVICES = tuple(
@@ -89,13 +89,13 @@ STEPS = st.one_of(
         st.just("pod"), st.builds(pod, st.sampled_from((HERE, THERE)), st.sampled_from(("red", "blue"))), st.booleans()
     ),
     st.tuples(
-        st.just("vantage"),
+        st.just("config"),
         st.builds(
             dataclasses.replace,
-            st.just(VANTAGE),
-            lanes=st.sampled_from((None, {}, {"red": 10}, {"red": 10, "blue": 11}, {"red": 12, "blue": 12})),
-            nodes=st.frozensets(st.sampled_from([IPv4Address(text) for text in ADDRESSES])),
-            node_ports=st.sampled_from(((30000, 32767), (8000, 8100))),
+            st.just(CONFIG),
+            vnids=st.sampled_from((None, {}, {"red": 10}, {"red": 10, "blue": 11}, {"red": 12, "blue": 12})),
+            node_ips=st.frozensets(st.sampled_from([IPv4Address(text) for text in ADDRESSES])),
+            node_port_range=st.sampled_from(((30000, 32767), (8000, 8100))),
         ),
         st.booleans(),
     ),
@@ -107,13 +107,13 @@ def test_service_map_changes_lead_to_the_same_map_as_a_fresh_one(
     steps: list[tuple[tuple[str, object, bool], bool]],
 ) -> None:
     kept, held = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
-    vantage = VANTAGE
-    kept.set_vantage(vantage)
+    config = CONFIG
+    kept.set_config(config)
     ports: dict[ServicePortName, ServicePortInfo] = {}
     for (kind, item, stays), settles in steps:
         if isinstance(item, ProxyConfig):
-            vantage = item
-            kept.set_vantage(vantage)
+            config = item
+            kept.set_config(config)
             continue
         key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
         value = item if stays else None
@@ -125,10 +125,10 @@ def test_service_map_changes_lead_to_the_same_map_as_a_fresh_one(
             _follow(ports, kept)
     _follow(ports, kept)
     anew = fill(ServiceMap(), held["service"].values(), held["slice"].values(), held["pod"].values())
-    anew.set_vantage(vantage)
-    anew.settle()
+    anew.set_config(config)
+    anew.apply_changes()
     assert ports == dict(kept.ports) == dict(anew.ports)
-    assert dict(kept.served) == dict(anew.served)
+    assert dict(kept.states) == dict(anew.states)
 
 
 def test_new_node_or_project_recomputes_only_its_own_services(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,36 +138,38 @@ def test_new_node_or_project_recomputes_only_its_own_services(monkeypatch: pytes
         service("outside", cluster_ip="172.30.0.3", external_ips=("192.0.2.9",)),
         service("blue", "blue", cluster_ip="172.30.0.4"),
     )
-    catalogue = fill(ServiceMap(), services, (slice_of("elsewhere", endpoint("198.51.100.7")),))
-    catalogue.set_vantage(VANTAGE)
-    catalogue.settle()
+    service_map = fill(ServiceMap(), services, (slice_of("elsewhere", endpoint("198.51.100.7")),))
+    service_map.set_config(CONFIG)
+    service_map.apply_changes()
     computed: list[str] = []
 
-    def counted(one: Service, slices: Iterable[EndpointSlice], around: ServiceIndex) -> ServiceState:
-        computed.append(one.metadata.name)
-        return service_ports(one, slices, around)
+    def counted(
+        service: Service, slices: Iterable[EndpointSlice], config: ProxyConfig, index: ServiceIndex
+    ) -> ServiceState:
+        computed.append(service.metadata.name)
+        return service_ports(service, slices, config, index)
 
     monkeypatch.setattr("sdn.proxy.service_map.service_ports", counted)
 
     def settle(**change: object) -> list[str]:
         computed.clear()
-        assert VANTAGE.lanes is not None
-        catalogue.set_vantage(config_with(**change))
-        catalogue.settle()
+        assert CONFIG.vnids is not None
+        service_map.set_config(config_with(**change))
+        service_map.apply_changes()
         return sorted(computed)
 
-    near = VANTAGE.nodes | {IPv4Address("10.245.2.77")}
-    assert settle(nodes=near) == []
-    assert settle(nodes=near | {IPv4Address("198.51.100.7")}) == ["elsewhere"]
-    assert settle(nodes=near | {IPv4Address("192.0.2.9")}) == ["elsewhere", "outside"]
-    assert settle(lanes={**(VANTAGE.lanes or {}), "green": 12}) == ["outside"]
-    assert settle(lanes={**(VANTAGE.lanes or {}), "blue": 12}) == ["blue"]
-    assert settle(node_ports=(20000, 20100)) == ["blue", "elsewhere", "outside", "plain"]
+    near = CONFIG.node_ips | {IPv4Address("10.245.2.77")}
+    assert settle(node_ips=near) == []
+    assert settle(node_ips=near | {IPv4Address("198.51.100.7")}) == ["elsewhere"]
+    assert settle(node_ips=near | {IPv4Address("192.0.2.9")}) == ["elsewhere", "outside"]
+    assert settle(vnids={**(CONFIG.vnids or {}), "green": 12}) == ["outside"]
+    assert settle(vnids={**(CONFIG.vnids or {}), "blue": 12}) == ["blue"]
+    assert settle(node_port_range=(20000, 20100)) == ["blue", "elsewhere", "outside", "plain"]
 
 
-def _follow(ports: dict[ServicePortName, ServicePortInfo], catalogue: ServiceMap) -> None:
+def _follow(ports: dict[ServicePortName, ServicePortInfo], service_map: ServiceMap) -> None:
     """As a reader of changes does."""
-    change = catalogue.settle()
+    change = service_map.apply_changes()
     for port in change.removed:
         assert ports.pop(port.key) == port
     for port in change.added:

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 import pytest
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.service_map import ClientConnection, FrontendLookup
+from tests.unit.sdn.proxy.examples import CONFIG
 from tests.unit.sdn.proxy.userspace.examples import CLUSTER_IP, HERE, NODE, OTHER_NODE, OUTSIDE_IP, POD, STRANGER, WEB
 
 
-def directory(*ports: ServicePortInfo) -> FrontendLookup:
-    served = FrontendLookup(lambda address: address in IPv4Network("10.128.0.0/14"), {NODE, OTHER_NODE}.__contains__)
-    served.edit(ServicePortChange(added=ports))
+def lookup(*ports: ServicePortInfo) -> FrontendLookup:
+    served = FrontendLookup(CONFIG)
+    served.update(ServicePortChange(added=ports))
     return served
 
 
-def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: bool = False) -> ClientConnection:
-    return ClientConnection((address, Protocol.TCP, port), client, is_own)
+def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, from_host: bool = False) -> ClientConnection:
+    return ClientConnection((address, Protocol.TCP, port), client, from_host)
 
 
 @pytest.mark.parametrize(
     ("one", "backends"),
     [
         (call(CLUSTER_IP, 80), WEB.internal_endpoints),
-        (call(CLUSTER_IP, 80, NODE, is_own=True), WEB.internal_endpoints),
+        (call(CLUSTER_IP, 80, NODE, from_host=True), WEB.internal_endpoints),
         (call(OUTSIDE_IP, 80), WEB.cluster_endpoints),
         (call(NODE, 30080), WEB.cluster_endpoints),
         (call(OTHER_NODE, 30080), WEB.cluster_endpoints),
-        (call(NODE, 30080, NODE, is_own=True), WEB.cluster_endpoints),
+        (call(NODE, 30080, NODE, from_host=True), WEB.cluster_endpoints),
         (call(NODE, 30080, STRANGER), WEB.external_endpoints),
         (call(OUTSIDE_IP, 80, STRANGER), WEB.external_endpoints),
         (call(NODE, 30080, OTHER_NODE), WEB.external_endpoints),
@@ -38,13 +39,13 @@ def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, is_own: 
         (call(CLUSTER_IP, 30080), ()),
         (call(NODE, 80), ()),
         (call(POD, 30080), ()),
-        (ClientConnection((CLUSTER_IP, Protocol.UDP, 80), POD, is_own=False), ()),
+        (ClientConnection((CLUSTER_IP, Protocol.UDP, 80), POD, from_host=False), ()),
     ],
 )
 def test_lookup_selects_endpoints_by_frontend_and_client(
     one: ClientConnection, backends: tuple[EndpointInfo, ...]
 ) -> None:
-    assert directory(WEB).backends(one) == backends
+    assert lookup(WEB).endpoints(one) == backends
 
 
 def test_lookup_never_returns_a_frontend_as_endpoint() -> None:
@@ -55,19 +56,19 @@ def test_lookup_never_returns_a_frontend_as_endpoint() -> None:
         EndpointInfo(OTHER_NODE, 30080),
     )
     harmless = (EndpointInfo(NODE, 80), EndpointInfo(STRANGER, 30080), HERE)
-    served = directory(replace(WEB, internal_endpoints=(*rounds, *harmless)))
-    assert served.backends(call(CLUSTER_IP, 80)) == harmless
+    served = lookup(replace(WEB, internal_endpoints=(*rounds, *harmless)))
+    assert served.endpoints(call(CLUSTER_IP, 80)) == harmless
 
 
 def test_lookup_finds_the_replacement_of_a_removed_service() -> None:
-    served = directory(WEB)
+    served = lookup(WEB)
     moved = replace(WEB, cluster_ip=IPv4Address("172.30.0.10"), node_port=0)
     heir = replace(WEB, key=ServicePortName("red", "heir", "", Protocol.TCP), external_ips=())
-    served.edit(ServicePortChange(removed=(WEB,), added=(moved, heir)))
+    served.update(ServicePortChange(removed=(WEB,), added=(moved, heir)))
     assert served.find((CLUSTER_IP, Protocol.TCP, 80)) == heir
     assert served.find((NODE, Protocol.TCP, 30080)) == heir
     assert served.find((OUTSIDE_IP, Protocol.TCP, 80)) == moved
-    served.edit(served.difference([]))
+    served.update(served.difference([]))
     assert not served.ports
     assert served.find((CLUSTER_IP, Protocol.TCP, 80)) is served.find((NODE, Protocol.TCP, 30080)) is None
 
@@ -76,7 +77,7 @@ def test_service_map_difference_names_changed_ports_only() -> None:
     other = replace(
         WEB, key=ServicePortName("red", "other", "", Protocol.TCP), cluster_ip=None, external_ips=(), node_port=0
     )
-    served = directory(WEB, other)
+    served = lookup(WEB, other)
     assert not served.difference([WEB, other])
     smaller = replace(WEB, internal_endpoints=(HERE,))
     assert served.difference([smaller, other]) == ServicePortChange(removed=(WEB,), added=(smaller,))

@@ -23,22 +23,22 @@ from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import MAX_ENDPOINTS, parse_ipv4
 from tests.unit.sdn.proxy.examples import (
+    CONFIG,
     ENDED,
     HERE,
     LEAVING,
     NODE,
     PODS,
     THERE,
-    VANTAGE,
     WAITING,
     backend,
     config_with,
     endpoint,
     fill,
-    left_out,
     made,
     only,
     pod,
+    rejections,
     service,
     slice_of,
 )
@@ -71,16 +71,17 @@ def test_service_port_has_node_port_external_ips_and_affinity() -> None:
         health_check_node_port=31000,
     )
     ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"),))
-    catalogue = made(
+    service_map = made(
         replace(wish, status=ServiceStatus(load_balancer=ingress)), slice_of("web", endpoint(HERE), endpoint(THERE))
     )
-    port = only(catalogue)
+    port = only(service_map)
     assert port.node_port == 30080
     assert port.external_ips == (IPv4Address("172.29.0.1"), IPv4Address("192.0.2.9"))
     assert (port.affinity_timeout_seconds, port.external_policy_local) == (30, True)
     assert port.external_endpoints == (backend(HERE),)
     assert port.cluster_endpoints == port.internal_endpoints == (backend(HERE), backend(THERE))
-    assert (catalogue.served["red", "web"].health_port, catalogue.served["red", "web"].here) == (31000, 1)
+    state = service_map.states["red", "web"]
+    assert (state.health_port, state.local_endpoint_count) == (31000, 1)
 
 
 def test_internal_traffic_policy_local_selects_local_endpoints() -> None:
@@ -137,11 +138,11 @@ def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> No
     """One message makes a group, and has 65,535 bytes."""
     rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
     slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
-    catalogue = made(service(), *slices)
-    port = only(catalogue)
+    service_map = made(service(), *slices)
+    port = only(service_map)
     assert [str(one.address) for one in port.cluster_endpoints] == [row.addresses[0] for row in rows[:-1]]
-    [left_out] = catalogue.left_out["red", "web"]
-    assert str(left_out) == "every endpoint behind the first 1000 of port 80/TCP is one too many"
+    [left_out] = service_map.rejected["red", "web"]
+    assert str(left_out) == "every endpoint after the first 1000 of port 80/TCP exceeds the maximum"
     [group] = service_port_flows(port, NODE, ProxyMode.NFTABLES, GroupIds(1, 1)).groups
     bundled = bundle_add(1, group_mod(GroupCommand.PUT, group, 1), 1)
     assert len(bundled) == int.from_bytes(bundled[2:4])
@@ -157,12 +158,12 @@ def test_slices_of_other_families_and_services_are_ignored() -> None:
     ("address", "port", "why"),
     [
         ("172.30.0.1", 443, "is an address of services"),
-        ("10.128.3.200", 80, "no pod that lives has it"),
-        ("10.128.0.1", 53, "no pod that lives has it"),
+        ("10.128.3.200", 80, "no running pod has it"),
+        ("10.128.0.1", 53, "no running pod has it"),
         ("10.128.2.8", 80, "is a pod of the project blue, which is not joined with red"),
         ("10.128.2.9", 80, "is a pod of the project default, which is not joined with red"),
-        ("10.128.2.10", 80, "no pod that lives has it"),
-        ("10.128.2.11", 80, "no pod that lives has it"),
+        ("10.128.2.10", 80, "no running pod has it"),
+        ("10.128.2.11", 80, "no running pod has it"),
         ("192.0.2.1", 80, "is an address of services"),
         ("10.245.2.4", 30080, "is a node port"),
     ],
@@ -176,12 +177,12 @@ def test_endpoint_of_another_project_is_rejected(address: str, port: int, why: s
         pod("10.128.2.11", host_network=True),
     )
     ports = (SlicePort(port=port, name="", protocol="TCP"),)
-    catalogue = made(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
+    service_map = made(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
     other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
-    fill(catalogue, (other,), pods=()).settle()
-    served = catalogue.served["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
+    fill(service_map, (other,), pods=()).apply_changes()
+    served = service_map.states["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
     assert [str(one.address) for one in served.internal_endpoints] == [HERE]
-    (sentence,) = left_out(catalogue)
+    (sentence,) = rejections(service_map)
     assert sentence.startswith(f"endpoint {address}:{port} ")
     assert why in sentence
 
@@ -197,52 +198,52 @@ def test_parse_ipv4_agrees_with_the_ipaddress_library(text: str, address: str) -
 
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
 def test_pods_of_joined_projects_nodes_and_external_hosts_are_accepted_endpoints(address: str) -> None:
-    catalogue = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
-    assert [str(one.address) for one in only(catalogue).internal_endpoints] == [address]
-    assert not left_out(catalogue)
+    service_map = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
+    assert [str(one.address) for one in only(service_map).internal_endpoints] == [address]
+    assert not rejections(service_map)
 
 
 def test_flat_network_accepts_pods_of_every_project_as_endpoints() -> None:
     flat = made(
         service(),
         slice_of("web", endpoint("10.128.2.8"), endpoint("10.128.3.200")),
-        vantage=config_with(lanes=None),
+        config=config_with(vnids=None),
         pods=(pod("10.128.2.8", "blue"),),
     )
     assert [str(one.address) for one in only(flat).internal_endpoints] == ["10.128.2.8"]
     assert only(flat).vnid == 0
-    assert len(left_out(flat)) == 1
+    assert len(rejections(flat)) == 1
 
 
 def test_services_of_a_project_without_a_vnid_have_no_ports() -> None:
-    catalogue = made(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
-    assert not catalogue.ports
-    assert left_out(catalogue, namespace="new") == ["the service has no lane: there is no NetNamespace new"]
+    service_map = made(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
+    assert not service_map.ports
+    assert rejections(service_map, namespace="new") == ["the service has no VNID: there is no NetNamespace new"]
 
 
 @pytest.mark.parametrize("label", ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"])
 def test_service_labelled_for_another_proxy_has_no_ports_until_the_label_is_removed(label: str) -> None:
     wish = service()
     marked = replace(wish, metadata=replace(wish.metadata, labels={label: "other"}))
-    catalogue = made(marked, slice_of("web", endpoint(HERE)))
-    assert not catalogue.ports
-    catalogue.set_service(("red", "web"), wish)
-    assert len(catalogue.settle().added) == 1
-    catalogue.set_service(("red", "web"), marked)
-    assert len(catalogue.settle().removed) == 1
+    service_map = made(marked, slice_of("web", endpoint(HERE)))
+    assert not service_map.ports
+    service_map.set_service(("red", "web"), wish)
+    assert len(service_map.apply_changes().added) == 1
+    service_map.set_service(("red", "web"), marked)
+    assert len(service_map.apply_changes().removed) == 1
 
 
 def test_oldest_service_owns_a_shared_frontend() -> None:
     first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
     second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
-    catalogue = fill(ServiceMap(), (second, first))
-    catalogue.set_vantage(VANTAGE)
-    catalogue.settle()
-    by_name = {key.service: port.external_ips for key, port in catalogue.ports.items()}
+    service_map = fill(ServiceMap(), (second, first))
+    service_map.set_config(CONFIG)
+    service_map.apply_changes()
+    by_name = {key.service: port.external_ips for key, port in service_map.ports.items()}
     assert by_name == {"a": (IPv4Address("192.0.2.1"),), "b": ()}
-    assert left_out(catalogue, "b", "blue") == ["192.0.2.1:80/TCP belongs to a service that was there before"]
-    catalogue.set_service(("red", "a"), None)
-    change = catalogue.settle()
+    assert rejections(service_map, "b", "blue") == ["192.0.2.1:80/TCP belongs to an older service"]
+    service_map.set_service(("red", "a"), None)
+    change = service_map.apply_changes()
     assert {port.key.service for port in change.removed} == {"a", "b"}
     assert [port.external_ips for port in change.added] == [(IPv4Address("192.0.2.1"),)]
 
@@ -259,11 +260,11 @@ def test_external_ip_cannot_take_an_address_of_another_service_or_node(address: 
     """Another API server may accept anything, and the thief may be the older one."""
     thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), made="2025-01-01T00:00:00Z")
     web = service(cluster_ip="172.30.0.8")
-    catalogue = fill(ServiceMap(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
-    catalogue.set_vantage(VANTAGE)
-    catalogue.settle()
-    ports = {key.service: port for key, port in catalogue.ports.items()}
-    assert left_out(catalogue, "thief", "blue") == [f"external address {address} {why}"]
+    service_map = fill(ServiceMap(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
+    service_map.set_config(CONFIG)
+    service_map.apply_changes()
+    ports = {key.service: port for key, port in service_map.ports.items()}
+    assert rejections(service_map, "thief", "blue") == [f"external address {address} {why}"]
     assert ports["thief"].external_ips == ()
     assert ports["web"].cluster_ip == IPv4Address("172.30.0.8")
     assert {str(one.address) for one in ports["web"].internal_endpoints} == {THERE, "10.245.2.4"}

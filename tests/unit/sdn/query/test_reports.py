@@ -13,16 +13,16 @@ def test_services_report_lists_ports_endpoints_and_rejections() -> None:
     wish = service(type="NodePort", ports=(ServicePort(port=80, name="http", protocol="TCP", node_port=30080),))
     other = service("other", "blue", cluster_ip="172.30.0.8")
     ports = (SlicePort(port=8080, name="http", protocol="TCP"),)
-    catalogue = made(wish, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
-    fill(catalogue, (other,), pods=()).settle()
-    told = services_report(ServicesRequest(namespace="red"), catalogue.served)
+    service_map = made(wish, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
+    fill(service_map, (other,), pods=()).apply_changes()
+    told = services_report(ServicesRequest(namespace="red"), service_map.states)
     (port,) = told.ports
     assert (port.service, port.port, port.name, port.vnid) == ("red/web", "80/TCP", "http", 10)
     assert port.frontends == ("172.30.0.7:80", "*:30080")
     assert port.internal_endpoints == port.cluster_endpoints == port.external_endpoints == (f"{HERE}:8080",)
     assert [one.subject for one in told.rejected] == ["endpoint 10.128.3.9:8080"]
-    assert {one.service for one in services_report(ServicesRequest(), catalogue.served).ports} == {
+    assert {one.service for one in services_report(ServicesRequest(), service_map.states).ports} == {
         "red/web",
         "blue/other",
     }
-    assert not services_report(ServicesRequest(namespace="red", name="other"), catalogue.served).ports
+    assert not services_report(ServicesRequest(namespace="red", name="other"), service_map.states).ports

@@ -19,15 +19,13 @@ NETWORKS, SERVICES = (IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 OTHER = IPv4Address("10.245.2.4")
 VIEW = NodeNetwork(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
-VANTAGE = ProxyConfig(
-    "node-1",
-    NODE.address,
-    NODE.subnet,
-    NETWORKS,
-    SERVICES,
-    {"red": 10},
-    frozenset({NODE.address, OTHER}),
-    (30000, 32767),
+CONFIG = ProxyConfig(
+    node=NODE,
+    cluster_networks=NETWORKS,
+    service_network=SERVICES,
+    node_port_range=(30000, 32767),
+    vnids={"red": 10},
+    node_ips=frozenset({NODE.address, OTHER}),
 )
 HERE, THERE = (
     EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_local=True),
@@ -51,7 +49,7 @@ FROM_OUTSIDE = TraceRequest("node", "203.0.113.5", "10.245.2.3", protocol="tcp",
 
 
 def find(asked: TraceRequest) -> ServiceCall | None:
-    return service_call(asked, NODE, VANTAGE, [WEB], {("red", "web"): SERVED})
+    return service_call(asked, CONFIG, [WEB], {("red", "web"): SERVED})
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def test_trace_endpoints_are_those_available_to_the_caller(
 ) -> None:
     found = find(asked)
     assert found is not None
-    assert (found.port, found.backends) == (WEB, backends)
+    assert (found.port, found.endpoints) == (WEB, backends)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +101,7 @@ def walk(
         questions.append(one)
         return next(said)
 
-    found = service_call(asked, NODE, VANTAGE, [port], {("red", "web"): SERVED})
+    found = service_call(asked, CONFIG, [port], {("red", "web"): SERVED})
     assert found is not None
     return asyncio.run(trace_service_call(asked, VIEW, found, ask)), questions
 

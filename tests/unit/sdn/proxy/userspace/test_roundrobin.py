@@ -14,55 +14,55 @@ from tests.unit.sdn.proxy.userspace.examples import HERE, POD, STRANGER, THERE, 
 
 
 def test_endpoints_are_selected_in_turn() -> None:
-    rotation = RoundRobin()
-    firsts = [rotation.candidates(WEB, WEB.internal_endpoints, POD, 0)[0] for _ in range(4)]
+    balancer = RoundRobin()
+    firsts = [balancer.candidates(WEB, WEB.internal_endpoints, POD, 0)[0] for _ in range(4)]
     assert firsts == [HERE, THERE, HERE, THERE]
-    assert rotation.candidates(WEB, (), POD, 0) == []
+    assert balancer.candidates(WEB, (), POD, 0) == []
 
 
 STICKY = replace(WEB, affinity_timeout_seconds=60)
 
 
 def test_session_affinity_keeps_an_endpoint_until_it_expires() -> None:
-    rotation = RoundRobin()
+    balancer = RoundRobin()
     for now in (0.0, 59.0, 118.0):
-        assert rotation.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] == HERE
-        rotation.took(STICKY, POD, HERE, now)
-    assert rotation.candidates(STICKY, WEB.internal_endpoints, STRANGER, 118)[0] == THERE
-    assert rotation.candidates(STICKY, (THERE,), POD, 118) == [THERE]
-    late = [rotation.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] for now in (178.5, 239, 299)]
+        assert balancer.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] == HERE
+        balancer.record(STICKY, POD, HERE, now)
+    assert balancer.candidates(STICKY, WEB.internal_endpoints, STRANGER, 118)[0] == THERE
+    assert balancer.candidates(STICKY, (THERE,), POD, 118) == [THERE]
+    late = [balancer.candidates(STICKY, WEB.internal_endpoints, POD, now)[0] for now in (178.5, 239, 299)]
     assert late in ([HERE, THERE, HERE], [THERE, HERE, THERE])
 
 
 def test_parallel_connections_of_one_client_get_the_same_endpoint() -> None:
-    rotation = RoundRobin()
-    assert [rotation.candidates(STICKY, WEB.internal_endpoints, POD, 0)[0] for _ in range(3)] == [HERE] * 3
+    balancer = RoundRobin()
+    assert [balancer.candidates(STICKY, WEB.internal_endpoints, POD, 0)[0] for _ in range(3)] == [HERE] * 3
 
 
 def test_session_affinity_moves_to_the_endpoint_that_accepted() -> None:
-    rotation = RoundRobin()
-    rotation.took(STICKY, POD, HERE, 0)
-    rotation.took(STICKY, POD, THERE, 1)
-    assert rotation.candidates(STICKY, WEB.internal_endpoints, POD, 2)[0] == THERE
+    balancer = RoundRobin()
+    balancer.record(STICKY, POD, HERE, 0)
+    balancer.record(STICKY, POD, THERE, 1)
+    assert balancer.candidates(STICKY, WEB.internal_endpoints, POD, 2)[0] == THERE
 
 
 def test_session_affinity_table_is_bounded() -> None:
-    rotation = RoundRobin()
+    balancer = RoundRobin()
     for number in range(MAX_CLIENTS + 1):
-        rotation.took(STICKY, IPv4Address(number), THERE, 0)
-    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(1), 0)[0] == THERE
-    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(0), 0)[0] == HERE
-    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(2), 0)[0] == THERE
-    rotation.forget(WEB.key)
-    assert rotation.candidates(STICKY, WEB.internal_endpoints, IPv4Address(1), 0)[0] == HERE
+        balancer.record(STICKY, IPv4Address(number), THERE, 0)
+    assert balancer.candidates(STICKY, WEB.internal_endpoints, IPv4Address(1), 0)[0] == THERE
+    assert balancer.candidates(STICKY, WEB.internal_endpoints, IPv4Address(0), 0)[0] == HERE
+    assert balancer.candidates(STICKY, WEB.internal_endpoints, IPv4Address(2), 0)[0] == THERE
+    balancer.forget(WEB.key)
+    assert balancer.candidates(STICKY, WEB.internal_endpoints, IPv4Address(1), 0)[0] == HERE
 
 
 @given(st.lists(st.integers(0, 9), unique=True, max_size=8), st.integers(0, 3), st.integers(0, 20))
 def test_every_endpoint_is_a_candidate_once(numbers: list[int], client: int, turns: int) -> None:
     backends = tuple(EndpointInfo(IPv4Address(number), 1) for number in numbers)
-    rotation = RoundRobin()
+    balancer = RoundRobin()
     for turn in range(turns):
-        found = rotation.candidates(STICKY, backends, IPv4Address(client), turn)
+        found = balancer.candidates(STICKY, backends, IPv4Address(client), turn)
         assert sorted(found) == sorted(backends)
         if found:
-            rotation.took(STICKY, IPv4Address(client), found[-1], turn)
+            balancer.record(STICKY, IPv4Address(client), found[-1], turn)
