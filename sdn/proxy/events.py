@@ -68,7 +68,7 @@ class ServiceEvents:
         if service is None:
             return True
         subject = replace(object_reference(service), resource_version="")
-        message = f"{rejection} and is left out"
+        message = f"rejected: {rejection}"
         unnamed = make_event(subject, WARNING, REASON, message, self._source, datetime.now(UTC))
         name = f"{subject.name}.{crc32(f'{subject.uid} {message}'.encode()):08x}"
         try:

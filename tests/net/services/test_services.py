@@ -52,7 +52,7 @@ def test_endpoint_in_another_project_is_rejected_and_reported(serving: PacketWor
         return next((one.message for one in events if one.involved_object.name == "borrowed"), "")
 
     assert wait_until(told, "the event") == (
-        f"endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red and is left out"
+        f"rejected: endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red"
     )
 
 
