@@ -25,7 +25,14 @@ from sdn.drivers.nftables import Nftables
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.model.flow import FlowSet
 from sdn.model.host import BRIDGE
-from sdn.model.service_port import EndpointInfo, Protocol, ProxyMode, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.model.service_port import (
+    EndpointInfo,
+    Protocol,
+    ProxyMode,
+    ServicePortChange,
+    ServicePortInfo,
+    ServicePortName,
+)
 from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
 from sdn.proxy.nftables import TABLE
 from sdn.proxy.nftables_backend import NftablesBackend
