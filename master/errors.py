@@ -10,7 +10,6 @@ import msgspec
 from api.meta import schema
 from api.meta.schema import FieldError
 from api.meta.types import ListMeta, Status, StatusCause, StatusDetails
-from master.auth.attributes import Attributes, PathAttributes
 from master.resources.resource import AnyResource
 
 
@@ -66,14 +65,17 @@ def forbidden(resource: AnyResource, name: str, why: str, causes: Iterable[Statu
     return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(resource, name, causes=causes))
 
 
-def forbidden_request(asked: Attributes | PathAttributes, why: str) -> StatusError:
-    """403: of what is no object that is kept."""
-    if isinstance(asked, PathAttributes):
-        return status_error(403, "Forbidden", f"forbidden: {why}", StatusDetails())
-    plural = f"{asked.resource}.{asked.group}" if asked.group else asked.resource
-    subject = f'{plural} "{asked.name}"' if asked.name else plural
-    details = StatusDetails(name=asked.name, group=asked.group, kind=asked.resource)
-    return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details)
+def forbidden_request(group: str, plural: str, name: str, reason: str) -> StatusError:
+    """403 for a request that is not about stored objects."""
+    qualified = f"{plural}.{group}" if group else plural
+    subject = f'{qualified} "{name}"' if name else qualified
+    details = StatusDetails(name=name, group=group, kind=plural)
+    return status_error(403, "Forbidden", f"{subject} is forbidden: {reason}", details)
+
+
+def forbidden_path(reason: str) -> StatusError:
+    """403 for a path that names no resource."""
+    return status_error(403, "Forbidden", f"forbidden: {reason}", StatusDetails())
 
 
 def path_not_found() -> StatusError:

@@ -16,8 +16,7 @@ from master.auth import service_account_tokens
 from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, User
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
-from master.registry.request import Clock
-from master.resources.metadata import parse_time
+from master.resources.metadata import Clock, parse_time
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
 

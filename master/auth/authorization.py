@@ -16,10 +16,9 @@ from api.network.queries import NodeQuery
 from master import errors, request_info
 from master.auth import attributes as auth_attributes
 from master.auth import impersonation, rbac
-from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
+from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, VERBS, Attributes, Decision, PathAttributes, User
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, NodeAccess, node_denial
 from master.auth.rbac import BindingIndex, Requester
-from master.registry import request as registry_request
 from master.request_info import NameFilter, RequestInfo
 from master.resources import scheme
 from master.resources.rbac import PolicyRule
@@ -29,8 +28,6 @@ from master.storage.interface import Key, Storage
 
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
-
-VERBS = frozenset((*registry_request.METHOD_VERBS.values(), "list", "watch", "deletecollection"))
 
 
 def decide(
@@ -68,8 +65,12 @@ class Authorizer:
     def require_attributes(self, user: User, attributes: Attributes | PathAttributes) -> None:
         """Require that the user may do this, for requests that are not about stored objects. Raises Forbidden."""
         decision = self.decide(user, attributes)
-        if not decision.allowed:
-            raise errors.forbidden_request(attributes, _denial(user, attributes, decision))
+        if decision.allowed:
+            return
+        denial = _denial(user, attributes, decision)
+        if isinstance(attributes, PathAttributes):
+            raise errors.forbidden_path(denial)
+        raise errors.forbidden_request(attributes.group, attributes.resource, attributes.name, denial)
 
     def decide(self, user: User, attributes: Attributes | PathAttributes) -> Decision:
         """Decide a request by its attributes alone."""

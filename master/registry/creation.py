@@ -17,8 +17,8 @@ from master.auth.rbac import Requester
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.registry import strategy
 from master.registry.decoding import random_letters
-from master.registry.request import Clock
 from master.resources.configuration import ServiceAccount
+from master.resources.metadata import Clock
 from master.resources.resource import AnyResource
 from master.resources.scheme import BY_KIND
 from master.storage.interface import Transaction

@@ -14,8 +14,9 @@ import msgspec
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
 from master import errors
-from master.registry.request import Clock, Request, Response
+from master.registry.request import Request, Response
 from master.request_info import Selection, parse_selection
+from master.resources.metadata import Clock
 from master.resources.metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, node_metrics, pod_metrics
 from master.serialization import negotiation, tables
 from master.storage.interface import Storage

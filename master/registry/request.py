@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,9 +120,6 @@ def decode_continue(text: str) -> ContinueToken:
         return msgspec.json.decode(base64.urlsafe_b64decode(padded.encode("ascii")), type=ContinueToken)
     except (msgspec.DecodeError, binascii.Error, UnicodeError, RecursionError) as error:
         raise errors.bad_request("continue key is not valid: it is not one that this server gave") from error
-
-
-Clock = Callable[[], datetime.datetime]
 
 
 @dataclass(frozen=True, slots=True)

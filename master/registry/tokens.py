@@ -11,9 +11,9 @@ from master.admission.node_restriction import check_token_request
 from master.auth import service_account_tokens
 from master.auth.service_account_tokens import TokenSigner
 from master.registry import decoding
-from master.registry.request import Clock, Request, Response
+from master.registry.request import Request, Response
 from master.resources.configuration import ServiceAccount
-from master.resources.metadata import format_time
+from master.resources.metadata import Clock, format_time
 from master.storage.interface import Key, Storage
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from api.meta.types import O, Object, ObjectMeta, OwnerReference
+
+Clock = Callable[[], datetime.datetime]
+"""Returns the current time in UTC."""
 
 
 def with_metadata(item: O, **changes: Any) -> O:
