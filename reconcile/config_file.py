@@ -31,10 +31,11 @@ def load(kind: type[S], prog: str, default_file: str, argv: list[str] | None = N
     """
     parser = _parser(kind, prog, default_file)
     flags = vars(parser.parse_args(argv))
-    config, check = flags.pop("config"), flags.pop("check")
-    given = {name: value for name, value in flags.items() if value is not None}
+    config = flags.pop("config")
+    check = flags.pop("check")
+    given_flags = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = merge(kind, _read(config, default_file), given)
+        settings = merge(kind, _read(config, default_file), given_flags)
     except InvalidConfig as error:
         _refuse(prog, str(error))
     if check:

@@ -1,4 +1,4 @@
-"""The exceptions that drivers raise. Drivers map exceptions of other libraries to these.
+"""The exceptions that drivers raise. Drivers map exceptions of other libraries to these. Pure.
 
 DriverError
 ├── NotReady   a dependency does not answer or does not exist yet: retry later

@@ -17,8 +17,8 @@ class Health:
     def __init__(self, address: str, not_ready_reason: Callable[[], str], hung_reason: Callable[[], str] = str) -> None:
         self._host, _, port = address.rpartition(":")
         self._port = int(port)
-        self._unready = not_ready_reason
-        self._stuck = hung_reason
+        self._not_ready_reason = not_ready_reason
+        self._hung_reason = hung_reason
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -38,11 +38,11 @@ class Health:
             await self._runner.cleanup()
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        hung_reason = self._stuck()
+        hung_reason = self._hung_reason()
         return web.Response(text=hung_reason or "ok", status=500 if hung_reason else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        reason = self._unready()
+        reason = self._not_ready_reason()
         return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
 
     async def _metrics(self, _: web.Request) -> web.Response:

@@ -14,6 +14,9 @@ from reconcile.errors import DriverError, NotReady
 
 log = logging.getLogger(__name__)
 
+Pass = Callable[[], Awaitable[None]]
+"""A function that brings the actual state closer to the desired state once."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoopTiming:
@@ -46,12 +49,12 @@ class Loop:
     def __init__(
         self,
         name: str,
-        one_pass: Callable[[], Awaitable[None]],
+        run_pass: Pass,
         timing: LoopTiming,
         trigger: asyncio.Event | None = None,
     ) -> None:
         self._name = name
-        self._one_pass = one_pass
+        self._run_pass = run_pass
         self._timing = timing
         self._trigger = trigger or asyncio.Event()
         self.failures = 0
@@ -83,7 +86,7 @@ class Loop:
     async def _attempt(self) -> float:
         self._trigger.clear()
         try:
-            await self._one_pass()
+            await self._run_pass()
         except DriverError as error:
             self.failures += 1
             delay = retry_delay(self.failures, self._timing)
@@ -93,16 +96,13 @@ class Loop:
         return self._timing.resync
 
 
-Pass = Callable[[], Awaitable[None]]
-
-
-def containing_bugs(component: str, work: Pass) -> Pass:
+def containing_bugs(component: str, run_pass: Pass) -> Pass:
     """Wrap a pass so that an unexpected exception is logged with its traceback and retried as NotReady."""
 
-    @functools.wraps(work)
+    @functools.wraps(run_pass)
     async def retried_on_error() -> None:
         try:
-            await work()
+            await run_pass()
         except DriverError:
             raise
         except Exception as error:

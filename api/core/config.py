@@ -68,6 +68,6 @@ def secret_data(secret: Secret) -> dict[str, bytes]:
     return {**secret.data, **{key: text.encode() for key, text in secret.string_data.items()}}
 
 
-def defaulted(secret: Secret) -> Secret:
+def secret_defaults(secret: Secret) -> Secret:
     """Return the Secret as it is stored: with a type, and with `string_data` moved to `data`."""
     return replace(secret, data=secret_data(secret), string_data={}, type=secret.type or OPAQUE)

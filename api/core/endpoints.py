@@ -103,7 +103,7 @@ class EndpointSliceV1beta1(EndpointSlice, frozen=True):
     API_VERSION = "discovery.k8s.io/v1beta1"
 
 
-def defaulted_endpoints(endpoints: Endpoints) -> Endpoints:
+def endpoints_defaults(endpoints: Endpoints) -> Endpoints:
     """Return the Endpoints with the protocol of every port set."""
     subsets = tuple(
         replace(subset, ports=tuple(replace(port, protocol=port.protocol or "TCP") for port in subset.ports))
@@ -112,7 +112,7 @@ def defaulted_endpoints(endpoints: Endpoints) -> Endpoints:
     return replace(endpoints, subsets=subsets)
 
 
-def defaulted_slice(endpoint_slice: EndpointSlice) -> EndpointSlice:
+def endpoint_slice_defaults(endpoint_slice: EndpointSlice) -> EndpointSlice:
     """Return the EndpointSlice with the name and the protocol of every port set."""
     ports = tuple(replace(port, name=port.name or "", protocol=port.protocol or "TCP") for port in endpoint_slice.ports)
     return replace(endpoint_slice, ports=ports)

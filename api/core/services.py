@@ -144,7 +144,7 @@ def needs_health_check_node_port(spec: ServiceSpec) -> bool:
     return spec.type == LOAD_BALANCER and spec.external_traffic_policy == LOCAL
 
 
-def defaulted(service: Service) -> Service:
+def service_defaults(service: Service) -> Service:
     """Return the service with every default set."""
     service_type = service.spec.type or CLUSTER_IP
     spec = replace(

@@ -89,7 +89,7 @@ class PersistentVolumeClaim(Object, frozen=True):
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
 
-def defaulted_volume(volume: PersistentVolume) -> PersistentVolume:
+def persistent_volume_defaults(volume: PersistentVolume) -> PersistentVolume:
     """Return the volume with every default set."""
     host_path = volume.spec.host_path
     spec = replace(
@@ -101,7 +101,7 @@ def defaulted_volume(volume: PersistentVolume) -> PersistentVolume:
     return replace(volume, spec=spec, status=replace(volume.status, phase=volume.status.phase or PENDING))
 
 
-def defaulted_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+def persistent_volume_claim_defaults(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
     """Return the claim with every default set."""
     spec = replace(claim.spec, volume_mode=claim.spec.volume_mode or "Filesystem")
     return replace(claim, spec=spec, status=replace(claim.status, phase=claim.status.phase or PENDING))

@@ -170,7 +170,7 @@ class Volume(Value, frozen=True):
 # --- defaults ---------------------------------------------------------------------------------------------------------
 
 
-def defaulted(volume: Volume) -> Volume:
+def volume_defaults(volume: Volume) -> Volume:
     """Return the volume with every default set. Idempotent."""
     return replace(
         volume,

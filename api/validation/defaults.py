@@ -64,7 +64,7 @@ def spec_defaults(spec: PodSpec) -> PodSpec:
     service_account = spec.service_account_name or spec.service_account
     return replace(
         spec,
-        volumes=tuple(volumes.defaulted(volume) for volume in spec.volumes),
+        volumes=tuple(volumes.volume_defaults(volume) for volume in spec.volumes),
         init_containers=tuple(_container_defaults(item, spec.host_network) for item in spec.init_containers),
         containers=tuple(_container_defaults(item, spec.host_network) for item in spec.containers),
         ephemeral_containers=tuple(_container_defaults(item) for item in spec.ephemeral_containers),

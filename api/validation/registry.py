@@ -8,16 +8,19 @@ from typing import Any, Generic
 
 import msgspec
 
-from api.core import config as core_config
-from api.core import endpoints, events, storage
-from api.core import services as core_services
 from api.core.certificates import CertificateSigningRequest
-from api.core.config import ConfigMap, Secret
-from api.core.endpoints import Endpoints, EndpointSlice
+from api.core.config import ConfigMap, Secret, secret_defaults
+from api.core.endpoints import Endpoints, EndpointSlice, endpoint_slice_defaults, endpoints_defaults
+from api.core.events import Event
 from api.core.node import Lease, Namespace, Node
 from api.core.pod import Pod
-from api.core.services import Service
-from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.core.services import Service, service_defaults
+from api.core.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    persistent_volume_claim_defaults,
+    persistent_volume_defaults,
+)
 from api.meta import names
 from api.meta.schema import MISSING, UNKNOWN, FieldError, quoted, shape_errors, without_nulls
 from api.meta.types import O, Object, ObjectMeta
@@ -134,28 +137,30 @@ RULES: Mapping[type[Object], AnyRules] = {
     Node: KindRules(validate=network.check_node),
     Pod: KindRules(defaults.pod_defaults, _check_pod, _check_pod_update, pod.pod_warnings),
     ConfigMap: KindRules(validate=config.check_config_map, validate_update=config.check_config_update),
-    Secret: KindRules(core_config.defaulted, config.check_secret, config.check_config_update),
+    Secret: KindRules(secret_defaults, config.check_secret, config.check_config_update),
     PersistentVolume: KindRules(
-        storage.defaulted_volume, volumes.check_persistent_volume, volumes.check_persistent_volume_update
+        persistent_volume_defaults, volumes.check_persistent_volume, volumes.check_persistent_volume_update
     ),
     PersistentVolumeClaim: KindRules(
-        storage.defaulted_claim, volumes.check_persistent_volume_claim, volumes.check_persistent_volume_claim_update
+        persistent_volume_claim_defaults,
+        volumes.check_persistent_volume_claim,
+        volumes.check_persistent_volume_claim_update,
     ),
     HostSubnet: KindRules(validate=network.check_host_subnet, validate_update=network.check_host_subnet_update),
     NetNamespace: KindRules(validate=network.check_net_namespace, validate_update=network.check_net_namespace_update),
     ClusterNetwork: KindRules(validate=network.check_cluster_network),
     NodeQuery: KindRules(validate=network.check_node_query),
-    events.Event: KindRules(validate=config.check_event, validate_update=config.check_event_update),
+    Event: KindRules(validate=config.check_event, validate_update=config.check_event_update),
     Lease: KindRules(),
     Service: KindRules(
-        core_services.defaulted,
+        service_defaults,
         services.check_service,
         services.check_service_update,
         validate_name=names.dns_1035_label_error,
     ),
-    Endpoints: KindRules(endpoints.defaulted_endpoints, services.check_endpoints),
+    Endpoints: KindRules(endpoints_defaults, services.check_endpoints),
     EndpointSlice: KindRules(
-        endpoints.defaulted_slice, services.check_endpoint_slice, services.check_endpoint_slice_update
+        endpoint_slice_defaults, services.check_endpoint_slice, services.check_endpoint_slice_update
     ),
     CertificateSigningRequest: KindRules(validate_name=names.path_segment_error),
 }

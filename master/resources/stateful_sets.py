@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from api.core.pod import PodSpec
-from api.core.storage import PENDING, PersistentVolumeClaim, defaulted_claim
+from api.core.storage import PENDING, PersistentVolumeClaim, persistent_volume_claim_defaults
 from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, without_nulls
@@ -151,7 +151,7 @@ def _default_stateful_set(item: StatefulSet) -> StatefulSet:
 
 
 def _default_claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    full = defaulted_claim(claim)
+    full = persistent_volume_claim_defaults(claim)
     status = replace(full.status, phase=full.status.phase or PENDING)
     return replace(full, api_version=full.API_VERSION, kind=full.KIND, status=status)
 
