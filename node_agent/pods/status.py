@@ -239,8 +239,8 @@ def _phase(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> str:
         return lasting
     if init_failed(pod, seen):
         return "Failed"
-    tried = [history for history in histories if history and (history[0].ended or history[0].running)]
-    ended = [history[0] for history in tried if history[0].ended]
+    tried = [history for history in histories if history and (history[0].exited or history[0].running)]
+    ended = [history[0] for history in tried if history[0].exited]
     over = facts.terminating or all(not should_restart(pod.spec.restart_policy, one, facts.progress) for one in ended)
     if len(ended) == len(histories) and over:
         return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
@@ -261,14 +261,14 @@ def _container(
     last = last_termination(known) if newest is None else _kept(known, newest)
     if earlier is not None:
         last = _terminated(earlier, facts)
-    if state.waiting is not None and newest is not None and newest.ended:
+    if state.waiting is not None and newest is not None and newest.exited:
         last = _terminated(newest, facts)
     return ContainerStatus(
         name=wish.name,
         state=state,
         last_state=ContainerState(terminated=last),
         ready=_is_ready(pod, wish, newest, facts),
-        restart_count=newest.restarts if newest is not None else known.restart_count if known is not None else 0,
+        restart_count=newest.restart_count if newest is not None else known.restart_count if known is not None else 0,
         image=wish.image,
         image_id=image_id(newest) if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
@@ -282,7 +282,7 @@ def _container(
 
 def _kept(known: ContainerStatus | None, newest: RuntimeContainer) -> ContainerStateTerminated | None:
     """How the container before this one ended, when only the status still tells of it."""
-    if known is None or not newest.restarts:
+    if known is None or not newest.restart_count:
         return None
     is_before = known.container_id not in ("", f"docker://{newest.id}")
     return last_termination(known) if is_before else known.last_state.terminated
@@ -302,7 +302,7 @@ def _has_begun(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs) -> b
 
 def _has_run(wish: Wish, newest: RuntimeContainer, facts: StatusInputs) -> bool:
     """Whether it has got as far as running; while its postStart hook runs, it has not."""
-    return newest.ended or facts.progress.is_running(wish, newest)
+    return newest.exited or facts.progress.is_running(wish, newest)
 
 
 def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: StatusInputs) -> bool:
@@ -310,7 +310,7 @@ def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: Stat
     if newest is None:
         return False
     if is_regular_init_container(pod, wish):
-        return newest.ended and newest.succeeded
+        return newest.exited and newest.succeeded
     return facts.progress.is_ready(wish, newest)
 
 
@@ -321,10 +321,10 @@ def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: s
         return ContainerState(running=ContainerStateRunning(started_at=started))
     over = facts.terminating or phase in FINAL_PHASES
     held = newest is not None and not over and should_restart(restart_policy(pod, wish), newest, facts.progress)
-    if wish.name in facts.troubles and (newest is None or not newest.ended or held):
+    if wish.name in facts.troubles and (newest is None or not newest.exited or held):
         reason, message = facts.troubles[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
-    if newest is None or newest.unborn or newest.running:
+    if newest is None or newest.never_started or newest.running:
         return ContainerState(waiting=_before_it_runs(pod, newest, facts))
     if (
         held

@@ -277,7 +277,7 @@ class PodWorker:
 
     def _record_new_backoffs(self, observed: RuntimePod, actions: PodActions) -> None:
         """Record an event for each container that has begun to wait for its restart."""
-        backing_off = {observed.containers[name][0].id: name for name, _ in actions.waiting}
+        backing_off = {observed.containers[name][0].id: name for name, _ in actions.backing_off}
         for container_id in backing_off.keys() - self._backing_off:
             name = backing_off[container_id]
             self._events.record("BackOff", backoff_message(self._pod, name), name)
@@ -289,7 +289,7 @@ class PodWorker:
             self._cache.invalidate(self._uid)
         for container in actions.kill:
             await self._docker.kill(container.id, "SIGKILL")
-        for container in actions.retire:
+        for container in actions.stop:
             await self._stop_for_restart(container)
         self._images.look_anew()
         if actions.sandbox_attempt is not None or actions.start:
@@ -310,8 +310,8 @@ class PodWorker:
             raise
         self._container_failures.clear()
         await self._start_containers(actions.start, sandbox, observed)
-        if actions.hook is not None:
-            self._lifecycle.post_start(self._pod, actions.hook, self._sandbox.address)
+        if actions.post_start is not None:
+            self._lifecycle.post_start(self._pod, actions.post_start, self._sandbox.address)
 
     async def _stop_for_restart(self, container: RuntimeContainer) -> None:
         """Take the next step to stop a container that is started again afterwards."""
@@ -363,7 +363,7 @@ class PodWorker:
 
     async def _sync_finished_pod(self, observed: RuntimePod, actions: PodActions) -> None:
         """Clean up after a pod whose status is final already."""
-        if not observed.everything:
+        if not observed.all:
             await self._volumes.take_down()
             return
         await self._clean_up_finished_pod(observed, actions)
@@ -398,7 +398,7 @@ class PodWorker:
         self._report(observed, terminating=True)
         self._cache.invalidate(self._uid)
         await self._sandbox.detach(observed.sandbox_ids)
-        for container in observed.everything:
+        for container in observed.all:
             await self._docker.remove(container.id)
         await self._cgroups.remove(self._uid)
         await self._volumes.forget()

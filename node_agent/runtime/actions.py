@@ -43,18 +43,18 @@ class PodActions:
     """
 
     kill: tuple[RuntimeContainer, ...] = ()
-    retire: tuple[RuntimeContainer, ...] = ()
+    stop: tuple[RuntimeContainer, ...] = ()
     remove: tuple[RuntimeContainer, ...] = ()
     sandbox_attempt: int | None = None
     start: tuple[ContainerStart, ...] = ()
-    waiting: tuple[tuple[str, datetime], ...] = ()
+    backing_off: tuple[tuple[str, datetime], ...] = ()
     finished: bool = False
-    hook: RuntimeContainer | None = None
+    post_start: RuntimeContainer | None = None
 
     def __str__(self) -> str:
         parts = [
             f"kill {_names(self.kill)}" if self.kill else "",
-            f"retire {_names(self.retire)}" if self.retire else "",
+            f"stop {_names(self.stop)}" if self.stop else "",
             f"remove {len(self.remove)}" if self.remove else "",
             f"new sandbox {self.sandbox_attempt}" if self.sandbox_attempt is not None else "",
             f"start {' '.join(start.container.name for start in self.start)}" if self.start else "",
@@ -63,7 +63,7 @@ class PodActions:
 
     def wake_at(self) -> datetime | None:
         """When there will be something to do without any event."""
-        return min((until for _, until in self.waiting), default=None)
+        return min((until for _, until in self.backing_off), default=None)
 
 
 def _names(containers: tuple[RuntimeContainer, ...]) -> str:
@@ -93,17 +93,17 @@ def compute_pod_actions(
 
 def _new_sandbox(pod: Pod, seen: RuntimePod) -> PodActions:
     """Containers of a sandbox that is gone have no network: they end, and all that may run again start anew."""
-    stale = tuple(one for one in seen.everything if one.running)
+    stale = tuple(one for one in seen.all if one.running)
     if not any(_restarts_in_new_sandbox(pod, wish, seen) for wish in pod.spec.containers):
         return PodActions(kill=stale)
     starts = tuple(
         _container_start(pod, wish, seen)
-        for wish in containers_to_start(pod, seen, None).due
+        for wish in containers_to_start(pod, seen, None).containers
         if _restarts_in_new_sandbox(pod, wish, seen)
     )
     box = seen.sandbox
-    attempt = 0 if box is None else box.attempt if box.unborn else box.attempt + 1
-    gone = tuple(one for one in seen.everything if one.unborn and not one.is_sandbox) + seen.sandboxes
+    attempt = 0 if box is None else box.attempt if box.never_started else box.attempt + 1
+    gone = tuple(one for one in seen.all if one.never_started and not one.is_sandbox) + seen.sandboxes
     return PodActions(kill=stale, remove=gone, sandbox_attempt=attempt, start=starts)
 
 
@@ -121,14 +121,14 @@ def _in_sandbox(
     start, unborn = _ephemeral_containers(pod, seen)
     remove += unborn
     retire, waiting, hook = [], [], None
-    for wish in containers_to_start(pod, seen, sandbox, progress).due:
+    for wish in containers_to_start(pod, seen, sandbox, progress).containers:
         history = seen.containers.get(wish.name, ())
         newest = history[0] if history else None
         if newest is None:
             start.append(_container_start(pod, wish, seen))
-        elif newest.unborn:
+        elif newest.never_started:
             remove.append(newest)
-            start.append(ContainerStart(wish, newest.restarts, newest.crashes))
+            start.append(ContainerStart(wish, newest.restart_count, newest.crash_count))
         elif newest.labels.get(SANDBOX_ID) != sandbox.id:
             start += [_container_start(pod, wish, seen)] if _restarts_in_new_sandbox(pod, wish, seen) else []
         elif newest.running:
@@ -138,20 +138,20 @@ def _in_sandbox(
                 hook = newest
                 break  # what comes after it waits for its hook
         elif newest.id in retired:
-            start.append(ContainerStart(wish, newest.restarts + 1, 0))
+            start.append(ContainerStart(wish, newest.restart_count + 1, 0))
         elif should_restart(restart_policy(pod, wish), newest, progress):
             if now >= restart_time(newest, now):
-                start.append(ContainerStart(wish, newest.restarts + 1, previous_crashes(newest) + 1))
+                start.append(ContainerStart(wish, newest.restart_count + 1, previous_crashes(newest) + 1))
             else:
                 waiting.append((wish.name, restart_time(newest, now)))
-    return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting), hook=hook)
+    return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting), post_start=hook)
 
 
 def _ephemeral_containers(pod: Pod, seen: RuntimePod) -> tuple[list[ContainerStart], list[RuntimeContainer]]:
     """Ephemeral containers that were never tried, and what is left of attempts to make them."""
     tried = [(wish, seen.containers.get(wish.name, ())) for wish in pod.spec.ephemeral_containers]
-    starts = [ContainerStart(wish, 0, 0) for wish, found in tried if all(one.unborn for one in found)]
-    return starts, [one for _, found in tried for one in found if one.unborn]
+    starts = [ContainerStart(wish, 0, 0) for wish, found in tried if all(one.never_started for one in found)]
+    return starts, [one for _, found in tried for one in found if one.never_started]
 
 
 def _restarts_in_new_sandbox(pod: Pod, wish: Container, seen: RuntimePod) -> bool:
@@ -161,7 +161,7 @@ def _restarts_in_new_sandbox(pod: Pod, wish: Container, seen: RuntimePod) -> boo
     """
     if any(wish.name == one.name for one in pod.spec.init_containers):
         return True
-    newest = next((one for one in seen.containers.get(wish.name, ()) if not one.unborn), None)
+    newest = next((one for one in seen.containers.get(wish.name, ()) if not one.never_started), None)
     if newest is None:
         return True
     policy = pod.spec.restart_policy
@@ -169,8 +169,8 @@ def _restarts_in_new_sandbox(pod: Pod, wish: Container, seen: RuntimePod) -> boo
 
 
 def _container_start(pod: Pod, wish: Container, seen: RuntimePod) -> ContainerStart:
-    history = [one for one in seen.containers.get(wish.name, ()) if not one.unborn]
-    return ContainerStart(wish, history[0].restarts + 1 if history else previous_starts(pod, wish.name), 0)
+    history = [one for one in seen.containers.get(wish.name, ()) if not one.never_started]
+    return ContainerStart(wish, history[0].restart_count + 1 if history else previous_starts(pod, wish.name), 0)
 
 
 def is_pod_finished(
@@ -181,6 +181,6 @@ def is_pod_finished(
         return True
     newest = [seen.containers[wish.name][0] for wish in pod.spec.containers if seen.containers.get(wish.name)]
     return len(newest) == len(pod.spec.containers) and all(
-        one.ended and one.id not in retired and not should_restart(pod.spec.restart_policy, one, progress)
+        one.exited and one.id not in retired and not should_restart(pod.spec.restart_policy, one, progress)
         for one in newest
     )

@@ -69,14 +69,14 @@ class RuntimeContainer:
         return self.state in {"running", "paused", "restarting"}
 
     @property
-    def unborn(self) -> bool:
+    def never_started(self) -> bool:
         """Whether nobody has tried to start it yet."""
         return self.state == "created" and not self.exit_code and not self.error
 
     @property
-    def ended(self) -> bool:
+    def exited(self) -> bool:
         """Whether it ran, or could not be started, and does not run now."""
-        return not self.running and not self.unborn
+        return not self.running and not self.never_started
 
     @property
     def succeeded(self) -> bool:
@@ -84,7 +84,7 @@ class RuntimeContainer:
         return not self.exit_code and not self.error
 
     @property
-    def ended_at(self) -> datetime | None:
+    def exited_at(self) -> datetime | None:
         """When it ended; one that could not be started ended when it was made."""
         return self.finished_at or self.created_at
 
@@ -104,12 +104,12 @@ class RuntimeContainer:
         return self.labels.get(POD_UID, "")
 
     @property
-    def restarts(self) -> int:
+    def restart_count(self) -> int:
         """How often this container of the pod had been started before."""
         return int_label(self.labels, RESTARTS)
 
     @property
-    def crashes(self) -> int:
+    def crash_count(self) -> int:
         """How many starts in a row before this one ended soon."""
         return int_label(self.labels, CRASHES)
 
@@ -138,7 +138,7 @@ class RuntimePod:
         return self.sandboxes[0] if self.sandboxes else None
 
     @property
-    def everything(self) -> tuple[RuntimeContainer, ...]:
+    def all(self) -> tuple[RuntimeContainer, ...]:
         """Containers first, then the sandboxes under them."""
         return tuple(one for group in self.containers.values() for one in group) + self.sandboxes
 
@@ -159,7 +159,7 @@ def group_containers(found: list[RuntimeContainer]) -> RuntimePod:
             name: tuple(
                 sorted(
                     (one for one in found if not one.is_sandbox and one.name == name),
-                    key=lambda one: one.restarts,
+                    key=lambda one: one.restart_count,
                     reverse=True,
                 )
             )

@@ -47,7 +47,7 @@ def containers_to_remove(
 
 
 def _surplus(pod: RuntimePod, policy: ContainerPolicy) -> list[RuntimeContainer]:
-    ended = ([one for one in history if one.ended] for history in pod.containers.values())
+    ended = ([one for one in history if one.exited] for history in pod.containers.values())
     return [one for dead in ended for one in dead[policy.per_container :]]
 
 
@@ -55,11 +55,11 @@ def _empty_sandboxes(pod: RuntimePod, going: Collection[str]) -> list[RuntimeCon
     inside = {
         one.labels.get(SANDBOX_ID) for history in pod.containers.values() for one in history if one.id not in going
     }
-    return [one for one in pod.sandboxes[1:] if one.ended and one.id not in inside]
+    return [one for one in pod.sandboxes[1:] if one.exited and one.id not in inside]
 
 
 def _is_old(one: RuntimeContainer, policy: ContainerPolicy, now: datetime) -> bool:
-    return one.ended_at is None or now - one.ended_at >= policy.least_age
+    return one.exited_at is None or now - one.exited_at >= policy.least_age
 
 
 class ContainerGC:

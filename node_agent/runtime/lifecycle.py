@@ -100,7 +100,7 @@ class ContainerLifecycle:
             if not stopping:
                 await self._check_liveness(pod, spec, container)
         await self._collect_hooks(pod, running, stopping, now)
-        existing = {container.id for container in runtime_pod.everything}
+        existing = {container.id for container in runtime_pod.all}
         for checkpoint in [checkpoint for checkpoint in self._checkpoints if checkpoint.container not in existing]:
             await self._remove_checkpoint(checkpoint)
 

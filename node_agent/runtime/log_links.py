@@ -38,7 +38,7 @@ class LogDirs:
 def pod_link(dirs: LogDirs, one: RuntimeContainer) -> Path:
     """Where the log of one attempt of a container is found by its pod."""
     folder = pod_log_dir_name(one.labels.get(POD_NAMESPACE, ""), one.labels.get(POD_NAME, ""), one.uid)
-    return dirs.pods / folder / one.name / f"{one.restarts}{LOG_SUFFIX}"
+    return dirs.pods / folder / one.name / f"{one.restart_count}{LOG_SUFFIX}"
 
 
 def container_link(dirs: LogDirs, one: RuntimeContainer) -> Path:
@@ -51,7 +51,9 @@ def missing_links(
     dirs: LogDirs, found: Iterable[RuntimeContainer], present: Mapping[Path, str]
 ) -> tuple[RuntimeContainer, ...]:
     """Containers without their two links; `present` is every link that is there, and where it leads."""
-    return tuple(one for one in found if not one.is_sandbox and not one.unborn and not _is_linked(dirs, one, present))
+    return tuple(
+        one for one in found if not one.is_sandbox and not one.never_started and not _is_linked(dirs, one, present)
+    )
 
 
 def _is_linked(dirs: LogDirs, one: RuntimeContainer, present: Mapping[Path, str]) -> bool:

@@ -72,7 +72,7 @@ class PodCache:
         entry = self._entries.get(uid)
         if entry is None or not entry.is_valid:
             return False
-        return {container.id: container.state for container in entry.pod.everything} != states
+        return {container.id: container.state for container in entry.pod.all} != states
 
     def forget(self, uid: str) -> None:
         """Remove the entry of a pod that is terminated."""

@@ -57,12 +57,12 @@ def backoff_delay(crashes: int) -> timedelta:
 def previous_crashes(dead: RuntimeContainer) -> int:
     """How many starts in a row ended soon before this one; none when this one ran well."""
     ran = dead.finished_at - dead.started_at if dead.finished_at and dead.started_at else timedelta(0)
-    return 0 if ran >= BACKOFF_RESET else dead.crashes
+    return 0 if ran >= BACKOFF_RESET else dead.crash_count
 
 
 def restart_time(dead: RuntimeContainer, now: datetime) -> datetime:
     """When an ended container may start again; an end that lies ahead of us (the clock was set back) does not count."""
-    end = dead.ended_at
+    end = dead.exited_at
     return now if end is None or now < end else end + backoff_delay(previous_crashes(dead))
 
 

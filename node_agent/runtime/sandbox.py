@@ -198,7 +198,7 @@ async def create_container(docker: DockerClient, config: ContainerConfig) -> str
 
 async def remove_container(docker: DockerClient, container: RuntimeContainer) -> None:
     """Remove a container. Docker refuses if it was listed as never started and runs nevertheless."""
-    if container.unborn:
+    if container.never_started:
         await docker.remove_unstarted(container.id)
     else:
         await docker.remove(container.id)

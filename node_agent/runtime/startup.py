@@ -85,7 +85,7 @@ def kill_reason(wish: Wish, why: str, grace: int) -> KillReason:
 class StartSet:
     """The containers that are to run now, or to have run, in the order of their start."""
 
-    due: tuple[Wish, ...]
+    containers: tuple[Wish, ...]
     initialized: bool
 
 
@@ -101,7 +101,7 @@ def containers_to_start(
                 due.append(wish)
                 if newest is None or not progress.is_started(wish, newest):
                     return StartSet(tuple(due), initialized=False)
-            elif newest is None or not (newest.ended and newest.succeeded):
+            elif newest is None or not (newest.exited and newest.succeeded):
                 return StartSet((*due, wish), initialized=False)
     return StartSet((*sidecars(pod), *pod.spec.containers), initialized=True)
 
@@ -109,7 +109,7 @@ def containers_to_start(
 def is_initialized(pod: Pod, seen: RuntimePod, sandbox: RuntimeContainer | None) -> bool:
     """Whether one of the pod's own containers was tried in this sandbox."""
     tried = (_inside(seen.containers.get(wish.name, ()), sandbox) for wish in pod.spec.containers)
-    return any(one is not None and not one.unborn for one in tried)
+    return any(one is not None and not one.never_started for one in tried)
 
 
 def init_failed(pod: Pod, seen: RuntimePod) -> bool:
@@ -117,7 +117,7 @@ def init_failed(pod: Pod, seen: RuntimePod) -> bool:
     if pod.spec.restart_policy != "Never":
         return False
     histories = (seen.containers.get(one.name, ()) for one in pod.spec.init_containers if not is_sidecar(one))
-    return any(history[0].ended and not history[0].succeeded for history in histories if history)
+    return any(history[0].exited and not history[0].succeeded for history in histories if history)
 
 
 def target_container_id(wish: Wish, seen: RuntimePod) -> str:

@@ -82,7 +82,7 @@ def active_deadline(pod: Pod, seen: RuntimePod, begun: datetime) -> datetime | N
     if pod.status.start_time:
         since = times.parse_time(pod.status.start_time)
     else:
-        since = min([begun, *(one.created_at for one in seen.everything if one.created_at is not None)])
+        since = min([begun, *(one.created_at for one in seen.all if one.created_at is not None)])
     return since + timedelta(seconds=min(pod.spec.active_deadline_seconds, MAX_GRACE_SECONDS))
 
 

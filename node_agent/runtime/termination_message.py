@@ -36,14 +36,14 @@ class TerminationMessages:
         known = {}
         for name, history in seen.containers.items():
             for one in history:
-                if one.ended and name in wishes:
+                if one.exited and name in wishes:
                     read = self._known.get(one.id)
                     known[one.id] = await self._read(pod, wishes[name], one, room) if read is None else read
         self._known = known
         return known
 
     async def _read(self, pod: Pod, wish: Wish, ended: RuntimeContainer, room: int) -> str:
-        path = termination_message_path(self._host, pod.metadata.uid, wish.name, ended.restarts)
+        path = termination_message_path(self._host, pod.metadata.uid, wish.name, ended.restart_count)
         said = await asyncio.to_thread(pod_dir.read_tail, path, room)
         if said or wish.termination_message_policy != "FallbackToLogsOnError" or ended.succeeded:
             return said

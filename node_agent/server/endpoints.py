@@ -23,14 +23,14 @@ def pod_list(pods: Iterable[PodWithContainers]) -> bytes:
 
 def running_pod_list(pods: Iterable[PodWithContainers]) -> bytes:
     """A PodList of the pods that have a running container: names and images are all it tells."""
-    return _list([_row(one) for one in pods if any(container.running for container in one.seen.everything)])
+    return _list([_row(one) for one in pods if any(container.running for container in one.seen.all)])
 
 
 def _row(known: PodWithContainers) -> object:
     meta = known.pod.metadata
     rows = [
         {"name": one.name, "image": one.image_id, "resources": {}}
-        for one in known.seen.everything
+        for one in known.seen.all
         if one.running and not one.is_sandbox
     ]
     return {

@@ -189,7 +189,7 @@ def kubelet_families(
     node: str, pods: Sequence[PodWithContainers], claims: Mapping[tuple[str, str], FilesystemStats]
 ) -> Iterator[MetricFamily]:
     """Every family; `claims` are the file systems of claims by the pod's uid and the name of its volume."""
-    everything = [one for pod in pods for one in pod.seen.everything]
+    everything = [one for pod in pods for one in pod.seen.all]
     running = sum(1 for pod in pods if any(one.running for one in pod.seen.sandboxes))
     states = Counter(map(_state, (one for one in everything if not one.is_sandbox)))
     yield MetricFamily(
@@ -211,7 +211,7 @@ def kubelet_families(
 
 
 def _state(one: RuntimeContainer) -> str:
-    return "running" if one.running else "created" if one.unborn else "exited"
+    return "running" if one.running else "created" if one.never_started else "exited"
 
 
 def _volumes(

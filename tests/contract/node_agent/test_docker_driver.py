@@ -77,11 +77,17 @@ async def until(driver: DockerClient, identity: str, holds: Callable[[RuntimeCon
 async def test_container_is_created_started_and_removed(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
     made = await driver.inspect(identity)
-    assert (made.state, made.unborn, made.running, made.pid, made.started_at) == ("created", True, False, 0, None)
+    assert (made.state, made.never_started, made.running, made.pid, made.started_at) == (
+        "created",
+        True,
+        False,
+        0,
+        None,
+    )
     assert made.created_at is not None
     await driver.start(identity)
     runs = await driver.inspect(identity)
-    assert (runs.running, runs.ended, runs.is_sandbox, runs.uid) == (True, False, True, uid)
+    assert (runs.running, runs.exited, runs.is_sandbox, runs.uid) == (True, False, True, uid)
     assert runs.pid > 0
     assert runs.started_at is not None
     assert runs.finished_at is None
@@ -106,7 +112,7 @@ async def test_sandboxes_are_listed_without_their_containers(driver: DockerClien
 async def test_exited_container_reports_exit_code_and_times(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
     seen = await until(driver, identity, lambda one: not one.running)
-    assert (seen.state, seen.exit_code, seen.oom_killed, seen.error, seen.ended) == ("exited", 3, False, "", True)
+    assert (seen.state, seen.exit_code, seen.oom_killed, seen.error, seen.exited) == ("exited", 3, False, "", True)
     assert seen.started_at is not None
     assert seen.finished_at is not None
     # Docker writes down the start of a short program after its end, by some microseconds.
@@ -117,7 +123,7 @@ async def test_missing_program_fails_the_start_and_the_container(driver: DockerC
     with pytest.raises(Refused, match="/nowhere"):
         await started(driver, uid, ("/nowhere",))
     [seen] = [one for one in await driver.list_pod_containers(uid) if not one.is_sandbox]
-    assert (seen.state, seen.exit_code, seen.unborn, seen.ended) == ("created", 127, False, True)
+    assert (seen.state, seen.exit_code, seen.never_started, seen.exited) == ("created", 127, False, True)
     assert (seen.started_at, seen.finished_at) == (None, None)
     assert "/nowhere" in seen.error
 
@@ -226,7 +232,7 @@ async def test_container_cannot_join_a_stopped_sandbox(driver: DockerClient, uid
     identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
     with pytest.raises(Refused, match="non running"):
         await driver.start(identity)
-    assert (await driver.inspect(identity)).ended
+    assert (await driver.inspect(identity)).exited
 
 
 async def test_too_small_memory_limit_is_rejected_at_creation(driver: DockerClient, uid: str) -> None:
@@ -551,7 +557,7 @@ async def test_privileged_container_runs_or_reports_why_not(dockerd: Dockerd, ui
         assert (await real.inspect(identity)).running
     except Refused:  # a machine that itself lacks capabilities cannot give them, and Docker says so
         assert "operation not permitted" in (await real.inspect(identity)).error.lower()
-        assert (await real.inspect(identity)).ended
+        assert (await real.inspect(identity)).exited
     real.close()
 
 

@@ -231,7 +231,7 @@ class World:
 
     def restarts(self) -> list[int]:
         """Of every container that runs, by name."""
-        return [one.restarts for name in ("main", "side") if (one := self.docker.running(name)) is not None]
+        return [one.restart_count for name in ("main", "side") if (one := self.docker.running(name)) is not None]
 
     def left(self) -> dict[str, object]:
         """What can be seen on the host afterwards, without ids and times."""

@@ -101,7 +101,7 @@ async def test_container_gc_removes_dead_containers_except_the_newest(place: Pla
         place.docker.end(await place.run(restarts), 1)
     running = await place.run(3)
     await place.container_gc().collect()
-    assert [one.restarts for one in place.docker.find("main")] == [2, 3]
+    assert [one.restart_count for one in place.docker.find("main")] == [2, 3]
     place.pods.clear()
     place.docker.end(running, 1)
     await place.container_gc().collect()
@@ -165,7 +165,7 @@ async def test_image_gc_removes_every_unused_image_under_pressure(place: Place) 
         place.docker.end(await place.run(restarts), 1)
     await place.container_gc().collect()
     await place.image_gc().remove_unused_images()
-    assert [one.restarts for one in place.docker.find("main")] == [1]
+    assert [one.restart_count for one in place.docker.find("main")] == [1]
     assert place.docker.images == {"pause", "toolbox"}
 
 

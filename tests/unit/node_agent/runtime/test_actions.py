@@ -117,7 +117,7 @@ def test_completed_container_is_not_repeated_when_the_sandbox_is_lost() -> None:
 def test_container_with_a_changed_image_restarts_without_back_off() -> None:
     old = replace(container(WEB), labels=dict(container(WEB).labels) | {label.HASH: "other"})
     actions = compute_pod_actions(WEB, held(old), NOW)
-    assert actions.retire == (old,)
+    assert actions.stop == (old,)
     assert not actions.start
     ended = replace(old, state="exited", exit_code=143, finished_at=NOW)
     assert names(compute_pod_actions(WEB, held(ended), NOW, frozenset({old.id}))) == [("main", 1, 0)]
@@ -181,7 +181,7 @@ def carried_out(wish: Pod, seen: RuntimePod, actions: PodActions) -> RuntimePod:
     killed = {one.id for one in actions.kill}
     found = [
         replace(one, state="exited", exit_code=137, finished_at=NOW) if one.id in killed else one
-        for one in seen.everything
+        for one in seen.all
         if one.id not in dropped
     ]
     box = seen.sandbox.id if seen.sandbox is not None else ""
@@ -203,10 +203,10 @@ def test_pod_actions_converge_after_one_round(situation: tuple[Pod, RuntimePod])
     assert len({start.container.name for start in actions.start}) == len(actions.start)
     after = carried_out(wish, seen, actions)
     for history in after.containers.values():
-        assert len({one.restarts for one in history}) == len(history), "every start has a number of its own"
+        assert len({one.restart_count for one in history}) == len(history), "every start has a number of its own"
     again = compute_pod_actions(wish, after, NOW)
     fresh = {(start.container.name, start.restarts) for start in actions.start}
-    assert not fresh & {(one.name, one.restarts) for one in again.kill}, "what was just started is not killed"
+    assert not fresh & {(one.name, one.restart_count) for one in again.kill}, "what was just started is not killed"
     assert again.sandbox_attempt is None or not actions.start
 
 

@@ -13,4 +13,4 @@ from tests.unit.node_agent.examples import container, pod
 @pytest.mark.parametrize("text", ["abc", "-1", "", "１", "9" * 40])
 def test_invalid_number_in_a_label_counts_as_zero(text: str) -> None:
     one = dataclasses.replace(container(pod()), labels={label.RESTARTS: text, label.CRASHES: text, label.ATTEMPT: text})
-    assert (one.restarts, one.crashes, one.attempt) == (0, 0, 0)
+    assert (one.restart_count, one.crash_count, one.attempt) == (0, 0, 0)

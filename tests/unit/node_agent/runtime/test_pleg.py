@@ -33,7 +33,7 @@ async def test_docker_is_queried_once_until_an_event() -> None:
     assert docker.calls == before + 1
     docker.end(identity, 3)
     cache.invalidate(UID)
-    [box] = (await cache.get(UID)).everything
+    [box] = (await cache.get(UID)).all
     assert box.exit_code == 3
 
 
@@ -45,7 +45,7 @@ async def test_failed_docker_query_is_repeated() -> None:
     with pytest.raises(NotReady):
         await cache.get(UID)
     docker.trouble = None
-    assert (await cache.get(UID)).everything
+    assert (await cache.get(UID)).all
 
 
 async def test_event_during_a_docker_query_is_not_missed() -> None:
@@ -65,8 +65,8 @@ async def test_event_during_a_docker_query_is_not_missed() -> None:
     docker.end(identity, 3)
     cache.invalidate(UID)
     go_on.set()
-    [old] = (await looking).everything
-    [new] = (await cache.get(UID)).everything
+    [old] = (await looking).all
+    [new] = (await cache.get(UID)).all
     assert (old.running, new.running) == (True, False)
 
 

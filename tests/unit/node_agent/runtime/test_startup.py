@@ -162,7 +162,7 @@ def debugged(of: Pod) -> Pod:
 
 
 def with_extra(seen: RuntimePod, wish: Pod, state: str) -> RuntimePod:
-    return group_containers([*seen.everything, container(wish, "debug", state=state)])
+    return group_containers([*seen.all, container(wish, "debug", state=state)])
 
 
 def test_ephemeral_container_starts_at_once_and_never_restarts() -> None:
@@ -245,7 +245,7 @@ def test_readiness_of_a_terminating_pod_is_reported() -> None:
 
 def test_post_start_hook_runs_before_later_containers_and_delays_the_running_state() -> None:
     main = container(HOOKED)
-    assert compute_pod_actions(HOOKED, held(main), NOW) == PodActions(hook=main)
+    assert compute_pod_actions(HOOKED, held(main), NOW) == PodActions(post_start=main)
     status = compute_pod_status(HOOKED, held(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
     first = status.container_statuses[0]
     assert status.phase == "Pending"
@@ -261,7 +261,7 @@ def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
     main = container(HOOKED)
     failed = LifecycleState(to_kill={main.id: KillReason("PostStart", 30)})
     actions = compute_pod_actions(HOOKED, held(main), NOW, progress=failed)
-    assert (actions.retire, actions.hook) == ((main,), None)
+    assert (actions.stop, actions.post_start) == ((main,), None)
     state = row(HOOKED, failed, main).state
     assert state.waiting is not None
     assert state.waiting.reason == "PostStartHookError"
@@ -272,7 +272,7 @@ def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str
     wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
     main = container(wish)
     dying = LifecycleState(to_kill={main.id: KillReason("Liveness", 5)})
-    assert compute_pod_actions(wish, held(main), NOW, progress=dying).retire == (main,)
+    assert compute_pod_actions(wish, held(main), NOW, progress=dying).stop == (main,)
     dead = replace(main, state="exited", exit_code=0, finished_at=NOW)
     actions = compute_pod_actions(wish, held(dead), NOW, progress=dying)
     assert ([start.restarts for start in actions.start], actions.finished) == (([1], False) if again else ([], True))
