@@ -315,7 +315,7 @@ def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[st
     wish: dict[str, Any] = without_nulls(check_type_meta(info.resource, document))  # type: ignore[assignment]
     if info.subresource == "status":
         return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
-    return {key: value for key, value in wish.items() if key != "status" or info.resource.with_status is None}
+    return {key: value for key, value in wish.items() if key != "status" or not info.resource.has_status}
 
 
 def managers_after_update(

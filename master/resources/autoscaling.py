@@ -426,15 +426,11 @@ AUTOSCALER_COLUMNS = (
 HORIZONTAL_POD_AUTOSCALERS = Resource(
     type=HorizontalPodAutoscaler,
     plural="horizontalpodautoscalers",
-    singular="horizontalpodautoscaler",
     namespaced=True,
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
     cells=_autoscaler_cells,
-    prepare_for_create=lambda item: replace(item, status=HorizontalPodAutoscalerStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
 )
@@ -603,7 +599,6 @@ def _autoscaler_v1_cells(item: HorizontalPodAutoscalerV1, now: datetime.datetime
 HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     type=HorizontalPodAutoscalerV1,
     plural="horizontalpodautoscalers",
-    singular="horizontalpodautoscaler",
     namespaced=True,
     short_names=("hpa",),
     categories=("all",),
@@ -611,7 +606,6 @@ HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     cells=_autoscaler_v1_cells,
     prepare_for_create=lambda item: _with_old_status(item, HorizontalPodAutoscalerV1()),
     prepare_for_update=_with_old_status,
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: _autoscaler_v1_to_stored(item).spec,
     rules=KindRules(_default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
     stored_as=Version(HORIZONTAL_POD_AUTOSCALERS, _autoscaler_v1_from_stored, _autoscaler_v1_to_stored),

@@ -188,7 +188,6 @@ def _prepare_csr_for_update(
 CERTIFICATE_SIGNING_REQUESTS = Resource(
     type=CertificateSigningRequest,
     plural="certificatesigningrequests",
-    singular="certificatesigningrequest",
     namespaced=False,
     short_names=("csr",),
     columns=(
@@ -201,9 +200,7 @@ CERTIFICATE_SIGNING_REQUESTS = Resource(
     ),
     cells=_csr_cells,
     selectable_fields=lambda item: {"spec.signerName": item.spec.signer_name},
-    prepare_for_create=lambda item: replace(item, status=CertificateSigningRequestStatus()),
     prepare_for_update=_prepare_csr_for_update,
-    with_status=lambda new, old: replace(old, status=new.status),
     rules=KindRules(validate=_validate_csr, validate_name=names.path_segment_error),
     subresources=(Subresource("status", _replace_status), Subresource("approval", _replace_approval)),
 )

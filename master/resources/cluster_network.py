@@ -18,7 +18,6 @@ def _cluster_network_cells(item: ClusterNetwork, now: datetime.datetime) -> tupl
 CLUSTER_NETWORKS = Resource(
     type=ClusterNetwork,
     plural="clusternetworks",
-    singular="clusternetwork",
     namespaced=False,
     columns=(
         NAME,
@@ -49,7 +48,6 @@ def _host_subnet_cells(item: HostSubnet, now: datetime.datetime) -> tuple[object
 HOST_SUBNETS = Resource(
     type=HostSubnet,
     plural="hostsubnets",
-    singular="hostsubnet",
     namespaced=False,
     columns=(
         NAME,
@@ -72,7 +70,6 @@ def _net_namespace_cells(item: NetNamespace, now: datetime.datetime) -> tuple[ob
 NET_NAMESPACES = Resource(
     type=NetNamespace,
     plural="netnamespaces",
-    singular="netnamespace",
     namespaced=False,
     columns=(
         NAME,

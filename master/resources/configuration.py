@@ -19,7 +19,6 @@ def _config_map_cells(item: ConfigMap, now: datetime.datetime) -> tuple[object, 
 CONFIG_MAPS = Resource(
     type=ConfigMap,
     plural="configmaps",
-    singular="configmap",
     namespaced=True,
     short_names=("cm",),
     columns=(NAME, Column("Data", "How many keys it has."), AGE),
@@ -35,7 +34,6 @@ def _secret_cells(item: Secret, now: datetime.datetime) -> tuple[object, ...]:
 SECRETS = Resource(
     type=Secret,
     plural="secrets",
-    singular="secret",
     namespaced=True,
     columns=(NAME, Column("Type", "Which keys are to be expected."), Column("Data", "How many keys it has."), AGE),
     rules=RULES[Secret],
@@ -62,7 +60,6 @@ def _service_account_cells(item: ServiceAccount, now: datetime.datetime) -> tupl
 SERVICE_ACCOUNTS = Resource(
     type=ServiceAccount,
     plural="serviceaccounts",
-    singular="serviceaccount",
     namespaced=True,
     short_names=("sa",),
     columns=(NAME, AGE),

@@ -195,7 +195,6 @@ def _cron_job_cells(item: CronJob, now: datetime.datetime) -> tuple[object, ...]
 CRON_JOBS = Resource(
     type=CronJob,
     plural="cronjobs",
-    singular="cronjob",
     namespaced=True,
     short_names=("cj",),
     categories=("all",),
@@ -210,9 +209,6 @@ CRON_JOBS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_cron_job_cells,
-    prepare_for_create=lambda item: replace(item, status=CronJobStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_cron_job, validate=_validate_cron_job),
 )
@@ -247,14 +243,10 @@ def _validate_cron_job_v1beta1(item: CronJobV1beta1) -> Iterator[FieldError]:
 CRON_JOBS_V1BETA1 = Resource(
     type=CronJobV1beta1,
     plural=CRON_JOBS.plural,
-    singular=CRON_JOBS.singular,
     namespaced=True,
     short_names=CRON_JOBS.short_names,
     columns=CRON_JOBS.columns,
     cells=lambda item, now: CRON_JOBS.cells(_cron_job_v1beta1_to_stored(item), now),
-    prepare_for_create=lambda item: replace(item, status=CronJobStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_cron_job_v1beta1, validate=_validate_cron_job_v1beta1),
     stored_as=Version(CRON_JOBS, _cron_job_v1beta1_from_stored, _cron_job_v1beta1_to_stored),

@@ -207,7 +207,6 @@ def _capacity_cells(item: CSIStorageCapacity, now: datetime.datetime) -> tuple[o
 CSI_DRIVERS = Resource(
     type=CSIDriver,
     plural="csidrivers",
-    singular="csidriver",
     namespaced=False,
     columns=(
         NAME,
@@ -225,7 +224,6 @@ CSI_DRIVERS = Resource(
 CSI_NODES = Resource(
     type=CSINode,
     plural="csinodes",
-    singular="csinode",
     namespaced=False,
     columns=(NAME, Column("Drivers", "How many drivers it has.", "integer"), AGE),
     cells=_node_cells,
@@ -234,7 +232,6 @@ CSI_NODES = Resource(
 CSI_STORAGE_CAPACITIES = Resource(
     type=CSIStorageCapacity,
     plural="csistoragecapacities",
-    singular="csistoragecapacity",
     namespaced=True,
     columns=(
         NAME,

@@ -155,7 +155,6 @@ def _daemon_set_cells(item: DaemonSet, now: datetime.datetime) -> tuple[object, 
 DAEMON_SETS = Resource(
     type=DaemonSet,
     plural="daemonsets",
-    singular="daemonset",
     namespaced=True,
     short_names=("ds",),
     categories=("all",),
@@ -171,9 +170,6 @@ DAEMON_SETS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_daemon_set_cells,
-    prepare_for_create=lambda item: replace(item, status=DaemonSetStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(
         default=_default_daemon_set,

@@ -81,7 +81,6 @@ def _replica_set_cells(item: ReplicaSet, now: datetime.datetime) -> tuple[object
 REPLICA_SETS = Resource(
     type=ReplicaSet,
     plural="replicasets",
-    singular="replicaset",
     namespaced=True,
     short_names=("rs",),
     categories=("all",),
@@ -93,9 +92,6 @@ REPLICA_SETS = Resource(
     ),
     cells=_replica_set_cells,
     selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    prepare_for_create=lambda item: replace(item, status=ReplicasStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
@@ -248,7 +244,6 @@ def _deployment_cells(item: Deployment, now: datetime.datetime) -> tuple[object,
 DEPLOYMENTS = Resource(
     type=Deployment,
     plural="deployments",
-    singular="deployment",
     namespaced=True,
     short_names=("deploy",),
     categories=("all",),
@@ -261,9 +256,6 @@ DEPLOYMENTS = Resource(
         *TEMPLATE_COLUMNS,
     ),
     cells=_deployment_cells,
-    prepare_for_create=lambda item: replace(item, status=DeploymentStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
@@ -336,7 +328,6 @@ def _replication_controller_cells(item: ReplicationController, now: datetime.dat
 REPLICATION_CONTROLLERS = Resource(
     type=ReplicationController,
     plural="replicationcontrollers",
-    singular="replicationcontroller",
     namespaced=True,
     short_names=("rc",),
     categories=("all",),
@@ -348,9 +339,6 @@ REPLICATION_CONTROLLERS = Resource(
     ),
     cells=_replication_controller_cells,
     selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    prepare_for_create=lambda item: replace(item, status=ReplicasStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,

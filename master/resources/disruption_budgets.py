@@ -96,7 +96,6 @@ def _disruption_budget_cells(item: PodDisruptionBudget, now: datetime.datetime) 
 POD_DISRUPTION_BUDGETS = Resource(
     type=PodDisruptionBudget,
     plural="poddisruptionbudgets",
-    singular="poddisruptionbudget",
     namespaced=True,
     short_names=("pdb",),
     columns=(
@@ -107,9 +106,6 @@ POD_DISRUPTION_BUDGETS = Resource(
         AGE,
     ),
     cells=_disruption_budget_cells,
-    prepare_for_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_disruption_budget),
 )
@@ -155,14 +151,10 @@ def _validate_disruption_budget_v1beta1(item: PodDisruptionBudgetV1beta1) -> Ite
 POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
     type=PodDisruptionBudgetV1beta1,
     plural=POD_DISRUPTION_BUDGETS.plural,
-    singular=POD_DISRUPTION_BUDGETS.singular,
     namespaced=True,
     short_names=POD_DISRUPTION_BUDGETS.short_names,
     columns=POD_DISRUPTION_BUDGETS.columns,
     cells=lambda item, now: POD_DISRUPTION_BUDGETS.cells(_disruption_budget_v1beta1_to_stored(item), now),
-    prepare_for_create=lambda item: replace(item, status=PodDisruptionBudgetStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_disruption_budget_v1beta1),
     stored_as=Version(

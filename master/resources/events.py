@@ -81,7 +81,6 @@ EVENT_COLUMNS = (
 EVENTS = Resource(
     type=Event,
     plural="events",
-    singular="event",
     namespaced=True,
     short_names=("ev",),
     columns=EVENT_COLUMNS,
@@ -206,7 +205,6 @@ def _event_v1_fields(item: EventV1) -> dict[str, str]:
 EVENTS_V1 = Resource(
     type=EventV1,
     plural="events",
-    singular="event",
     namespaced=True,
     short_names=("ev",),
     columns=EVENT_COLUMNS,

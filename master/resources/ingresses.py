@@ -308,7 +308,6 @@ def _ingress_class_cells(item: IngressClass, now: datetime.datetime) -> tuple[ob
 INGRESSES = Resource(
     type=Ingress,
     plural="ingresses",
-    singular="ingress",
     namespaced=True,
     short_names=("ing",),
     columns=(
@@ -320,16 +319,12 @@ INGRESSES = Resource(
         AGE,
     ),
     cells=_ingress_cells,
-    prepare_for_create=lambda item: replace(item, status=IngressStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_ingress_create, warnings=lambda item: iter((INGRESS_WARNING,))),
 )
 INGRESS_CLASSES = Resource(
     type=IngressClass,
     plural="ingressclasses",
-    singular="ingressclass",
     namespaced=False,
     columns=(
         NAME,

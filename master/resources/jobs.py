@@ -591,7 +591,6 @@ def _job_cells(item: Job, now: datetime.datetime) -> tuple[object, ...]:
 JOBS = Resource(
     type=Job,
     plural="jobs",
-    singular="job",
     namespaced=True,
     categories=("all",),
     columns=(
@@ -605,8 +604,6 @@ JOBS = Resource(
     cells=_job_cells,
     selectable_fields=lambda item: {"status.successful": str(item.status.succeeded)},
     prepare_for_create=_prepare_job_for_create,
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_job, validate=_validate_job, validate_update=_validate_job_update),
     orphans_dependents=True,

@@ -55,7 +55,6 @@ def _replace_finalizers(new: Namespace, old: Namespace) -> tuple[Namespace, tupl
 NAMESPACES = Resource(
     type=Namespace,
     plural="namespaces",
-    singular="namespace",
     namespaced=False,
     short_names=("ns",),
     columns=(NAME, Column("Status", "Active, or Terminating while its contents go away."), AGE),
@@ -134,7 +133,6 @@ def _project_cells(item: Project, now: datetime.datetime) -> tuple[object, ...]:
 PROJECTS = Resource(
     type=Project,
     plural="projects",
-    singular="project",
     namespaced=False,
     columns=(
         NAME,
@@ -152,6 +150,7 @@ PROJECTS = Resource(
         validate_update=_validate_project_update,
         validate_name=names.dns_label_error,
     ),
+    with_status=None,
     stored_as=Version(NAMESPACES, _project_from_stored, _project_to_stored),
     filtered_list=True,
     verbs=("create", "delete", "get", "list", "patch", "update", "watch"),

@@ -192,7 +192,6 @@ def _network_policy_cells(item: NetworkPolicy, now: datetime.datetime) -> tuple[
 NETWORK_POLICIES = Resource(
     type=NetworkPolicy,
     plural="networkpolicies",
-    singular="networkpolicy",
     namespaced=True,
     short_names=("netpol",),
     columns=(NAME, Column("Pod-Selector", "The pods that it is about."), AGE),
@@ -258,7 +257,6 @@ def _egress_network_policy_cells(item: EgressNetworkPolicy, now: datetime.dateti
 EGRESS_NETWORK_POLICIES = Resource(
     type=EgressNetworkPolicy,
     plural="egressnetworkpolicies",
-    singular="egressnetworkpolicy",
     namespaced=True,
     columns=(NAME, AGE),
     cells=_egress_network_policy_cells,

@@ -17,7 +17,7 @@ from api.network.queries import NodeQuery
 from api.validation.placement import check_toleration
 from api.validation.registry import RULES, KindRules
 from master.resources.printing import AGE, NAME, age, none_if_empty
-from master.resources.resource import Column, Resource, proxy_subresource
+from master.resources.resource import Column, Resource, accept_status, proxy_subresource
 from master.resources.validation import immutable, quantities_at_least_zero, required
 
 ROLE_LABEL = "node-role.kubernetes.io/"
@@ -62,7 +62,6 @@ def _prepare_node_for_update(new: Node, old: Node) -> Node:
 NODES: Resource[Node] = Resource(
     type=Node,
     plural="nodes",
-    singular="node",
     namespaced=False,
     short_names=("no",),
     columns=(
@@ -80,8 +79,8 @@ NODES: Resource[Node] = Resource(
     rules=RULES[Node],
     cells=_node_cells,
     selectable_fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
+    prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_for_update,
-    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
     status_is_node_report=True,
     subresources=(proxy_subresource("NodeProxyOptions"),),
 )
@@ -94,7 +93,6 @@ def _lease_cells(item: Lease, now: datetime.datetime) -> tuple[object, ...]:
 LEASES = Resource(
     type=Lease,
     plural="leases",
-    singular="lease",
     namespaced=True,
     columns=(NAME, Column("Holder", "Who holds it."), AGE),
     rules=RULES[Lease],
@@ -148,7 +146,6 @@ def _runtime_class_cells(item: RuntimeClass, now: datetime.datetime) -> tuple[ob
 RUNTIME_CLASSES = Resource(
     type=RuntimeClass,
     plural="runtimeclasses",
-    singular="runtimeclass",
     namespaced=False,
     columns=(NAME, Column("Handler", "The runtime's name on the nodes."), AGE),
     cells=_runtime_class_cells,
@@ -177,7 +174,6 @@ def _prepare_node_query_for_update(new: NodeQuery, old: NodeQuery) -> NodeQuery:
 NODE_QUERYS = Resource(
     type=NodeQuery,
     plural="nodequeries",
-    singular="nodequery",
     namespaced=False,
     columns=(
         NAME,
@@ -189,6 +185,7 @@ NODE_QUERYS = Resource(
     rules=RULES[NodeQuery],
     cells=_node_query_cells,
     selectable_fields=lambda item: {"spec.nodeName": item.spec.node_name},
+    prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_query_for_update,
     with_status=_node_query_with_status,
     status_is_node_report=True,

@@ -146,7 +146,6 @@ def _pod_template_cells(item: PodTemplate, now: datetime.datetime) -> tuple[obje
 POD_TEMPLATES = Resource(
     type=PodTemplate,
     plural="podtemplates",
-    singular="podtemplate",
     namespaced=True,
     columns=(
         NAME,

@@ -173,7 +173,6 @@ def _pod_spec(item: Pod) -> Any:
 PODS: Resource[Pod] = Resource(
     type=Pod,
     plural="pods",
-    singular="pod",
     namespaced=True,
     short_names=("po",),
     categories=("all",),
@@ -193,7 +192,6 @@ PODS: Resource[Pod] = Resource(
     selectable_fields=_pod_fields,
     prepare_for_create=_prepare_pod_for_create,
     prepare_for_update=_prepare_pod_for_update,
-    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
     status_is_node_report=True,
     spec=_pod_spec,
     blocks_deletion=lambda item: bool(item.metadata.deletion_grace_period_seconds),
@@ -244,7 +242,6 @@ def _pod_address_cells(item: PodAddress, now: datetime.datetime) -> tuple[object
 POD_ADDRESSS = Resource(
     type=PodAddress,
     plural="podaddresses",
-    singular="podaddress",
     namespaced=True,
     columns=(
         NAME,

@@ -83,7 +83,6 @@ def _priority_class_cells(item: PriorityClass, now: datetime.datetime) -> tuple[
 PRIORITY_CLASSES = Resource(
     type=PriorityClass,
     plural="priorityclasses",
-    singular="priorityclass",
     namespaced=False,
     short_names=("pc",),
     columns=(

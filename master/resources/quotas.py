@@ -194,7 +194,6 @@ def _quota_cells(item: ResourceQuota, now: datetime.datetime) -> tuple[object, .
 RESOURCE_QUOTAS = Resource(
     type=ResourceQuota,
     plural="resourcequotas",
-    singular="resourcequota",
     namespaced=True,
     short_names=("quota",),
     columns=(
@@ -204,9 +203,6 @@ RESOURCE_QUOTAS = Resource(
         AGE,
     ),
     cells=_quota_cells,
-    prepare_for_create=lambda item: replace(item, status=ResourceQuotaStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
 )
 
@@ -353,7 +349,6 @@ def _limit_range_cells(item: LimitRange, now: datetime.datetime) -> tuple[object
 LIMIT_RANGES = Resource(
     type=LimitRange,
     plural="limitranges",
-    singular="limitrange",
     namespaced=True,
     short_names=("limits",),
     columns=(NAME, Column("Created At", "When it was made.", "date")),

@@ -13,7 +13,7 @@ from typing import Any, Generic
 import msgspec
 
 from api.meta.schema import FieldError
-from api.meta.types import O
+from api.meta.types import O, Object
 from api.validation.registry import KindRules
 from master.resources.merge_schema import MergeSchema, merge_schema_of
 from master.resources.metadata import with_metadata
@@ -30,9 +30,33 @@ class Column:
     wide: bool = False
 
 
-def accept_new(new: O, old: O) -> O:
-    """Return the new object: an update that keeps nothing of the old one."""
-    del old
+def has_status(of: type[Object]) -> bool:
+    """Return whether objects of a type have a status."""
+    return "status" in of.__struct_fields__
+
+
+def reset_status(new: O) -> O:
+    """Return a new object with an empty status; unchanged if its type has no status."""
+    if not has_status(type(new)):
+        return new
+    # A status of its own, not the default value itself: encoding omits a field that still has its default value.
+    changes: dict[str, Any] = {"status": type(new.status)()}  # type: ignore[attr-defined]
+    return msgspec.structs.replace(new, **changes)
+
+
+def replace_status(new: O, old: O) -> O:
+    """Return the old object with the status of the new one."""
+    changes: dict[str, Any] = {"status": new.status}  # type: ignore[attr-defined]
+    return msgspec.structs.replace(old, **changes)
+
+
+def keep_status(new: O, old: O) -> O:
+    """Return the new object with the status of the old one; unchanged if the type has no status."""
+    return replace_status(old, new) if has_status(type(new)) else new
+
+
+def accept_status(new: O) -> O:
+    """Return a new object as it is: the client that creates it may set its status."""
     return new
 
 
@@ -105,7 +129,6 @@ class Resource(Generic[O]):
 
     type: type[O]
     plural: str
-    singular: str
     namespaced: bool
     columns: tuple[Column, ...]
     cells: Callable[[O, datetime.datetime], tuple[object, ...]]
@@ -116,17 +139,20 @@ class Resource(Generic[O]):
     categories: tuple[str, ...] = ()
     selectable_fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
     """Return the fields for field selectors, beside `metadata.name` and `metadata.namespace`."""
-    prepare_for_create: Callable[[O], O] = field(default=lambda item: item)
+    prepare_for_create: Callable[[O], O] = reset_status
     """Set what the server decides about a new object, such as its status."""
-    prepare_for_update: Callable[[O, O], O] = accept_new
+    prepare_for_update: Callable[[O, O], O] = keep_status
     """`prepare_for_update(new, old)` sets what the server decides. If there is a status, it keeps the old one."""
     normalize_update: Callable[[Any, O], Any] = field(default=lambda document, old: document)
     """`normalize_update(document, old)` drops fields that the client sent only because the old object had them.
 
     The new state may not have them. It is called before the document is decoded.
     """
-    with_status: Callable[[O, O], O] | None = None
-    """`with_status(new, old)` returns the old object with the new status; None if the resource has no status."""
+    with_status: Callable[[O, O], O] | None = replace_status
+    """`with_status(new, old)` returns the old object with the new status.
+
+    None if there is no subresource `status` though the type has a status.
+    """
     spec: Callable[[O], Any] | None = None
     """Return the part whose change increments `metadata.generation`; None if the resource has no generation."""
     blocks_deletion: Callable[[O], bool] = field(default=lambda item: False)
@@ -147,11 +173,18 @@ class Resource(Generic[O]):
     verbs: tuple[str, ...] = VERBS
     unsupported: str = ""
     """Why objects cannot be created; empty if they can."""
+    singular_name: str | None = None
+    """The singular name, if it is not the kind in lower case."""
 
     @property
     def name(self) -> str:
         """Return the kind as objects name it, such as Pod."""
         return self.type.KIND
+
+    @property
+    def singular(self) -> str:
+        """Return the singular name, such as pod."""
+        return self.name.lower() if self.singular_name is None else self.singular_name
 
     @property
     def group(self) -> str:
@@ -194,10 +227,15 @@ class Resource(Generic[O]):
     # --- subresources -------------------------------------------------------------------------------------------------
 
     @property
+    def has_status(self) -> bool:
+        """Return whether there is a subresource `status`."""
+        return self.with_status is not None and has_status(self.type)
+
+    @property
     def all_subresources(self) -> tuple[Subresource[O], ...]:
         """Return all subresources, with `status` and `scale`."""
         usual: list[Subresource[O]] = []
-        if self.with_status is not None and all(own.name != "status" for own in self.subresources):
+        if self.has_status and all(own.name != "status" for own in self.subresources):
             usual.append(Subresource("status", lambda new, old: (self._replace_status(new, old), ())))
         if self.scale is not None:
             usual.append(Subresource(SCALE, body_kind=("autoscaling", "v1", "Scale")))

@@ -208,13 +208,9 @@ def _plain_cells(item: ResourceClaimTemplate | DeviceClass, now: datetime.dateti
 RESOURCE_CLAIMS = Resource(
     type=ResourceClaim,
     plural="resourceclaims",
-    singular="resourceclaim",
     namespaced=True,
     columns=(NAME, Column("State", "pending, allocated, reserved."), AGE),
     cells=_resource_claim_cells,
-    prepare_for_create=lambda item: replace(item, status=ResourceClaimStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     rules=KindRules(
         default=lambda item: replace(item, spec=_defaulted(item.spec)),
         validate=lambda item: check_claim("spec.devices", item.spec.devices),
@@ -225,7 +221,6 @@ RESOURCE_CLAIMS = Resource(
 RESOURCE_CLAIM_TEMPLATES = Resource(
     type=ResourceClaimTemplate,
     plural="resourceclaimtemplates",
-    singular="resourceclaimtemplate",
     namespaced=True,
     columns=(NAME, AGE),
     cells=_plain_cells,
@@ -239,7 +234,6 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
 DEVICE_CLASSES = Resource(
     type=DeviceClass,
     plural="deviceclasses",
-    singular="deviceclass",
     namespaced=False,
     columns=(NAME, AGE),
     cells=_plain_cells,

@@ -249,7 +249,6 @@ def _resource_slice_cells(item: ResourceSlice, now: datetime.datetime) -> tuple[
 RESOURCE_SLICES = Resource(
     type=ResourceSlice,
     plural="resourceslices",
-    singular="resourceslice",
     namespaced=False,
     columns=(
         NAME,

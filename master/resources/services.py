@@ -23,7 +23,6 @@ from api.core.services import (
     LoadBalancerStatus,
     Service,
     ServicePort,
-    ServiceStatus,
     has_node_ports,
     is_externally_accessible,
     needs_health_check_node_port,
@@ -152,7 +151,6 @@ def _node_ports(spec: Mapping[str, Any]) -> list[Any]:
 SERVICES: Resource[Service] = Resource(
     type=Service,
     plural="services",
-    singular="service",
     namespaced=True,
     short_names=("svc",),
     categories=("all",),
@@ -168,10 +166,8 @@ SERVICES: Resource[Service] = Resource(
     rules=RULES[Service],
     cells=_service_cells,
     selectable_fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
-    prepare_for_create=lambda item: replace(item, status=ServiceStatus()),
     prepare_for_update=_prepare_service_for_update,
     normalize_update=_normalize_service_update,
-    with_status=lambda new, old: replace(old, status=new.status),
     subresources=(proxy_subresource("ServiceProxyOptions"),),
 )
 
@@ -193,7 +189,6 @@ def _endpoints_cells(item: Endpoints, now: datetime.datetime) -> tuple[object, .
 ENDPOINTS = Resource(
     type=Endpoints,
     plural="endpoints",
-    singular="endpoints",
     namespaced=True,
     short_names=("ep",),
     columns=(NAME, Column("Endpoints", "The first addresses, with their ports."), AGE),
@@ -222,7 +217,6 @@ def _endpoint_slice_cells(item: EndpointSlice, now: datetime.datetime) -> tuple[
 ENDPOINT_SLICES = Resource(
     type=EndpointSlice,
     plural="endpointslices",
-    singular="endpointslice",
     namespaced=True,
     columns=(
         NAME,
@@ -320,7 +314,6 @@ def _default_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> EndpointSlice
 ENDPOINT_SLICES_V1BETA1 = Resource(
     type=EndpointSliceV1beta1,
     plural=ENDPOINT_SLICES.plural,
-    singular=ENDPOINT_SLICES.singular,
     namespaced=True,
     columns=ENDPOINT_SLICES.columns,
     cells=lambda item, now: ENDPOINT_SLICES.cells(_endpoint_slice_v1beta1_to_stored(item), now),
@@ -370,12 +363,9 @@ def _service_cidr_cells(item: ServiceCIDR, now: datetime.datetime) -> tuple[obje
 SERVICE_CIDRS = Resource(
     type=ServiceCIDR,
     plural="servicecidrs",
-    singular="servicecidr",
     namespaced=False,
     columns=(NAME, Column("CIDRs", "The networks."), AGE),
     cells=_service_cidr_cells,
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     rules=KindRules(
         validate=_validate_service_cidr,

@@ -244,15 +244,11 @@ def _stateful_set_cells(item: StatefulSet, now: datetime.datetime) -> tuple[obje
 STATEFUL_SETS = Resource(
     type=StatefulSet,
     plural="statefulsets",
-    singular="statefulset",
     namespaced=True,
     short_names=("sts",),
     categories=("all",),
     columns=(NAME, Column("Ready", "How many pods are ready, of how many."), AGE, *TEMPLATE_COLUMNS[:2]),
     cells=_stateful_set_cells,
-    prepare_for_create=lambda item: replace(item, status=StatefulSetStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
@@ -301,7 +297,6 @@ def _controller_revision_cells(item: ControllerRevision, now: datetime.datetime)
 CONTROLLER_REVISIONS = Resource(
     type=ControllerRevision,
     plural="controllerrevisions",
-    singular="controllerrevision",
     namespaced=True,
     columns=(
         NAME,

@@ -109,7 +109,6 @@ def _unsupported(of: type[Object], plural: str, refusal: str, short: tuple[str, 
     return Resource(
         type=of,
         plural=plural,
-        singular=of.KIND.lower(),
         namespaced=False,
         short_names=short,
         columns=(NAME, AGE),

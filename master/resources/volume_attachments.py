@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from api.core.storage import PersistentVolumeSpec
 from api.meta import names
@@ -86,7 +86,6 @@ def _volume_attachment_cells(item: VolumeAttachment, now: datetime.datetime) -> 
 VOLUME_ATTACHMENTS = Resource(
     type=VolumeAttachment,
     plural="volumeattachments",
-    singular="volumeattachment",
     namespaced=False,
     columns=(
         NAME,
@@ -97,9 +96,6 @@ VOLUME_ATTACHMENTS = Resource(
         AGE,
     ),
     cells=_volume_attachment_cells,
-    prepare_for_create=lambda item: replace(item, status=VolumeAttachmentStatus()),
-    prepare_for_update=lambda new, old: replace(new, status=old.status),
-    with_status=lambda new, old: replace(old, status=new.status),
     rules=KindRules(
         validate=_validate_volume_attachment, validate_update=lambda old, new: immutable(("spec", old.spec, new.spec))
     ),

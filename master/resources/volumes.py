@@ -66,7 +66,6 @@ def _prepare_volume_for_create(item: PersistentVolume) -> PersistentVolume:
 PERSISTENT_VOLUMES = Resource(
     type=PersistentVolume,
     plural="persistentvolumes",
-    singular="persistentvolume",
     namespaced=False,
     short_names=("pv",),
     columns=(
@@ -85,8 +84,6 @@ PERSISTENT_VOLUMES = Resource(
     rules=RULES[PersistentVolume],
     cells=_volume_cells,
     prepare_for_create=_prepare_volume_for_create,
-    prepare_for_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
-    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
 )
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
@@ -118,7 +115,6 @@ def _prepare_claim_for_create(item: PersistentVolumeClaim) -> PersistentVolumeCl
 PERSISTENT_VOLUME_CLAIMS = Resource(
     type=PersistentVolumeClaim,
     plural="persistentvolumeclaims",
-    singular="persistentvolumeclaim",
     namespaced=True,
     short_names=("pvc",),
     columns=(
@@ -135,8 +131,6 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
     rules=RULES[PersistentVolumeClaim],
     cells=_claim_cells,
     prepare_for_create=_prepare_claim_for_create,
-    prepare_for_update=lambda new, old: msgspec.structs.replace(new, status=old.status),
-    with_status=lambda new, old: msgspec.structs.replace(old, status=new.status),
 )
 
 DEFAULT_CLASS_ANNOTATIONS = (
@@ -284,7 +278,6 @@ def _attributes_class_cells(item: VolumeAttributesClass, now: datetime.datetime)
 STORAGE_CLASSES = Resource(
     type=StorageClass,
     plural="storageclasses",
-    singular="storageclass",
     namespaced=False,
     short_names=("sc",),
     columns=(
@@ -301,7 +294,6 @@ STORAGE_CLASSES = Resource(
 VOLUME_ATTRIBUTES_CLASSES = Resource(
     type=VolumeAttributesClass,
     plural="volumeattributesclasses",
-    singular="volumeattributesclass",
     namespaced=False,
     short_names=("vac",),
     columns=(NAME, Column("DriverName", "The driver that gives the attributes."), AGE),
