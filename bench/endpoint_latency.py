@@ -43,7 +43,7 @@ def _attach(cluster: NetnsCluster, node: str, space: str) -> str:
     request = AttachRequest(
         sandbox=space, netns=f"/run/netns/{space}", namespace="default", name=space, runtime=NODE_AGENT
     )
-    return str(IPv4Interface(cluster.on_socket(node, lambda network: network.attach(request)).ip).ip)
+    return str(IPv4Interface(cluster.call_cni_server(node, lambda network: network.attach(request)).ip).ip)
 
 
 @contextlib.contextmanager

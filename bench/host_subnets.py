@@ -36,7 +36,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
             arriving.append(_woken(cluster, node, lambda client: _make(client, AT_ONCE), base + _rows(AT_ONCE)))
             leaving.append(_woken(cluster, node, lambda client: _drop(client, AT_ONCE), base))
         say(f"{AT_START} HostSubnets at start")
-        cluster.ask(lambda client: _make(client, AT_START))
+        cluster.call_api(lambda client: _make(client, AT_START))
         wait_until(lambda: _flows(node) == base + _rows(AT_START), "all peers")
         starting, restarting = [], []
         for number in range(ROUNDS):
@@ -70,7 +70,7 @@ def _flows(node: LabNode) -> int:
 def _woken(cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int) -> float:
     """Seconds from when the daemon can see the change until the switch has all flows."""
     cluster.signal(f"{node.name} sdn", signal.SIGSTOP)
-    cluster.ask(change)
+    cluster.call_api(change)
     begin = time.perf_counter()
     cluster.signal(f"{node.name} sdn", signal.SIGCONT)
     wait_until(lambda: _flows(node) == wanted, "the flows", pause=0.002)

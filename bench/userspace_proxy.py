@@ -19,8 +19,8 @@ from tests.testbed.netns.userspace_proxy import (
     FRONTS,
     NODE,
     NODE_NAMESPACE,
-    cabled,
     listening,
+    proxy_namespaces,
     redirect,
     socket_in,
 )
@@ -36,7 +36,7 @@ Address = tuple[str, int]
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """One backend that echoes short messages and swallows long ones, in a thread each."""
     threading.stack_size(1 << 18)
-    with cabled(), listening() as backend:
+    with proxy_namespaces(), listening() as backend:
         backend.settimeout(None)
         threading.Thread(target=_serve, args=(backend,), daemon=True).start()
         straight, by_proxy = (str(NODE), backend.getsockname()[1]), (str(FRONT), 80)

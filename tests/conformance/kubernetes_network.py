@@ -91,7 +91,7 @@ class StockCluster(PacketWorld):
     def stop(self, name: str) -> None:
         """SIGTERM a process, and wait for its end."""
         self.signal(name, signal.SIGTERM)
-        wait_until(lambda: not self.lives(name), f"{name} ends")
+        wait_until(lambda: not self.is_alive(name), f"{name} ends")
 
     def start_again(self, name: str) -> None:
         """Start a program of Kubernetes as it was started."""
@@ -117,5 +117,5 @@ class StockCluster(PacketWorld):
 
     def lanes(self) -> dict[str, int]:
         """The VNID of each project."""
-        found = self.ask(lambda client: client.list(NetNamespace)).items
+        found = self.call_api(lambda client: client.list(NetNamespace)).items
         return {lane.netname: lane.netid for lane in found}

@@ -49,12 +49,12 @@ class AgentCluster(StockCluster):
         for project in demo.PROJECTS:
             account = f"-n {project} get serviceaccount default --ignore-not-found -o jsonpath={{.secrets}}"
             wait_until(partial(self.kubectl, *account.split()), "an account")
-        self.ask(partial(demo.apply, lab=self.lab))
-        wait_until(lambda: self.ask(demo.pods_running).done == 6, "the pods run")
+        self.call_api(partial(demo.apply, lab=self.lab))
+        wait_until(lambda: self.call_api(demo.pods_running).done == 6, "the pods run")
 
     def matrix(self) -> Matrix:
         """Who reaches whom, by the pods themselves."""
-        return self.ask(partial(demo.show, lab=self.lab))
+        return self.call_api(partial(demo.show, lab=self.lab))
 
 
 class KubeletCluster(AgentCluster):

@@ -22,7 +22,15 @@ from tests.conformance.kubernetes_master import AGENT_PORT, NODE_IP
 from tests.conformance.mixed_nodes import KUBELET_IP, StockPair
 from tests.testbed.namespaces import inside
 from tests.testbed.node.single_node import NODE
-from tests.testbed.streaming.kubectl_sessions import MEGABYTE, SPEAKERS, Kubectl, Terminal, all_at_once, said, serving
+from tests.testbed.streaming.kubectl_sessions import (
+    KUBECTL_VARIANTS,
+    MEGABYTE,
+    Kubectl,
+    Terminal,
+    exchange,
+    run_for_all,
+    serving_pod_ports,
+)
 from tests.testbed.wait import wait_until
 
 LACKING = missing((*CONTROL_PLANE, "kubelet", "agnhost", "nonewprivs"))
@@ -102,11 +110,11 @@ def node() -> Iterator[StockPair]:
 
 @pytest.fixture
 def everyone(node: StockPair, tmp_path: Path) -> list[Kubectl]:
-    return [Within(node, program, websockets, tmp_path) for program, websockets in SPEAKERS]
+    return [Within(node, program, websockets, tmp_path) for program, websockets in KUBECTL_VARIANTS]
 
 
 def test_exec_passes_stdin_and_returns_exit_codes(everyone: list[Kubectl]) -> None:
-    all_at_once(everyone, _programs)
+    run_for_all(everyone, _programs)
 
 
 def _programs(kubectl: Kubectl) -> None:
@@ -122,20 +130,20 @@ def _programs(kubectl: Kubectl) -> None:
 
 
 def test_exec_terminal_follows_the_size_of_the_users_terminal(everyone: list[Kubectl]) -> None:
-    all_at_once(everyone, _terminal)
+    run_for_all(everyone, _terminal)
 
 
 def _terminal(kubectl: Kubectl) -> None:
     terminal = Terminal(kubectl, "exec", "-it", "talker", "--", "sh")
     try:
-        terminal.sees("# ")
-        terminal.types("stty size\n")
-        terminal.sees(r"\n30 100\r\n")
+        terminal.expect("# ")
+        terminal.type("stty size\n")
+        terminal.expect(r"\n30 100\r\n")
         terminal.resize(40, 120)
         terminal.process.send_signal(signal.SIGWINCH)
-        terminal.types("until test $(stty size | cut -d' ' -f2) = 120; do sleep 0.1; done; stty size\n")
-        terminal.sees(r"\n40 120\r\n")
-        terminal.types("exit 4\n")
+        terminal.type("until test $(stty size | cut -d' ' -f2) = 120; do sleep 0.1; done; stty size\n")
+        terminal.expect(r"\n40 120\r\n")
+        terminal.type("exit 4\n")
         assert terminal.process.wait(60) == 4
     finally:
         terminal.close()
@@ -180,7 +188,7 @@ def test_kubectl_cp_copies_files_both_ways(everyone: list[Kubectl], tmp_path: Pa
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "data").write_bytes(MEGABYTE * 3)
     (tmp_path / "there" / "note").write_text("small")
-    all_at_once(everyone, lambda kubectl: _copied(kubectl, tmp_path, f"copy-{everyone.index(kubectl)}"))
+    run_for_all(everyone, lambda kubectl: _copied(kubectl, tmp_path, f"copy-{everyone.index(kubectl)}"))
 
 
 def _copied(kubectl: Kubectl, folder: Path, name: str) -> None:
@@ -193,15 +201,15 @@ def _copied(kubectl: Kubectl, folder: Path, name: str) -> None:
 def test_port_forward_reaches_ports_of_a_pod(node: StockPair, everyone: list[Kubectl]) -> None:
     (identity,) = node.docker("ps", "-q", "--filter", "name=k8s_main_talker_").split()
     pid = node.docker("inspect", "-f", "{{.State.Pid}}", identity).strip()
-    with serving(pid):
-        all_at_once(everyone, lambda kubectl: _forwarded(kubectl, node))
+    with serving_pod_ports(pid):
+        run_for_all(everyone, lambda kubectl: _forwarded(kubectl, node))
 
 
 def _forwarded(kubectl: Kubectl, node: StockPair) -> None:
     with kubectl.forwarding("talker", ECHO, GREETER) as ports, inside(node.namespace):
         for number in range(10):
-            assert asyncio.run(said(ports[ECHO], f"{number} ".encode() * 5000)) == f"{number} ".encode() * 5000
-        assert asyncio.run(said(ports[GREETER])) == b"hello\n", "the server closes first"
+            assert asyncio.run(exchange(ports[ECHO], f"{number} ".encode() * 5000)) == f"{number} ".encode() * 5000
+        assert asyncio.run(exchange(ports[GREETER])) == b"hello\n", "the server closes first"
 
 
 def raw(node: StockPair, name: str, path: str) -> str:

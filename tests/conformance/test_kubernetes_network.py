@@ -83,7 +83,7 @@ def test_kubectl_tables_have_the_columns_of_our_own_master(world: StockCluster, 
         async with client._open_response("GET", path, headers={"Accept": accept}) as response:
             return await response.read()
 
-    columns = json.loads(world.ask(ask))["columnDefinitions"]
+    columns = json.loads(world.call_api(ask))["columnDefinitions"]
     assert [(row["name"], row["type"]) for row in columns] == [(row.name, row.type) for row in ours.columns]
 
 
@@ -128,11 +128,11 @@ def test_node_gets_a_host_subnet_and_loses_it_when_deleted(world: StockCluster) 
         except NotFound:
             return ""
 
-    world.ask(come)
-    first = wait_until(lambda: world.ask(subnet), "a subnet")
+    world.call_api(come)
+    first = wait_until(lambda: world.call_api(subnet), "a subnet")
     wait_until(lambda: any("10.245.51.77" in flow or first in flow for flow in world.flows("node-1")), "a tunnel")
     world.kubectl("delete", "node", "far")
-    wait_until(lambda: not world.ask(subnet), "no subnet")
+    wait_until(lambda: not world.call_api(subnet), "no subnet")
     wait_until(lambda: not any(first in flow for flow in world.flows("node-1")), "no tunnel")
 
 
@@ -165,9 +165,9 @@ def without(world: StockCluster, node: str, project: str) -> list[str]:
 
 def test_duplicate_subnet_belongs_to_the_older_node(world: StockCluster) -> None:
     """A HostSubnet that somebody makes by hand over the pods of another node draws none of their packets away."""
-    taken = world.ask(lambda client: client.get(HostSubnet, "node-2")).subnet
+    taken = world.call_api(lambda client: client.get(HostSubnet, "node-2")).subnet
     thief = HostSubnet(metadata=ObjectMeta(name="thief"), host="thief", host_ip="10.245.51.99", subnet=taken)
-    world.ask(lambda client: client.create(thief))
+    world.call_api(lambda client: client.create(thief))
     for node in world.nodes:
         wait_until(partial(ignores, world, node, "HostSubnet thief"), f"{node} sees it")
         assert not any("10.245.51.99" in flow for flow in world.flows(node))
@@ -178,10 +178,10 @@ def test_duplicate_subnet_belongs_to_the_older_node(world: StockCluster) -> None
 def test_invalid_network_objects_are_ignored(world: StockCluster) -> None:
     """The API server lets some of it through; neither the nodes nor the controllers fall over it."""
     bad = HostSubnet(metadata=ObjectMeta(name="odd"), host="other", host_ip="10.245.51.98", subnet="10.131.0.7/23")
-    world.ask(lambda client: client.create(bad))
+    world.call_api(lambda client: client.create(bad))
     with pytest.raises(ApiError, match="netid"):
-        world.ask(lambda client: client.create(_lane("wide", 1 << 24)))
-    world.ask(lambda client: client.create(_lane("nobody", 77, netname="red")))
+        world.call_api(lambda client: client.create(_lane("wide", 1 << 24)))
+    world.call_api(lambda client: client.create(_lane("nobody", 77, netname="red")))
     wait_until(lambda: "HostSubnet odd" in world.log("node-1"), "node-1 sees it")
     wait_until(lambda: "NetNamespace nobody" in world.log("node-1"), "node-1 sees it")
     assert reaches(world, *RED)
@@ -203,9 +203,9 @@ def test_two_network_controllers_allocate_every_number_once(world: StockCluster)
     async def crowd(client: Client, some: list[str]) -> None:
         await asyncio.gather(*(client.create(Namespace(metadata=ObjectMeta(name=name))) for name in some))
 
-    world.ask(partial(crowd, some=names[:30]))
+    world.call_api(partial(crowd, some=names[:30]))
     world.kill(NETWORK)
-    world.ask(partial(crowd, some=names[30:]))
+    world.call_api(partial(crowd, some=names[30:]))
     wait_until(lambda: set(names) <= world.lanes().keys(), "all have a lane")
     given = [vnid for vnid in world.lanes().values() if vnid]
     assert len(given) == len(set(given))
@@ -227,7 +227,7 @@ def test_controller_that_lost_leadership_while_suspended_exits_without_writing(w
     world.kubectl("create", "namespace", "meanwhile")
     assert laned(world, "meanwhile")
     world.signal(NETWORK, signal.SIGCONT)
-    wait_until(lambda: not world.lives(NETWORK), "it ends")
+    wait_until(lambda: not world.is_alive(NETWORK), "it ends")
     assert "objects written" not in world.said(NETWORK)[said:]
     assert "somebody else may be in charge" in world.said(NETWORK)[said:]
     world.start(NETWORK, world.controllers())
@@ -293,7 +293,7 @@ def test_kubernetes_services_are_proxied_and_isolated_by_project(world: StockClu
 
 def test_node_queries_are_disabled_by_default(world: StockCluster) -> None:
     with pytest.raises(NotFound):
-        world.ask(lambda client: client.list(NodeQuery))
+        world.call_api(lambda client: client.list(NodeQuery))
     assert "red" in podlane_network(world.lab.kubeconfig, "status")
     world.kubectl("apply", "-f", str(MANIFESTS / "questions.yaml"))
     world.kubectl("wait", "--for=condition=Established", "crd/nodequeries.podlane.io")
@@ -314,7 +314,7 @@ def test_allocation_cursors_are_stored_on_the_cluster_network(world: StockCluste
 def refused(world: StockCluster, *flags: str) -> str:
     """What controllers say that end by themselves."""
     world.start("third", world.controllers("third", "--health-address=127.0.0.1:10245", *flags))
-    wait_until(lambda: not world.lives("third"), "it ends")
+    wait_until(lambda: not world.is_alive("third"), "it ends")
     return world.said("third")
 
 

@@ -61,7 +61,7 @@ def test_registered_nodes_get_host_subnets(cluster: AgentCluster) -> None:
         by_address = {node.metadata.name: node.status.addresses[0].address for node in nodes}
         return {subnet.host: subnet.host_ip for subnet in subnets}, by_address
 
-    mine, theirs = cluster.ask(found)
+    mine, theirs = cluster.call_api(found)
     assert mine == theirs
     assert len(mine) == 2
 

@@ -17,7 +17,7 @@ from lab.process import run
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.namespaces import inside
-from tests.testbed.streaming.pod_server import PodServer, serving
+from tests.testbed.streaming.pod_server import PodServer, running_pod_server
 from tests.testbed.trace.dummy_switch import DummySwitch
 
 
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-async def door(server: ApiServer) -> AsyncIterator[UntypedClient]:
+async def api_client(server: ApiServer) -> AsyncIterator[UntypedClient]:
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
         yield UntypedClient(client)
 
@@ -49,7 +49,7 @@ async def door(server: ApiServer) -> AsyncIterator[UntypedClient]:
 async def one_pod() -> AsyncIterator[PodServer]:
     """A server with one pod; nothing of what was asked of it is left behind."""
     before = asyncio.all_tasks()
-    async with serving() as running:
+    async with running_pod_server() as running:
         yield running
     left = asyncio.all_tasks() - before - {asyncio.current_task()}
     assert not left, left

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.testbed.isolation.mutants import MUTANTS
 from tests.testbed.isolation.world import PlannedPod
 from tests.testbed.trace.dummy_switch import DummySwitch
-from tests.testbed.trace.model_check import MOST_PODS, GeneratedCluster, add_ports, differences, load
+from tests.testbed.trace.model_check import MOST_PODS, GeneratedCluster, add_ports, find_differences, load
 
 CLUSTERS = 200
 NODES = 3
@@ -43,7 +43,7 @@ def switches() -> Iterator[dict[str, DummySwitch]]:
 @settings(max_examples=CLUSTERS, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_switches_agree_with_the_model(switches: dict[str, DummySwitch], plan: GeneratedCluster) -> None:
-    assert not list(differences(load(plan, switches)))
+    assert not list(find_differences(load(plan, switches)))
 
 
 PLAN = GeneratedCluster(
@@ -60,6 +60,6 @@ PLAN = GeneratedCluster(
 
 @pytest.mark.parametrize("hole", MUTANTS)
 def test_model_check_detects_every_mutant(switches: dict[str, DummySwitch], hole: str) -> None:
-    assert not list(differences(load(PLAN, switches)))
-    found = list(differences(load(PLAN, switches, MUTANTS[hole].compiled)))
+    assert not list(find_differences(load(PLAN, switches)))
+    found = list(find_differences(load(PLAN, switches, MUTANTS[hole].compiled)))
     assert any(line.startswith(MUTANTS[hole].shown_by) for line in found), found

@@ -16,7 +16,7 @@ from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table
 from sdn.topology import TUN0, mac_of
 from tests.testbed import frames
-from tests.testbed.isolation.mutants import without
+from tests.testbed.isolation.mutants import without_fields
 from tests.testbed.isolation.world import NODES
 from tests.testbed.trace.dummy_switch import DummySwitch
 from tests.testbed.trace.trace_world import TraceWorld, populate
@@ -122,7 +122,7 @@ def test_mutant_of_service_flows_is_detected(world: TraceWorld, hole: str) -> No
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
         rows = ServiceFlows(world.views[name].node).sync([port])
-        switch.replace_services(FlowSet(without(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
+        switch.replace_services(FlowSet(without_fields(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 
 

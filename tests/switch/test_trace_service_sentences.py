@@ -14,7 +14,7 @@ from sdn.model.service_port import EndpointInfo, Protocol, ProxyMode, ServicePor
 from sdn.pipeline.service import ServiceFlows
 from tests.testbed.isolation.world import NODES
 from tests.testbed.trace.dummy_switch import DummySwitch
-from tests.testbed.trace.trace_command import Ports, full_name, hops, map_of, sentence_for
+from tests.testbed.trace.trace_command import Ports, full_name, hops, sentence_for, topology_of
 from tests.testbed.trace.trace_world import TraceWorld, populate
 
 OUTSIDE_IP = IPv4Address("192.0.2.9")
@@ -136,7 +136,7 @@ def test_trace_lists_every_table_and_all_endpoints(world: TraceWorld, ports: Por
     [dealt] = hops(world, "red/red-a red/web", ports)
     tables = ["source", "called", "service", "route", "answer", "deliver"]
     assert [step.table for step in dealt.answer.steps] == tables
-    assert list(endpoint_lines(dealt, map_of(world, ports))) == [
+    assert list(endpoint_lines(dealt, topology_of(world, ports))) == [
         "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
     ]
 

@@ -27,9 +27,9 @@ def marker_in(frame: bytes) -> bytes:
     return b"" if begin < 0 else frame[begin : begin + len(MARK) + 8]
 
 
-def number_of(mark: bytes) -> int:
+def marker_number(marker: bytes) -> int:
     """Cookies are numbered one after the other."""
-    return int.from_bytes(mark[len(MARK) :], "big")
+    return int.from_bytes(marker[len(MARK) :], "big")
 
 
 def ethernet(dst: int, src: int, kind: int, payload: bytes, vlan: int | None = None) -> bytes:
@@ -53,13 +53,13 @@ def udp(
     return ipv4(src, dst, 17, struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload, fragment)
 
 
-def udp_in_parts(
-    src: IPv4Address, dst: IPv4Address, mark: bytes, port: int = 9999, source_port: int = 40000
+def fragmented_udp(
+    src: IPv4Address, dst: IPv4Address, marker: bytes, port: int = 9999, source_port: int = 40000
 ) -> tuple[bytes, bytes]:
-    """A whole UDP packet in two fragments, both with the mark, by which it is told from other such packets."""
-    body = mark.ljust(CUT, b"\0") + mark
+    """A whole UDP packet in two fragments, both with the marker, by which it is told from other such packets."""
+    body = marker.ljust(CUT, b"\0") + marker
     whole = struct.pack("!HHHH", source_port, port, 8 + len(body), 0) + body
-    identity = number_of(mark) & 0xFFFF
+    identity = marker_number(marker) & 0xFFFF
     first = ipv4(src, dst, 17, whole[:CUT], MORE_FRAGMENTS, identity)
     return first, ipv4(src, dst, 17, whole[CUT:], CUT // 8, identity)
 

@@ -25,7 +25,7 @@ from api.pki import keys
 from api.pki.pem import Subject
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
-from tests.testbed.apiserver.users import session
+from tests.testbed.apiserver.users import user_session
 
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
@@ -63,9 +63,9 @@ def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -
 
 
 async def test_signing_request_is_created_by_a_user_and_approved_by_an_administrator(
-    server: ApiServer, door: UntypedClient, kubectl: Kubectl
+    server: ApiServer, api_client: UntypedClient, kubectl: Kubectl
 ) -> None:
-    asked = await door.make(PATH, metadata={"generateName": "dave-"}, spec=wish(expirationSeconds=3600))
+    asked = await api_client.create(PATH, metadata={"generateName": "dave-"}, spec=wish(expirationSeconds=3600))
     name = asked["metadata"]["name"]
     assert asked["spec"]["username"] == "system:admin"
     assert "system:masters" in asked["spec"]["groups"]
@@ -74,79 +74,83 @@ async def test_signing_request_is_created_by_a_user_and_approved_by_an_administr
     assert row[1].split()[2:] == [CLIENT_SIGNER, "system:admin", "60m", "Pending"]
     said = await asyncio.to_thread(kubectl, "certificate", "approve", name)
     assert said.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
-    found = await door.until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
+    found = await api_client.wait_until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
     certificate = keys.parse_certificate(base64.b64decode(found["status"]["certificate"]))
     assert certificate.subject == Subject("dave", ("dev",))
     assert certificate.not_after - certificate.not_before == HOUR
     assert "Approved,Issued" in await asyncio.to_thread(kubectl, "get", "csr", name)
     assert "dave" in await asyncio.to_thread(kubectl, "describe", "csr", name)
     refused = f"{name}-2"
-    await door.make(PATH, name=refused, spec=wish())
+    await api_client.create(PATH, name=refused, spec=wish())
     said = await asyncio.to_thread(kubectl, "certificate", "deny", refused)
     assert "denied" in said
     assert "Denied" in await asyncio.to_thread(kubectl, "get", "csr", refused)
-    assert "certificate" not in (await door.ask("GET", f"{PATH}/{refused}"))["status"]
+    assert "certificate" not in (await api_client.request("GET", f"{PATH}/{refused}"))["status"]
     await asyncio.to_thread(kubectl, "certificate", "approve", refused, code=1)
 
 
-async def test_invalid_signing_request_is_rejected_field_by_field(door: UntypedClient) -> None:
+async def test_invalid_signing_request_is_rejected_field_by_field(api_client: UntypedClient) -> None:
     spec = {"request": base64.b64encode(b"x").decode(), "signerName": "nobody", "usages": ["a", "a"]}
-    found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": {**spec, "expirationSeconds": 599}})
+    found = await api_client.request(
+        "POST", PATH, {"metadata": {"name": "x"}, "spec": {**spec, "expirationSeconds": 599}}
+    )
     words = ("spec.request", "spec.signerName", "spec.expirationSeconds", "spec.usages[0]", "spec.usages[1]")
     assert found["code"] == 422
     assert [word for word in words if word not in found["message"]] == []
     for bad in (rsa_request(1024), rsa_request(2048) * 2, b"\n" * (64 << 10) + rsa_request(2048)):
-        found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=encoded(bad))})
+        found = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=encoded(bad))})
         assert (found["code"], "spec.request" in found["message"]) == (422, True)
-    await door.make(PATH, name="rsa", spec=wish(request=encoded(rsa_request(2048))))
+    await api_client.create(PATH, name="rsa", spec=wish(request=encoded(rsa_request(2048))))
     group = base64.b64encode(keys.create_request(keys.generate_key(), Subject("eve", ("system:masters",)))).decode()
-    found = await door.ask("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=group)})
+    found = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=group)})
     assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)
 
 
-async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its_part(door: UntypedClient) -> None:
-    asked = await door.make(PATH, name="stays", spec=wish(), status={"certificate": "eA=="})
+async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its_part(
+    api_client: UntypedClient,
+) -> None:
+    asked = await api_client.create(PATH, name="stays", spec=wish(), status={"certificate": "eA=="})
     assert asked["status"] == {}
-    changed = await door.ask(
+    changed = await api_client.request(
         "PATCH", f"{PATH}/stays", {"spec": {"signerName": KUBELET_CLIENT_SIGNER}, "metadata": {"labels": {"a": "b"}}}
     )
     assert (changed["spec"], changed["metadata"]["labels"]) == (asked["spec"], {"a": "b"})
     approved = {"type": "Approved", "status": "True", "reason": "x"}
-    found = await door.ask("PATCH", f"{PATH}/stays/status", {"status": {"conditions": [approved]}})
+    found = await api_client.request("PATCH", f"{PATH}/stays/status", {"status": {"conditions": [approved]}})
     assert (found["code"], found["causes"]) == (422, ['Forbidden: updates may not add a condition of type "Approved"'])
     mine = {"signerName": "example.org/mine"}
-    await door.make(PATH, name="mine", spec=wish(**mine))
+    await api_client.create(PATH, name="mine", spec=wish(**mine))
     both = {"metadata": {"annotations": {"by": "me"}}, "status": {"conditions": [approved], "certificate": "eA=="}}
-    found = await door.ask("PATCH", f"{PATH}/mine/approval", both)
+    found = await api_client.request("PATCH", f"{PATH}/mine/approval", both)
     assert found["metadata"]["annotations"] == {"by": "me"}
     assert found["status"]["conditions"][0]["lastUpdateTime"]
     assert "certificate" not in found["status"]
-    found = await door.ask(
+    found = await api_client.request(
         "PATCH", f"{PATH}/mine/approval", {"status": {"conditions": [{**approved, "type": "Denied"}]}}
     )
     assert (found["code"], "may not remove a condition" in found["message"]) == (422, True)
-    found = await door.ask("PATCH", f"{PATH}/mine/status", {"status": {"certificate": "eA=="}})
+    found = await api_client.request("PATCH", f"{PATH}/mine/status", {"status": {"certificate": "eA=="}})
     assert (found["code"], "status.certificate" in found["message"]) == (422, True)
     pem = base64.b64encode(
         keys.self_signed(keys.generate_key(), Subject("x"), datetime.datetime.now(datetime.UTC))
     ).decode()
-    found = await door.ask("PATCH", f"{PATH}/mine/status", {"status": {"certificate": pem}})
+    found = await api_client.request("PATCH", f"{PATH}/mine/status", {"status": {"certificate": pem}})
     assert (found["status"]["certificate"], found["status"]["conditions"][0]["type"]) == (pem, "Approved")
 
 
-async def test_signer_reports_why_it_cannot_sign(door: UntypedClient) -> None:
-    await door.make(PATH, name="fails", spec=wish(usages=["server auth"]))
-    await door.ask(
+async def test_signer_reports_why_it_cannot_sign(api_client: UntypedClient) -> None:
+    await api_client.create(PATH, name="fails", spec=wish(usages=["server auth"]))
+    await api_client.request(
         "PATCH", f"{PATH}/fails/approval", {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
     )
-    found = await door.until(f"{PATH}/fails", lambda item: len(item["status"]["conditions"]) == 2)
+    found = await api_client.wait_until(f"{PATH}/fails", lambda item: len(item["status"]["conditions"]) == 2)
     failed = found["status"]["conditions"][1]
     assert (failed["type"], failed["reason"]) == ("Failed", "SignerValidationFailure")
     assert failed["message"] == "invalid usage for client certificate: server auth"
 
 
 async def test_approving_and_signing_need_separate_permissions(
-    server: ApiServer, door: UntypedClient, tmp_path: Path
+    server: ApiServer, api_client: UntypedClient, tmp_path: Path
 ) -> None:
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     parts = {
@@ -161,14 +165,14 @@ async def test_approving_and_signing_need_separate_permissions(
         "resourceNames": ["example.org/*"],
         "verbs": ["approve"],
     }
-    await door.make(f"{rbac}/clusterroles", name="approver", rules=[parts, signs, domain])
+    await api_client.create(f"{rbac}/clusterroles", name="approver", rules=[parts, signs, domain])
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "approver"}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "amy"}
-    await door.make(f"{rbac}/clusterrolebindings", name="approvers", roleRef=role, subjects=[subject])
+    await api_client.create(f"{rbac}/clusterrolebindings", name="approvers", roleRef=role, subjects=[subject])
     for name, signer in (("hers", "example.org/x"), ("not-hers", "example.com/x")):
-        await door.make(PATH, name=name, spec=wish(signerName=signer))
+        await api_client.create(PATH, name=name, spec=wish(signerName=signer))
     patch = {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
-    async with session(server, tmp_path, "amy") as amy:
+    async with user_session(server, tmp_path, "amy") as amy:
         assert (await _patched(amy, f"{PATH}/hers/approval", patch))[0] == 200
         code, message = await _patched(amy, f"{PATH}/not-hers/approval", patch)
         assert (code, 'not permitted to approve requests with signerName "example.com/x"' in message) == (403, True)

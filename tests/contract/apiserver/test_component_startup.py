@@ -27,7 +27,7 @@ from tests.testbed.apiserver.component_startup import (
 )
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.protobuf_encoder import encoded
-from tests.testbed.apiserver.raw_requests import Got, Wire
+from tests.testbed.apiserver.raw_requests import RawClient, RawResponse
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -41,9 +41,9 @@ MADE_BY_THE_MASTER = (
 
 
 @pytest.fixture
-async def admin(server: ApiServer) -> AsyncIterator[Wire]:
+async def admin(server: ApiServer) -> AsyncIterator[RawClient]:
     """The administrator, in a cluster in which there is something of every kind."""
-    async with Wire(server.kubeconfig) as wire:
+    async with RawClient(server.kubeconfig) as wire:
         first = (await wire.ask("GET", "/api/v1/namespaces/red")).code == 404
         for path, document in WORLD if first else ():
             got = await _post(wire, path, {"metadata": {"name": "x"}, **document})
@@ -56,25 +56,25 @@ async def admin(server: ApiServer) -> AsyncIterator[Wire]:
         yield wire
 
 
-async def _post(wire: Wire, path: str, document: dict[str, Any]) -> Got:
+async def _post(wire: RawClient, path: str, document: dict[str, Any]) -> RawResponse:
     """A new object, in protobuf, as components send it unless they are told otherwise."""
     where = routes.resolve_path(path)
     assert where is not None
     return await _send(wire, "POST", path, where.resource.type.API_VERSION, where.resource.name, **document)
 
 
-async def _send(wire: Wire, method: str, path: str, version: str, kind: str, **document: Any) -> Got:
+async def _send(wire: RawClient, method: str, path: str, version: str, kind: str, **document: Any) -> RawResponse:
     """The same for what is no kind that is kept."""
     return await wire.ask(method, path, encoded({"apiVersion": version, "kind": kind, **document}), kind=PROTOBUF)
 
 
 @asynccontextmanager
-async def _as(server: ApiServer, component: Component, accept: str = ACCEPT) -> AsyncIterator[Wire]:
+async def _as(server: ApiServer, component: Component, accept: str = ACCEPT) -> AsyncIterator[RawClient]:
     """The component, which the administrator answers for."""
     headers = {"Impersonate-User": component.user, "Accept": accept}
     if component.groups:
         headers["Impersonate-Group"] = component.groups
-    async with Wire(server.kubeconfig, **headers) as wire:
+    async with RawClient(server.kubeconfig, **headers) as wire:
         yield wire
 
 
@@ -101,7 +101,7 @@ def _is_end(event: Any) -> bool:
     return event["type"] == "BOOKMARK" and notes.get(INITIAL_EVENTS_END) == "true"
 
 
-async def _touch(admin: Wire, informer: Informer, mark: str) -> tuple[str, str] | None:
+async def _touch(admin: RawClient, informer: Informer, mark: str) -> tuple[str, str] | None:
     """A change of an object that an informer sees; None if it sees none. Nobody else makes one with this mark."""
     found = [_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
     if not found:
@@ -114,7 +114,7 @@ async def _touch(admin: Wire, informer: Informer, mark: str) -> tuple[str, str] 
     return namespace, name
 
 
-async def _by_watch_list(admin: Wire, wire: Wire, informer: Informer) -> None:
+async def _by_watch_list(admin: RawClient, wire: RawClient, informer: Informer) -> None:
     plural = informer.path.rpartition("/")[2]
     query = {**informer.query, **WATCH_LIST}
     if plural in NEVER_THERE:
@@ -136,7 +136,7 @@ async def _by_watch_list(admin: Wire, wire: Wire, informer: Informer) -> None:
     assert int(events[end]["object"]["metadata"]["resourceVersion"]) > 0
 
 
-async def _by_list_and_watch(admin: Wire, wire: Wire, informer: Informer) -> None:
+async def _by_list_and_watch(admin: RawClient, wire: RawClient, informer: Informer) -> None:
     plural = informer.path.rpartition("/")[2]
     found: list[Any] = []
     page: dict[str, str] = {"limit": "1"}
@@ -170,7 +170,7 @@ async def _by_list_and_watch(admin: Wire, wire: Wire, informer: Informer) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", COMPONENTS)
-async def test_every_component_informer_syncs(server: ApiServer, admin: Wire, name: str, way: str) -> None:
+async def test_every_component_informer_syncs(server: ApiServer, admin: RawClient, name: str, way: str) -> None:
     component = COMPONENTS[name]
     sync = _by_watch_list if way == WAYS[0] else _by_list_and_watch
     async with _as(server, component) as wire, asyncio.TaskGroup() as group:
@@ -179,7 +179,9 @@ async def test_every_component_informer_syncs(server: ApiServer, admin: Wire, na
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_garbage_collector_watches_every_deletable_resource(server: ApiServer, admin: Wire, way: str) -> None:
+async def test_garbage_collector_watches_every_deletable_resource(
+    server: ApiServer, admin: RawClient, way: str
+) -> None:
     """It watches the metadata of whatever discovery lists as what can be listed, watched and deleted."""
     informers = []
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
@@ -225,7 +227,7 @@ EVENTS = "/api/v1/namespaces/default/events"
 NEWER_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
-async def _lead(wire: Wire, namespace: str, name: str) -> None:
+async def _lead(wire: RawClient, namespace: str, name: str) -> None:
     """A lease: none at first (404), made, renewed."""
     leases, spec = LEASES.format(namespace), {"holderIdentity": name, "leaseDurationSeconds": 15}
     assert (await wire.ask("GET", f"{leases}/{name}")).code == 404
@@ -235,7 +237,7 @@ async def _lead(wire: Wire, namespace: str, name: str) -> None:
     assert (await wire.ask("PUT", f"{leases}/{name}", held)).code == 200
 
 
-async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: Wire) -> None:
+async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     await admin.ask("DELETE", f"/api/v1/nodes/{NODE}")
     owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u"}
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
@@ -278,7 +280,7 @@ async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: Wire) 
         assert (got.code, got.document["status"].get("authenticated", False)) == (201, False)
 
 
-async def test_kubelet_pod_requests_succeed(server: ApiServer, admin: Wire) -> None:
+async def test_kubelet_pod_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     pods = "/api/v1/namespaces/red/pods"
     document = {"metadata": {"name": "short"}, "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": NODE}}
     uid = (await admin.ask("POST", pods, document)).document["metadata"]["uid"]
@@ -298,7 +300,7 @@ async def test_kubelet_pod_requests_succeed(server: ApiServer, admin: Wire) -> N
         assert (await admin.ask("GET", f"{pods}/short")).code == 404
 
 
-async def test_kube_proxy_writes_succeed(server: ApiServer, admin: Wire) -> None:
+async def test_kube_proxy_writes_succeed(server: ApiServer, admin: RawClient) -> None:
     del admin
     event = {
         "metadata": {"name": "proxy.1"}, "regarding": {"kind": "Node", "name": NODE, "uid": NODE},
@@ -310,7 +312,7 @@ async def test_kube_proxy_writes_succeed(server: ApiServer, admin: Wire) -> None
         assert (got.code, got.document.get("reportingController")) == (201, "kube-proxy"), got
 
 
-async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: Wire) -> None:
+async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     async with _as(server, COMPONENTS["kube-scheduler"]) as scheduler:
         assert (await scheduler.ask("GET", "/apis/events.k8s.io/v1")).code == 200
         await _lead(scheduler, "kube-system", "kube-scheduler")
@@ -331,7 +333,7 @@ async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: Wire) -
     assert "Scheduled" in [item["reason"] for item in told["items"]]
 
 
-async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin: Wire) -> None:
+async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     del admin
     async with _as(server, COMPONENTS["kube-controller-manager"]) as manager:
         assert (await manager.ask("GET", "/healthz")).document == "ok"
@@ -351,7 +353,7 @@ async def test_signing_request_is_accepted_as_protobuf(server: ApiServer) -> Non
     path = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
     signer = "kubernetes.io/kube-apiserver-client-kubelet"
     spec = {"request": "bm9uZQ==", "signerName": signer, "usages": ["client auth"]}
-    async with Wire(server.kubeconfig) as wire:
+    async with RawClient(server.kubeconfig) as wire:
         got = await _post(wire, path, {"metadata": {"name": "x"}, "spec": spec})
         assert (got.code, [cause["field"] for cause in got.document["details"]["causes"]]) == (422, ["spec.request"])
 
@@ -363,5 +365,5 @@ CONFIGURATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-a
 
 async def test_missing_config_map_returns_a_not_found_status(server: ApiServer) -> None:
     """By this ConfigMap a component learns who may ask it; without it, it says so in its log and asks by itself."""
-    async with Wire(server.kubeconfig) as wire:
+    async with RawClient(server.kubeconfig) as wire:
         assert (await wire.ask("GET", CONFIGURATION)).code == 404

@@ -10,25 +10,25 @@ PATH = "/api/v1/namespaces/default/configmaps"
 PEOPLE, CHANGES = 8, 10
 
 
-async def test_conflicting_writer_reads_the_winning_write(door: UntypedClient) -> None:
+async def test_conflicting_writer_reads_the_winning_write(api_client: UntypedClient) -> None:
     """Also when that is still on its way to the disk: otherwise a client would try in vain again and again."""
-    await door.make(PATH, name="shared", data={"count": "0"})
+    await api_client.create(PATH, name="shared", data={"count": "0"})
     refusals: list[str] = []
 
     async def person() -> None:
         for _ in range(CHANGES):
             refused = ""
             while True:
-                found = await door.ask("GET", f"{PATH}/shared")
+                found = await api_client.request("GET", f"{PATH}/shared")
                 version = found["metadata"]["resourceVersion"]
                 assert version != refused, "the same again after it was too old"
                 found["data"]["count"] = str(int(found["data"]["count"]) + 1)
-                answer = await door.ask("PUT", f"{PATH}/shared", found)
+                answer = await api_client.request("PUT", f"{PATH}/shared", found)
                 if answer.get("reason") != "Conflict":
                     break
                 refused = version
                 refusals.append(version)
 
     await asyncio.gather(*(person() for _ in range(PEOPLE)))
-    assert (await door.ask("GET", f"{PATH}/shared"))["data"]["count"] == str(PEOPLE * CHANGES)
+    assert (await api_client.request("GET", f"{PATH}/shared"))["data"]["count"] == str(PEOPLE * CHANGES)
     assert refusals, "somebody was too late"

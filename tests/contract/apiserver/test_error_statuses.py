@@ -362,7 +362,7 @@ REFUSALS = {
 }
 
 
-class Door:
+class RecordingClient:
     """Requests of the administrator, or of whom they impersonate."""
 
     def __init__(self, server: ApiServer) -> None:
@@ -370,7 +370,7 @@ class Door:
         self.warnings: list[str] = []
         self._connection = HTTPSConnection(server.url.removeprefix("https://"), context=context, timeout=30)
 
-    def ask(self, method: str, path: str, content_type: str | None = None, body: object = None) -> tuple[int, Any]:
+    def request(self, method: str, path: str, content_type: str | None = None, body: object = None) -> tuple[int, Any]:
         verb, _, user = method.partition(" ")
         headers = {"Content-Type": content_type} if content_type else {}
         headers |= {"Impersonate-User": user} if user else {}
@@ -385,10 +385,10 @@ class Door:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def recording_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingClient]:
     server = ApiServer(tmp_path_factory.mktemp("master"))
     server.start()
-    found = Door(server)
+    found = RecordingClient(server)
     pod = {"metadata": {"name": "p1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     service = {"metadata": {"name": "s1"}, "spec": {"ports": [{"port": 1}]}}
     held = {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}}
@@ -405,7 +405,7 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         ("POST", "/api/v1/namespaces/pr/serviceaccounts", JSON, {"metadata": {"name": "robot"}}),
         ("POST", "/api/v1/namespaces/pr/serviceaccounts/robot/token", JSON, {"metadata": {"namespace": "pr"}}),
     ):
-        code, answer = found.ask(*row)
+        code, answer = found.request(*row)
         assert code in (200, 201), answer
     yield found
     found.close()
@@ -413,10 +413,10 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=list(REFUSALS))
-def test_error_statuses_equal_the_recorded_kube_apiserver(door: Door, refusal: Refusal) -> None:
-    _, known = door.ask("GET", f"{MAPS}/c1")
-    code, came = door.ask(*refusal.request)
-    _, now = door.ask("GET", "/api/v1/namespaces")
+def test_error_statuses_equal_the_recorded_kube_apiserver(recording_client: RecordingClient, refusal: Refusal) -> None:
+    _, known = recording_client.request("GET", f"{MAPS}/c1")
+    code, came = recording_client.request(*refusal.request)
+    _, now = recording_client.request("GET", "/api/v1/namespaces")
     message = refusal.message.replace("(UID)", f"({known['metadata']['uid']})")
     message = message.replace("REVISION", now["metadata"]["resourceVersion"])
     wanted: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
@@ -436,7 +436,7 @@ def test_error_statuses_equal_the_recorded_kube_apiserver(door: Door, refusal: R
     ids=str,
 )
 def test_unknown_fields_cause_warnings_even_when_the_request_fails(
-    door: Door, request_: tuple[str, str, str, object], code: int
+    recording_client: RecordingClient, request_: tuple[str, str, str, object], code: int
 ) -> None:
-    assert door.ask(*request_)[0] == code
-    assert door.warnings == ['299 - "unknown field \\"foo\\""']
+    assert recording_client.request(*request_)[0] == code
+    assert recording_client.warnings == ['299 - "unknown field \\"foo\\""']

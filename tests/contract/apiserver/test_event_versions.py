@@ -9,7 +9,7 @@ import pytest
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.apiserver.raw_requests import Wire
+from tests.testbed.apiserver.raw_requests import RawClient
 from tests.testbed.apiserver.untyped_client import UntypedClient
 
 CORE = "/api/v1/namespaces/default/events"
@@ -28,41 +28,41 @@ async def client(server: ApiServer) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def wire(server: ApiServer) -> AsyncIterator[Wire]:
-    async with Wire(server.kubeconfig) as one:
+async def wire(server: ApiServer) -> AsyncIterator[RawClient]:
+    async with RawClient(server.kubeconfig) as one:
         yield one
 
 
 async def test_event_written_in_one_version_is_read_and_changed_in_the_other(client: Client) -> None:
-    door = UntypedClient(client)
-    made = await door.make(NEWER, name="a", **TOLD)
+    api_client = UntypedClient(client)
+    made = await api_client.create(NEWER, name="a", **TOLD)
     assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it starts")
-    core = await door.ask("GET", f"{CORE}/a")
+    core = await api_client.request("GET", f"{CORE}/a")
     assert (core["apiVersion"], core["message"], core["involvedObject"]) == ("v1", "it starts", NODE)
     assert core["reportingComponent"] == "kube-proxy"
     assert core["metadata"] == made["metadata"]
 
     series = {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}
-    again = await door.ask("PATCH", f"{NEWER}/a", {"series": series})
+    again = await api_client.request("PATCH", f"{NEWER}/a", {"series": series})
     assert again["series"] == series
-    older = await door.ask("PATCH", f"{CORE}/a", {"metadata": {"labels": {"seen": "yes"}}})
+    older = await api_client.request("PATCH", f"{CORE}/a", {"metadata": {"labels": {"seen": "yes"}}})
     assert older["series"] == series
-    found = await door.ask("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
+    found = await api_client.request("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
     assert [item["metadata"]["labels"] for item in found["items"]] == [{"seen": "yes"}]
     assert found["kind"] == "EventList"
     assert found["metadata"]["resourceVersion"] == older["metadata"]["resourceVersion"]
-    assert (await door.ask("POST", CORE, {"metadata": {"name": "a"}, "involvedObject": NODE}))["code"] == 409
-    noted = await door.ask("PATCH", f"{NEWER}/a", {"note": "other"})
-    assert (await door.ask("GET", f"{CORE}/a"))["message"] == noted["note"] == "other"
-    refused = await door.ask("PATCH", f"{NEWER}/a", {"regarding": {**NODE, "uid": "m"}})
+    assert (await api_client.request("POST", CORE, {"metadata": {"name": "a"}, "involvedObject": NODE}))["code"] == 409
+    noted = await api_client.request("PATCH", f"{NEWER}/a", {"note": "other"})
+    assert (await api_client.request("GET", f"{CORE}/a"))["message"] == noted["note"] == "other"
+    refused = await api_client.request("PATCH", f"{NEWER}/a", {"regarding": {**NODE, "uid": "m"}})
     assert (refused["code"], refused["causes"]) == (422, ["Forbidden: field is immutable"])
 
-    assert (await door.ask("DELETE", f"{NEWER}/a"))["status"] == "Success"
-    assert (await door.ask("GET", f"{CORE}/a"))["code"] == 404
+    assert (await api_client.request("DELETE", f"{NEWER}/a"))["status"] == "Success"
+    assert (await api_client.request("GET", f"{CORE}/a"))["code"] == 404
 
 
 async def test_update_creates_a_missing_event_or_lease(client: Client) -> None:
-    door = UntypedClient(client)
+    api_client = UntypedClient(client)
     leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
     for path, body in (
         (CORE, {"metadata": {"namespace": "default"}, "involvedObject": NODE}),
@@ -70,22 +70,22 @@ async def test_update_creates_a_missing_event_or_lease(client: Client) -> None:
         (leases, {"spec": {"holderIdentity": "me"}}),
     ):
         one = f"{path}/put"
-        assert (await door.ask("PATCH", one, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
-        refused = await door.ask("PUT", one, {**body, "metadata": {"name": "put", "uid": "of-another"}})
+        assert (await api_client.request("PATCH", one, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
+        refused = await api_client.request("PUT", one, {**body, "metadata": {"name": "put", "uid": "of-another"}})
         assert (refused["code"], "UID in precondition: of-another" in refused["message"]) == (409, True)
-        made = await door.ask("PUT", one, {**body, "metadata": {"name": "put"}})
-        assert (made["metadata"]["name"], await door.ask("GET", one)) == ("put", made)
-        again = await door.ask("PUT", one, {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
+        made = await api_client.request("PUT", one, {**body, "metadata": {"name": "put"}})
+        assert (made["metadata"]["name"], await api_client.request("GET", one)) == ("put", made)
+        again = await api_client.request("PUT", one, {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
         assert again["metadata"]["uid"] == made["metadata"]["uid"]
-        await door.ask("DELETE", one)
+        await api_client.request("DELETE", one)
 
 
-async def test_events_are_watched_in_both_versions(client: Client, wire: Wire) -> None:
-    door = UntypedClient(client)
-    revision = (await door.ask("GET", CORE))["metadata"]["resourceVersion"]
-    await door.make(NEWER, name="b", **TOLD)
-    await door.make(CORE, name="c", involvedObject=NODE, message="by the core", source={"component": "kubelet"})
-    await door.ask("DELETE", NEWER, fieldSelector="metadata.name=b")
+async def test_events_are_watched_in_both_versions(client: Client, wire: RawClient) -> None:
+    api_client = UntypedClient(client)
+    revision = (await api_client.request("GET", CORE))["metadata"]["resourceVersion"]
+    await api_client.create(NEWER, name="b", **TOLD)
+    await api_client.create(CORE, name="c", involvedObject=NODE, message="by the core", source={"component": "kubelet"})
+    await api_client.request("DELETE", NEWER, fieldSelector="metadata.name=b")
 
     told = [("ADDED", "it starts"), ("ADDED", "by the core"), ("DELETED", "it starts")]
     for path, version, field in ((NEWER, "events.k8s.io/v1", "note"), (CORE, "v1", "message")):

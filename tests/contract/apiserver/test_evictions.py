@@ -15,44 +15,44 @@ from tests.testbed.kubectl import COMMANDS
 class Project:
     """A namespace with pods that are Ready, and a budget for them."""
 
-    def __init__(self, door: UntypedClient, name: str) -> None:
-        self.door = door
+    def __init__(self, api_client: UntypedClient, name: str) -> None:
+        self.api_client = api_client
         self.name = name
         self.at = f"/api/v1/namespaces/{name}/pods"
         self.budgets = f"/apis/policy/v1/namespaces/{name}/poddisruptionbudgets"
 
     async def begin(self, *, node: str = "", pods: int = 0, **budget: Any) -> None:
-        await self.door.make("/api/v1/namespaces", name=self.name)
+        await self.api_client.create("/api/v1/namespaces", name=self.name)
         for number in range(pods):
             await self.pod(f"p{number}", node)
         if budget:
             spec = {"selector": {"matchLabels": {"app": "web"}}, **budget}
-            await self.door.make(self.budgets, name="b", spec=spec)
+            await self.api_client.create(self.budgets, name="b", spec=spec)
             await self.budget(lambda status: status["expectedPods"] == pods)
 
     async def pod(self, name: str, node: str = "", ready: bool = True) -> None:
         spec = {"containers": [{"name": "c", "image": "i"}], **({"nodeName": node} if node else {})}
-        await self.door.make(self.at, name=name, metadata={"labels": {"app": "web"}}, spec=spec)
+        await self.api_client.create(self.at, name=name, metadata={"labels": {"app": "web"}}, spec=spec)
         conditions = [{"type": "Ready", "status": str(ready)}]
         patch = {"status": {"phase": "Running", "conditions": conditions}}
-        assert (await self.door.ask("PATCH", f"{self.at}/{name}/status", patch))["kind"] == "Pod"
+        assert (await self.api_client.request("PATCH", f"{self.at}/{name}/status", patch))["kind"] == "Pod"
 
     async def budget(self, good: Any) -> Any:
-        found = await self.door.until(
+        found = await self.api_client.wait_until(
             f"{self.budgets}/b", lambda item: item["status"]["observedGeneration"] > 0 and good(item["status"])
         )
         return found["status"]
 
     async def evict(self, name: str, **more: Any) -> Any:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}, **more}
-        return await self.door.ask("POST", f"{self.at}/{name}/eviction", body)
+        return await self.api_client.request("POST", f"{self.at}/{name}/eviction", body)
 
     async def left(self) -> list[str]:
-        return [item["metadata"]["name"] for item in (await self.door.ask("GET", self.at))["items"]]
+        return [item["metadata"]["name"] for item in (await self.api_client.request("GET", self.at))["items"]]
 
 
-async def test_eviction_deletes_the_pod_and_decreases_the_budget(door: UntypedClient) -> None:
-    red = Project(door, "red")
+async def test_eviction_deletes_the_pod_and_decreases_the_budget(api_client: UntypedClient) -> None:
+    red = Project(api_client, "red")
     await red.begin(pods=3, minAvailable=2)
     before = await red.budget(lambda status: status["disruptionsAllowed"] == 1)
     assert (before["currentHealthy"], before["desiredHealthy"]) == (3, 2)
@@ -73,8 +73,8 @@ async def test_eviction_deletes_the_pod_and_decreases_the_budget(door: UntypedCl
     assert (other["code"], other["reason"]) == (409, "Conflict")
 
 
-async def test_concurrent_evictions_never_exceed_the_budget(door: UntypedClient) -> None:
-    blue = Project(door, "blue")
+async def test_concurrent_evictions_never_exceed_the_budget(api_client: UntypedClient) -> None:
+    blue = Project(api_client, "blue")
     await blue.begin(pods=30, minAvailable=23)
     await blue.budget(lambda status: status["disruptionsAllowed"] == 7)
     answers = await asyncio.gather(*(blue.evict(f"p{number}") for number in range(30)))
@@ -84,12 +84,12 @@ async def test_concurrent_evictions_never_exceed_the_budget(door: UntypedClient)
     assert len(await blue.left()) == 23
 
 
-async def test_evicted_pod_keeps_its_grace_period_and_reports_why_it_ends(door: UntypedClient) -> None:
-    green = Project(door, "green")
-    await door.make("/api/v1/nodes", name="host")
+async def test_evicted_pod_keeps_its_grace_period_and_reports_why_it_ends(api_client: UntypedClient) -> None:
+    green = Project(api_client, "green")
+    await api_client.create("/api/v1/nodes", name="host")
     await green.begin(node="host", pods=1)
     assert (await green.evict("p0", deleteOptions={"gracePeriodSeconds": 17}))["code"] == 201
-    item = await door.ask("GET", f"{green.at}/p0")
+    item = await api_client.request("GET", f"{green.at}/p0")
     assert item["metadata"]["deletionGracePeriodSeconds"] == 17
     row = next(row for row in item["status"]["conditions"] if row["type"] == "DisruptionTarget")
     assert (row["status"], row["reason"]) == ("True", "EvictionByEvictionAPI")
@@ -97,21 +97,21 @@ async def test_evicted_pod_keeps_its_grace_period_and_reports_why_it_ends(door: 
     assert await green.left() == []
 
 
-async def test_discovery_lists_evictions(door: UntypedClient) -> None:
-    rows = (await door.ask("GET", "/api/v1"))["resources"]
+async def test_discovery_lists_evictions(api_client: UntypedClient) -> None:
+    rows = (await api_client.request("GET", "/api/v1"))["resources"]
     row = next(row for row in rows if row["name"] == "pods/eviction")
     assert (row["group"], row["version"], row["kind"], row["verbs"]) == ("policy", "v1", "Eviction", ["create"])
 
 
-async def test_kubectl_drain_waits_for_the_budget(server: ApiServer, door: UntypedClient, tmp_path: Path) -> None:
+async def test_kubectl_drain_waits_for_the_budget(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> None:
     """All at once: each waits five seconds of its own before it asks again."""
-    await asyncio.gather(*(_drained(server, door, program, tmp_path) for program in COMMANDS))
+    await asyncio.gather(*(_drained(server, api_client, program, tmp_path) for program in COMMANDS))
 
 
-async def _drained(server: ApiServer, door: UntypedClient, program: str, home: Path) -> None:
+async def _drained(server: ApiServer, api_client: UntypedClient, program: str, home: Path) -> None:
     name = f"drained-{Path(program).name.replace('.', '-')}"
-    project = Project(door, name)
-    await door.make("/api/v1/nodes", name=name)
+    project = Project(api_client, name)
+    await api_client.create("/api/v1/nodes", name=name)
     await project.begin(node=name, pods=2, minAvailable=1)
 
     async def run(*more: str, code: int = 0) -> str:
@@ -134,6 +134,6 @@ async def _drained(server: ApiServer, door: UntypedClient, program: str, home: P
     assert f"node/{name} drained" in await run(*drain, "--timeout=30s")
     assert await project.left() == ["elsewhere"]
     await run("-n", name, "create", "pdb", "typed", "--selector=app=web", "--min-available=50%")
-    typed = await door.ask("GET", f"{project.budgets}/typed")
+    typed = await api_client.request("GET", f"{project.budgets}/typed")
     assert typed["spec"] == {"minAvailable": "50%", "selector": {"matchLabels": {"app": "web"}}}
     assert "Allowed disruptions:" in await run("-n", name, "describe", "pdb", "b")

@@ -8,26 +8,26 @@ from tests.testbed.apiserver.untyped_client import UntypedClient
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system", "kube-public", "kube-node-lease"])
-async def test_system_namespaces_always_exist(door: UntypedClient, name: str) -> None:
-    refused = await door.ask("DELETE", f"/api/v1/namespaces/{name}")
+async def test_system_namespaces_always_exist(api_client: UntypedClient, name: str) -> None:
+    refused = await api_client.request("DELETE", f"/api/v1/namespaces/{name}")
     assert refused["message"] == f'namespaces "{name}" is forbidden: this namespace may not be deleted'
-    assert (await door.ask("GET", f"/api/v1/namespaces/{name}"))["status"]["phase"] == "Active"
-    assert (await door.ask("DELETE", "/api/v1/namespaces"))["code"] == 405
+    assert (await api_client.request("GET", f"/api/v1/namespaces/{name}"))["status"]["phase"] == "Active"
+    assert (await api_client.request("DELETE", "/api/v1/namespaces"))["code"] == 405
 
 
-async def test_namespace_deletion_waits_for_objects_with_finalizers(door: UntypedClient) -> None:
+async def test_namespace_deletion_waits_for_objects_with_finalizers(api_client: UntypedClient) -> None:
     at = "/api/v1/namespaces/red"
-    await door.make("/api/v1/namespaces", name="red")
-    await door.make(f"{at}/configmaps", name="held", metadata={"finalizers": ["mine.example.org/x"]})
-    await door.make(f"{at}/configmaps", name="free")
+    await api_client.create("/api/v1/namespaces", name="red")
+    await api_client.create(f"{at}/configmaps", name="held", metadata={"finalizers": ["mine.example.org/x"]})
+    await api_client.create(f"{at}/configmaps", name="free")
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
-    await door.make(
+    await api_client.create(
         "/apis/apps/v1/namespaces/red/deployments",
         name="web",
         spec={"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template},
     )
-    await door.until(f"{at}/pods", lambda found: len(found["items"]) == 2)
-    await door.ask("DELETE", at)
+    await api_client.wait_until(f"{at}/pods", lambda found: len(found["items"]) == 2)
+    await api_client.request("DELETE", at)
 
     def remaining(item: object) -> bool:
         rows = item["status"].get("conditions", []) if isinstance(item, dict) else []
@@ -38,39 +38,43 @@ async def test_namespace_deletion_waits_for_objects_with_finalizers(door: Untype
             "mine.example.org/x in 1 resource instances",
         }
 
-    item = await door.until(at, remaining)
+    item = await api_client.wait_until(at, remaining)
     assert (item["status"]["phase"], item["spec"]["finalizers"]) == ("Terminating", ["kubernetes"])
-    assert [one["metadata"]["name"] for one in (await door.ask("GET", f"{at}/configmaps"))["items"]] == ["held"]
-    assert (await door.ask("GET", f"{at}/pods"))["items"] == []
-    refused = await door.ask("POST", f"{at}/configmaps", {"metadata": {"name": "late"}})
+    assert [one["metadata"]["name"] for one in (await api_client.request("GET", f"{at}/configmaps"))["items"]] == [
+        "held"
+    ]
+    assert (await api_client.request("GET", f"{at}/pods"))["items"] == []
+    refused = await api_client.request("POST", f"{at}/configmaps", {"metadata": {"name": "late"}})
     assert "because it is being terminated" in refused["message"]
-    await door.ask("PATCH", f"{at}/configmaps/held", {"metadata": {"finalizers": None}})
-    await door.until(at, lambda answer: answer.get("code") == 404)
+    await api_client.request("PATCH", f"{at}/configmaps/held", {"metadata": {"finalizers": None}})
+    await api_client.wait_until(at, lambda answer: answer.get("code") == 404)
 
 
-async def test_finalize_subresource_completes_namespace_deletion(door: UntypedClient) -> None:
+async def test_finalize_subresource_completes_namespace_deletion(api_client: UntypedClient) -> None:
     at = "/api/v1/namespaces/blue"
-    made = await door.make("/api/v1/namespaces", name="blue", spec={"finalizers": ["example.org/mine"]})
+    made = await api_client.create("/api/v1/namespaces", name="blue", spec={"finalizers": ["example.org/mine"]})
     assert made["spec"]["finalizers"] == ["example.org/mine", "kubernetes"]
-    await door.ask("DELETE", at)
-    item = await door.until(at, lambda item: item["spec"].get("finalizers") == ["example.org/mine"])
-    assert (await door.ask("GET", f"{at}/finalize"))["code"] == 405
-    gone = await door.ask("PUT", f"{at}/finalize", {**item, "spec": {}})
+    await api_client.request("DELETE", at)
+    item = await api_client.wait_until(at, lambda item: item["spec"].get("finalizers") == ["example.org/mine"])
+    assert (await api_client.request("GET", f"{at}/finalize"))["code"] == 405
+    gone = await api_client.request("PUT", f"{at}/finalize", {**item, "spec": {}})
     assert gone["kind"] == "Namespace"
-    assert (await door.ask("GET", at))["code"] == 404
+    assert (await api_client.request("GET", at))["code"] == 404
 
 
-async def test_binding_is_accepted_at_its_collection(door: UntypedClient) -> None:
+async def test_binding_is_accepted_at_its_collection(api_client: UntypedClient) -> None:
     at = "/api/v1/namespaces/default"
-    await door.make(f"{at}/pods", name="p", spec={"containers": [{"name": "c", "image": "i"}]})
+    await api_client.create(f"{at}/pods", name="p", spec={"containers": [{"name": "c", "image": "i"}]})
     target = {"apiVersion": "v1", "kind": "Node", "name": "somewhere"}
-    bound = await door.ask("POST", f"{at}/bindings", {"metadata": {"name": "p"}, "target": target})
+    bound = await api_client.request("POST", f"{at}/bindings", {"metadata": {"name": "p"}, "target": target})
     assert (bound["status"], bound["code"]) == ("Success", 201)
-    assert (await door.ask("GET", f"{at}/pods/p"))["spec"]["nodeName"] == "somewhere"
-    again = await door.ask("POST", f"{at}/bindings", {"metadata": {"name": "p"}, "target": target})
+    assert (await api_client.request("GET", f"{at}/pods/p"))["spec"]["nodeName"] == "somewhere"
+    again = await api_client.request("POST", f"{at}/bindings", {"metadata": {"name": "p"}, "target": target})
     assert again["code"] == 409
-    assert (await door.ask("POST", f"{at}/bindings", {"metadata": {"name": "q"}, "target": target}))["code"] == 404
-    assert (await door.ask("GET", f"{at}/bindings"))["code"] == 405
-    rows = {row["name"]: row for row in (await door.ask("GET", "/api/v1"))["resources"]}
+    assert (await api_client.request("POST", f"{at}/bindings", {"metadata": {"name": "q"}, "target": target}))[
+        "code"
+    ] == 404
+    assert (await api_client.request("GET", f"{at}/bindings"))["code"] == 405
+    rows = {row["name"]: row for row in (await api_client.request("GET", "/api/v1"))["resources"]}
     assert (rows["bindings"]["kind"], rows["bindings"]["verbs"]) == ("Binding", ["create"])
     assert rows["namespaces/finalize"]["verbs"] == ["update"]

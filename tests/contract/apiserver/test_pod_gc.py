@@ -16,15 +16,15 @@ async def test_pod_gc_deletes_terminated_pods_at_startup(tmp_path: Path) -> None
     server = ApiServer(tmp_path, "--finished-pods", "1")
     server.start()
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        door = UntypedClient(client)
+        api_client = UntypedClient(client)
         for name in ("first", "second", "third"):
-            await door.make(PODS, name=name, spec={"containers": [{"name": "c", "image": "i"}]})
+            await api_client.create(PODS, name=name, spec={"containers": [{"name": "c", "image": "i"}]})
             if name != "first":
-                await door.ask("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Succeeded"}})
+                await api_client.request("PATCH", f"{PODS}/{name}/status", {"status": {"phase": "Succeeded"}})
     server.stop()
     server.start()
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        found = await UntypedClient(client).until(PODS, lambda found: len(found["items"]) == 2)
+        found = await UntypedClient(client).wait_until(PODS, lambda found: len(found["items"]) == 2)
         assert [(item["metadata"]["name"], item["status"]["phase"]) for item in found["items"]] == [
             ("first", "Pending"),
             ("third", "Succeeded"),

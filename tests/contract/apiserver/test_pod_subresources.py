@@ -25,18 +25,20 @@ from streams.connection import Connection
 from streams.upgrade import upgraded_connection
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
-from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, own_address, staged, until
+from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, ProxyTestbed, own_address, proxy_testbed, until
 
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
 
 
 @pytest.fixture
-async def stage(server: ApiServer, door: UntypedClient, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(server, door, tmp_path) as one:
+async def stage(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
+    async with proxy_testbed(server, api_client, tmp_path) as one:
         yield one
 
 
-async def refused(stage: Stage, path: str, method: str = "GET", headers: dict[str, str] | None = None) -> list[Any]:
+async def refused(
+    stage: ProxyTestbed, path: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> list[Any]:
     """The code, reason and message of a refusal."""
     async with stage.session.request(method, path, headers=headers) as answer:
         status = json.loads(await answer.read())
@@ -46,7 +48,7 @@ async def refused(stage: Stage, path: str, method: str = "GET", headers: dict[st
 
 
 async def conversation(
-    stage: Stage, path: str, method: str = "POST", headers: dict[str, str] | None = None
+    stage: ProxyTestbed, path: str, method: str = "POST", headers: dict[str, str] | None = None
 ) -> tuple[Connection, CIMultiDict[str]]:
     """A conversation that has begun, and the headers of the answer."""
     answer = await stage.session.request(method, path, headers=headers or UPGRADE)
@@ -66,7 +68,7 @@ async def exactly(stream: Connection, size: int) -> bytes:
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
-async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: Stage) -> None:
+async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: ProxyTestbed) -> None:
     await stage.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -100,14 +102,16 @@ async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: 
         ("", {}),
     ],
 )
-async def test_log_parameters_are_passed_to_the_node(stage: Stage, parameters: str, passed: dict[str, str]) -> None:
+async def test_log_parameters_are_passed_to_the_node(
+    stage: ProxyTestbed, parameters: str, passed: dict[str, str]
+) -> None:
     await stage.pod("web")
     async with stage.session.get(f"{PODS}/web/log?{parameters}") as answer:
         assert answer.status == 200
     assert dict(stage.node.asked[0].query) == passed
 
 
-async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(stage: Stage) -> None:
+async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(stage: ProxyTestbed) -> None:
     await stage.pod("web")
     more, gone = asyncio.Semaphore(1), asyncio.Event()
 
@@ -133,7 +137,7 @@ async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects
     await stage.node.quiet()
 
 
-async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: Stage) -> None:
+async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: ProxyTestbed) -> None:
     await stage.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -160,7 +164,7 @@ async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: Stage) -
     ],
 )
 async def test_log_is_sent_as_websocket_messages(
-    stage: Stage, protocol: str, type_: aiohttp.WSMsgType, words: list[str | bytes]
+    stage: ProxyTestbed, protocol: str, type_: aiohttp.WSMsgType, words: list[str | bytes]
 ) -> None:
     await stage.pod("web")
 
@@ -178,7 +182,7 @@ async def test_log_is_sent_as_websocket_messages(
     await stage.node.quiet()
 
 
-async def test_closed_log_websocket_closes_the_log(stage: Stage) -> None:
+async def test_closed_log_websocket_closes_the_log(stage: ProxyTestbed) -> None:
     await stage.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -194,7 +198,7 @@ async def test_closed_log_websocket_closes_the_log(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_log_of_an_unscheduled_pod_is_empty(stage: Stage) -> None:
+async def test_log_of_an_unscheduled_pod_is_empty(stage: ProxyTestbed) -> None:
     await stage.pod("waits", node="")
     async with stage.session.get(f"{PODS}/waits/log") as answer:
         assert (answer.status, await answer.read()) == (204, b"")
@@ -237,7 +241,7 @@ def invalid(text: str) -> list[Any]:
         ("container=none", [400, "BadRequest", "container none is not valid for pod web"]),
     ],
 )
-async def test_invalid_log_options_are_rejected(stage: Stage, parameters: str, refusal: list[Any]) -> None:
+async def test_invalid_log_options_are_rejected(stage: ProxyTestbed, parameters: str, refusal: list[Any]) -> None:
     await stage.pod("web")
     assert await refused(stage, f"{PODS}/web/log?{parameters}") == refusal
     assert stage.node.asked == []
@@ -271,7 +275,7 @@ BUSY = "the server is currently unable to handle the request ( pods/log web)"
     ],
 )
 async def test_log_error_of_the_node_is_passed_to_the_client(
-    stage: Stage, code: int, text: str, refusal: tuple[str, str | None]
+    stage: ProxyTestbed, code: int, text: str, refusal: tuple[str, str | None]
 ) -> None:
     await stage.pod("web")
 
@@ -308,7 +312,7 @@ async def test_log_error_of_the_node_is_passed_to_the_client(
     ],
 )
 async def test_streaming_request_reaches_the_node_with_path_and_parameters(
-    stage: Stage, path: str, asked: str, query: list[tuple[str, str]]
+    stage: ProxyTestbed, path: str, asked: str, query: list[tuple[str, str]]
 ) -> None:
     await stage.pod("web")
     headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
@@ -322,7 +326,7 @@ async def test_streaming_request_reaches_the_node_with_path_and_parameters(
 
 
 @pytest.mark.parametrize("upgrade", ["SPDY/3.1", "websocket"])
-async def test_upgraded_connection_passes_bytes_unchanged_both_ways(stage: Stage, upgrade: str) -> None:
+async def test_upgraded_connection_passes_bytes_unchanged_both_ways(stage: ProxyTestbed, upgrade: str) -> None:
     await stage.pod("web")
     headers = {
         "Connection": "keep-alive, Upgrade", "Upgrade": upgrade, "Sec-WebSocket-Version": "13",
@@ -348,7 +352,7 @@ async def test_upgraded_connection_passes_bytes_unchanged_both_ways(stage: Stage
     await stage.node.quiet()
 
 
-async def test_client_is_disconnected_when_the_node_disconnects(stage: Stage) -> None:
+async def test_client_is_disconnected_when_the_node_disconnects(stage: ProxyTestbed) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
     await stream.write(b"leave")
@@ -356,14 +360,14 @@ async def test_client_is_disconnected_when_the_node_disconnects(stage: Stage) ->
     await stage.node.quiet()
 
 
-async def test_node_is_disconnected_when_the_client_disconnects(stage: Stage) -> None:
+async def test_node_is_disconnected_when_the_client_disconnects(stage: ProxyTestbed) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
     stream.abort()
     await stage.node.quiet()
 
 
-async def test_crashed_node_ends_the_streaming_connection(stage: Stage) -> None:
+async def test_crashed_node_ends_the_streaming_connection(stage: ProxyTestbed) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
     stage.node.conversations[0].abort()
@@ -374,7 +378,7 @@ async def test_crashed_node_ends_the_streaming_connection(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_hundred_parallel_streaming_connections_leave_nothing(stage: Stage, server: ApiServer) -> None:
+async def test_hundred_parallel_streaming_connections_leave_nothing(stage: ProxyTestbed, server: ApiServer) -> None:
     await stage.pod("web")
     process = psutil.Process(server.pid)
     warm, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
@@ -395,7 +399,9 @@ async def test_hundred_parallel_streaming_connections_leave_nothing(stage: Stage
     await until(lambda: process.num_fds() <= files)
 
 
-async def test_client_that_does_not_read_blocks_the_node_and_not_the_master(stage: Stage, server: ApiServer) -> None:
+async def test_client_that_does_not_read_blocks_the_node_and_not_the_master(
+    stage: ProxyTestbed, server: ApiServer
+) -> None:
     await stage.pod("web")
     sent: list[int] = []
 
@@ -428,7 +434,7 @@ async def test_stopping_master_ends_proxied_connections(tmp_path: Path) -> None:
     try:
         async with (
             Client(Kubeconfig.load(master.kubeconfig)) as client,
-            staged(master, UntypedClient(client), tmp_path) as stage,
+            proxy_testbed(master, UntypedClient(client), tmp_path) as stage,
         ):
             await stage.pod("web")
 
@@ -453,7 +459,7 @@ async def test_stopping_master_ends_proxied_connections(tmp_path: Path) -> None:
         assert "Traceback" not in master.log()
 
 
-async def test_rejection_by_the_node_reaches_the_client_unchanged(stage: Stage) -> None:
+async def test_rejection_by_the_node_reaches_the_client_unchanged(stage: ProxyTestbed) -> None:
     """A client that tries WebSocket first goes on with SPDY when an old node refuses."""
     await stage.pod("web")
 
@@ -468,7 +474,7 @@ async def test_rejection_by_the_node_reaches_the_client_unchanged(stage: Stage) 
     await stage.node.quiet()
 
 
-async def test_node_response_without_upgrade_is_an_error(stage: Stage) -> None:
+async def test_node_response_without_upgrade_is_an_error(stage: ProxyTestbed) -> None:
     await stage.pod("web")
 
     async def refuse(http: web.Request) -> web.StreamResponse:
@@ -506,7 +512,7 @@ async def test_node_response_without_upgrade_is_an_error(stage: Stage) -> None:
     ],
 )
 async def test_invalid_streaming_requests_are_rejected(
-    stage: Stage, method: str, path: str, headers: dict[str, str] | None, refusal: list[Any]
+    stage: ProxyTestbed, method: str, path: str, headers: dict[str, str] | None, refusal: list[Any]
 ) -> None:
     await stage.pod("web")
     await stage.pod("two", "a", "b", initContainers=[{"name": "first", "image": "image"}])
@@ -516,7 +522,7 @@ async def test_invalid_streaming_requests_are_rejected(
 
 
 @pytest.mark.parametrize("path", ["web/exec/more", "web/%65xec", "web/prox%79", "web/log/more/still"])
-async def test_malformed_subresource_paths_are_rejected(stage: Stage, path: str) -> None:
+async def test_malformed_subresource_paths_are_rejected(stage: ProxyTestbed, path: str) -> None:
     await stage.pod("web")
     url = yarl.URL(f"{stage.url}{PODS}/{path}", encoded=True)
     async with stage.session.get(url, headers=UPGRADE) as answer:
@@ -524,7 +530,7 @@ async def test_malformed_subresource_paths_are_rejected(stage: Stage, path: str)
     assert stage.node.asked == []
 
 
-async def test_trailing_slash_in_a_subresource_path_is_accepted(stage: Stage) -> None:
+async def test_trailing_slash_in_a_subresource_path_is_accepted(stage: ProxyTestbed) -> None:
     await stage.pod("web")
     stream, _ = await conversation(stage, f"{PODS}/web/exec/?command=ls")
     stream.abort()
@@ -534,7 +540,7 @@ async def test_trailing_slash_in_a_subresource_path_is_accepted(stage: Stage) ->
     ("method", "path"),
     [("POST", "web/log"), ("PUT", "web/exec"), ("DELETE", "web/attach"), ("PATCH", "web/portforward")],
 )
-async def test_unsupported_methods_on_subresources_are_rejected(stage: Stage, method: str, path: str) -> None:
+async def test_unsupported_methods_on_subresources_are_rejected(stage: ProxyTestbed, method: str, path: str) -> None:
     message = "the server does not allow this method on the requested resource"
     assert await refused(stage, f"{PODS}/{path}", method) == [405, "MethodNotAllowed", message]
 
@@ -542,7 +548,7 @@ async def test_unsupported_methods_on_subresources_are_rejected(stage: Stage, me
 # --- nodes that cannot be reached -------------------------------------------------------------------------------------
 
 
-async def test_unreachable_node_returns_an_error_status(stage: Stage) -> None:
+async def test_unreachable_node_returns_an_error_status(stage: ProxyTestbed) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken_port:
         port = taken_port.getsockname()[1]
     await stage.register({"type": "InternalIP", "address": own_address()}, port=port)
@@ -554,21 +560,21 @@ async def test_unreachable_node_returns_an_error_status(stage: Stage) -> None:
     assert await refused(stage, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == failed
 
 
-async def test_pod_on_an_unknown_node_returns_an_error_status(stage: Stage) -> None:
+async def test_pod_on_an_unknown_node_returns_an_error_status(stage: ProxyTestbed) -> None:
     await stage.pod("web")
-    await stage.door.ask("DELETE", f"/api/v1/nodes/{NODE}")
+    await stage.api_client.request("DELETE", f"/api/v1/nodes/{NODE}")
     gone = [404, "NotFound", f'nodes "{NODE}" not found']
     assert await refused(stage, f"{PODS}/web/log") == gone
     assert await refused(stage, f"{PODS}/web/attach", "POST", UPGRADE) == gone
 
 
-async def test_node_without_an_address_returns_an_error_status(stage: Stage) -> None:
+async def test_node_without_an_address_returns_an_error_status(stage: ProxyTestbed) -> None:
     await stage.register({"type": "Hostname", "address": ""})
     await stage.pod("web")
     assert await refused(stage, f"{PODS}/web/log") == [500, "", "no preferred addresses found; known addresses: ['']"]
 
 
-async def test_kubelet_address_type_preference_is_followed(stage: Stage) -> None:
+async def test_kubelet_address_type_preference_is_followed(stage: ProxyTestbed) -> None:
     await stage.register(
         {"type": "Hostname", "address": "no.such.host.invalid"}, {"type": "InternalIP", "address": own_address()}
     )
@@ -592,7 +598,7 @@ async def test_kubelet_serving_certificate_is_verified_when_configured(
     try:
         async with (
             Client(Kubeconfig.load(master.kubeconfig)) as client,
-            staged(master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as) as stage,
+            proxy_testbed(master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as) as stage,
         ):
             await stage.pod("web")
             for query in ("", "?insecureSkipTLSVerifyBackend=true"):
@@ -614,8 +620,8 @@ async def test_kubelet_serving_certificate_is_verified_when_configured(
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
-async def test_discovery_lists_streaming_subresources(stage: Stage) -> None:
-    listed = await stage.door.ask("GET", "/api/v1")
+async def test_discovery_lists_streaming_subresources(stage: ProxyTestbed) -> None:
+    listed = await stage.api_client.request("GET", "/api/v1")
     rows = {row["name"]: (row["kind"], row["verbs"]) for row in listed["resources"]}
     both, every = ["create", "get"], ["create", "delete", "get", "patch", "update"]
     assert {name: rows[name] for name in rows if name.split("/")[-1] in
@@ -630,11 +636,13 @@ async def test_discovery_lists_streaming_subresources(stage: Stage) -> None:
     }  # fmt: skip
 
 
-async def test_streaming_subresources_are_authorized_by_verb(stage: Stage) -> None:
+async def test_streaming_subresources_are_authorized_by_verb(stage: ProxyTestbed) -> None:
     await stage.pod("web")
     for name, role in (("viewer", "view"), ("editor", "edit")):
-        await stage.door.ask("DELETE", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings/{name}")
-        await stage.door.make(
+        await stage.api_client.request(
+            "DELETE", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings/{name}"
+        )
+        await stage.api_client.create(
             f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings",
             name=name,
             subjects=[{"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}],

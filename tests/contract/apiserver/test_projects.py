@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.apiserver.users import session
+from tests.testbed.apiserver.users import user_session
 
 Kubectl = Callable[..., str]
 
@@ -50,7 +50,7 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
 
 @pytest.fixture
 async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    async with session(server, tmp_path, "bob", PEOPLE) as found:
+    async with user_session(server, tmp_path, "bob", PEOPLE) as found:
         yield found
 
 
@@ -101,7 +101,7 @@ async def test_project_request_with_a_reserved_or_invalid_name_is_rejected(bob: 
 async def test_project_request_without_permission_is_rejected(
     server: ApiServer, kubectl: Kubectl, tmp_path: Path
 ) -> None:
-    async with session(server, tmp_path, "eve") as eve:
+    async with user_session(server, tmp_path, "eve") as eve:
         async with eve.get(REQUESTS) as answer:
             refused = await answer.json()
             assert (answer.status, refused["reason"]) == (403, "Forbidden")

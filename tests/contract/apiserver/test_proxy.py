@@ -21,7 +21,15 @@ from master.auth import pki
 from master.server.proxy.forwarding import MAX_PAGE_BYTES
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
-from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, authority, own_address, staged
+from tests.testbed.streaming.fake_kubelet import (
+    NODE,
+    PODS,
+    PROJECT,
+    ProxyTestbed,
+    cluster_ca,
+    own_address,
+    proxy_testbed,
+)
 
 POD_IP = "10.128.0.9"
 SERVICES = f"/api/v1/namespaces/{PROJECT}/services"
@@ -30,12 +38,12 @@ LARGE = 30 << 20
 
 
 @pytest.fixture
-async def stage(server: ApiServer, door: UntypedClient, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(server, door, tmp_path) as one:
+async def stage(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
+    async with proxy_testbed(server, api_client, tmp_path) as one:
         yield one
 
 
-async def refused(stage: Stage, path: str, method: str = "GET") -> list[Any]:
+async def refused(stage: ProxyTestbed, path: str, method: str = "GET") -> list[Any]:
     async with stage.session.request(method, path) as answer:
         status = json.loads(await answer.read())
         assert status["code"] == answer.status
@@ -96,7 +104,7 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
-async def test_node_proxy_passes_every_method(stage: Stage, method: str) -> None:
+async def test_node_proxy_passes_every_method(stage: ProxyTestbed, method: str) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb?only=1&x=a+b"
     headers = {"X-Mine": "1", "Connection": "X-Hop", "X-Hop": "1", "Authorization": "Bearer x", "TE": "trailers"}
     async with stage.session.request(method, path, headers=headers, data=b"words") as answer:
@@ -114,13 +122,13 @@ async def test_node_proxy_passes_every_method(stage: Stage, method: str) -> None
     await stage.node.quiet()
 
 
-async def test_node_proxy_accepts_the_kubelet_port(stage: Stage) -> None:
+async def test_node_proxy_accepts_the_kubelet_port(stage: ProxyTestbed) -> None:
     async with stage.session.get(f"/api/v1/nodes/{NODE}:{stage.node.port}/proxy/healthz") as answer:
         assert answer.status == 200
     assert "kube-apiserver-kubelet-client" in stage.node.asked[0].caller
 
 
-async def test_node_proxy_reaches_another_port_of_the_node_directly(stage: Stage) -> None:
+async def test_node_proxy_reaches_another_port_of_the_node_directly(stage: ProxyTestbed) -> None:
     async with (
         running(address="0.0.0.0") as port,
         stage.session.get(f"/api/v1/nodes/{NODE}:{port}/proxy/x/") as answer,
@@ -129,7 +137,7 @@ async def test_node_proxy_reaches_another_port_of_the_node_directly(stage: Stage
     assert stage.node.asked == []
 
 
-async def test_proxy_path_without_a_trailing_slash_is_redirected(stage: Stage) -> None:
+async def test_proxy_path_without_a_trailing_slash_is_redirected(stage: ProxyTestbed) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy"
     async with stage.session.get(f"{path}?a=b", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (301, f"{path}/?a=b")
@@ -139,7 +147,7 @@ async def test_proxy_path_without_a_trailing_slash_is_redirected(stage: Stage) -
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
-async def test_pod_proxy_connects_through_the_pods_node(stage: Stage) -> None:
+async def test_pod_proxy_connects_through_the_pods_node(stage: ProxyTestbed) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         sent = os.urandom(5 << 20)
@@ -157,7 +165,7 @@ async def test_pod_proxy_connects_through_the_pods_node(stage: Stage) -> None:
         await stage.node.quiet()
 
 
-async def test_proxied_large_response_is_complete(stage: Stage) -> None:
+async def test_proxied_large_response_is_complete(stage: ProxyTestbed) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         async with stage.session.get(f"{PODS}/web:{port}/proxy/large") as answer:
@@ -166,7 +174,7 @@ async def test_proxied_large_response_is_complete(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_proxied_chunked_body_is_passed(stage: Stage) -> None:
+async def test_proxied_chunked_body_is_passed(stage: ProxyTestbed) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for number in range(100):
             yield b"%d," % number * 100
@@ -179,7 +187,7 @@ async def test_proxied_chunked_body_is_passed(stage: Stage) -> None:
     assert (said["method"], said["digest"]) == ("PUT", hashlib.sha256(whole).hexdigest())
 
 
-async def test_pod_proxy_defaults_to_the_first_declared_port(stage: Stage) -> None:
+async def test_pod_proxy_defaults_to_the_first_declared_port(stage: ProxyTestbed) -> None:
     async with running() as port:
         container = {"name": "main", "image": "image", "ports": [{"containerPort": port}]}
         await stage.pod("web", ip=POD_IP, containers=[container])
@@ -187,9 +195,9 @@ async def test_pod_proxy_defaults_to_the_first_declared_port(stage: Stage) -> No
             assert (await answer.json())["path"] == "/"
 
 
-async def test_pod_proxy_speaks_tls_to_the_pod(stage: Stage, server: ApiServer, tmp_path: Path) -> None:
+async def test_pod_proxy_speaks_tls_to_the_pod(stage: ProxyTestbed, server: ApiServer, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca = authority(server)
+    ca = cluster_ca(server)
     context.load_cert_chain(pki.server_certificate(ca, tmp_path, ("elsewhere",), ca.certificate.not_valid_before_utc))
     async with running(context) as port:
         await stage.pod("web", ip=POD_IP)
@@ -198,7 +206,7 @@ async def test_pod_proxy_speaks_tls_to_the_pod(stage: Stage, server: ApiServer, 
     await stage.node.quiet()
 
 
-async def test_pod_proxy_passes_websockets(stage: Stage) -> None:
+async def test_pod_proxy_passes_websockets(stage: ProxyTestbed) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         async with stage.session.ws_connect(f"{PODS}/web:{port}/proxy/chat", protocols=("chat",)) as channel:
@@ -218,7 +226,7 @@ async def test_pod_proxy_passes_websockets(stage: Stage) -> None:
         ("{prefix}/x", "{prefix}/x"),
     ],
 )
-async def test_proxied_redirects_are_rewritten(stage: Stage, to: str, seen: str) -> None:
+async def test_proxied_redirects_are_rewritten(stage: ProxyTestbed, to: str, seen: str) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         names = {"pod": f"{POD_IP}:{port}", "prefix": f"{PODS}/web:{port}/proxy"}
@@ -228,7 +236,7 @@ async def test_proxied_redirects_are_rewritten(stage: Stage, to: str, seen: str)
 
 
 @pytest.mark.parametrize(("filler", "moved"), [(0, True), (MAX_PAGE_BYTES - 18, True), (MAX_PAGE_BYTES, False)])
-async def test_proxied_html_links_are_rewritten(stage: Stage, filler: int, *, moved: bool) -> None:
+async def test_proxied_html_links_are_rewritten(stage: ProxyTestbed, filler: int, *, moved: bool) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         prefix = f"{PODS}/web:{port}/proxy"
@@ -239,7 +247,7 @@ async def test_proxied_html_links_are_rewritten(stage: Stage, filler: int, *, mo
     assert got == link + b"x" * filler
 
 
-async def test_disconnected_proxy_client_leaves_nothing(stage: Stage) -> None:
+async def test_disconnected_proxy_client_leaves_nothing(stage: ProxyTestbed) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         answer = await stage.session.get(f"{PODS}/web:{port}/proxy/slowly")
@@ -248,7 +256,7 @@ async def test_disconnected_proxy_client_leaves_nothing(stage: Stage) -> None:
         await stage.node.quiet()
 
 
-async def test_proxy_to_an_unreachable_pod_returns_an_error_status(stage: Stage) -> None:
+async def test_proxy_to_an_unreachable_pod_returns_an_error_status(stage: ProxyTestbed) -> None:
     port = closed_port()
     await stage.pod("web", ip=POD_IP)
     await stage.pod("new")
@@ -269,7 +277,7 @@ async def test_proxy_to_an_unreachable_pod_returns_an_error_status(stage: Stage)
     assert found == [503, "ServiceUnavailable", f"error trying to reach service: {why}"]
 
 
-async def test_proxy_reports_a_node_without_port_forwarding(stage: Stage) -> None:
+async def test_proxy_reports_a_node_without_port_forwarding(stage: ProxyTestbed) -> None:
     async def refuse(http: web.Request) -> web.StreamResponse:
         return web.Response(status=403, text="not you")
 
@@ -280,7 +288,7 @@ async def test_proxy_reports_a_node_without_port_forwarding(stage: Stage) -> Non
     await stage.node.quiet()
 
 
-async def test_host_network_pod_is_proxied_without_its_node(stage: Stage) -> None:
+async def test_host_network_pod_is_proxied_without_its_node(stage: ProxyTestbed) -> None:
     async with running(address="0.0.0.0") as port:
         await stage.pod("web", ip=own_address(), hostNetwork=True)
         async with stage.session.get(f"{PODS}/web:{port}/proxy/") as answer:
@@ -291,11 +299,11 @@ async def test_host_network_pod_is_proxied_without_its_node(stage: Stage) -> Non
 # --- services ---------------------------------------------------------------------------------------------------------
 
 
-async def service(stage: Stage, ports: list[dict[str, Any]], subsets: list[dict[str, Any]]) -> None:
-    await stage.door.ask("DELETE", f"{SERVICES}/s")
-    await stage.door.ask("DELETE", f"{ENDPOINTS}/s")
-    await stage.door.make(SERVICES, name="s", spec={"ports": ports})
-    await stage.door.make(ENDPOINTS, name="s", subsets=subsets)
+async def service(stage: ProxyTestbed, ports: list[dict[str, Any]], subsets: list[dict[str, Any]]) -> None:
+    await stage.api_client.request("DELETE", f"{SERVICES}/s")
+    await stage.api_client.request("DELETE", f"{ENDPOINTS}/s")
+    await stage.api_client.create(SERVICES, name="s", spec={"ports": ports})
+    await stage.api_client.create(ENDPOINTS, name="s", subsets=subsets)
 
 
 def address(pod: str, ip: str = POD_IP) -> dict[str, Any]:
@@ -303,7 +311,7 @@ def address(pod: str, ip: str = POD_IP) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["s:http", "s:80", "http:s:http"])
-async def test_service_proxy_connects_to_its_pods(stage: Stage, name: str) -> None:
+async def test_service_proxy_connects_to_its_pods(stage: ProxyTestbed, name: str) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
         subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": port}]}
@@ -315,7 +323,7 @@ async def test_service_proxy_connects_to_its_pods(stage: Stage, name: str) -> No
     assert stage.node.asked[0].path == f"/portForward/{PROJECT}/web"
 
 
-async def test_service_proxy_uses_any_ready_pod(stage: Stage) -> None:
+async def test_service_proxy_uses_any_ready_pod(stage: ProxyTestbed) -> None:
     async with running() as port:
         for number in range(3):
             await stage.pod(f"web-{number}", ip=f"10.128.0.{20 + number}")
@@ -335,7 +343,7 @@ async def test_service_proxy_uses_any_ready_pod(stage: Stage) -> None:
     await stage.node.quiet()
 
 
-async def test_service_proxy_without_endpoints_returns_an_error_status(stage: Stage) -> None:
+async def test_service_proxy_without_endpoints_returns_an_error_status(stage: ProxyTestbed) -> None:
     await stage.pod("web", ip=POD_IP)
     subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": 1}]}
     await service(stage, [{"name": "http", "port": 80}], [subset])
@@ -357,12 +365,12 @@ async def test_service_proxy_without_endpoints_returns_an_error_status(stage: St
     assert await refused(stage, f"{SERVICES}/s:http/proxy/") == away('no endpoints available for service "s"')
 
 
-async def test_unknown_method_is_rejected_by_the_proxy(stage: Stage) -> None:
+async def test_unknown_method_is_rejected_by_the_proxy(stage: ProxyTestbed) -> None:
     async with stage.session.request("TRACE", f"/api/v1/nodes/{NODE}/proxy/x") as answer:
         assert answer.status == 405
 
 
-async def test_hundred_parallel_proxy_requests_succeed(stage: Stage) -> None:
+async def test_hundred_parallel_proxy_requests_succeed(stage: ProxyTestbed) -> None:
     async with running() as port:
         await stage.pod("web", ip=POD_IP)
 

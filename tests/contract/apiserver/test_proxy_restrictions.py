@@ -19,7 +19,7 @@ from api.client.kubeconfig import Kubeconfig
 from master.server.proxy.kubelet_client import AddressNotAllowed, RestrictedConnector
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
-from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, Stage, own_address, staged
+from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, ProxyTestbed, own_address, proxy_testbed
 
 NODES = "/api/v1/nodes"
 NOT_ALLOWED = [400, "BadRequest", "address not allowed"]
@@ -27,8 +27,8 @@ POD_IP = "10.128.0.9"
 
 
 @pytest.fixture
-async def stage(server: ApiServer, door: UntypedClient, tmp_path: Path) -> AsyncIterator[Stage]:
-    async with staged(server, door, tmp_path) as one:
+async def stage(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
+    async with proxy_testbed(server, api_client, tmp_path) as one:
         yield one
 
 
@@ -36,7 +36,7 @@ def port_of(server: ApiServer) -> int:
     return int(server.url.rpartition(":")[2])
 
 
-async def refused(stage: Stage, path: str) -> list[Any]:
+async def refused(stage: ProxyTestbed, path: str) -> list[Any]:
     async with stage.session.get(path) as answer:
         status = json.loads(await answer.read())
         assert status["kind"] == "Status", status
@@ -84,7 +84,7 @@ async def test_kubelet_client_certificate_of_an_earlier_release_is_replaced(tmp_
 )
 @pytest.mark.parametrize("port", ["the master's", "its own"])
 async def test_node_with_an_address_of_the_masters_machine_is_not_proxied(
-    stage: Stage, server: ApiServer, address: dict[str, str], port: str
+    stage: ProxyTestbed, server: ApiServer, address: dict[str, str], port: str
 ) -> None:
     number = port_of(server) if port == "the master's" else stage.node.port
     await stage.register(address, port=number)
@@ -95,7 +95,7 @@ async def test_node_with_an_address_of_the_masters_machine_is_not_proxied(
     assert stage.node.asked == []
 
 
-async def test_node_with_the_masters_address_and_port_is_not_proxied(stage: Stage, server: ApiServer) -> None:
+async def test_node_with_the_masters_address_and_port_is_not_proxied(stage: ProxyTestbed, server: ApiServer) -> None:
     await stage.register(port=port_of(server))
     assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
     await stage.register({"type": "InternalDNS", "address": f"::ffff:{own_address()}"}, port=port_of(server))
@@ -106,11 +106,11 @@ async def test_node_with_the_masters_address_and_port_is_not_proxied(stage: Stag
     assert await refused(stage, f"{PODS}/https:web:{port_of(server)}/proxy/api") == NOT_ALLOWED
 
 
-async def test_kubelet_client_user_may_use_only_kubelet_subresources(door: UntypedClient) -> None:
+async def test_kubelet_client_user_may_use_only_kubelet_subresources(api_client: UntypedClient) -> None:
     async def may(verb: str, subresource: str, resource: str = "nodes") -> bool:
         wish = {"verb": verb, "resource": resource, "subresource": subresource, "name": NODE}
         spec = {"user": "kube-apiserver-kubelet-client", "groups": ["system:authenticated"], "resourceAttributes": wish}
-        answer = await door.ask("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
+        answer = await api_client.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
         return bool(answer["status"]["allowed"])
 
     for part in ("proxy", "stats", "log", "metrics", "spec", "pods", "healthz", "configz"):
@@ -152,34 +152,34 @@ async def test_proxy_to_the_advertised_address_is_rejected() -> None:
         ("ExternalIP", "name"),
     ],
 )
-async def test_proxy_to_reserved_node_addresses_is_rejected(stage: Stage, kind: str, address: str) -> None:
+async def test_proxy_to_reserved_node_addresses_is_rejected(stage: ProxyTestbed, kind: str, address: str) -> None:
     status = {"status": {"addresses": [{"type": kind, "address": address}]}}
-    found = await stage.door.ask("PATCH", f"{NODES}/{NODE}/status", status)
+    found = await stage.api_client.request("PATCH", f"{NODES}/{NODE}/status", status)
     assert (found["code"], found["reason"]) == (422, "Invalid")
     assert found["message"].startswith(f'Node "{NODE}" is invalid: status.addresses[0].address: Invalid value:')
-    made = await stage.door.ask("POST", NODES, {"metadata": {"name": "n9"}, **status})
+    made = await stage.api_client.request("POST", NODES, {"metadata": {"name": "n9"}, **status})
     assert (made["code"], made["reason"]) == (422, "Invalid")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
 @pytest.mark.parametrize("own", [True, False])
-async def test_proxy_to_reserved_pod_addresses_is_rejected(stage: Stage, address: str, *, own: bool) -> None:
+async def test_proxy_to_reserved_pod_addresses_is_rejected(stage: ProxyTestbed, address: str, *, own: bool) -> None:
     await stage.pod("web", hostNetwork=not own)
     for status in ({"podIP": address}, {"podIPs": [{"ip": address}]}):
-        found = await stage.door.ask("PATCH", f"{PODS}/web/status", {"status": status})
+        found = await stage.api_client.request("PATCH", f"{PODS}/web/status", {"status": status})
         assert (found["code"], found["reason"]) == (422, "Invalid"), found
         assert 'Pod "web" is invalid: status.podIP' in found["message"]
 
 
-async def test_host_network_pod_is_proxied_only_at_its_nodes_address(stage: Stage) -> None:
+async def test_host_network_pod_is_proxied_only_at_its_nodes_address(stage: ProxyTestbed) -> None:
     elsewhere = "198.51.100.1"
     await stage.pod("web", ip=elsewhere, hostNetwork=True)
     assert await refused(stage, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
     services, endpoints = (f"/api/v1/namespaces/{PROJECT}/{one}" for one in ("services", "endpoints"))
-    await stage.door.make(services, name="lies", spec={"ports": [{"port": 80}]})
+    await stage.api_client.create(services, name="lies", spec={"ports": [{"port": 80}]})
     target = {"kind": "Pod", "name": "web", "namespace": PROJECT}
     subset = {"addresses": [{"ip": elsewhere, "targetRef": target}], "ports": [{"port": 80}]}
-    await stage.door.make(endpoints, name="lies", subsets=[subset])
+    await stage.api_client.create(endpoints, name="lies", subsets=[subset])
     assert await refused(stage, f"{services}/lies/proxy/") == NOT_ALLOWED
 
 
@@ -217,7 +217,7 @@ async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes
     return head, body
 
 
-async def test_proxied_headers_pass_unchanged_or_are_rejected(stage: Stage, server: ApiServer) -> None:
+async def test_proxied_headers_pass_unchanged_or_are_rejected(stage: ProxyTestbed, server: ApiServer) -> None:
     await stage.pod("web", ip=POD_IP)
     text, other = "grüß dich \U0001f600".encode(), "grüß dich".encode("latin-1")
     async with program(text) as (port, heard):

@@ -11,36 +11,36 @@ from tests.testbed.apiserver.untyped_client import UntypedClient
 class Project:
     """A namespace with quotas and bounds."""
 
-    def __init__(self, door: UntypedClient, name: str) -> None:
-        self.door = door
+    def __init__(self, api_client: UntypedClient, name: str) -> None:
+        self.api_client = api_client
         self.name = name
         self.at = f"/api/v1/namespaces/{name}"
 
     async def begin(self, hard: dict[str, Any] | None = None, **limit: Any) -> None:
-        await self.door.make("/api/v1/namespaces", name=self.name)
+        await self.api_client.create("/api/v1/namespaces", name=self.name)
         if hard is not None:
-            await self.door.make(f"{self.at}/resourcequotas", name="q", spec={"hard": hard})
-            await self.door.until(f"{self.at}/resourcequotas/q", lambda item: "used" in item["status"])
+            await self.api_client.create(f"{self.at}/resourcequotas", name="q", spec={"hard": hard})
+            await self.api_client.wait_until(f"{self.at}/resourcequotas/q", lambda item: "used" in item["status"])
         if limit:
-            await self.door.make(f"{self.at}/limitranges", name="l", spec={"limits": [limit]})
+            await self.api_client.create(f"{self.at}/limitranges", name="l", spec={"limits": [limit]})
 
     async def pod(self, name: str, resources: dict[str, Any] | None = None, dry: bool = False, **spec: Any) -> Any:
         container = {"name": "c", "image": "i", "resources": resources or {}}
         document = {"metadata": {"name": name}, "spec": {"containers": [container], **spec}}
-        return await self.door.ask("POST", f"{self.at}/pods", document, **({"dryRun": "All"} if dry else {}))
+        return await self.api_client.request("POST", f"{self.at}/pods", document, **({"dryRun": "All"} if dry else {}))
 
     async def used(self) -> dict[str, str]:
-        found: dict[str, str] = (await self.door.ask("GET", f"{self.at}/resourcequotas/q"))["status"]["used"]
+        found: dict[str, str] = (await self.api_client.request("GET", f"{self.at}/resourcequotas/q"))["status"]["used"]
         return found
 
     async def until_used(self, **used: str) -> None:
         wanted = {name.replace("_", "."): text for name, text in used.items()}
         path = f"{self.at}/resourcequotas/q"
-        await self.door.until(path, lambda item: wanted.items() <= item["status"]["used"].items())
+        await self.api_client.wait_until(path, lambda item: wanted.items() <= item["status"]["used"].items())
 
 
-async def test_fifty_concurrent_creates_never_exceed_the_quota(door: UntypedClient) -> None:
-    red = Project(door, "red")
+async def test_fifty_concurrent_creates_never_exceed_the_quota(api_client: UntypedClient) -> None:
+    red = Project(api_client, "red")
     await red.begin({"pods": 7, "requests.cpu": "1"})
     answers = await asyncio.gather(*(red.pod(f"p{n}", {"requests": {"cpu": "100m"}}) for n in range(50)))
     assert sum(answer["kind"] == "Pod" for answer in answers) == 7
@@ -48,8 +48,10 @@ async def test_fifty_concurrent_creates_never_exceed_the_quota(door: UntypedClie
     assert {(one["code"], one["reason"]) for one in refused} == {(403, "Forbidden")}
     assert "exceeded quota: q, requested: pods=1, used: pods=7, limited: pods=7" in refused[0]["message"]
     assert await red.used() == {"pods": "7", "requests.cpu": "700m"}
-    assert len((await door.ask("GET", f"{red.at}/pods"))["items"]) == 7
-    await door.ask("DELETE", f"{red.at}/pods/{next(one['metadata']['name'] for one in answers if 'metadata' in one)}")
+    assert len((await api_client.request("GET", f"{red.at}/pods"))["items"]) == 7
+    await api_client.request(
+        "DELETE", f"{red.at}/pods/{next(one['metadata']['name'] for one in answers if 'metadata' in one)}"
+    )
     assert (await red.pod("next", {"requests": {"cpu": "500m"}}))["message"].endswith(
         "exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1"
     ), "what has just gone is not counted"
@@ -57,30 +59,30 @@ async def test_fifty_concurrent_creates_never_exceed_the_quota(door: UntypedClie
     assert (await red.pod("next", {"requests": {"cpu": "400m"}}))["kind"] == "Pod"
 
 
-async def test_quota_is_never_exceeded_while_clients_and_controllers_write(door: UntypedClient) -> None:
+async def test_quota_is_never_exceeded_while_clients_and_controllers_write(api_client: UntypedClient) -> None:
     """Clients and a replica set make pods, clients delete theirs, the quota moves; a watch tells every state."""
-    storm = Project(door, "storm")
+    storm = Project(api_client, "storm")
     await storm.begin({"pods": 6})
-    begin = (await door.ask("GET", f"{storm.at}/pods"))["metadata"]["resourceVersion"]
+    begin = (await api_client.request("GET", f"{storm.at}/pods"))["metadata"]["resourceVersion"]
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     sets = "/apis/apps/v1/namespaces/storm/replicasets"
     spec = {"replicas": 4, "selector": {"matchLabels": {"a": "b"}}, "template": template}
-    await door.make(sets, name="r", spec=spec)
+    await api_client.create(sets, name="r", spec=spec)
 
     async def client(number: int) -> list[str]:
         told = []
         for turn in range(6):
             told.append((await storm.pod(f"p{number}-{turn}"))["kind"])
-            await door.ask("DELETE", f"{storm.at}/pods/p{number}-{turn}")
+            await api_client.request("DELETE", f"{storm.at}/pods/p{number}-{turn}")
             if number == 0:
-                await door.ask("PATCH", f"{sets}/r", {"spec": {"replicas": 1 + 3 * (turn % 2)}})
+                await api_client.request("PATCH", f"{sets}/r", {"spec": {"replicas": 1 + 3 * (turn % 2)}})
                 hard = {"spec": {"hard": {"pods": str(6 - turn % 2)}}}
-                await door.ask("PATCH", f"{storm.at}/resourcequotas/q", hard)
+                await api_client.request("PATCH", f"{storm.at}/resourcequotas/q", hard)
         return told
 
     answers = [kind for told in await asyncio.gather(*map(client, range(10))) for kind in told]
     assert set(answers) == {"Pod", "Status"}
-    events = await door.watched(f"{storm.at}/pods", begin)
+    events = await api_client.watch(f"{storm.at}/pods", begin)
     there, most = set[str](), 0
     for event in events:
         name = event["object"]["metadata"]["name"]
@@ -88,29 +90,31 @@ async def test_quota_is_never_exceeded_while_clients_and_controllers_write(door:
         most = max(most, len(there))
     assert most <= 6
     assert len([event for event in events if event["type"] == "ADDED"]) > 10, "they come and go"
-    await storm.until_used(pods=str(len((await door.ask("GET", f"{storm.at}/pods"))["items"])))
+    await storm.until_used(pods=str(len((await api_client.request("GET", f"{storm.at}/pods"))["items"])))
 
 
-async def test_every_counted_resource_is_charged_and_released(door: UntypedClient) -> None:
-    blue = Project(door, "blue")
+async def test_every_counted_resource_is_charged_and_released(api_client: UntypedClient) -> None:
+    blue = Project(api_client, "blue")
     counts = {"services": 2, "services.nodeports": 1, "services.loadbalancers": 0, "secrets": 1, "configmaps": 2}
     more = {"count/replicasets.apps": 0, "persistentvolumeclaims": 1, "requests.storage": "10Gi"}
     await blue.begin({**counts, **more, "replicationcontrollers": 0})
     service = {"ports": [{"port": 80}]}
-    await door.make(f"{blue.at}/services", name="one", spec={**service, "type": "NodePort"})
-    refused = await door.ask(
+    await api_client.create(f"{blue.at}/services", name="one", spec={**service, "type": "NodePort"})
+    refused = await api_client.request(
         "POST", f"{blue.at}/services", {"metadata": {"name": "two"}, "spec": {**service, "type": "NodePort"}}
     )
     assert "requested: services.nodeports=1, used: services.nodeports=1, limited: services" in refused["message"]
-    await door.make(f"{blue.at}/services", name="two", spec=service)
-    refused = await door.ask("PATCH", f"{blue.at}/services/two", {"spec": {"type": "NodePort"}})
+    await api_client.create(f"{blue.at}/services", name="two", spec=service)
+    refused = await api_client.request("PATCH", f"{blue.at}/services/two", {"spec": {"type": "NodePort"}})
     assert "exceeded quota: q, requested: services.nodeports=1" in refused["message"]
-    refused = await door.ask("PATCH", f"{blue.at}/services/two", {"spec": {"type": "LoadBalancer"}})
+    refused = await api_client.request("PATCH", f"{blue.at}/services/two", {"spec": {"type": "LoadBalancer"}})
     assert "requested: services.loadbalancers=1,services.nodeports=1" in refused["message"]
-    await door.ask("DELETE", f"{blue.at}/services/one")
-    assert (await door.ask("PATCH", f"{blue.at}/services/two", {"spec": {"type": "NodePort"}}))["kind"] == "Service"
+    await api_client.request("DELETE", f"{blue.at}/services/one")
+    assert (await api_client.request("PATCH", f"{blue.at}/services/two", {"spec": {"type": "NodePort"}}))[
+        "kind"
+    ] == "Service"
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "4Gi"}}}
-    await door.make(f"{blue.at}/persistentvolumeclaims", name="c", spec=claim)
+    await api_client.create(f"{blue.at}/persistentvolumeclaims", name="c", spec=claim)
     await blue.until_used(services="1", services_nodeports="1", requests_storage="4Gi", configmaps="1")
     for plural, group, spec in (
         ("replicationcontrollers", "/api/v1", {"selector": {"a": "b"}}),
@@ -118,36 +122,36 @@ async def test_every_counted_resource_is_charged_and_released(door: UntypedClien
     ):
         template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
         body = {"metadata": {"name": "r"}, "spec": {**spec, "template": template}}
-        refused = await door.ask("POST", f"{group}/namespaces/blue/{plural}", body)
+        refused = await api_client.request("POST", f"{group}/namespaces/blue/{plural}", body)
         assert "exceeded quota: q" in refused["message"], refused
 
 
-async def test_terminated_pods_release_their_quota(door: UntypedClient) -> None:
-    green = Project(door, "green")
+async def test_terminated_pods_release_their_quota(api_client: UntypedClient) -> None:
+    green = Project(api_client, "green")
     await green.begin({"pods": 1, "count/pods": 2, "limits.memory": "1Gi"})
     refused = await green.pod("a")
     assert refused["message"] == ('pods "a" is forbidden: failed quota: q: must specify limits.memory for: c')
     limits = {"limits": {"memory": "1Gi"}}
     assert (await green.pod("a", limits))["kind"] == "Pod"
     assert (await green.pod("b", limits))["kind"] == "Status"
-    await door.ask("PATCH", f"{green.at}/pods/a/status", {"status": {"phase": "Succeeded"}})
+    await api_client.request("PATCH", f"{green.at}/pods/a/status", {"status": {"phase": "Succeeded"}})
     assert (await green.pod("b", limits))["kind"] == "Pod"
     await green.until_used(**{"pods": "1", "count/pods": "2", "limits.memory": "1Gi"})
     assert "requested: count/pods=1" in (await green.pod("c", limits))["message"]
 
 
-async def test_scoped_quota_counts_matching_pods_only(door: UntypedClient) -> None:
-    scoped = Project(door, "scoped")
+async def test_scoped_quota_counts_matching_pods_only(api_client: UntypedClient) -> None:
+    scoped = Project(api_client, "scoped")
     await scoped.begin()
     spec = {"hard": {"pods": 1}, "scopes": ["BestEffort"]}
-    await door.make(f"{scoped.at}/resourcequotas", name="q", spec=spec)
+    await api_client.create(f"{scoped.at}/resourcequotas", name="q", spec=spec)
     assert (await scoped.pod("a"))["kind"] == "Pod"
     assert (await scoped.pod("b", {"requests": {"cpu": "1"}}))["kind"] == "Pod"
     assert "exceeded quota: q" in (await scoped.pod("c"))["message"]
 
 
-async def test_limit_range_sets_defaults_and_rejects(door: UntypedClient) -> None:
-    bound = Project(door, "bound")
+async def test_limit_range_sets_defaults_and_rejects(api_client: UntypedClient) -> None:
+    bound = Project(api_client, "bound")
     most = {"cpu": "1", "memory": "1Gi"}
     await bound.begin(type="Container", default={"cpu": "500m"}, defaultRequest={"cpu": "100m"}, max=most)
     made = await bound.pod("a")
@@ -167,8 +171,8 @@ async def test_limit_range_sets_defaults_and_rejects(door: UntypedClient) -> Non
     assert (wrong["code"], wrong["reason"]) == (422, "Invalid"), "more than the limit that was filled in"
 
 
-async def test_pod_priority_is_set_from_its_priority_class(door: UntypedClient) -> None:
-    ranks = Project(door, "ranks")
+async def test_pod_priority_is_set_from_its_priority_class(api_client: UntypedClient) -> None:
+    ranks = Project(api_client, "ranks")
     await ranks.begin()
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
     plain = (await ranks.pod("plain"))["spec"]
@@ -182,72 +186,76 @@ async def test_pod_priority_is_set_from_its_priority_class(door: UntypedClient) 
     assert (
         "the integer value of priority (7) must not be provided in pod spec; priority admission" in refused["message"]
     )
-    await door.make(classes, name="usual", value=5, globalDefault=True, preemptionPolicy="Never")
+    await api_client.create(classes, name="usual", value=5, globalDefault=True, preemptionPolicy="Never")
     usual = (await ranks.pod("usual"))["spec"]
     assert (usual["priority"], usual["priorityClassName"], usual["preemptionPolicy"]) == (5, "usual", "Never")
-    second = await door.ask("POST", classes, {"metadata": {"name": "second"}, "value": 6, "globalDefault": True})
+    second = await api_client.request(
+        "POST", classes, {"metadata": {"name": "second"}, "value": 6, "globalDefault": True}
+    )
     assert "PriorityClass usual is already marked as default. Only one default can exist" in second["message"]
-    await door.ask("DELETE", f"{classes}/usual")
+    await api_client.request("DELETE", f"{classes}/usual")
 
 
-async def test_quota_rejects_controllers_and_they_report_it(door: UntypedClient) -> None:
-    small = Project(door, "small")
+async def test_quota_rejects_controllers_and_they_report_it(api_client: UntypedClient) -> None:
+    small = Project(api_client, "small")
     await small.begin({"pods": 2})
     template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": template}
     deployments = "/apis/apps/v1/namespaces/small/deployments"
-    await door.make(deployments, name="web", spec=spec)
+    await api_client.create(deployments, name="web", spec=spec)
 
     def failure(item: Any) -> Any:
         rows = item["status"].get("conditions", ())
         return next((row for row in rows if row["type"] == "ReplicaFailure"), None)
 
-    (mine,) = (await door.until("/apis/apps/v1/namespaces/small/replicasets", lambda found: found["items"]))["items"]
+    (mine,) = (await api_client.wait_until("/apis/apps/v1/namespaces/small/replicasets", lambda found: found["items"]))[
+        "items"
+    ]
     path = f"/apis/apps/v1/namespaces/small/replicasets/{mine['metadata']['name']}"
-    found = failure(await door.until(path, failure))
+    found = failure(await api_client.wait_until(path, failure))
     assert (found["status"], found["reason"]) == ("True", "FailedCreate")
     assert "is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2" in found["message"]
-    assert failure(await door.until(f"{deployments}/web", failure))["reason"] == "FailedCreate"
+    assert failure(await api_client.wait_until(f"{deployments}/web", failure))["reason"] == "FailedCreate"
     assert (await small.used())["pods"] == "2"
-    events = (await door.ask("GET", f"{small.at}/events"))["items"]
+    events = (await api_client.request("GET", f"{small.at}/events"))["items"]
     told = [event for event in events if event["reason"] == "FailedCreate"]
     assert told
     assert len(told) < 5, "it is not tried again and again"
     assert told[0]["message"].startswith('Error creating: pods "web-')
     assert told[0]["involvedObject"]["kind"] == "ReplicaSet"
-    await door.ask("PATCH", f"{small.at}/resourcequotas/q", {"spec": {"hard": {"pods": "5"}}})
+    await api_client.request("PATCH", f"{small.at}/resourcequotas/q", {"spec": {"hard": {"pods": "5"}}})
     await small.until_used(pods="3")
-    await door.until(path, lambda item: failure(item) is None and item["status"]["replicas"] == 3)
-    await door.until(f"{deployments}/web", lambda item: failure(item) is None)
+    await api_client.wait_until(path, lambda item: failure(item) is None and item["status"]["replicas"] == 3)
+    await api_client.wait_until(f"{deployments}/web", lambda item: failure(item) is None)
 
 
-async def test_job_rejected_by_quota_resumes_when_the_quota_allows(door: UntypedClient) -> None:
-    work = Project(door, "work")
+async def test_job_rejected_by_quota_resumes_when_the_quota_allows(api_client: UntypedClient) -> None:
+    work = Project(api_client, "work")
     await work.begin({"pods": 0})
     template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
     jobs = "/apis/batch/v1/namespaces/work/jobs"
-    await door.make(jobs, name="j", spec={"template": template})
-    await door.until(
+    await api_client.create(jobs, name="j", spec={"template": template})
+    await api_client.wait_until(
         f"{work.at}/events", lambda found: any(event["reason"] == "FailedCreate" for event in found["items"])
     )
-    await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 0)
-    await door.ask("PATCH", f"{work.at}/resourcequotas/q", {"spec": {"hard": {"pods": "1"}}})
-    await door.until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
+    await api_client.wait_until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 0)
+    await api_client.request("PATCH", f"{work.at}/resourcequotas/q", {"spec": {"hard": {"pods": "1"}}})
+    await api_client.wait_until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
 
 
-async def test_workload_rejected_by_quota_reports_it_in_its_conditions(door: UntypedClient) -> None:
-    words = Project(door, "words")
+async def test_workload_rejected_by_quota_reports_it_in_its_conditions(api_client: UntypedClient) -> None:
+    words = Project(api_client, "words")
     await words.begin({"pods": 0, "count/replicasets.apps": 0})
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
     for plural in ("statefulsets", "deployments"):
-        await door.make(f"/apis/apps/v1/namespaces/words/{plural}", name="web", spec=spec)
+        await api_client.create(f"/apis/apps/v1/namespaces/words/{plural}", name="web", spec=spec)
 
     def told(found: Any) -> dict[tuple[str, str], str]:
         events = [event for event in found["items"] if event["type"] == "Warning"]
         return {(event["involvedObject"]["kind"], event["reason"]): event["message"] for event in events}
 
-    found = told(await door.until(f"{words.at}/events", lambda found: len(told(found)) == 2))
+    found = told(await api_client.wait_until(f"{words.at}/events", lambda found: len(told(found)) == 2))
     begin = found["StatefulSet", "FailedCreate"]
     assert begin.startswith(
         'create Pod web-0 in StatefulSet web failed error: pods "web-0" is forbidden: exceeded quota'
@@ -255,8 +263,8 @@ async def test_workload_rejected_by_quota_reports_it_in_its_conditions(door: Unt
     assert found["Deployment", "ReplicaSetCreateError"].startswith('Failed to create new replica set "web-')
 
 
-async def test_stateful_set_creates_no_pod_before_its_claims(door: UntypedClient) -> None:
-    kept = Project(door, "kept")
+async def test_stateful_set_creates_no_pod_before_its_claims(api_client: UntypedClient) -> None:
+    kept = Project(api_client, "kept")
     await kept.begin({"persistentvolumeclaims": 0})
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -265,15 +273,17 @@ async def test_stateful_set_creates_no_pod_before_its_claims(door: UntypedClient
         "template": template,
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
     }
-    await door.make("/apis/apps/v1/namespaces/kept/statefulsets", name="db", spec=spec)
+    await api_client.create("/apis/apps/v1/namespaces/kept/statefulsets", name="db", spec=spec)
 
     def refused(found: Any) -> Any:
         return [event for event in found["items"] if event["reason"] == "FailedCreate"]
 
-    (event, *_) = refused(await door.until(f"{kept.at}/events", refused))
+    (event, *_) = refused(await api_client.wait_until(f"{kept.at}/events", refused))
     assert event["involvedObject"]["kind"] == "StatefulSet"
     assert 'persistentvolumeclaims "data-db-0" is forbidden: exceeded quota: q' in event["message"]
-    assert (await door.ask("GET", f"{kept.at}/pods"))["items"] == []
-    await door.ask("PATCH", f"{kept.at}/resourcequotas/q", {"spec": {"hard": {"persistentvolumeclaims": "1"}}})
-    await door.until(f"{kept.at}/pods", lambda found: len(found["items"]) == 1)
-    assert len((await door.ask("GET", f"{kept.at}/persistentvolumeclaims"))["items"]) == 1
+    assert (await api_client.request("GET", f"{kept.at}/pods"))["items"] == []
+    await api_client.request(
+        "PATCH", f"{kept.at}/resourcequotas/q", {"spec": {"hard": {"persistentvolumeclaims": "1"}}}
+    )
+    await api_client.wait_until(f"{kept.at}/pods", lambda found: len(found["items"]) == 1)
+    assert len((await api_client.request("GET", f"{kept.at}/persistentvolumeclaims"))["items"]) == 1

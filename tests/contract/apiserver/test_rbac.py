@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.apiserver.users import session
+from tests.testbed.apiserver.users import user_session
 
 Kubectl = Callable[..., str]
 
@@ -57,7 +57,7 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
 
 @pytest.fixture
 async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    async with session(server, tmp_path, "bob", "dev") as found:
+    async with user_session(server, tmp_path, "bob", "dev") as found:
         yield found
 
 

@@ -22,7 +22,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.apiserver.watch_checker import Evidence, Selection, problems
+from tests.testbed.apiserver.watch_checker import RecordedHistory, Selection, find_violations
 from tests.testbed.apiserver.watch_clients import BALLAST, BALLAST_SIZE, NAMESPACES, Marks, Watcher, Writer
 
 EVENTS = int(os.environ.get("PODLANE_SOAK_EVENTS", "1500"))
@@ -64,7 +64,7 @@ class Run:
     def acknowledged(self) -> int:
         return sum(len(writer.acknowledged) for writer in self.writers)
 
-    async def run(self) -> Evidence:
+    async def run(self) -> RecordedHistory:
         """Rounds of writing, each with a disturbance in it or after it."""
         await asyncio.gather(*(self._client.create(Namespace(metadata=ObjectMeta(name=name))) for name in NAMESPACES))
         async with asyncio.TaskGroup() as group:
@@ -78,7 +78,7 @@ class Run:
                 await self._forget() if number % 4 == 0 else None
                 number += 1
             self._marks.last = await self._revision()
-        return Evidence(
+        return RecordedHistory(
             self._witness.snapshots[0],
             [session for watcher in self.watchers for session in watcher.sessions],
             [snapshot for watcher in self.watchers for snapshot in watcher.snapshots],
@@ -132,7 +132,7 @@ async def test_every_watch_delivers_every_change_once_and_in_order(server: ApiSe
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
         run = Run(server, client, seed=random.randrange(1 << 30))
         evidence = await run.run()
-    assert problems(evidence) == []
+    assert find_violations(evidence) == []
     assert not [watcher.wrongly_expired for watcher in run.watchers if watcher.wrongly_expired]
     events = sum(len(session.seen) for session in evidence.sessions)
     expired = sum(watcher.expired for watcher in run.watchers)

@@ -119,12 +119,12 @@ async def test_freed_service_addresses_are_not_reused_at_once_even_after_a_resta
     for number in range(2):
         server.start()
         async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-            door = UntypedClient(client)
-            await door.make(path, name="web", spec=wish)
-            web = await door.until(f"{path}/web", lambda one: one["status"]["loadBalancer"].get("ingress"))
+            api_client = UntypedClient(client)
+            await api_client.create(path, name="web", spec=wish)
+            web = await api_client.wait_until(f"{path}/web", lambda one: one["status"]["loadBalancer"].get("ingress"))
             ingress = web["status"]["loadBalancer"]["ingress"][0]["ip"]
             found.append((web["spec"]["clusterIP"], web["spec"]["ports"][0]["nodePort"], ingress))
             if not number:
-                await door.ask("DELETE", f"{path}/web")
+                await api_client.request("DELETE", f"{path}/web")
         server.stop()
     assert found == [("172.30.0.2", 30000, "172.29.0.1"), ("172.30.0.3", 30001, "172.29.0.2")]

@@ -32,7 +32,7 @@ from node_agent.volumes import mounts
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker import registry as registry_of_debian
 from tests.testbed.docker.containers import add_image, container, running_sandbox, sandbox
-from tests.testbed.docker.daemon import DEADLINE_SECONDS, DEAF, Dockerd
+from tests.testbed.docker.daemon import DEADLINE_SECONDS, IGNORES_SIGTERM, Dockerd
 from tests.testbed.docker.fake import FakeDocker
 
 POLITE = ("sh", "-c", "trap 'exit 5' TERM; tail -f /dev/null & wait")
@@ -101,7 +101,7 @@ async def test_container_is_created_started_and_removed(driver: DockerClient, ui
 
 
 async def test_sandboxes_are_listed_without_their_containers(driver: DockerClient, uid: str) -> None:
-    identity = await started(driver, uid, DEAF)
+    identity = await started(driver, uid, IGNORES_SIGTERM)
     [network] = [one.id for one in await driver.list_pod_containers(uid) if one.is_sandbox]
     await driver.kill(network, "SIGKILL")
     await until(driver, network, lambda one: not one.running)
@@ -139,14 +139,14 @@ async def test_program_that_handles_sigterm_ends_after_it(driver: DockerClient, 
 
 async def test_container_keeps_its_stop_signal(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
-    spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
+    spec = container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
     for wish, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
         identity = await driver.create(replace(spec, stop_signal=wish))
         assert (await driver.inspect(identity)).stop_signal == kept
 
 
 async def test_program_that_ignores_sigterm_ends_when_killed(driver: DockerClient, uid: str) -> None:
-    identity = await started(driver, uid, DEAF)
+    identity = await started(driver, uid, IGNORES_SIGTERM)
     await driver.kill(identity, "SIGTERM")
     assert (await driver.inspect(identity)).running
     await driver.kill(identity, "SIGKILL")
@@ -167,7 +167,7 @@ async def test_signal_and_removal_of_an_ended_or_missing_container_succeed(drive
 
 
 async def test_removing_a_running_container_ends_its_program(driver: DockerClient, uid: str) -> None:
-    identity = await started(driver, uid, DEAF)
+    identity = await started(driver, uid, IGNORES_SIGTERM)
     await driver.remove(identity)
     assert [one.name for one in await driver.list_pod_containers(uid)] == ["POD"]
 
@@ -229,7 +229,7 @@ def name_of(driver: DockerClient, identity: str) -> str:
 
 async def test_container_cannot_join_a_stopped_sandbox(driver: DockerClient, uid: str) -> None:
     network = await driver.create(sandbox(uid))
-    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
+    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM))
     with pytest.raises(Refused, match="non running"):
         await driver.start(identity)
     assert (await driver.inspect(identity)).exited
@@ -237,7 +237,7 @@ async def test_container_cannot_join_a_stopped_sandbox(driver: DockerClient, uid
 
 async def test_too_small_memory_limit_is_rejected_at_creation(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
-    spec = container(uid, await driver.image_id(images.TOOLBOX), network, DEAF)
+    spec = container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
     with pytest.raises(Refused, match="6MB"):
         await driver.create(replace(spec, memory=1 << 20))
     await driver.create(replace(spec, memory=8 << 20))
@@ -259,7 +259,7 @@ async def test_images_are_listed_and_removed_unless_in_use(driver: DockerClient,
     [image] = [one for one in await driver.list_images() if one.id == extra]
     assert image.names == ("podlane/extra:1",)
     network = await running_sandbox(driver, uid)
-    identity = await driver.create(container(uid, extra, network, DEAF))
+    identity = await driver.create(container(uid, extra, network, IGNORES_SIGTERM))
     assert {extra, await driver.image_id(images.PAUSE)} <= await driver.images_in_use()
     with pytest.raises(Refused, match="conflict"):
         await driver.remove_image(image)
@@ -284,7 +284,7 @@ async def test_container_list_includes_exit_states(driver: DockerClient, uid: st
 
 async def test_started_container_has_a_log_path(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
-    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, DEAF))
+    identity = await driver.create(container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM))
     assert (await driver.inspect(identity)).log_path == ""
     await driver.start(identity)
     assert identity in Path((await driver.inspect(identity)).log_path).name
@@ -321,7 +321,7 @@ async def test_docker_events_name_the_pod_of_the_container(driver: DockerClient,
 
 
 async def test_exec_returns_output_and_exit_code(driver: DockerClient, uid: str) -> None:
-    identity = await started(driver, uid, DEAF)
+    identity = await started(driver, uid, IGNORES_SIGTERM)
     assert await driver.exec(identity, ("echo", "all", "is well"), 10) == ExecResult(0, "all is well\n")
     assert (await driver.exec(identity, ("sh", "-c", "exit 3"), 10)).exit_code == 3
     absent = await driver.exec(identity, ("/nowhere",), 10)
@@ -331,8 +331,8 @@ async def test_exec_returns_output_and_exit_code(driver: DockerClient, uid: str)
 
 
 async def test_exec_returns_at_its_timeout(driver: DockerClient, uid: str) -> None:
-    identity = await started(driver, uid, DEAF)
-    assert (await driver.exec(identity, DEAF, 0.3)).exit_code is None
+    identity = await started(driver, uid, IGNORES_SIGTERM)
+    assert (await driver.exec(identity, IGNORES_SIGTERM, 0.3)).exit_code is None
     assert (await driver.inspect(identity)).running
 
 
@@ -398,7 +398,7 @@ async def test_registry_error_message_is_kept(dockerd: Dockerd, registry: tuple[
 
 async def test_exec_output_is_truncated_to_its_beginning(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
-    identity = await started(real, uid, DEAF)
+    identity = await started(real, uid, IGNORES_SIGTERM)
     chatty = await real.exec(identity, ("sh", "-c", "yes | head -c 1000000; echo end >&2; exit 4"), 20)
     assert (chatty.exit_code, len(chatty.output), chatty.output[:4]) == (4, MAX_OUTPUT_BYTES, "y\ny\n")
     both = await real.exec(identity, ("sh", "-c", "echo out; echo err >&2; printf '\\377'"), 10)
@@ -411,7 +411,7 @@ async def test_exec_output_is_truncated_to_its_beginning(dockerd: Dockerd, uid: 
 async def test_private_registry_accepts_valid_credentials_only(dockerd: Dockerd, tmp_path: Path) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     right = Credential(registry_of_debian.USER, registry_of_debian.PASSWORD)
-    with registry_of_debian.serving(tmp_path) as address:
+    with registry_of_debian.running_registry(tmp_path) as address:
         name = f"{address}/private/toolbox:1"
         client = dockerd.client()
         client.tag(images.TOOLBOX, name.rpartition(":")[0], "1")
@@ -487,7 +487,7 @@ async def test_resource_limits_environment_and_mounts_reach_the_container(
     network = await running_sandbox(real, uid)
     (tmp_path / "said").write_text("hello")
     spec = replace(
-        container(uid, await real.image_id(images.TOOLBOX), network, DEAF),
+        container(uid, await real.image_id(images.TOOLBOX), network, IGNORES_SIGTERM),
         environment=("A=1 2", "B="),
         working_dir="/tmp",
         binds=(f"{tmp_path}:/data:ro",),
@@ -528,7 +528,7 @@ async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) 
         hidden=(),
         options=("no-new-privileges", "seccomp=unconfined"),
     )
-    identity = await real.create(replace(container(uid, image, box, DEAF), rights=rights))
+    identity = await real.create(replace(container(uid, image, box, IGNORES_SIGTERM), rights=rights))
     await real.start(identity)
     pid = (await real.inspect(identity)).pid
     read_process(pid)
@@ -549,7 +549,7 @@ async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) 
 async def test_privileged_container_runs_or_reports_why_not(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     box = await running_sandbox(real, uid)
-    spec = container(uid, await real.image_id(images.TOOLBOX), box, DEAF)
+    spec = container(uid, await real.image_id(images.TOOLBOX), box, IGNORES_SIGTERM)
     identity = await real.create(replace(spec, rights=SecurityOptions(privileged=True)))
     assert inspected(dockerd, identity)["HostConfig"]["Privileged"]
     try:
@@ -565,9 +565,11 @@ async def test_container_shares_the_process_namespace_of_another(dockerd: Docker
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     image = await real.image_id(images.TOOLBOX)
-    first = await real.create(container(uid, image, network, DEAF))
+    first = await real.create(container(uid, image, network, IGNORES_SIGTERM))
     await real.start(first)
-    guest = replace(container(uid, image, network, DEAF), name=f"k8s_guest_web_red_{uid}_0", pid=f"container:{first}")
+    guest = replace(
+        container(uid, image, network, IGNORES_SIGTERM), name=f"k8s_guest_web_red_{uid}_0", pid=f"container:{first}"
+    )
     second = await real.create(guest)
     await real.start(second)
     pids = [(await real.inspect(one)).pid for one in (first, second)]
@@ -650,7 +652,7 @@ async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
     """Only then Docker does not execute itself inside of the namespace, longer than the sandbox takes to start."""
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
-    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
     resolver = tmp_path / "resolv.conf"
     resolver.write_text("nameserver 192.0.2.53\n")
     identity = await real.create(replace(spec, binds=(f"{resolver}:/etc/resolv.conf",)))
@@ -686,7 +688,7 @@ def shared(tmp_path: Path) -> Iterator[Path]:
 async def test_host_to_container_mount_propagation_is_applied(dockerd: Dockerd, uid: str, shared: Path) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
-    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
     identity = await real.create(replace(spec, binds=(f"{shared}:/follows:ro,rslave", f"{shared}:/stays")))
     await real.start(identity)
     pid = (await real.inspect(identity)).pid
@@ -703,7 +705,7 @@ async def test_host_to_container_mount_propagation_is_applied(dockerd: Dockerd, 
 async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid: str, shared: Path) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
-    spec = container(uid, await real.image_id(images.TOOLBOX), network, DEAF)
+    spec = container(uid, await real.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
     may_mount = replace(spec, rights=SecurityOptions(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
     identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
     await real.start(identity)
@@ -747,7 +749,7 @@ async def test_driver_reconnects_after_docker_restarts() -> None:
 
 async def test_hanging_docker_is_not_ready_and_fails_no_exec(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS, timeout_seconds=1)
-    identity = await started(real, uid, DEAF)
+    identity = await started(real, uid, IGNORES_SIGTERM)
     daemon = psutil.Process(int((dockerd.root / "pid").read_text()))
     daemon.suspend()
     try:

@@ -13,7 +13,7 @@ import pytest
 from api.core.log_options import NANOSECONDS, PodLogOptions, parse_nanoseconds
 from node_agent.docker.logs import stream_logs
 from reconcile.errors import Gone, NotReady, Refused
-from tests.testbed.docker.containers import run_docker, sockets, start, until
+from tests.testbed.docker.containers import open_sockets, run_docker, start_container, until
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
 
 LONG = 40_000
@@ -24,16 +24,16 @@ STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
 @pytest.fixture(autouse=True)
 async def _nothing_stays() -> AsyncIterator[None]:
     """No test leaves a socket or a task behind."""
-    before = sockets()
+    before = open_sockets()
     yield
-    await until(lambda: sockets() <= before, "no socket is left")
+    await until(lambda: open_sockets() <= before, "no socket is left")
     await until(lambda: len(asyncio.all_tasks()) == 1, "no task is left")
 
 
 @pytest.fixture(scope="module")
 def ended(dockerd: Dockerd) -> str:
     """A container that has said what it had to say."""
-    container = start(dockerd, "sh", "-c", TALK)
+    container = start_container(dockerd, "sh", "-c", TALK)
     run_docker(dockerd, "wait", container)
     return container
 
@@ -93,7 +93,7 @@ async def test_log_since_time_resumes_to_the_nanosecond(dockerd: Dockerd, ended:
 
 
 async def test_terminal_log_is_complete(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", TALK, flags=("-t",))
+    container = start_container(dockerd, "sh", "-c", TALK, flags=("-t",))
     followed = await text(dockerd, container, PodLogOptions(follow=True))
     said = ALL.replace(b"\n", b"\r\n")
     assert followed == await text(dockerd, container, PodLogOptions()) == said
@@ -104,7 +104,7 @@ async def test_terminal_log_is_complete(dockerd: Dockerd) -> None:
 
 
 async def test_followed_log_streams_lines_and_ends_with_the_container(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", "echo first; while read line; do echo $line; done", flags=("-i",))
+    container = start_container(dockerd, "sh", "-c", "echo first; while read line; do echo $line; done", flags=("-i",))
     async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
         assert await anext(pieces) == b"first\n"
         run_docker(dockerd, "exec", container, "sh", "-c", "echo second > /proc/1/fd/1")
@@ -117,7 +117,7 @@ async def test_followed_log_streams_lines_and_ends_with_the_container(dockerd: D
 async def test_followed_log_ends_with_the_unterminated_last_line_once(dockerd: Dockerd, flags: tuple[str, ...]) -> None:
     """Docker's own `logs -f` loses a last line without an end more often than not."""
     script = "sleep 0.5; echo whole; printf %20000s x; echo; printf unfinished"
-    containers = [start(dockerd, "sh", "-c", script, flags=flags) for _ in range(8)]
+    containers = [start_container(dockerd, "sh", "-c", script, flags=flags) for _ in range(8)]
     said = await asyncio.gather(*(text(dockerd, one, PodLogOptions(follow=True)) for one in containers))
     end = b"\r\n" if flags else b"\n"
     assert said == [b"whole" + end + b" " * 19_999 + b"x" + end + b"unfinished"] * 8
@@ -126,7 +126,7 @@ async def test_followed_log_ends_with_the_unterminated_last_line_once(dockerd: D
 
 
 async def test_followed_log_ends_when_the_container_is_removed(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", "echo first; sleep 100")
+    container = start_container(dockerd, "sh", "-c", "echo first; sleep 100")
     async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
         assert await anext(pieces) == b"first\n"
         run_docker(dockerd, "rm", "-f", container)
@@ -134,12 +134,12 @@ async def test_followed_log_ends_when_the_container_is_removed(dockerd: Dockerd)
 
 
 async def test_cancelled_log_reader_leaves_nothing(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", "while :; do echo again; done")
+    container = start_container(dockerd, "sh", "-c", "while :; do echo again; done")
     for _ in range(3):
         async with stream_logs(str(dockerd.socket), container, PodLogOptions(follow=True)) as pieces:
             assert await anext(pieces)
     run_docker(dockerd, "kill", container)
-    silent = start(dockerd)
+    silent = start_container(dockerd)
     async with stream_logs(str(dockerd.socket), silent, PodLogOptions(follow=True)) as pieces:
         waiting = asyncio.ensure_future(anext(pieces))
         await asyncio.sleep(0)
@@ -152,7 +152,7 @@ async def test_rotated_log_is_followed_line_by_line(dockerd: Dockerd, flags: tup
     lines = 2000
     script = f"i=0; while [ $i -lt {lines} ]; do echo $i {'y' * 50}; usleep 1000; i=$((i+1)); done"
     rotation = ("--log-opt=max-size=20k", "--log-opt=max-file=2")
-    container = start(dockerd, "sh", "-c", script, flags=(*rotation, *flags))
+    container = start_container(dockerd, "sh", "-c", script, flags=(*rotation, *flags))
     followed = await text(dockerd, container, PodLogOptions(follow=True))
     assert [int(line.split()[0]) for line in followed.splitlines()] == list(range(lines))
     log = Path(run_docker(dockerd, "inspect", "-f", "{{.LogPath}}", container).strip())
@@ -163,14 +163,14 @@ async def test_rotated_log_is_followed_line_by_line(dockerd: Dockerd, flags: tup
 
 
 async def test_log_of_driver_none_is_rejected(dockerd: Dockerd) -> None:
-    container = start(dockerd, "true", flags=("--log-driver=none",))
+    container = start_container(dockerd, "true", flags=("--log-driver=none",))
     run_docker(dockerd, "wait", container)
     with pytest.raises(Refused, match="configured logging driver does not support reading"):
         await text(dockerd, container, PodLogOptions())
 
 
 async def test_log_of_another_logging_driver_is_read(dockerd: Dockerd) -> None:
-    container = start(dockerd, "echo", "hello", flags=("--log-driver=local",))
+    container = start_container(dockerd, "echo", "hello", flags=("--log-driver=local",))
     run_docker(dockerd, "wait", container)
     assert await text(dockerd, container, PodLogOptions(timestamps=True, follow=True)) != b""
     assert await text(dockerd, container, PodLogOptions()) == b"hello\n"

@@ -25,7 +25,14 @@ from node_agent.docker import process
 from node_agent.docker.exec import ExecJournal, StreamSession, TerminalSize, attach, kill_orphaned_execs, start_exec
 from node_agent.docker.http import docker_request, docker_session
 from reconcile.errors import Gone, NotReady, Refused
-from tests.testbed.docker.containers import programs, run_docker, sockets, start, told, until
+from tests.testbed.docker.containers import (
+    open_sockets,
+    read_output,
+    run_docker,
+    running_programs,
+    start_container,
+    until,
+)
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
 
 MUCH = 16 << 20
@@ -35,15 +42,15 @@ BLOCK = random.Random(6).randbytes(1 << 16)
 @pytest.fixture(scope="module")
 def box(dockerd: Dockerd) -> str:
     """A container that does nothing by itself."""
-    return start(dockerd)
+    return start_container(dockerd)
 
 
 @pytest.fixture(autouse=True)
 async def _nothing_stays(dockerd: Dockerd) -> AsyncIterator[None]:
     """No test leaves a socket or a task behind."""
-    before = sockets()
+    before = open_sockets()
     yield
-    await until(lambda: sockets() <= before, "no socket is left")
+    await until(lambda: open_sockets() <= before, "no socket is left")
     assert noted(dockerd).unfinished == ()
     await until(lambda: len(asyncio.all_tasks()) == 1, "no task is left")
 
@@ -66,13 +73,13 @@ def noted(dockerd: Dockerd) -> ExecJournal:
 
 async def test_exec_returns_stdout_stderr_and_exit_code(dockerd: Dockerd, box: str) -> None:
     async with await execute(dockerd, box, "sh", "-c", "echo out; echo err >&2; exit 3") as program:
-        assert await told(program) == (b"out\n", b"err\n")
+        assert await read_output(program) == (b"out\n", b"err\n")
         assert await program.exit_code() == 3
 
 
 async def test_exec_of_a_missing_program_reports_it(dockerd: Dockerd, box: str) -> None:
     async with await execute(dockerd, box, "/nowhere") as program:
-        said, _ = await told(program)
+        said, _ = await read_output(program)
         assert b"/nowhere" in said
         assert await program.exit_code() in {126, 127}
 
@@ -82,7 +89,7 @@ async def test_exec_program_sees_stdin_end_and_continues_output(dockerd: Dockerd
         await program.write_stdin(b"b\n")
         await program.write_stdin(b"a\n")
         await program.end_stdin()
-        assert await told(program) == (b"a\nb\ndone\n", b"")
+        assert await read_output(program) == (b"a\nb\ndone\n", b"")
         assert await program.exit_code() == 0
 
 
@@ -182,7 +189,7 @@ async def test_hundred_parallel_exec_programs_are_kept_separate(dockerd: Dockerd
         async with await execute(dockerd, box, "sh", "-c", f"cat; exit {number}", stdin=True) as program:
             await program.write_stdin(b"%d" % number)
             await program.end_stdin()
-            said, _ = await told(program)
+            said, _ = await read_output(program)
             return said, await program.exit_code()
 
     found = await asyncio.gather(*map(one, range(100)))
@@ -193,8 +200,8 @@ async def test_hundred_parallel_exec_programs_are_kept_separate(dockerd: Dockerd
 async def test_abandoned_exec_program_ends_with_its_children(dockerd: Dockerd, box: str, script: str) -> None:
     async with await execute(dockerd, box, "sh", "-c", f"echo; {script}", stdin=True) as program:
         await anext(program.output())
-        assert programs(dockerd, box)
-    assert not programs(dockerd, box)
+        assert running_programs(dockerd, box)
+    assert not running_programs(dockerd, box)
 
 
 async def test_abandoned_exec_program_that_ignores_sigterm_is_killed(
@@ -203,7 +210,7 @@ async def test_abandoned_exec_program_that_ignores_sigterm_is_killed(
     monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.2)
     async with await execute(dockerd, box, "sh", "-c", "trap '' HUP; echo; while :; do sleep 1000; done") as program:
         await anext(program.output())
-    assert not programs(dockerd, box)
+    assert not running_programs(dockerd, box)
 
 
 async def test_abandoned_exec_program_may_handle_sigterm(dockerd: Dockerd, box: str) -> None:
@@ -215,7 +222,7 @@ async def test_abandoned_exec_program_may_handle_sigterm(dockerd: Dockerd, box: 
 
 async def test_closing_an_ended_exec_again_does_nothing(dockerd: Dockerd, box: str) -> None:
     program = await execute(dockerd, box, "true")
-    assert await told(program) == (b"", b"")
+    assert await read_output(program) == (b"", b"")
     assert await program.exit_code() == 0
     await program.detach()
     await program.detach()
@@ -243,7 +250,7 @@ async def test_exec_cancelled_during_start_leaves_no_program(
         if not isinstance(result, BaseException):
             await result.detach()
     await until(lambda: not docker_exec._background_tasks, "all is let go of")
-    assert not programs(dockerd, box)
+    assert not running_programs(dockerd, box)
 
 
 async def test_exec_program_with_an_unknown_start_is_ended(
@@ -265,7 +272,7 @@ async def test_exec_program_with_an_unknown_start_is_ended(
         await execute(dockerd, box, "sleep", "1000")
     await until(lambda: not docker_exec._background_tasks, "all is let go of")
     assert len(hung_up) == 1
-    assert not programs(dockerd, box)
+    assert not running_programs(dockerd, box)
 
 
 async def test_exec_cancelled_during_close_is_still_closed(dockerd: Dockerd, box: str) -> None:
@@ -276,11 +283,11 @@ async def test_exec_cancelled_during_close_is_still_closed(dockerd: Dockerd, box
     with pytest.raises(asyncio.CancelledError):
         await leaving
     await program.detach()
-    assert not programs(dockerd, box)
+    assert not running_programs(dockerd, box)
 
 
 async def test_exec_programs_end_with_their_container(dockerd: Dockerd) -> None:
-    container = start(dockerd)
+    container = start_container(dockerd)
     async with await execute(dockerd, container, "sh", "-c", "echo; sleep 1000") as program:
         output = program.output()
         await anext(output)
@@ -290,7 +297,7 @@ async def test_exec_programs_end_with_their_container(dockerd: Dockerd) -> None:
 
 
 async def test_exec_exit_code_is_unknown_when_the_container_is_removed(dockerd: Dockerd) -> None:
-    container = start(dockerd)
+    container = start_container(dockerd)
     async with await execute(dockerd, container, "sh", "-c", "echo; sleep 1000") as program:
         output = program.output()
         await anext(output)
@@ -301,7 +308,7 @@ async def test_exec_exit_code_is_unknown_when_the_container_is_removed(dockerd: 
 
 
 async def test_exec_in_a_stopped_or_missing_container_reports_it(dockerd: Dockerd, box: str, tmp_path: Path) -> None:
-    ended = start(dockerd, "true")
+    ended = start_container(dockerd, "true")
     run_docker(dockerd, "wait", ended)
     for container, kind in ((ended, Refused), ("nobody", Gone)):
         with pytest.raises(kind, match=r"not running|No such container"):
@@ -317,7 +324,9 @@ async def test_exec_in_a_stopped_or_missing_container_reports_it(dockerd: Docker
 
 
 async def test_attach_reads_and_writes_and_keeps_the_container_running(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", "while read line; do echo $line; echo $line >&2; done", flags=("-i",))
+    container = start_container(
+        dockerd, "sh", "-c", "while read line; do echo $line; echo $line >&2; done", flags=("-i",)
+    )
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
         await process.write_stdin(b"hello\n")
         output = process.output()
@@ -341,12 +350,12 @@ async def test_stdin_once_ends_with_the_first_attached_client(dockerd: Dockerd) 
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
         await process.write_stdin(b"b\na\n")
         await process.end_stdin()
-        assert await told(process) == (b"a\nb\n", b"")
+        assert await read_output(process) == (b"a\nb\n", b"")
         assert await process.exit_code() == 0
 
 
 async def test_attach_to_a_container_without_stdin_passes_no_input(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", "while :; do echo; sleep 0.1; done")
+    container = start_container(dockerd, "sh", "-c", "while :; do echo; sleep 0.1; done")
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
         for _ in range(64):
             await process.write_stdin(BLOCK)
@@ -355,7 +364,7 @@ async def test_attach_to_a_container_without_stdin_passes_no_input(dockerd: Dock
 
 
 async def test_attached_terminal_is_resized(dockerd: Dockerd) -> None:
-    container = start(dockerd, "sh", "-c", "while read line; do stty size; done", flags=("-it",))
+    container = start_container(dockerd, "sh", "-c", "while read line; do stty size; done", flags=("-it",))
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=False) as process:
         await process.resize(TerminalSize(width=99, height=33))
         await process.write_stdin(b"\n")
@@ -394,7 +403,7 @@ async def test_killed_docker_is_reported_at_once(
     mortal: tuple[Dockerd, subprocess.Popen[bytes]],
 ) -> None:
     daemon, running = mortal
-    container = start(daemon)
+    container = start_container(daemon)
     async with await execute(daemon, container, "sh", "-c", "echo; sleep 1000") as program:
         output = program.output()
         await anext(output)
@@ -432,7 +441,7 @@ async def test_exec_programs_of_a_killed_agent_are_ended_by_the_next(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(docker_exec, "HANGUP_SECONDS", 0.5)
-    box = start(dockerd)
+    box = start_container(dockerd)
     ours = {"sleep 7001", "yes 7002", "sh -c trap : HUP; while :; do sleep 1; done"}
 
     def runs() -> set[str]:

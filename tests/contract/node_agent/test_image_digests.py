@@ -11,7 +11,7 @@ from lab import images
 from node_agent.docker.client import DockerClient, LogLimits
 from tests.testbed.docker.containers import container, running_sandbox
 from tests.testbed.docker.daemon import Dockerd
-from tests.testbed.docker.registry import SCHEMA, digest, packed
+from tests.testbed.docker.registry import SCHEMA, digest, registry_blobs
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def registry(blobs: dict[str, bytes], manifest: bytes) -> AsyncIterator[st
 
 
 async def test_container_image_id_is_a_pullable_digest(dockerd: Dockerd) -> None:
-    blobs, manifest = packed(dockerd, images.TOOLBOX)
+    blobs, manifest = registry_blobs(dockerd, images.TOOLBOX)
     driver = DockerClient(str(dockerd.socket), LogLimits(20_000, 2))
     network = await running_sandbox(driver, "uid-digest")
     spec = container("uid-digest", await driver.image_id(images.TOOLBOX), network, ("tail", "-f", "/dev/null"))

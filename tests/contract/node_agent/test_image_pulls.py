@@ -17,7 +17,7 @@ from node_agent.images.pull_backoff import DEFAULT_LIMITS, PullLimits
 from reconcile.errors import NotReady
 from tests.testbed.docker.containers import add_image
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
-from tests.testbed.docker.registry import SCHEMA, digest, packed
+from tests.testbed.docker.registry import SCHEMA, digest, registry_blobs
 
 NUMBER = count(1)
 
@@ -57,7 +57,7 @@ async def taken_away(dockerd: Dockerd, name: str) -> tuple[dict[str, bytes], byt
     """An image that Docker has no more."""
     real = driver(dockerd, DEFAULT_LIMITS)
     await add_image(real, name)
-    parts = packed(dockerd, name)
+    parts = registry_blobs(dockerd, name)
     [image] = [one for one in await real.list_images() if name in one.names]
     await real.remove_image(image)
     real.close()

@@ -78,12 +78,12 @@ async def agent(server: ApiServer, tmp_path: Path) -> AsyncIterator[Agent]:
         (tmp_path / "node").write_text(await node_kubeconfig(client, admin, NODE))
     async with Client(Kubeconfig.load(tmp_path / "node")) as client:
         routes = tuple(Route(path, _named, ("GET", "POST")) for path in PATHS)
-        door = Server(
+        api_client = Server(
             "127.0.0.1", 0, require_client_certificates(ca.pem, context), RequestAuth(client, NODE, clock), routes
         )
-        await door.listen()
-        yield Agent(f"https://127.0.0.1:{door.port}", ca, tmp_path, clock)
-        await door.stop()
+        await api_client.listen()
+        yield Agent(f"https://127.0.0.1:{api_client.port}", ca, tmp_path, clock)
+        await api_client.stop()
 
 
 async def _named(http: web.Request) -> web.Response:
@@ -122,16 +122,20 @@ async def test_kubelet_api_accepts_the_masters_certificate_even_while_the_master
             server.start()
 
 
-async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, door: UntypedClient) -> None:
-    await door.make(READER, name="figures", rules=[{"apiGroups": [""], "resources": ["nodes/stats"], "verbs": ["get"]}])
-    await door.make(READER, name="lists", rules=[{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}])
-    await door.make(
+async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, api_client: UntypedClient) -> None:
+    await api_client.create(
+        READER, name="figures", rules=[{"apiGroups": [""], "resources": ["nodes/stats"], "verbs": ["get"]}]
+    )
+    await api_client.create(
+        READER, name="lists", rules=[{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}]
+    )
+    await api_client.create(
         READER, name="everything-of-nodes", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}]
     )
     for role, user in (("figures", "fred"), ("lists", "lisa"), ("everything-of-nodes", "paul")):
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
-        await door.make(BINDINGS, name=user, roleRef=reference, subjects=[subject])
+        await api_client.create(BINDINGS, name=user, roleRef=reference, subjects=[subject])
     allowed = {}
     for user in ("fred", "lisa", "paul", "eve"):
         async with agent.called_by(user) as session:
@@ -148,34 +152,38 @@ async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, door: U
         assert await asked(session, "/pods") == (403, words)
 
 
-async def test_kubelet_api_caches_authorization_answers(agent: Agent, door: UntypedClient) -> None:
-    await door.make(READER, name="mighty", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["*"]}])
+async def test_kubelet_api_caches_authorization_answers(agent: Agent, api_client: UntypedClient) -> None:
+    await api_client.create(
+        READER, name="mighty", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["*"]}]
+    )
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mighty"}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "max"}
     async with agent.called_by("max") as session:
         assert (await asked(session, "/pods"))[0] == 403
-        await door.make(BINDINGS, name="max", roleRef=reference, subjects=[subject])
+        await api_client.create(BINDINGS, name="max", roleRef=reference, subjects=[subject])
         assert (await asked(session, "/pods"))[0] == 403
         agent.clock.now += REFUSED_SECONDS
         assert (await asked(session, "/pods"))[0] == 200
-        await door.ask("DELETE", f"{BINDINGS}/max")
+        await api_client.request("DELETE", f"{BINDINGS}/max")
         assert (await asked(session, "/pods"))[0] == 200
         agent.clock.now += ALLOWED_SECONDS
         assert (await asked(session, "/pods"))[0] == 403
 
 
-async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, door: UntypedClient) -> None:
+async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, api_client: UntypedClient) -> None:
     accounts = "/api/v1/namespaces/default/serviceaccounts"
-    await door.make(accounts, name="robot")
-    answer = await door.ask("POST", f"{accounts}/robot/token", {"spec": {}})
+    await api_client.create(accounts, name="robot")
+    answer = await api_client.request("POST", f"{accounts}/robot/token", {"spec": {}})
     token = answer["status"]["token"]
-    await door.make(READER, name="robots", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}])
+    await api_client.create(
+        READER, name="robots", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}]
+    )
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "robots"}
     subject = {"kind": "ServiceAccount", "name": "robot", "namespace": "default"}
-    await door.make(BINDINGS, name="robots", roleRef=reference, subjects=[subject])
+    await api_client.create(BINDINGS, name="robots", roleRef=reference, subjects=[subject])
     async with agent.called_by("") as session:
         assert await asked(session, "/pods", token) == (200, "/pods")
-        await door.ask("DELETE", f"{accounts}/robot")
+        await api_client.request("DELETE", f"{accounts}/robot")
         assert (await asked(session, "/pods", token))[0] == 200
         agent.clock.now += TOKEN_SECONDS
         assert await asked(session, "/pods", token) == (401, "Unauthorized")

@@ -18,7 +18,7 @@ from node_agent.network import dial
 from node_agent.network.dial import dial_in_namespace
 from reconcile.errors import Gone, Refused
 from streams.connection import Connection
-from tests.testbed.docker.containers import sockets, until
+from tests.testbed.docker.containers import open_sockets, until
 from tests.testbed.namespaces import inside
 
 
@@ -63,7 +63,7 @@ def namespaces() -> set[str]:
 async def test_server_on_ipv4_or_ipv6_loopback_is_reached(
     pod: str, inhabitant: int, family: socket.AddressFamily, address: str
 ) -> None:
-    before = sockets()
+    before = open_sockets()
     with listening(pod, family, address) as server:
         said = asyncio.create_task(asyncio.to_thread(answer, server))
         connection = await dial_in_namespace(inhabitant, server.getsockname()[1])
@@ -73,7 +73,7 @@ async def test_server_on_ipv4_or_ipv6_loopback_is_reached(
         assert await connection.read() == b""
         assert await said == b"hello" * 100_000
         connection.abort()
-    await until(lambda: sockets() <= before, "no socket is left")
+    await until(lambda: open_sockets() <= before, "no socket is left")
 
 
 async def test_ipv4_loopback_is_preferred(pod: str, inhabitant: int) -> None:
@@ -136,7 +136,7 @@ async def test_dial_to_an_ended_process_fails(nobody: int) -> None:
 
 
 async def test_dial_leaves_no_thread_in_the_namespace(pod: str, inhabitant: int) -> None:
-    before, threads = sockets(), threading.active_count()
+    before, threads = open_sockets(), threading.active_count()
     with listening(pod, socket.AF_INET, "127.0.0.1") as server:
         server.listen(200)
         port = server.getsockname()[1]
@@ -150,4 +150,4 @@ async def test_dial_leaves_no_thread_in_the_namespace(pod: str, inhabitant: int)
             await asyncio.sleep(0)
         dialling.cancel()
         await asyncio.gather(dialling, return_exceptions=True)
-    await until(lambda: threading.active_count() <= threads and sockets() <= before, "all is as it was")
+    await until(lambda: threading.active_count() <= threads and open_sockets() <= before, "all is as it was")

@@ -154,7 +154,7 @@ async def _asked_of(client: Client, signer: str) -> tuple[CertificateSigningRequ
 
 
 async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_gone(
-    server: ApiServer, administrator: Client, tmp_path: Path, door: UntypedClient
+    server: ApiServer, administrator: Client, tmp_path: Path, api_client: UntypedClient
 ) -> None:
     what = CertificateSpec("example.org/strict", CLIENT_USAGES, Subject("x"))
     waiting = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
@@ -163,7 +163,7 @@ async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_go
             await asyncio.sleep(0.02)
         (item,) = found
         denied = {"type": "Denied", "status": "True", "reason": "NotKnown", "message": "who is that?"}
-        await door.ask("PATCH", f"{PATH}/{item.metadata.name}/approval", {"status": {"conditions": [denied]}})
+        await api_client.request("PATCH", f"{PATH}/{item.metadata.name}/approval", {"status": {"conditions": [denied]}})
         with pytest.raises(NotReady, match=r"was denied \(NotKnown: who is that\?\)"):
             await waiting
         with pytest.raises(NotReady, match="was denied"):
@@ -203,7 +203,7 @@ async def test_node_renews_its_certificate_and_its_client_uses_it(
 
 
 async def test_serving_certificate_names_only_its_node(
-    server: ApiServer, administrator: Client, tmp_path: Path, door: UntypedClient
+    server: ApiServer, administrator: Client, tmp_path: Path, api_client: UntypedClient
 ) -> None:
     """What names its address waits: it is not the one by which the node speaks to the master."""
     here = await place(tmp_path, administrator, server, "serves")
@@ -224,7 +224,7 @@ async def test_serving_certificate_names_only_its_node(
             assert item.spec.extra == {ADDRESS: ("127.0.0.1",)}
             approved = {"type": "Approved", "status": "True", "reason": "LookedAt"}
             path = f"{PATH}/{item.metadata.name}/approval"
-            await door.ask("PATCH", path, {"status": {"conditions": [approved]}})
+            await api_client.request("PATCH", path, {"status": {"conditions": [approved]}})
             await waiting
         pem = (tmp_path / "state" / "pki" / "serving.pem").read_bytes()
         own = Subject("system:node:serves", ("system:nodes",), ("serves",), ("10.245.9.9",))
@@ -260,12 +260,12 @@ def _is_of(item: CertificateSigningRequest, node: str) -> bool:
 
 
 async def test_requesters_address_is_set_by_the_server_only(
-    server: ApiServer, administrator: Client, door: UntypedClient
+    server: ApiServer, administrator: Client, api_client: UntypedClient
 ) -> None:
     pem = base64.b64encode(keys.create_request(keys.generate_key(), Subject("dave"))).decode()
     said = {ADDRESS: ["10.6.6.6"]}
     spec = {"request": pem, "signerName": "example.org/x", "usages": list(CLIENT_USAGES), "extra": said}
-    made = await door.make(PATH, name="plain", spec=spec)
+    made = await api_client.create(PATH, name="plain", spec=spec)
     assert made["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
     document = {"metadata": {"name": "disguised"}, "spec": spec}
     config = Kubeconfig.load(server.kubeconfig)
@@ -282,8 +282,8 @@ async def test_requesters_address_is_set_by_the_server_only(
         # Nobody changes it afterwards.
         patch = {"spec": {"extra": said}}
         for path in ("", "/approval", "/status"):
-            await door.ask("PATCH", f"{PATH}/plain{path}", patch)
-        assert (await door.ask("GET", f"{PATH}/plain"))["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
+            await api_client.request("PATCH", f"{PATH}/plain{path}", patch)
+        assert (await api_client.request("GET", f"{PATH}/plain"))["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
 
 
 def context(config: Kubeconfig) -> ssl.SSLContext:

@@ -21,7 +21,7 @@ from node_agent.volumes.paths import volume_dir
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, pod
 from tests.unit.node_agent.object_server import ObjectServer
-from tests.unit.node_agent.token_issuer import Issuer
+from tests.unit.node_agent.token_issuer import TokenIssuer
 
 WISH = pod(
     spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}},\n"
@@ -51,7 +51,7 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
 
 
 async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: Path) -> None:
-    host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), Issuer(), ObjectServer()
+    host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), TokenIssuer(), ObjectServer()
     place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
     server.put(ROOT)
 

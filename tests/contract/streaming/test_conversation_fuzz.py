@@ -28,7 +28,7 @@ from streams.stream import Stream
 from tests.testbed.streaming import mutations, pod_server
 from tests.testbed.streaming.local_process import LocalProcess
 from tests.testbed.streaming.mutations import Conversation
-from tests.testbed.streaming.pod_server import PodServer, serving
+from tests.testbed.streaming.pod_server import PodServer, running_pod_server
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Pod:
 @pytest.fixture
 async def pod(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
     monkeypatch.setattr(portforward, "FAREWELL_SECONDS", 0.05)
-    async with serving() as server:
+    async with running_pod_server() as server:
         found = Pod(server, random.Random(SEED))
         server.work, server.dial = found.run, found.dial
         async with await asyncio.start_server(found.repeat, "127.0.0.1", 0) as echo:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.streaming.spdy_apiserver import SAID, OnePod, one_pod
+from tests.testbed.streaming.spdy_apiserver import BANNER, SpdyApiServer, one_pod
 
 PROGRAMS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
 BY_SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).nam
 
 
 @asynccontextmanager
-async def kubectl(program: str, one: OnePod, *words: str) -> AsyncIterator[Process]:
+async def kubectl(program: str, one: SpdyApiServer, *words: str) -> AsyncIterator[Process]:
     environment = {**os.environ, **BY_SPDY, "KUBECONFIG": "/dev/null", "KUBECACHEDIR": "/dev/null"}
     arguments = (f"--server=http://127.0.0.1:{one.port}", *words)
     process = await asyncio.create_subprocess_exec(
@@ -40,12 +40,12 @@ async def kubectl(program: str, one: OnePod, *words: str) -> AsyncIterator[Proce
         await process.communicate()
 
 
-async def ended(one: OnePod) -> None:
+async def ended(one: SpdyApiServer) -> None:
     while not one.reasons:
         await asyncio.sleep(0.01)
 
 
-def keep(one: OnePod, name: str) -> None:
+def keep(one: SpdyApiServer, name: str) -> None:
     """Write down what the client sent, for the tests that play it again; only where it is asked for."""
     if folder := os.environ.get("PODLANE_RECORD"):
         for number, record in enumerate(one.records):
@@ -75,7 +75,7 @@ async def test_spdy_output_is_complete_after_the_program_ended(program: str) -> 
         while not (one.sessions and one.sessions[0].reason):
             await asyncio.sleep(0.01)
         assert one.sessions[0].reason == "the session was closed here"
-        assert await process.communicate() == (SAID, b"")
+        assert await process.communicate() == (BANNER, b"")
         assert process.returncode == 0
 
 

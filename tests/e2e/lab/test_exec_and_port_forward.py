@@ -18,17 +18,17 @@ import pytest
 
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.streaming.kubectl_sessions import (
+    CLOSED_PORT,
     ECHO,
     GREETER,
+    KUBECTL_VARIANTS,
     MEGABYTE,
-    NOBODY,
-    SPEAKERS,
     SUMS,
     Kubectl,
     Terminal,
-    all_at_once,
-    said,
-    serving,
+    exchange,
+    run_for_all,
+    serving_pod_ports,
 )
 from tests.testbed.wait import DEADLINE_SECONDS, wait_until
 
@@ -53,50 +53,50 @@ def pod(cluster: Cluster) -> Iterator[str]:
     (pid,) = cluster.docker(
         cluster.node_of("into", "talker"), "inspect", "-f", "{{.State.Pid}}", cluster.container("into", "talker")
     ).split()
-    with serving(pid):
+    with serving_pod_ports(pid):
         yield "talker"
     cluster.kubectl("delete", "namespace", "into")
 
 
 @pytest.fixture
 def everyone(cluster: Cluster, tmp_path: Path) -> list[Kubectl]:
-    return [Kubectl(cluster, program, websockets, tmp_path) for program, websockets in SPEAKERS]
+    return [Kubectl(cluster, program, websockets, tmp_path) for program, websockets in KUBECTL_VARIANTS]
 
 
 def test_exec_terminal_follows_the_size_of_the_users_terminal(everyone: list[Kubectl], pod: str) -> None:
-    all_at_once(everyone, lambda kubectl: _resized(kubectl, pod))
+    run_for_all(everyone, lambda kubectl: _resized(kubectl, pod))
 
 
 def _resized(kubectl: Kubectl, pod: str) -> None:
     terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "main", "--", "sh")
     try:
-        terminal.sees("# ")
+        terminal.expect("# ")
         # Docker gives a terminal its size when the program has begun, and a shell that learns of it may drop a line.
-        terminal.types("stty size\n", until=r"\n30 100\r\n")
+        terminal.type("stty size\n", until=r"\n30 100\r\n")
         terminal.resize(40, 120)
         terminal.process.send_signal(signal.SIGWINCH)
-        terminal.types("stty size\n", until=r"\n40 120\r\n")
-        terminal.types("exit 4\n")
+        terminal.type("stty size\n", until=r"\n40 120\r\n")
+        terminal.type("exit 4\n")
         assert terminal.process.wait(DEADLINE_SECONDS) == 4
     finally:
         terminal.close()
 
 
 def test_port_forward_carries_many_connections_to_many_ports(everyone: list[Kubectl], pod: str) -> None:
-    all_at_once(everyone, lambda kubectl: asyncio.run(_forwarded(kubectl, pod)))
+    run_for_all(everyone, lambda kubectl: asyncio.run(_forwarded(kubectl, pod)))
 
 
 async def _forwarded(kubectl: Kubectl, pod: str) -> None:
     with kubectl.forwarding(pod, ECHO, GREETER, SUMS) as ports:
         wanted = [f"{number} ".encode() * 5000 for number in range(30)]
-        assert await asyncio.gather(*(said(ports[ECHO], one) for one in wanted)) == wanted
-        assert await said(ports[GREETER]) == b"hello\n", "the server closes first"
+        assert await asyncio.gather(*(exchange(ports[ECHO], one) for one in wanted)) == wanted
+        assert await exchange(ports[GREETER]) == b"hello\n", "the server closes first"
         digest = hashlib.sha256(MEGABYTE * 20).hexdigest()
-        assert (await said(ports[SUMS], *[MEGABYTE] * 20)).decode() == digest
+        assert (await exchange(ports[SUMS], *[MEGABYTE] * 20)).decode() == digest
 
 
 def test_exec_copies_stdin_to_stdout_unchanged(everyone: list[Kubectl], pod: str) -> None:
-    all_at_once(everyone, lambda kubectl: _carried(kubectl, pod))
+    run_for_all(everyone, lambda kubectl: _carried(kubectl, pod))
 
 
 def _carried(kubectl: Kubectl, pod: str) -> None:
@@ -108,7 +108,7 @@ def _carried(kubectl: Kubectl, pod: str) -> None:
 
 
 def test_exec_program_ends_when_its_client_ends(everyone: list[Kubectl], pod: str, cluster: Cluster) -> None:
-    all_at_once(everyone, lambda kubectl: _left(kubectl, pod, cluster, str(5000 + everyone.index(kubectl))))
+    run_for_all(everyone, lambda kubectl: _left(kubectl, pod, cluster, str(5000 + everyone.index(kubectl))))
 
 
 def _left(kubectl: Kubectl, pod: str, cluster: Cluster, mark: str) -> None:
@@ -182,7 +182,7 @@ def test_python_client_runs_programs_in_a_pod(python_client: Any, pod: str) -> N
 def test_python_client_forwards_ports_of_a_pod(python_client: Any, pod: str) -> None:
     from kubernetes.stream import portforward
 
-    ports = f"{ECHO},{GREETER},{NOBODY}"
+    ports = f"{ECHO},{GREETER},{CLOSED_PORT}"
     forward = portforward(python_client.connect_get_namespaced_pod_portforward, pod, "into", ports=ports)
     echo, greeter = forward.socket(ECHO), forward.socket(GREETER)
     for one in (echo, greeter):
@@ -191,12 +191,12 @@ def test_python_client_forwards_ports_of_a_pod(python_client: Any, pod: str) -> 
     assert echo.recv(100) == b"there and back"
     assert greeter.recv(100) == b"hello\n"
     assert forward.error(ECHO) is None
-    wait_until(lambda: "connection refused" in (forward.error(NOBODY) or ""), "an error for the port of nobody")
+    wait_until(lambda: "connection refused" in (forward.error(CLOSED_PORT) or ""), "an error for the port of nobody")
     forward.close()
 
 
 async def test_exec_runs_a_hundred_programs_at_once(cluster: Cluster, pod: str, tmp_path: Path) -> None:
-    kubectl = Kubectl(cluster, *SPEAKERS[-1], tmp_path)
+    kubectl = Kubectl(cluster, *KUBECTL_VARIANTS[-1], tmp_path)
     data = MEGABYTE[: 64 << 10]
 
     async def one() -> bool:

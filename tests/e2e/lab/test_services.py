@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.testbed.lab.cluster import Cluster
-from tests.testbed.lab.web_service import EXTERNAL_IP, PORT, REPLICAS, RIVAL, SHOP, Called, Caller, WebService
+from tests.testbed.lab.web_service import EXTERNAL_IP, PORT, REPLICAS, RIVAL, SHOP, CallCounts, Caller, WebService
 from tests.testbed.wait import wait_until
 
 AT_ONCE = 20
@@ -86,7 +86,7 @@ def test_service_connections_are_spread_evenly_over_endpoints(shop: WebService) 
     evenly(shop.outside.calls(*node_port, times=CALLS), shop)
 
 
-def evenly(called: Called, shop: WebService) -> None:
+def evenly(called: CallCounts, shop: WebService) -> None:
     assert not called.failures, called.failures[:3]
     assert uneven(called.answers, shop) < TOO_UNEVEN, called.answers
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.testbed.node.consistency import CGROUPS, inconsistencies, wait_until_consistent
-from tests.testbed.node.disturbed_node import AGENT, OBJECTS, DisturbedNode, restarts, whole
+from tests.testbed.node.disturbed_node import AGENT, OBJECTS, DisturbedNode, full_pod, restart_count
 from tests.testbed.wait import wait_until
 
 SECONDS = 300.0
@@ -34,12 +34,12 @@ def node() -> Iterator[DisturbedNode]:
 
 def test_agent_killed_at_every_driver_call_starts_nothing_twice(node: DisturbedNode) -> None:
     node.agent()
-    node.apply(whole(node, "one"))
+    node.apply(full_pod(node, "one"))
     wait_until_consistent(node, SECONDS)
-    assert restarts(node, "one") == 0
+    assert restart_count(node, "one") == 0
     main = node.status("one")["containerStatuses"][0]["containerID"].removeprefix("docker://")
     node.docker("kill", main)
-    wait_until(lambda: restarts(node, "one") == 1 and not inconsistencies(node), "it is started again", SECONDS)
+    wait_until(lambda: restart_count(node, "one") == 1 and not inconsistencies(node), "it is started again", SECONDS)
     node.delete("one")
     wait_until(lambda: not any(node.traces().values()) and not inconsistencies(node), "nothing is left", SECONDS)
     deaths = (node.root / "deaths").read_text().splitlines()

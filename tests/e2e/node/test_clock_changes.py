@@ -20,11 +20,11 @@ from tests.testbed.node.disturbed_node import (
     MASTER,
     OBJECTS,
     DisturbedNode,
-    phases,
+    full_pod,
     pod,
-    restarts,
-    running,
-    whole,
+    pod_phases,
+    restart_count,
+    running_containers,
 )
 from tests.testbed.node.single_node import NODE
 from tests.testbed.wait import wait_until
@@ -110,20 +110,20 @@ def until_beaten(node: DisturbedNode, times: int) -> None:
 
 
 def test_clock_change_ends_and_starts_no_container(node: DisturbedNode) -> None:
-    node.apply(whole(node, "old"), pod(node, "probed", more=PROBE))
+    node.apply(full_pod(node, "old"), pod(node, "probed", more=PROBE))
     node.apply(pod(node, "limited", extra="  activeDeadlineSeconds: 3600"))
     wait_until_consistent(node)
-    before = running(node)
+    before = running_containers(node)
     for number, hours in enumerate((5, -5, 0)):
         set_clock(node, f"{hours:+}h")
         wait_until(lambda hours=hours: hours_ahead(node) == hours, "the lease has the new time")  # type: ignore[misc]
         until_beaten(node, 2)
         node.apply(pod(node, f"new-{number}", more=PROBE, extra="  activeDeadlineSeconds: 3600"))
         wait_until_consistent(node)
-        assert before.items() <= running(node).items()
+        assert before.items() <= running_containers(node).items()
         assert node.node_condition("Ready") == "True"
-    assert phases(node) == {"Running"}
-    assert restarts(node, "old") == restarts(node, "probed") == restarts(node, "limited") == 0
+    assert pod_phases(node) == {"Running"}
+    assert restart_count(node, "old") == restart_count(node, "probed") == restart_count(node, "limited") == 0
 
 
 def test_clock_change_does_not_shorten_a_grace_period(node: DisturbedNode) -> None:
@@ -153,9 +153,9 @@ def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: Di
     begin(node, "--heartbeat-seconds=10", "--runtime-request-timeout-seconds=3600")
     manifests = node.root / "manifests"
     (manifests / "going.yaml").write_text(pod(node, "going"))
-    node.apply(whole(node, "old"), pod(node, "ending"))
+    node.apply(full_pod(node, "old"), pod(node, "ending"))
     wait_until_consistent(node)
-    before, ending = running(node), container_of(node, "ending")
+    before, ending = running_containers(node), container_of(node, "ending")
     gone = {one for one in before if "going" in node.docker("inspect", "-f", "{{.Name}}", one)}
     began = time.monotonic()
     node.kill(MASTER)
@@ -164,13 +164,13 @@ def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: Di
     (manifests / "going.yaml").unlink()
     wait_until(lambda: time.monotonic() - began >= ABSENCE_SECONDS / HURRY, "ten minutes have passed for the agent")
     wait_until(lambda: "k8s_main_coming" in node.docker("ps", "--format", "{{.Names}}"), "the static pod runs")
-    wait_until(lambda: not gone & running(node).keys(), "the other static pod is gone")
-    assert before.keys() - running(node).keys() == {*gone, ending}
+    wait_until(lambda: not gone & running_containers(node).keys(), "the other static pod is gone")
+    assert before.keys() - running_containers(node).keys() == {*gone, ending}
     assert node.process(AGENT).is_running()
     node.start_master()
     wait_until_consistent(node)
-    assert [restarts(node, name) for name in ("old", "ending", f"coming-{NODE}")] == [0, 1, 0]
-    assert phases(node) == {"Running"}
+    assert [restart_count(node, name) for name in ("old", "ending", f"coming-{NODE}")] == [0, 1, 0]
+    assert pod_phases(node) == {"Running"}
     (manifests / "coming.yaml").unlink()
 
 

@@ -15,11 +15,11 @@ from tests.testbed.node.images import add_image
 from tests.testbed.node.inspection import (
     SANDBOX,
     container,
-    fails,
-    inspected,
+    container_status,
+    exec_fails,
+    exec_output,
+    inspect_container,
     pod,
-    row,
-    said,
     uid_of,
     wait_running,
     wait_waiting,
@@ -162,9 +162,9 @@ def node() -> Iterator[SingleNode]:
 
 def test_container_runs_with_its_command_arguments_and_working_directory(node: SingleNode) -> None:
     wait_until(lambda: node.status("words").get("phase") == "Succeeded", "all have spoken")
-    found = {name: node.docker("logs", inspected(node, "words", name)["Id"]).strip() for name in SAID}
+    found = {name: node.docker("logs", inspect_container(node, "words", name)["Id"]).strip() for name in SAID}
     assert found == SAID
-    assert not inspected(node, "words", SANDBOX)["State"]["Running"], "the sandbox ends, and the logs stay"
+    assert not inspect_container(node, "words", SANDBOX)["State"]["Running"], "the sandbox ends, and the logs stay"
 
 
 def test_container_is_replaced_only_when_its_image_changes(node: SingleNode) -> None:
@@ -174,14 +174,14 @@ def test_container_is_replaced_only_when_its_image_changes(node: SingleNode) -> 
         {"op": "replace", "path": "/spec/containers/1/image", "value": "podlane/toolbox:latest"},
     ]
     node.kubectl("patch", "pod", "about", "--type=json", "-p", json.dumps(changes))
-    wait_until(lambda: row(node, "about", "side").get("restartCount") == 1, "the other image is started")
+    wait_until(lambda: container_status(node, "about", "side").get("restartCount") == 1, "the other image is started")
     wait_running(node, "about", container="side")
-    assert row(node, "about")["restartCount"] == 0
+    assert container_status(node, "about")["restartCount"] == 0
 
 
 def variables(node: SingleNode, name: str) -> dict[str, str]:
     wait_running(node, name)
-    return dict(line.split("=", 1) for line in inspected(node, name)["Config"]["Env"])
+    return dict(line.split("=", 1) for line in inspect_container(node, name)["Config"]["Env"])
 
 
 def test_environment_is_taken_from_objects_fields_and_resources(node: SingleNode) -> None:
@@ -212,7 +212,7 @@ def test_environment_is_taken_from_objects_fields_and_resources(node: SingleNode
         }.items()
     )
     assert not found.keys() & {"NO_KEY", "NO_OBJECT"}
-    assert said(node, "about", "sh", "-c", "echo $USES").strip() == "sesame blue from env"
+    assert exec_output(node, "about", "sh", "-c", "echo $USES").strip() == "sesame blue from env"
     of_host = read_host_info(node.state).allocatable
     assert (found["OTHERS_CORES"], found["OTHERS_BYTES"]) == (of_host["cpu"], of_host["memory"])
     assert int(found["OTHERS_CORES"]) == os.cpu_count()
@@ -277,11 +277,11 @@ def test_container_waits_for_missing_environment_sources(node: SingleNode) -> No
 
 def test_mounts_are_read_only_when_requested(node: SingleNode) -> None:
     wait_running(node, "mounts")
-    assert not fails(node, "mounts", "touch", "/write/a")
+    assert not exec_fails(node, "mounts", "touch", "/write/a")
     for place in ("/read", "/deep"):
-        assert fails(node, "mounts", "touch", f"{place}/b")
-        assert not fails(node, "mounts", "test", "-e", f"{place}/a")
-    modes = {one["Destination"]: (one["RW"], one["Propagation"]) for one in inspected(node, "mounts")["Mounts"]}
+        assert exec_fails(node, "mounts", "touch", f"{place}/b")
+        assert not exec_fails(node, "mounts", "test", "-e", f"{place}/a")
+    modes = {one["Destination"]: (one["RW"], one["Propagation"]) for one in inspect_container(node, "mounts")["Mounts"]}
     assert [modes[place] for place in ("/write", "/read", "/deep")] == [
         (True, "rprivate"),
         (False, "rprivate"),
@@ -291,24 +291,26 @@ def test_mounts_are_read_only_when_requested(node: SingleNode) -> None:
 
 def test_containers_share_process_namespace_when_requested(node: SingleNode) -> None:
     wait_running(node, "mounts")
-    sandbox = inspected(node, "mounts", SANDBOX)["Id"]
-    assert inspected(node, "mounts")["HostConfig"]["PidMode"] == f"container:{sandbox}"
-    assert "catatonit" in said(node, "mounts", "ps")
+    sandbox = inspect_container(node, "mounts", SANDBOX)["Id"]
+    assert inspect_container(node, "mounts")["HostConfig"]["PidMode"] == f"container:{sandbox}"
+    assert "catatonit" in exec_output(node, "mounts", "ps")
 
 
 def test_container_has_the_terminal_and_stdin_it_requests(node: SingleNode) -> None:
     wait_running(node, "speaking")
-    asked = {name: inspected(node, "speaking", name)["Config"] for name in ("main", "deaf", "terminal")}
+    asked = {name: inspect_container(node, "speaking", name)["Config"] for name in ("main", "deaf", "terminal")}
     found = {name: [one[key] for key in ("OpenStdin", "StdinOnce", "Tty")] for name, one in asked.items()}
     assert found == {"main": [True, True, False], "deaf": [False] * 3, "terminal": [True, False, True]}
-    identity = inspected(node, "speaking")["Id"]
+    identity = inspect_container(node, "speaking")["Id"]
     attach = ["docker", "-H", f"unix://{node.root}/docker/docker.sock", "attach", identity]
     done = subprocess.run(attach, input="hello\n", capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "hello\n"
-    wait_until(lambda: "terminated" in row(node, "speaking").get("state", {}), "its input was open only once")
-    assert row(node, "speaking")["state"]["terminated"]["reason"] == "Completed"
+    wait_until(
+        lambda: "terminated" in container_status(node, "speaking").get("state", {}), "its input was open only once"
+    )
+    assert container_status(node, "speaking")["state"]["terminated"]["reason"] == "Completed"
     ends = {
-        name: said(node, "speaking", "readlink", "/proc/1/fd/0", container=name).strip()
+        name: exec_output(node, "speaking", "readlink", "/proc/1/fd/0", container=name).strip()
         for name in ("deaf", "terminal")
     }
     assert ends == {"deaf": "/dev/null", "terminal": "/dev/pts/0"}
@@ -318,16 +320,16 @@ def test_missing_program_is_reported_and_retried_by_restart_policy(node: SingleN
     broken = container(command=["/nowhere"])
     node.kubectl("apply", "-f", "-", stdin=pod("once", broken, restartPolicy="Never") + pod("again", broken))
     wait_until(lambda: node.status("once").get("phase") == "Failed", "once has failed")
-    end = row(node, "once")["state"]["terminated"]
+    end = container_status(node, "once")["state"]["terminated"]
     assert (end["reason"], end["exitCode"], end["startedAt"]) == ("ContainerCannotRun", 127, end["finishedAt"])
     assert "/nowhere" in end["message"]
-    wait_until(lambda: row(node, "again").get("restartCount", 0) >= 1, "again is tried again")
-    assert row(node, "again")["lastState"]["terminated"]["reason"] == "ContainerCannotRun"
+    wait_until(lambda: container_status(node, "again").get("restartCount", 0) >= 1, "again is tried again")
+    assert container_status(node, "again")["lastState"]["terminated"]["reason"] == "ContainerCannotRun"
 
 
 def test_image_volumes_are_removed_with_their_container(node: SingleNode) -> None:
     wait_running(node, "mounts")
-    [volume] = [one["Name"] for one in inspected(node, "mounts", "side")["Mounts"] if one["Type"] == "volume"]
+    [volume] = [one["Name"] for one in inspect_container(node, "mounts", "side")["Mounts"] if one["Type"] == "volume"]
     assert volume in node.docker("volume", "ls", "-q")
     node.kubectl("delete", "pod", "mounts", "--timeout=30s")
     wait_until(lambda: volume not in node.docker("volume", "ls", "-q"), "the volume has gone with it")

@@ -13,12 +13,12 @@ from tests.testbed.node.disturbed_node import (
     AGENT,
     OBJECTS,
     DisturbedNode,
-    phases,
+    full_pod,
     pod,
-    restarts,
-    running,
-    small,
-    whole,
+    pod_phases,
+    restart_count,
+    running_containers,
+    small_filesystem,
 )
 from tests.testbed.wait import wait_until
 
@@ -29,8 +29,8 @@ class SmallNode(DisturbedNode):
     """The agent's state and Docker's root are on disks of their own."""
 
     def __enter__(self) -> SmallNode:
-        small(self.docker_data, "64m")
-        small(self.state, "4m")
+        small_filesystem(self.docker_data, "64m")
+        small_filesystem(self.state, "4m")
         super().__enter__()
         return self
 
@@ -71,19 +71,19 @@ def events(node: DisturbedNode, name: str) -> str:
 
 @pytest.mark.parametrize("disk", ["agent", "docker"])
 def test_full_disk_disturbs_no_running_pod_and_new_pods_start_once_there_is_space(node: SmallNode, disk: str) -> None:
-    node.apply(whole(node, "old"), pod(node, "plain"))
+    node.apply(full_pod(node, "old"), pod(node, "plain"))
     wait_until_consistent(node)
-    before = running(node)
+    before = running_containers(node)
     ballast = fill(node.state if disk == "agent" else node.docker_data)
-    node.apply(whole(node, "new"), pod(node, "newer"))
+    node.apply(full_pod(node, "new"), pod(node, "newer"))
     node.docker("kill", node.status("plain")["containerStatuses"][0]["containerID"].removeprefix("docker://"))
     wait_until(lambda: NO_SPACE in node.log(AGENT).lower(), "the log says what is wrong")
     wait_until(lambda: all(NO_SPACE in events(node, name) for name in ("new", "newer")), "events say what is wrong")
     assert node.node_condition("Ready") == "True"
-    assert before.items() - running(node).items() <= before.items()
-    assert len(before.items() - running(node).items()) <= 1
-    assert phases(node) <= {"Running", "Pending"}
+    assert before.items() - running_containers(node).items() <= before.items()
+    assert len(before.items() - running_containers(node).items()) <= 1
+    assert pod_phases(node) <= {"Running", "Pending"}
     ballast.unlink()
     wait_until_consistent(node)
-    assert restarts(node, "old") == 0
-    assert restarts(node, "plain") >= 1
+    assert restart_count(node, "old") == 0
+    assert restart_count(node, "plain") >= 1

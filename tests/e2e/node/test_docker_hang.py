@@ -14,10 +14,10 @@ from tests.testbed.node.disturbed_node import (
     MOST_THREADS,
     OBJECTS,
     DisturbedNode,
+    full_pod,
     pod,
-    restarts,
-    running,
-    whole,
+    restart_count,
+    running_containers,
 )
 from tests.testbed.node.single_node import NODE
 from tests.testbed.wait import wait_until
@@ -48,9 +48,9 @@ def told(node: DisturbedNode) -> str:
 
 
 def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> None:
-    node.apply(whole(node, "old"), pod(node, "probed", more=PROBE), pod(node, "leaving"))
+    node.apply(full_pod(node, "old"), pod(node, "probed", more=PROBE), pod(node, "leaving"))
     wait_until_consistent(node)
-    before = running(node)
+    before = running_containers(node)
     leaving = {one for one in before if "leaving" in node.docker("inspect", "-f", "{{.Name}}", one)}
     node.process(DOCKER).suspend()
     node.apply(*(pod(node, f"new-{number}") for number in range(4)))
@@ -69,8 +69,8 @@ def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> 
     node.process(DOCKER).resume()
     wait_until(lambda: told(node).startswith("True KubeletReady"), "the node is ready")
     wait_until_consistent(node, SWEEP_SECONDS)
-    assert before.items() - running(node).items() == {(one, before[one]) for one in leaving}
-    assert restarts(node, "old") == restarts(node, "probed") == 0
+    assert before.items() - running_containers(node).items() == {(one, before[one]) for one in leaving}
+    assert restart_count(node, "old") == restart_count(node, "probed") == 0
     node.kubectl("delete", "pods", "--all", "--timeout=60s")
     nothing_left(node)
 

@@ -18,11 +18,11 @@ from tests.testbed.node.disturbed_node import (
     MOST_THREADS,
     OBJECTS,
     DisturbedNode,
-    phases,
+    full_pod,
     pod,
-    restarts,
-    running,
-    whole,
+    pod_phases,
+    restart_count,
+    running_containers,
 )
 from tests.testbed.wait import wait_until
 
@@ -53,7 +53,7 @@ def started(node: DisturbedNode, *pods: str) -> None:
 
 
 def test_consistency_check_reports_every_difference(node: DisturbedNode) -> None:
-    started(node, whole(node, "good"))
+    started(node, full_pod(node, "good"))
     uid = node.kubectl("get", "pod", "good", "-o", "jsonpath={.metadata.uid}")
     pods, here, witness = node.state / "pods", node.state / "pods" / uid, node.witness / f"{uid}.main"
     cache, link = here / "volumes" / "kubernetes.io~empty-dir" / "cache", node.root / "logs" / "pods" / "x"
@@ -84,7 +84,7 @@ def test_consistency_check_reports_every_difference(node: DisturbedNode) -> None
     assert any("container POD of stray is left over" in one for one in inconsistencies(node))
     node.docker("rm", "-f", "stray")
     assert not inconsistencies(node)
-    node.docker("kill", next(iter(running(node))))
+    node.docker("kill", next(iter(running_containers(node))))
     assert inconsistencies(node)
     node.process(AGENT).resume()
 
@@ -108,7 +108,7 @@ def storm(node: DisturbedNode, order: random.Random) -> None:
     batches = [names[start : start + 10] for start in range(0, STORM, 10)]
     there: list[str] = []
     for batch in batches:
-        node.apply(*(whole(node, name) if number % 5 == 0 else pod(node, name) for number, name in enumerate(batch)))
+        node.apply(*(full_pod(node, name) if number % 5 == 0 else pod(node, name) for number, name in enumerate(batch)))
         there += batch
         order.shuffle(there)
         going, there = there[:5], there[5:]
@@ -121,15 +121,15 @@ def storm(node: DisturbedNode, order: random.Random) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_every_container_is_started_once_after_docker_restarts(node: DisturbedNode, how: signal.Signals) -> None:
-    started(node, *(whole(node, f"lasting-{number}") for number in range(3)))
-    before = running(node)
+    started(node, *(full_pod(node, f"lasting-{number}") for number in range(3)))
+    before = running_containers(node)
     node.kill(DOCKER, how)
     wait_until(lambda: node.node_condition("Ready") == "False", "the node is told not to be ready")
-    assert phases(node) == {"Running"}
+    assert pod_phases(node) == {"Running"}
     node.start_docker()
     wait_until_consistent(node)
-    assert not before.keys() & running(node).keys()
-    assert [restarts(node, f"lasting-{number}") for number in range(3)] == [1, 1, 1]
+    assert not before.keys() & running_containers(node).keys()
+    assert [restart_count(node, f"lasting-{number}") for number in range(3)] == [1, 1, 1]
 
 
 @pytest.fixture
@@ -144,13 +144,13 @@ def live() -> Iterator[DisturbedNode]:
 
 
 def test_docker_with_live_restore_keeps_the_same_containers(live: DisturbedNode) -> None:
-    started(live, whole(live, "one"), pod(live, "two"))
-    before = running(live)
+    started(live, full_pod(live, "one"), pod(live, "two"))
+    before = running_containers(live)
     for how in (signal.SIGTERM, signal.SIGKILL):
         live.kill(DOCKER, how)
         wait_until(lambda: live.node_condition("Ready") == "False", "the node is told not to be ready")
         live.start_docker()
         wait_until(lambda: live.node_condition("Ready") == "True", "the node is ready")
         wait_until_consistent(live)
-        assert running(live) == before
-    assert [restarts(live, name) for name in ("one", "two")] == [0, 0]
+        assert running_containers(live) == before
+    assert [restart_count(live, name) for name in ("one", "two")] == [0, 0]

@@ -11,7 +11,7 @@ import docker
 import pytest
 
 from lab import images
-from tests.testbed.docker.registry import PASSWORD, USER, serving
+from tests.testbed.docker.registry import PASSWORD, USER, running_registry
 from tests.testbed.node.pods import NodePods, main, pod
 
 # Docker's library leaves the socket open with which it did not reach Docker.
@@ -50,7 +50,7 @@ def using(name: str, image: str, policy: str, spec: str = "") -> str:
 
 
 def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path: Path) -> None:
-    with serving(tmp_path) as address:
+    with running_registry(tmp_path) as address:
         private = f"{address}/team/toolbox:1"
         carry_away(alone, private)
         alone.apply(

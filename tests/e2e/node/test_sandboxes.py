@@ -14,13 +14,13 @@ import pytest
 from tests.testbed.node.inspection import (
     SANDBOX,
     container,
-    inspected,
+    container_status,
+    exec_output,
+    inspect_container,
     pod,
     pod_dir,
-    row,
-    said,
-    told,
     uid_of,
+    wait_for_event,
     wait_running,
 )
 from tests.testbed.node.single_node import SingleNode
@@ -84,7 +84,7 @@ def node() -> Iterator[SingleNode]:
 
 
 def test_containers_have_names_and_labels_of_dockershim(node: SingleNode) -> None:
-    uid, main, sandbox = uid_of(node, "web"), inspected(node, "web"), inspected(node, "web", SANDBOX)
+    uid, main, sandbox = uid_of(node, "web"), inspect_container(node, "web"), inspect_container(node, "web", SANDBOX)
     assert (main["Name"], sandbox["Name"]) == (f"/k8s_main_web_default_{uid}_0", f"/k8s_POD_web_default_{uid}_0")
     both = {"io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": uid}
     of_sandbox = {
@@ -114,13 +114,13 @@ def test_containers_have_names_and_labels_of_dockershim(node: SingleNode) -> Non
     assert hook["httpGet"]["port"] == 8080, "who knows nothing but the container can run its hook"
     log = Path(of_container["io.kubernetes.container.logpath"])
     wait_until(log.is_symlink, "the log is where its label says")
-    wait_until(lambda: row(node, "web").get("containerID"), "its id is told")
-    assert row(node, "web")["containerID"] == f"docker://{main['Id']}"
-    assert row(node, "web")["imageID"] == f"docker://{main['Image']}", "no registry knows the image"
+    wait_until(lambda: container_status(node, "web").get("containerID"), "its id is told")
+    assert container_status(node, "web")["containerID"] == f"docker://{main['Id']}"
+    assert container_status(node, "web")["imageID"] == f"docker://{main['Image']}", "no registry knows the image"
 
 
 def test_sandbox_is_created_with_dockershims_config(node: SingleNode) -> None:
-    sandbox = inspected(node, "web", SANDBOX)
+    sandbox = inspect_container(node, "web", SANDBOX)
     host, config = sandbox["HostConfig"], sandbox["Config"]
     wanted = {
         "NetworkMode": "none",
@@ -160,7 +160,7 @@ def least_oom_score() -> int:
 
 
 def test_container_joins_its_sandbox_as_in_dockershim(node: SingleNode) -> None:
-    main, sandbox = inspected(node, "web"), inspected(node, "web", SANDBOX)
+    main, sandbox = inspect_container(node, "web"), inspect_container(node, "web", SANDBOX)
     host, config = main["HostConfig"], main["Config"]
     joined = f"container:{sandbox['Id']}"
     assert (host["NetworkMode"], host["IpcMode"], host["PidMode"], host["UTSMode"]) == (joined, joined, "", "")
@@ -182,24 +182,24 @@ def test_container_joins_its_sandbox_as_in_dockershim(node: SingleNode) -> None:
     assert {mount["Propagation"] for mount in mounts.values()} == {"rprivate"}
     assert (directory / "containers/main/00000000").stat().st_mode & 0o777 == 0o666
     resolvers = [
-        said(node, "web", "stat", "-c", "%d %i", "/etc/resolv.conf", container=one) for one in ("main", "side")
+        exec_output(node, "web", "stat", "-c", "%d %i", "/etc/resolv.conf", container=one) for one in ("main", "side")
     ]
     assert resolvers[0] == resolvers[1], "one file is for all"
-    assert "64.0M" in said(node, "web", "df", "-h", "/dev/shm")
+    assert "64.0M" in exec_output(node, "web", "df", "-h", "/dev/shm")
 
 
 def test_pod_has_the_hostname_of_its_spec(node: SingleNode) -> None:
-    assert said(node, "web", "hostname").strip() == "shop"
-    assert said(node, "fqdn", "hostname").strip() == "shop.shops.default.svc.cluster.local"
-    assert said(node, LONG, "hostname").strip() == "x" * 61, "cut at 63, without what it must not end with"
-    assert said(node, "host", "hostname").strip() == os.uname().nodename
-    why = told(node, "fqdn-too-long", "FailedCreatePodSandBox")
+    assert exec_output(node, "web", "hostname").strip() == "shop"
+    assert exec_output(node, "fqdn", "hostname").strip() == "shop.shops.default.svc.cluster.local"
+    assert exec_output(node, LONG, "hostname").strip() == "x" * 61, "cut at 63, without what it must not end with"
+    assert exec_output(node, "host", "hostname").strip() == os.uname().nodename
+    why = wait_for_event(node, "fqdn-too-long", "FailedCreatePodSandBox")
     assert "Failed to construct FQDN from pod hostname and cluster domain" in why
     assert "is longer than 64" in why
 
 
 def test_host_namespace_pod_is_in_the_hosts_namespaces(node: SingleNode) -> None:
-    main, sandbox = inspected(node, "host"), inspected(node, "host", SANDBOX)
+    main, sandbox = inspect_container(node, "host"), inspect_container(node, "host", SANDBOX)
     host = sandbox["HostConfig"]
     assert [host[f"{kind}Mode"] for kind in ("Network", "Pid", "Ipc", "UTS")] == ["host"] * 4
     assert main["HostConfig"]["UTSMode"] == "host"
@@ -220,13 +220,13 @@ def test_hosts_file_has_kubelets_content(node: SingleNode) -> None:
     ]
     aliases = ["", "# Entries added by HostAliases.", "192.0.2.9\ta.example\tb.example", "192.0.2.10\tc.example"]
     for name in ("main", "side"):
-        assert said(node, "web", "cat", "/etc/hosts", container=name).splitlines() == head + aliases
+        assert exec_output(node, "web", "cat", "/etc/hosts", container=name).splitlines() == head + aliases
     assert (pod_dir(node, "web") / "etc-hosts").stat().st_mode & 0o777 == 0o644
     of_host = Path("/etc/hosts").read_text().splitlines()
     aliases = ["", "# Entries added by HostAliases.", "192.0.2.9\ta.b"]
     managed = ["# Kubernetes-managed hosts file (host network)."]
-    assert said(node, "host", "cat", "/etc/hosts").splitlines() == managed + of_host + aliases
-    assert said(node, "own-hosts", "cat", "/etc/hosts") == Path("/etc/hostname").read_text()
+    assert exec_output(node, "host", "cat", "/etc/hosts").splitlines() == managed + of_host + aliases
+    assert exec_output(node, "own-hosts", "cat", "/etc/hosts") == Path("/etc/hostname").read_text()
 
 
 def test_resolv_conf_follows_dns_policy(node: SingleNode) -> None:
@@ -239,57 +239,60 @@ def test_resolv_conf_follows_dns_policy(node: SingleNode) -> None:
         "on-its-own": "nameserver 192.0.2.53\n",
         "web": f"nameserver 10.96.0.10\nnameserver 192.0.2.1\nsearch {OF_POD} more.example\noptions ndots:2 edns0\n",
     }
-    assert {name: said(node, name, "cat", "/etc/resolv.conf") for name in wanted} == wanted
+    assert {name: exec_output(node, name, "cat", "/etc/resolv.conf") for name in wanted} == wanted
 
 
 def test_resolv_conf_entries_over_the_limits_are_omitted_and_reported(node: SingleNode) -> None:
-    servers, _, search = said(node, "too-much", "cat", "/etc/resolv.conf").partition("search ")
+    servers, _, search = exec_output(node, "too-much", "cat", "/etc/resolv.conf").partition("search ")
     assert servers == "nameserver 10.96.0.10\nnameserver 192.0.2.6\nnameserver 192.0.2.7\n"
     assert len(search.splitlines()[0].split()) == 32
-    why = told(node, "too-much", "DNSConfigForming")
+    why = wait_for_event(node, "too-much", "DNSConfigForming")
     assert "Nameserver limits were exceeded" in why
     assert "Search limits were exceeded" in why
     assert "the applied nameserver line is: 10.96.0.10 192.0.2.6 192.0.2.7" in why
 
 
 def test_containers_restart_in_a_new_sandbox_when_theirs_ends(node: SingleNode) -> None:
-    before = {name: inspected(node, "web", name) for name in (SANDBOX, "main", "side")}
+    before = {name: inspect_container(node, "web", name) for name in (SANDBOX, "main", "side")}
     node.docker("kill", before[SANDBOX]["Id"])
     wait_until(
-        lambda: [row(node, "web", name).get("restartCount") for name in ("main", "side")] == [1, 1], "both again"
+        lambda: [container_status(node, "web", name).get("restartCount") for name in ("main", "side")] == [1, 1],
+        "both again",
     )
     wait_running(node, "web")
-    after = {name: inspected(node, "web", name) for name in before}
+    after = {name: inspect_container(node, "web", name) for name in before}
     assert {name: one["Name"].rpartition("_")[2] for name, one in after.items()} == dict.fromkeys(before, "1")
     assert after["main"]["HostConfig"]["NetworkMode"] == f"container:{after[SANDBOX]['Id']}"
-    assert told(node, "web", "SandboxChanged")
+    assert wait_for_event(node, "web", "SandboxChanged")
     assert "00000001" in {Path(mount["Source"]).name for mount in after["main"]["Mounts"]}
     assert before["main"]["Id"] in node.docker("ps", "-aq", "--no-trunc"), "the earlier one stays for its log"
 
 
 def test_newest_of_two_sandboxes_is_kept(node: SingleNode) -> None:
-    before = inspected(node, "fqdn", SANDBOX)
+    before = inspect_container(node, "fqdn", SANDBOX)
     labels = before["Config"]["Labels"] | {"annotation.podlane.io/sandbox.attempt": "7"}
     words = [f"--label={key}={value}" for key, value in labels.items()]
     node.docker("run", "-d", "--network=none", "--ipc=shareable", "--name=stray", *words, "podlane/pause")
-    wait_until(lambda: row(node, "fqdn").get("restartCount") == 1, "its container has moved")
+    wait_until(lambda: container_status(node, "fqdn").get("restartCount") == 1, "its container has moved")
     wait_running(node, "fqdn")
-    after = inspected(node, "fqdn", SANDBOX)
+    after = inspect_container(node, "fqdn", SANDBOX)
     assert after["Name"] == "/stray"
-    assert inspected(node, "fqdn")["HostConfig"]["NetworkMode"] == f"container:{after['Id']}"
+    assert inspect_container(node, "fqdn")["HostConfig"]["NetworkMode"] == f"container:{after['Id']}"
     wait_until(lambda: before["Id"] not in node.docker("ps", "-aq", "--no-trunc"), "the other one is gone")
 
 
 def test_pod_uses_host_resolver_with_an_event_when_cluster_dns_is_missing(node: SingleNode) -> None:
     node.agent(f"--resolv-conf={node.root}/resolv.conf", "--pause-image=127.0.0.1:9/pause:1")
     node.kubectl("apply", "-f", "-", stdin=pod("late"))
-    assert "127.0.0.1:9" in told(node, "late", "FailedCreatePodSandBox"), "the image of the sandbox is fetched"
+    assert "127.0.0.1:9" in wait_for_event(node, "late", "FailedCreatePodSandBox"), (
+        "the image of the sandbox is fetched"
+    )
     node.agent("--network=sdn", f"--sdn-socket={node.root}/none")
-    wait_until(lambda: "network: " in told(node, "late", "FailedCreatePodSandBox"), "the network is away")
+    wait_until(lambda: "network: " in wait_for_event(node, "late", "FailedCreatePodSandBox"), "the network is away")
     node.agent(f"--resolv-conf={node.root}/resolv.conf")
     wait_running(node, "late")
-    assert said(node, "late", "cat", "/etc/resolv.conf") == RESOLV_CONF
-    assert 'Falling back to "Default" policy' in told(node, "late", "MissingClusterDNS")
+    assert exec_output(node, "late", "cat", "/etc/resolv.conf") == RESOLV_CONF
+    assert 'Falling back to "Default" policy' in wait_for_event(node, "late", "MissingClusterDNS")
 
 
 def test_sandbox_start_is_retried_with_back_off(node: SingleNode) -> None:

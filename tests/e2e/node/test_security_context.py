@@ -15,12 +15,12 @@ from tests.testbed.node.images import add_image
 from tests.testbed.node.inspection import (
     SANDBOX,
     container,
-    fails,
-    inspected,
+    container_status,
+    exec_fails,
+    exec_output,
+    inspect_container,
     pod,
     pod_dir,
-    row,
-    said,
     wait_running,
     wait_waiting,
 )
@@ -132,12 +132,12 @@ def node() -> Iterator[SingleNode]:
 
 def of_process(node: SingleNode, name: str, key: str) -> str:
     """A line of the status of a process that is run in the container."""
-    lines = said(node, name, "cat", "/proc/self/status").splitlines()
+    lines = exec_output(node, name, "cat", "/proc/self/status").splitlines()
     return next(line.split(":")[1].strip() for line in lines if line.startswith(f"{key}:"))
 
 
 def options(node: SingleNode, name: str) -> list[str]:
-    found: list[str] = inspected(node, name)["HostConfig"]["SecurityOpt"] or []
+    found: list[str] = inspect_container(node, name)["HostConfig"]["SecurityOpt"] or []
     return found
 
 
@@ -147,32 +147,32 @@ def test_container_without_seccomp_setting_is_unconfined(node: SingleNode) -> No
     assert options(node, "of-docker") == []
     assert of_process(node, "of-docker", "Seccomp") == "2", "what the container says holds before what the pod says"
     assert of_process(node, "of-the-pod", "Seccomp") == "2"
-    pause = inspected(node, "plain", SANDBOX)["State"]["Pid"]
+    pause = inspect_container(node, "plain", SANDBOX)["State"]["Pid"]
     assert "Seccomp:\t2" in Path(f"/proc/{pause}/status").read_text(), "the sandbox has Docker's"
 
 
 def test_localhost_seccomp_profile_is_enforced(node: SingleNode) -> None:
     assert of_process(node, "own-profile", "Seccomp") == "2"
-    assert fails(node, "own-profile", "mkdir", "/tmp/a")
-    assert not fails(node, "plain", "mkdir", "/tmp/a")
+    assert exec_fails(node, "own-profile", "mkdir", "/tmp/a")
+    assert not exec_fails(node, "plain", "mkdir", "/tmp/a")
     assert "seccomp/none.json" in wait_waiting(node, "no-profile", "CreateContainerConfigError")
 
 
 def test_container_has_users_and_groups_of_its_security_context(node: SingleNode) -> None:
-    assert said(node, "plain", "id", "-u").strip() == "0"
-    assert inspected(node, "plain")["Config"]["User"] == "0"
-    assert [said(node, "who", "id", flag).strip() for flag in ("-u", "-g")] == ["1000", "3000"]
-    assert set(said(node, "who", "id", "-G").split()) == {"3000", "2000", "4000"}
-    assert [said(node, "who", "id", flag, container="other").strip() for flag in ("-u", "-g")] == ["1001", "0"]
-    sandbox = inspected(node, "who", SANDBOX)
+    assert exec_output(node, "plain", "id", "-u").strip() == "0"
+    assert inspect_container(node, "plain")["Config"]["User"] == "0"
+    assert [exec_output(node, "who", "id", flag).strip() for flag in ("-u", "-g")] == ["1000", "3000"]
+    assert set(exec_output(node, "who", "id", "-G").split()) == {"3000", "2000", "4000"}
+    assert [exec_output(node, "who", "id", flag, container="other").strip() for flag in ("-u", "-g")] == ["1001", "0"]
+    sandbox = inspect_container(node, "who", SANDBOX)
     assert (sandbox["Config"]["User"], sandbox["HostConfig"]["GroupAdd"]) == ("1000:3000", ["4000", "2000"])
-    assert said(node, "named", "id", "-un").strip() == "app"
-    assert inspected(node, "named")["Config"]["User"] == "app"
+    assert exec_output(node, "named", "id", "-un").strip() == "app"
+    assert inspect_container(node, "named")["Config"]["User"] == "app"
 
 
 def test_supplemental_groups_policy_merges_or_omits_image_groups(node: SingleNode) -> None:
-    assert set(said(node, "merged", "id", "-G").split()) == {"1000", "50000", "60000"}
-    assert set(said(node, "strict", "id", "-G").split()) == {"1000", "60000"}
+    assert set(exec_output(node, "merged", "id", "-G").split()) == {"1000", "50000", "60000"}
+    assert set(exec_output(node, "strict", "id", "-G").split()) == {"1000", "60000"}
     assert "needs runAsGroup" in wait_waiting(node, "strict-unknown", "CreateContainerConfigError")
 
 
@@ -190,31 +190,34 @@ def test_run_as_non_root_rejects_a_root_image(node: SingleNode) -> None:
 def test_container_has_requested_capabilities_and_privileges(node: SingleNode) -> None:
     assert int(of_process(node, "small", "CapEff"), 16) == 1 << 10
     assert of_process(node, "small", "NoNewPrivs") == "1"
-    assert fails(node, "small", "touch", "/x")
+    assert exec_fails(node, "small", "touch", "/x")
     assert of_process(node, "plain", "NoNewPrivs") == "0"
-    assert not fails(node, "plain", "touch", "/x")
-    host = inspected(node, "small")["HostConfig"]
+    assert not exec_fails(node, "plain", "touch", "/x")
+    host = inspect_container(node, "small")["HostConfig"]
     assert (host["CapAdd"], host["CapDrop"], host["ReadonlyRootfs"]) == (["NET_BIND_SERVICE"], ["ALL"], True)
     assert int(of_process(node, "mounter", "CapEff"), 16) >> 21 & 1
-    assert not fails(node, "mounter", "mount", "-t", "tmpfs", "tmpfs", "/tmp")
+    assert not exec_fails(node, "mounter", "mount", "-t", "tmpfs", "tmpfs", "/tmp")
 
 
 def test_proc_mount_masks_default_paths(node: SingleNode) -> None:
-    shown = {name: said(node, name, "cat", "/proc/mounts").splitlines() for name in MASKED}
+    shown = {name: exec_output(node, name, "cat", "/proc/mounts").splitlines() for name in MASKED}
     points = {name: {line.split()[1] for line in lines} for name, lines in shown.items()}
     hidden = {path for path in MASKED_PATHS if Path(path).exists()}
     assert hidden
     wanted = {"plain": hidden | {"/proc/sys"}, "unmasked": set(), "mighty": set()}
     assert {name: {*MASKED_PATHS, "/proc/sys"} & found for name, found in points.items()} == wanted
-    host = inspected(node, "unmasked")["HostConfig"]
+    host = inspect_container(node, "unmasked")["HostConfig"]
     assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
-    host = inspected(node, "plain", SANDBOX)["HostConfig"]
+    host = inspect_container(node, "plain", SANDBOX)["HostConfig"]
     assert "/proc/interrupts" not in host["MaskedPaths"], "of the sandbox Docker decides"
 
 
 def test_selinux_options_are_passed_to_docker(node: SingleNode) -> None:
     assert options(node, "labelled") == ["seccomp=unconfined", "label=level:s0:c1"]
-    assert inspected(node, "labelled", SANDBOX)["HostConfig"]["SecurityOpt"] == ["no-new-privileges", "label=type:t"]
+    assert inspect_container(node, "labelled", SANDBOX)["HostConfig"]["SecurityOpt"] == [
+        "no-new-privileges",
+        "label=type:t",
+    ]
 
 
 def test_apparmor_profile_is_rejected_when_the_kernel_cannot_enforce_it(node: SingleNode) -> None:
@@ -226,16 +229,18 @@ def test_apparmor_profile_is_rejected_when_the_kernel_cannot_enforce_it(node: Si
 
 def test_sysctls_apply_to_the_pod_only(node: SingleNode) -> None:
     path = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
-    assert said(node, "tuned", "cat", path).strip() == "80"
+    assert exec_output(node, "tuned", "cat", path).strip() == "80"
     assert Path(path).read_text().strip() != "80"
-    assert inspected(node, "tuned", SANDBOX)["HostConfig"]["Sysctls"] == {"net.ipv4.ip_unprivileged_port_start": "80"}
-    assert not inspected(node, "tuned")["HostConfig"].get("Sysctls")
+    assert inspect_container(node, "tuned", SANDBOX)["HostConfig"]["Sysctls"] == {
+        "net.ipv4.ip_unprivileged_port_start": "80"
+    }
+    assert not inspect_container(node, "tuned")["HostConfig"].get("Sysctls")
     wait_until(lambda: node.status("unsafe").get("reason") == "SysctlForbidden", "unsafe is rejected")
     assert 'forbidden sysctl: "kernel.msgmax" not allowlisted' in node.status("unsafe")["message"]
     allowed = {"sysctls": [{"name": "net.core.somaxconn", "value": "777"}]}
     node.kubectl("apply", "-f", "-", stdin=secured("allowed", None, allowed))
     wait_running(node, "allowed")
-    assert said(node, "allowed", "cat", "/proc/sys/net/core/somaxconn").strip() == "777"
+    assert exec_output(node, "allowed", "cat", "/proc/sys/net/core/somaxconn").strip() == "777"
 
 
 def test_privileged_container_has_the_machines_devices_and_capabilities(node: SingleNode) -> None:
@@ -249,13 +254,13 @@ def test_privileged_container_has_the_machines_devices_and_capabilities(node: Si
 
 
 def test_bidirectional_mount_reaches_the_host_and_the_pod(node: SingleNode) -> None:
-    said(node, "mighty", "mkdir", "/v/in")
-    said(node, "mighty", "mount", "-t", "tmpfs", "tmpfs", "/v/in")
+    exec_output(node, "mighty", "mkdir", "/v/in")
+    exec_output(node, "mighty", "mount", "-t", "tmpfs", "tmpfs", "/v/in")
     place = pod_dir(node, "mighty") / "volumes/kubernetes.io~empty-dir/v/in"
     assert place.is_mount()
-    assert " /v/in " in said(node, "mighty", "cat", "/proc/mounts", container="follower")
-    assert " /v/in " not in said(node, "mighty", "cat", "/proc/mounts", container="loner")
-    modes = {name: inspected(node, "mighty", name)["Mounts"] for name in ("main", "follower", "loner")}
+    assert " /v/in " in exec_output(node, "mighty", "cat", "/proc/mounts", container="follower")
+    assert " /v/in " not in exec_output(node, "mighty", "cat", "/proc/mounts", container="loner")
+    modes = {name: inspect_container(node, "mighty", name)["Mounts"] for name in ("main", "follower", "loner")}
     found = {name: [one["Propagation"] for one in rows if one["Destination"] == "/v"] for name, rows in modes.items()}
     assert found == {"main": ["rshared"], "follower": ["rslave"], "loner": ["rprivate"]}
     node.kubectl("delete", "pod", "mighty", "--timeout=30s")
@@ -266,11 +271,11 @@ def test_oom_score_adj_is_as_low_as_the_machine_allows(node: SingleNode) -> None
     own = int(Path("/proc/self/oom_score_adj").read_text())
     least = own if restricted_runc.lacks_sys_resource() else -1000
     scores = {
-        name: inspected(node, *name)["HostConfig"]["OomScoreAdj"]
+        name: inspect_container(node, *name)["HostConfig"]["OomScoreAdj"]
         for name in (("plain", SANDBOX), ("guaranteed", "main"))
     }
     assert scores == {("plain", SANDBOX): max(-998, least), ("guaranteed", "main"): max(-997, least)}
-    assert inspected(node, "plain")["HostConfig"]["OomScoreAdj"] == 1000
+    assert inspect_container(node, "plain")["HostConfig"]["OomScoreAdj"] == 1000
 
 
 def test_seccomp_default_applies_dockers_profile_to_all_containers(node: SingleNode) -> None:
@@ -279,7 +284,7 @@ def test_seccomp_default_applies_dockers_profile_to_all_containers(node: SingleN
     wait_running(node, "later", "none")
     assert of_process(node, "later", "Seccomp") == "2"
     assert of_process(node, "none", "Seccomp") == "0"
-    assert row(node, "plain")["restartCount"] == 0, "what runs stays as it is"
+    assert container_status(node, "plain")["restartCount"] == 0, "what runs stays as it is"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from tests.testbed.isolation.mutants import MUTANTS, SERVICE_MUTANTS, STALE_FLOW
 from tests.testbed.isolation.world import PlannedPod
 from tests.testbed.netns.attacker import Attacker
 from tests.testbed.netns.packet_world import PacketWorld, running_world
-from tests.testbed.netns.services import Offers
-from tests.testbed.netns.vnid_changes import assign_vnids, forget_packets
+from tests.testbed.netns.services import OfferedServices
+from tests.testbed.netns.vnid_changes import assign_vnids, revalidate_flows
 from tests.testbed.wait import wait_until
 
 SEED = int(os.environ.get("PODLANE_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -52,8 +52,8 @@ def cluster() -> Iterator[PacketWorld]:
 
 
 @pytest.fixture(scope="module")
-def offers(cluster: PacketWorld) -> Offers:
-    return Offers(cluster)
+def offers(cluster: PacketWorld) -> OfferedServices:
+    return OfferedServices(cluster)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_attack_packets_arrive_exactly_where_the_model_allows(cluster: PacketWor
 
 
 def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
-    cluster: PacketWorld, offers: Offers, adversary: Attacker
+    cluster: PacketWorld, offers: OfferedServices, adversary: Attacker
 ) -> None:
     overruns = adversary.overruns()
     for number, wishes in enumerate(shuffled()[:WITH_SERVICES]):
@@ -139,7 +139,7 @@ def served(cluster: PacketWorld, node: str) -> int:
 
 @pytest.mark.parametrize("hole", MUTANTS | SERVICE_MUTANTS)
 def test_attack_packets_detect_every_mutant(
-    cluster: PacketWorld, offers: Offers, adversary: Attacker, hole: str
+    cluster: PacketWorld, offers: OfferedServices, adversary: Attacker, hole: str
 ) -> None:
     lanes = assign_vnids(cluster, SOME, offers)
     called = offers.all if hole in SERVICE_MUTANTS else ()
@@ -148,7 +148,7 @@ def test_attack_packets_detect_every_mutant(
     before = {node: cluster.flows(node) for node in cluster.nodes}
     with holed(cluster, hole):
         wait_until(lambda: all(cluster.flows(node) != before[node] for node in before), "the hole")
-        forget_packets(cluster)
+        revalidate_flows(cluster)
         adversary.attack(hole, lanes, called, MANY_CALLS)
         adversary.listen(LAST_LOOK_SECONDS)
     assert any(line.startswith((MUTANTS | SERVICE_MUTANTS)[hole].shown_by) for line in adversary.differences), told(

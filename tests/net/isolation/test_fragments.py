@@ -16,9 +16,9 @@ from tests.testbed.wait import wait_until
 
 def leaves_in_parts(world: PacketWorld, port: int) -> bool:
     """Whether a datagram in two fragments, from a pod to a port of the other node, leaves the sender's node."""
-    pod, target, mark = world.pods["red-a"], world.pods["blue-b"], frames.new_marker()
+    pod, target, marker = world.pods["red-a"], world.pods["blue-b"], frames.new_marker()
     inner = frames.ethernet(
-        target.mac, pod.mac, frames.IPV4, frames.udp(pod.address, target.address, bytes(CUT) + mark)
+        target.mac, pod.mac, frames.IPV4, frames.udp(pod.address, target.address, bytes(CUT) + marker)
     )
     body = frames.vxlan(0, inner)
     datagram = struct.pack("!HHHH", 40000, port, 8 + len(body), 0) + body
@@ -28,7 +28,7 @@ def leaves_in_parts(world: PacketWorld, port: int) -> bool:
         for part, offset in ((datagram[:CUT], MORE_FRAGMENTS), (datagram[CUT:], CUT // 8))
     )
     world.wire(pod.name).send(first)
-    return world.leaves(pod.name, last, mark)
+    return world.leaves_cluster(pod.name, last, marker)
 
 
 def test_fragmented_vxlan_packet_of_a_pod_does_not_leave_the_node(world: PacketWorld) -> None:

@@ -24,7 +24,7 @@ def cluster() -> Iterator[PacketWorld]:
 
 def switch(cluster: PacketWorld, project: str, on: bool) -> None:
     told = {"metadata": {"annotations": {MULTICAST_ENABLED: "true" if on else None}}}
-    cluster.ask(lambda client: client.patch(NetNamespace, project, "", told))
+    cluster.call_api(lambda client: client.patch(NetNamespace, project, "", told))
 
 
 def hears(cluster: PacketWorld, source: str) -> set[str]:

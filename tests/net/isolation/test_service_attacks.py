@@ -48,14 +48,14 @@ def services(cluster: PacketWorld) -> dict[str, Service]:
         more = {"type": "LoadBalancer", "external_ips": (str(EXTERNAL_IPS[name]),)}
         made[name] = create_service(cluster, name, "red", {"app": target}, **more)
         wait_until(lambda name=name: ingress(cluster, name), "an ingress address")  # type: ignore[misc]
-        made[name] = cluster.ask(lambda client, name=name: client.get(Service, name, "red"))  # type: ignore[misc]
+        made[name] = cluster.call_api(lambda client, name=name: client.get(Service, name, "red"))  # type: ignore[misc]
         for front in fronts(cluster, made[name]):
             until_served(cluster, front, target)
     return made
 
 
 def ingress(cluster: PacketWorld, name: str) -> bool:
-    return bool(cluster.ask(lambda client: client.get(Service, name, "red")).status.load_balancer.ingress)
+    return bool(cluster.call_api(lambda client: client.get(Service, name, "red")).status.load_balancer.ingress)
 
 
 def fronts(cluster: PacketWorld, service: Service) -> list[Front]:
@@ -81,17 +81,17 @@ class Packet:
     source_port: int = CALLER_PORT
     fragment: int = 0
 
-    def frame(self, cluster: PacketWorld, source: str, mark: bytes) -> bytes:
+    def frame(self, cluster: PacketWorld, source: str, marker: bytes) -> bytes:
         """As a pod sends it, to the gateway."""
         pod = cluster.pods[source]
         address, port = self.front
-        body = frames.udp(self.sender or pod.address, address, mark, port, self.fragment, self.source_port)
+        body = frames.udp(self.sender or pod.address, address, marker, port, self.fragment, self.source_port)
         return frames.ethernet(mac_of(cluster.gateway(pod.node)), pod.mac, frames.IPV4, body)
 
 
 def arrives(cluster: PacketWorld, source: str, packet: Packet, target: str) -> bool:
-    mark = frames.new_marker()
-    return cluster.sees(source, target, packet.frame(cluster, source, mark), mark)
+    marker = frames.new_marker()
+    return cluster.delivers(source, target, packet.frame(cluster, source, marker), marker)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -143,11 +143,13 @@ def test_pod_of_another_project_reaches_no_address_of_the_service_network(
     outside = cluster.lab.site.outside
     for _ in range(SCANNED):
         address = chosen.choice([*known, SERVICES.network_address + chosen.randrange(1, SERVICES.num_addresses)])
-        mark = frames.new_marker()
-        scan = Packet((address, chosen.choice((53, PORT, TARGET_PORT, 9999)))).frame(cluster, attacker, mark)
-        assert not cluster.leaves(attacker, scan, mark), address
-    mark = frames.new_marker()
-    assert cluster.leaves(attacker, Packet((outside, 9999)).frame(cluster, attacker, mark), mark), "others do leave"
+        marker = frames.new_marker()
+        scan = Packet((address, chosen.choice((53, PORT, TARGET_PORT, 9999)))).frame(cluster, attacker, marker)
+        assert not cluster.leaves_cluster(attacker, scan, marker), address
+    marker = frames.new_marker()
+    assert cluster.leaves_cluster(attacker, Packet((outside, 9999)).frame(cluster, attacker, marker), marker), (
+        "others do leave"
+    )
 
 
 def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
@@ -161,7 +163,7 @@ def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
             endpoints=(Endpoint(addresses=(str(address),)),),
             ports=(SlicePort(port=port, name="udp", protocol="UDP"),),
         )
-        cluster.ask(lambda client, one=one: client.create(one))  # type: ignore[misc]
+        cluster.call_api(lambda client, one=one: client.create(one))  # type: ignore[misc]
     return service
 
 
@@ -178,23 +180,23 @@ def test_manual_endpoints_reach_no_other_project(cluster: PacketWorld, services:
         front = IPv4Address(own.spec.cluster_ip), PORT
         wait_until(lambda: arrives(cluster, attacker, Packet(front), other), "its own endpoint is reached")  # noqa: B023
         for service, place in zip(made, places, strict=True):
-            mark = frames.new_marker()
-            tried[mark] = f"{attacker} through {place}"
+            marker = frames.new_marker()
+            tried[marker] = f"{attacker} through {place}"
             front = IPv4Address(service.spec.cluster_ip), PORT
-            cluster.wire(attacker).send(Packet(front).frame(cluster, attacker, mark))
+            cluster.wire(attacker).send(Packet(front).frame(cluster, attacker, marker))
     came = until_the_outside_arrives(cluster, places[-1], target.name)
-    assert not [what for mark, what in tried.items() if any(mark in one for one in came)]
+    assert not [what for marker, what in tried.items() if any(marker in one for one in came)]
 
 
 def until_the_outside_arrives(cluster: PacketWorld, front: Front, target: str) -> list[bytes]:
     """Everything that a pod hears until a caller from outside arrives, whose way is as long as any."""
-    mark, came = frames.new_marker(), []
+    marker, came = frames.new_marker(), []
     with socket.socket(type=socket.SOCK_DGRAM) as caller:
 
         def has_come() -> bool:
-            caller.sendto(mark, (str(front[0]), front[1]))
+            caller.sendto(marker, (str(front[0]), front[1]))
             came.extend(cluster.wire(target).received())
-            return any(mark in one for one in came)
+            return any(marker in one for one in came)
 
         wait_until(has_come, "a caller from outside")
     return came

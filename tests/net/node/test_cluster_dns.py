@@ -65,7 +65,7 @@ def cluster() -> Iterator[PacketWorld]:
         for place in (RED, BLUE, ADMIN, FAR):
             GATEWAYS[place.node] = str(running.gateway(place.node))
             assert running.add(place).nameserver == GATEWAYS[place.node]
-        running.ask(lambda client: client.create(web("red", ADDRESS)))
+        running.call_api(lambda client: client.create(web("red", ADDRESS)))
         wait_until(lambda: asked(running, "red-a", WEB) == [ADDRESS], "the service to be known")
         yield running
 
@@ -101,9 +101,9 @@ def test_global_project_and_node_resolve_all_names(cluster: PacketWorld) -> None
 
 
 def test_dns_answers_follow_changes_at_once(cluster: PacketWorld) -> None:
-    cluster.ask(lambda client: client.create(web("blue", "172.30.7.8")))
+    cluster.call_api(lambda client: client.create(web("blue", "172.30.7.8")))
     wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
-    cluster.ask(lambda client: client.delete(Service, "web", "blue"))
+    cluster.call_api(lambda client: client.delete(Service, "web", "blue"))
     wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
 
 

@@ -37,7 +37,7 @@ def insisting(cluster: PacketWorld, act: Callable[[], object]) -> None:
     """As the node agent does: ask again until it is done. Whoever was killed is started again."""
 
     def done() -> bool:
-        if not cluster.lives("node-1 sdn"):
+        if not cluster.is_alive("node-1 sdn"):
             cluster.start("node-1 sdn")
         try:
             act()
@@ -64,7 +64,7 @@ def test_sdn_daemon_killed_after_any_call_reaches_the_same_state(cluster: Packet
     script = str(Path(__file__).parents[2] / "testbed/netns/crashing_sdn.py")
     cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn", replace(ours, command=(sys.executable, script, str(calls), *ours.command[1:])))
-    wait_until(lambda: cluster.network_ready("node-1") or not cluster.lives("node-1 sdn"), "the network")
+    wait_until(lambda: cluster.network_ready("node-1") or not cluster.is_alive("node-1 sdn"), "the network")
 
     insisting(cluster, lambda: cluster.add(COMES))
     insisting(cluster, lambda: cluster.add(STAYS))

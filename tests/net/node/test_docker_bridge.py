@@ -85,7 +85,7 @@ def restart_with(cluster: PacketWorld, project: str) -> None:
     usual = cluster.specification("node-1 sdn")
     file = cluster.nodes["node-1"].root / "docker-network"
     flags = (f"--docker-project={project}", f"--docker-options-file={file}", "--resync-seconds=1")
-    if cluster.lives("node-1 sdn"):
+    if cluster.is_alive("node-1 sdn"):
         cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn", replace(usual, command=(*usual.command, *flags)))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
@@ -157,9 +157,9 @@ def test_docker_bridge_delivers_no_packet_to_the_node(cluster: PacketWorld) -> N
     bridge = mac_number(cluster.in_node("node-1", "cat", "/sys/class/net/lbr0/address").strip())
     box, outside = cluster.pods["box-a"], cluster.lab.site.outside
     for gateway, leaves in ((mac_of(cluster.gateway("node-1")), True), (bridge, False)):
-        mark = frames.new_marker()
-        frame = frames.ethernet(gateway, box.mac, frames.IPV4, frames.udp(box.address, outside, mark))
-        assert cluster.leaves("box-a", frame, mark) == leaves, f"{gateway:x}"
+        marker = frames.new_marker()
+        frame = frames.ethernet(gateway, box.mac, frames.IPV4, frames.udp(box.address, outside, marker))
+        assert cluster.leaves_cluster("box-a", frame, marker) == leaves, f"{gateway:x}"
 
 
 def test_docker_bridge_delivers_no_packet_to_the_node_without_its_guard(cluster: PacketWorld) -> None:
@@ -167,9 +167,9 @@ def test_docker_bridge_delivers_no_packet_to_the_node_without_its_guard(cluster:
     box, outside = cluster.pods["box-a"], cluster.lab.site.outside
     cluster.kill("node-1 sdn")
     cluster.in_node("node-1", "nft", "delete", "table", "netdev", "podlane-guard")
-    mark = frames.new_marker()
-    frame = frames.ethernet(bridge, box.mac, frames.IPV4, frames.udp(box.address, outside, mark))
-    assert not cluster.leaves("box-a", frame, mark)
+    marker = frames.new_marker()
+    frame = frames.ethernet(bridge, box.mac, frames.IPV4, frames.udp(box.address, outside, marker))
+    assert not cluster.leaves_cluster("box-a", frame, marker)
     restart_with(cluster, "red")
 
 

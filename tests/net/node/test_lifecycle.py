@@ -335,10 +335,10 @@ def test_pods_of_a_deleted_project_are_disconnected(cluster: PacketWorld) -> Non
     for name, node in (("doomed-a", "node-1"), ("doomed-b", "node-1")):
         cluster.add(PlannedPod(name, "doomed", node))
     assert reaches(cluster, "doomed-a", "doomed-b")
-    cluster.ask(lambda client: client.delete(Namespace, "doomed"))
+    cluster.call_api(lambda client: client.delete(Namespace, "doomed"))
 
     def lane_gone() -> bool:
-        lanes = cluster.ask(lambda client: client.list(NetNamespace)).items
+        lanes = cluster.call_api(lambda client: client.list(NetNamespace)).items
         address = str(cluster.pods["doomed-a"].address)
         return "doomed" not in {lane.netname for lane in lanes} and not any(
             address in f for f in cluster.flows("node-1")
@@ -378,24 +378,24 @@ def test_new_node_becomes_a_peer_and_a_deleted_node_stops_being_one(cluster: Pac
     before = cluster.flows("node-1")
     address = NodeAddress(type="InternalIP", address="10.245.15.99")
     newcomer = Node(metadata=ObjectMeta(name="node-9"), status=NodeStatus(addresses=(address,)))
-    cluster.ask(lambda client: client.create(newcomer))
+    cluster.call_api(lambda client: client.create(newcomer))
     wait_until(lambda: any("10.245.15.99" in flow for flow in cluster.flows("node-1")), "the peer's flows")
-    subnet = cluster.ask(lambda client: client.get(HostSubnet, "node-9")).subnet
+    subnet = cluster.call_api(lambda client: client.get(HostSubnet, "node-9")).subnet
     assert any(f"nw_dst={subnet}" in flow for flow in cluster.flows("node-1"))
-    cluster.ask(lambda client: client.delete(Node, "node-9"))
+    cluster.call_api(lambda client: client.delete(Node, "node-9"))
     wait_until(lambda: cluster.has_flows("node-1", before), "the peer's flows are gone")
 
 
 def test_node_with_a_changed_address_keeps_its_subnet(cluster: PacketWorld) -> None:
     before = cluster.flows("node-1")
-    subnet = cluster.ask(lambda client: client.get(HostSubnet, "node-2")).subnet
+    subnet = cluster.call_api(lambda client: client.get(HostSubnet, "node-2")).subnet
     old = str(cluster.node_address("node-2"))
 
     def moved_to(address: str) -> None:
         told = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
-        cluster.ask(lambda client: client.patch_status(Node, "node-2", "", told))
+        cluster.call_api(lambda client: client.patch_status(Node, "node-2", "", told))
         wait_until(lambda: any(f"set_field:{address}->tun_dst" in flow for flow in cluster.flows("node-1")), address)
-        assert cluster.ask(lambda client: client.get(HostSubnet, "node-2")).subnet == subnet
+        assert cluster.call_api(lambda client: client.get(HostSubnet, "node-2")).subnet == subnet
 
     moved_to("10.245.15.77")
     moved_to(old)

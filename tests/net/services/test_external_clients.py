@@ -29,7 +29,7 @@ def serving(world: PacketWorld) -> Iterator[PacketWorld]:
     register(world, NEAR.name, FAR.name)
     with answering(world, NEAR.name, FAR.name):
         yield world
-    world.ask(withdraw)
+    world.call_api(withdraw)
     for place in (NEAR, FAR):
         world.remove(place.name)
 

@@ -134,7 +134,9 @@ def test_fragmented_datagrams_arrive_and_leave_a_removed_endpoint(serving: Packe
         assert {asked() for _ in range(5)} == {first}
         others = {"red-a", "red-b", "red-c"} - {first}
         left = min(others)
-        serving.ask(lambda client: client.patch(Service, "datagrams", "red", {"spec": {"selector": {"app": left}}}))
+        serving.call_api(
+            lambda client: client.patch(Service, "datagrams", "red", {"spec": {"selector": {"app": left}}})
+        )
 
         def moved() -> bool:
             try:

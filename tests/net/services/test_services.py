@@ -42,13 +42,13 @@ def test_endpoint_in_another_project_is_rejected_and_reported(serving: PacketWor
     ports = (SlicePort(port=TARGET_PORT, name="tcp", protocol="TCP"),)
     meta = ObjectMeta(name="by-hand", namespace="red", labels={SERVICE_LABEL: "borrowed"})
     made = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=rows, ports=ports)
-    serving.ask(lambda client: client.create(made))
+    serving.call_api(lambda client: client.create(made))
     node = serving.nodes["node-1"].namespace
     wait_for_answer(node, service.spec.cluster_ip, 80)
     assert {call(node, service.spec.cluster_ip, 80)[0] for _ in range(20)} == {"red-c"}
 
     def told() -> str:
-        events = serving.ask(lambda client: client.list(Event, "red")).items
+        events = serving.call_api(lambda client: client.list(Event, "red")).items
         return next((one.message for one in events if one.involved_object.name == "borrowed"), "")
 
     assert wait_until(told, "the event") == (
@@ -69,7 +69,7 @@ def test_pods_of_the_project_reach_a_service_with_their_own_address(
 @pytest.mark.parametrize("caller", ["blue-a", "admin-b"])
 def test_pods_reach_an_endpoint_outside_the_cluster_network(serving: PacketWorld, caller: str) -> None:
     """The master itself, by way of tun0 and the node's masquerade."""
-    service = serving.ask(lambda client: client.get(Service, "kubernetes", "default"))
+    service = serving.call_api(lambda client: client.get(Service, "kubernetes", "default"))
     with inside(serving.pod_namespace(caller)):
         made = socket.socket()
     with made:
@@ -105,7 +105,7 @@ def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketW
     wish = EndpointSlice(
         metadata=meta, address_type="IPv4", endpoints=(row,), ports=(SlicePort(port=9191, name="tcp", protocol="TCP"),)
     )
-    made = serving.ask(lambda client: client.create(wish))
+    made = serving.call_api(lambda client: client.create(wish))
     with inside(serving.pod_namespace("red-b")):
         ear = socket.create_server(("", 9191))
     with ear:
@@ -114,10 +114,10 @@ def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketW
         end, _ = ear.accept()
         with caller, end:
             gone = replace(made, endpoints=(replace(row, conditions=EndpointConditions(ready=False, serving=False)),))
-            serving.ask(lambda client: client.update(gone))
+            serving.call_api(lambda client: client.update(gone))
             wait_until(lambda: refuses(serving, service), "new calls are refused")
             talk(caller, end)
-            serving.ask(lambda client: client.delete(EndpointSlice, "leaving", "red"))
+            serving.call_api(lambda client: client.delete(EndpointSlice, "leaving", "red"))
             other = create_service(serving, "other", "red", {"app": "red-c"})
             wait_for_answer(serving.pod_namespace("red-a"), other.spec.cluster_ip, 80)
             talk(caller, end)

@@ -162,7 +162,7 @@ def test_userspace_mode_drains_connections_at_shutdown(world: PacketWorld, near_
         connection.close()
         assert client.recv(100) == b"late answer"
         assert client.recv(100) == b""
-    wait_until(lambda: not world.lives("node-1 sdn"), "the daemon's end")
+    wait_until(lambda: not world.is_alive("node-1 sdn"), "the daemon's end")
     world.start("node-1 sdn", by_proxy(world, "node-1"))
     assert wait_for_answer(world.pod_namespace("red-a"), near_and_far.spec.cluster_ip, 80)[0] in {
         "red-a",

@@ -22,8 +22,8 @@ from tests.testbed.netns.userspace_proxy import (
     NODE,
     NODE_NAMESPACE,
     ProxyNode,
-    cabled,
     listening,
+    proxy_namespaces,
     socket_in,
 )
 from tests.testbed.wait import wait_until
@@ -38,7 +38,7 @@ MOST_KEPT = 32 << 20
 
 @pytest.fixture(scope="module")
 def cable() -> Iterator[None]:
-    with cabled():
+    with proxy_namespaces():
         yield
 
 

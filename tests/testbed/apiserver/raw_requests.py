@@ -21,14 +21,14 @@ MOST_AT_ONCE = 100
 T = TypeVar("T")
 
 
-class Got(NamedTuple):
+class RawResponse(NamedTuple):
     """An answer; what is no JSON stands there as text."""
 
     code: int
     document: Any
 
 
-class Wire:
+class RawClient:
     """Use as `async with Wire(kubeconfig, **headers) as wire`. Each request has its own thread and connection."""
 
     def __init__(self, kubeconfig: Path, **headers: str) -> None:
@@ -38,13 +38,13 @@ class Wire:
         self._headers = headers
         self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="wire")
 
-    async def __aenter__(self) -> Wire:
+    async def __aenter__(self) -> RawClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def ask(self, method: str, path: str, body: Any = None, kind: str = "", **query: str) -> Got:
+    async def ask(self, method: str, path: str, body: Any = None, kind: str = "", **query: str) -> RawResponse:
         """`body`: bytes as they are, anything else as JSON; `kind` is its media type, if it is not the usual one."""
         usual = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
@@ -58,14 +58,16 @@ class Wire:
     async def _in_thread(self, work: Callable[..., T], *values: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *values)
 
-    def _ask(self, method: str, path: str, query: dict[str, str], body: bytes | None, headers: dict[str, str]) -> Got:
+    def _ask(
+        self, method: str, path: str, query: dict[str, str], body: bytes | None, headers: dict[str, str]
+    ) -> RawResponse:
         with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:
             place = f"{path}?{urlencode(query)}" if query else path
             connection.request(method, place, body, self._headers | headers)
             answer = connection.getresponse()
             text = answer.read().decode()
             is_json = answer.headers.get_content_type() == "application/json"
-            return Got(answer.status, json.loads(text) if is_json else text)
+            return RawResponse(answer.status, json.loads(text) if is_json else text)
 
     def _watch(self, path: str, query: dict[str, str], enough: Callable[[list[Any]], bool]) -> list[Any]:
         found: list[Any] = []

@@ -19,7 +19,7 @@ class UntypedClient:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def ask(self, method: str, path: str, document: Any = None, **query: str) -> Any:
+    async def request(self, method: str, path: str, document: Any = None, **query: str) -> Any:
         """The answer of the server, whether it is a good one or not."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         body = None if document is None else json.dumps(document).encode()
@@ -32,24 +32,24 @@ class UntypedClient:
                 "causes": [cause.message for cause in (status.details.causes if status.details else ())],
             }  # fmt: skip
 
-    async def make(self, path: str, **document: Any) -> Any:
+    async def create(self, path: str, **document: Any) -> Any:
         """A new object, which must be accepted. Its name may be given alone, as `name`."""
         if "name" in document:
             document["metadata"] = {"name": document.pop("name"), **document.get("metadata", {})}
-        answer = await self.ask("POST", path, document)
+        answer = await self.request("POST", path, document)
         assert answer["kind"] != "Status" or answer.get("status") == "Success", answer
         return answer
 
-    async def watched(self, path: str, since: str) -> list[Any]:
+    async def watch(self, path: str, since: str) -> list[Any]:
         """Every event from a revision until now."""
         query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": "1"}
         lines = (await self._client.request("GET", path, query=query)).splitlines()
         return [json.loads(line) for line in lines]
 
-    async def until(self, path: str, good: Callable[[Any], bool]) -> Any:
+    async def wait_until(self, path: str, good: Callable[[Any], bool]) -> Any:
         """What is at a path, once it is good."""
         deadline = time.monotonic() + SECONDS
-        while not good(found := await self.ask("GET", path)):
+        while not good(found := await self.request("GET", path)):
             assert time.monotonic() < deadline, found
             await asyncio.sleep(0.02)
         return found

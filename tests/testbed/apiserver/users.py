@@ -19,7 +19,7 @@ from tests.testbed.apiserver.process import ApiServer
 
 
 @asynccontextmanager
-async def session(server: ApiServer, root: Path, user: str, *groups: str) -> AsyncIterator[aiohttp.ClientSession]:
+async def user_session(server: ApiServer, root: Path, user: str, *groups: str) -> AsyncIterator[aiohttp.ClientSession]:
     """What somebody talks to the master with; `root` is for the certificate."""
     config = Kubeconfig.load(server.kubeconfig)
     directory = server.kubeconfig.parent / "state" / "pki"

@@ -78,7 +78,7 @@ class Session(NamedTuple):
         return self.seen[-1].revision if self.seen else self.after
 
 
-class Acknowledged(NamedTuple):
+class AcknowledgedWrite(NamedTuple):
     """A write that the server said yes to. `revision` is 0 where its answer has none."""
 
     type: str
@@ -88,13 +88,13 @@ class Acknowledged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RecordedHistory:
     """All that was seen from `begin` on. `quiet`: between two revisions nothing of this collection was written."""
 
     begin: Snapshot
     sessions: Sequence[Session]
     snapshots: Sequence[Snapshot]
-    acknowledged: Sequence[Acknowledged]
+    acknowledged: Sequence[AcknowledgedWrite]
     quiet: Sequence[tuple[int, int]] = ()
 
 
@@ -105,7 +105,7 @@ class Change(NamedTuple):
     before: State | None
 
 
-def problems(evidence: Evidence) -> list[str]:
+def find_violations(evidence: RecordedHistory) -> list[str]:
     """A sentence for each thing that must not be; empty if all is well."""
     found: list[str] = []
     told = _together(evidence.sessions, found)
@@ -129,7 +129,7 @@ def _together(sessions: Iterable[Session], found: list[str]) -> dict[int, Seen]:
     return dict(sorted(told.items()))
 
 
-def _unwatched(evidence: Evidence) -> Iterator[str]:
+def _unwatched(evidence: RecordedHistory) -> Iterator[str]:
     """Where nobody who sees everything looked, nothing can be judged."""
     reached = evidence.begin.revision
     whole = [(one.after, one.until) for one in evidence.sessions if one.selection == Selection()]
@@ -177,7 +177,7 @@ def _follows(before: State, after: State) -> bool:
     return after.step == before.step + 1 and after.ending == before.ending
 
 
-def _unkept(told: Mapping[int, Seen], acknowledged: Iterable[Acknowledged]) -> Iterator[str]:
+def _unkept(told: Mapping[int, Seen], acknowledged: Iterable[AcknowledgedWrite]) -> Iterator[str]:
     """Of acknowledged writes: lost ones, and those that are there in another way."""
     removed = {seen.state.uid for seen in told.values() if seen.type == "DELETED" and seen.state}
     for write in acknowledged:
@@ -210,7 +210,7 @@ def _wrong_lists(begin: Snapshot, story: Sequence[Change], snapshots: Iterable[S
             yield f"list of {snapshot.selection} at {snapshot.revision} differs from what happened, first in {wrong}"
 
 
-def shown(change: Change, selection: Selection) -> Seen | None:
+def visible_change(change: Change, selection: Selection) -> Seen | None:
     """What a change is to those who see only a selection: an object enters it, changes in it, or leaves it."""
     seen, before = change
     was = selection.takes(seen.name, before)
@@ -223,7 +223,7 @@ def _wrong_watches(story: Sequence[Change], sessions: Iterable[Session]) -> Iter
     wanted: dict[Selection, list[Seen]] = {}
     for session in sessions:
         if session.selection not in wanted:
-            every = (shown(change, session.selection) for change in story)
+            every = (visible_change(change, session.selection) for change in story)
             wanted[session.selection] = [seen for seen in every if seen is not None]
         if why := _difference(wanted[session.selection], session):
             yield f"watch of {session.selection} after {session.after}: {why}"

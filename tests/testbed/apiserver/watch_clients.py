@@ -16,7 +16,7 @@ from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreach
 from api.client.kubeconfig import Kubeconfig
 from tests.testbed.apiserver.watch_checker import (
     BOOKMARK,
-    Acknowledged,
+    AcknowledgedWrite,
     Item,
     Seen,
     Selection,
@@ -85,7 +85,7 @@ class Writer:
         self._name = name
         self._dice = dice
         self._count = 0
-        self.acknowledged: list[Acknowledged] = []
+        self.acknowledged: list[AcknowledgedWrite] = []
 
     async def write(self, end: Callable[[], bool]) -> None:
         """Until it is enough. What the server refuses is asked again from where the object stands."""
@@ -140,7 +140,7 @@ class Writer:
         if old.metadata.finalizers:
             self._note("MODIFIED", msgspec.json.decode(answer, type=_Object))
         else:
-            self.acknowledged.append(Acknowledged("DELETED", 0, old.name, old.state))
+            self.acknowledged.append(AcknowledgedWrite("DELETED", 0, old.name, old.state))
 
     async def _release(self, path: str, old: _Object) -> None:
         meta = {"resourceVersion": old.metadata.resource_version, "finalizers": None}
@@ -152,7 +152,7 @@ class Writer:
         return msgspec.json.decode(await self._client.request(method, path, body, content_type), type=_Object)
 
     def _note(self, what: str, item: _Object) -> None:
-        self.acknowledged.append(Acknowledged(what, item.revision, item.name, item.state))
+        self.acknowledged.append(AcknowledgedWrite(what, item.revision, item.name, item.state))
 
 
 @dataclass(slots=True)

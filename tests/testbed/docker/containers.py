@@ -19,16 +19,16 @@ from node_agent.docker.client import DockerClient
 from node_agent.docker.exec import StreamSession
 from node_agent.runtime import container as label
 from node_agent.runtime.spec import ContainerConfig
-from tests.testbed.docker.daemon import DEADLINE_SECONDS, DEAF, Dockerd
+from tests.testbed.docker.daemon import DEADLINE_SECONDS, IGNORES_SIGTERM, Dockerd
 from tests.testbed.docker.fake import FakeDocker
 
 _NAMES = count()
 
 
-def start(dockerd: Dockerd, *command: str, flags: tuple[str, ...] = ()) -> str:
+def start_container(dockerd: Dockerd, *command: str, flags: tuple[str, ...] = ()) -> str:
     """The id of a container that has been started."""
     name = f"--name=talk-{os.getpid()}-{next(_NAMES)}"
-    words = ("run", "--detach", "--network=none", name, *flags, images.TOOLBOX, *(command or DEAF))
+    words = ("run", "--detach", "--network=none", name, *flags, images.TOOLBOX, *(command or IGNORES_SIGTERM))
     return run_docker(dockerd, *words).strip()
 
 
@@ -36,7 +36,7 @@ def run_docker(dockerd: Dockerd, *words: str) -> str:
     return run("docker", "-H", f"unix://{dockerd.socket}", *words)
 
 
-async def told(process: StreamSession) -> tuple[bytes, bytes]:
+async def read_output(process: StreamSession) -> tuple[bytes, bytes]:
     """All that it says on stdout and on stderr."""
     said = {1: b"", 2: b""}
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -51,13 +51,13 @@ async def until(holds: Callable[[], object], what: str) -> None:
             await asyncio.sleep(0.02)
 
 
-def programs(dockerd: Dockerd, container: str) -> list[str]:
+def running_programs(dockerd: Dockerd, container: str) -> list[str]:
     """What runs in it, beside its own."""
     rows = run_docker(dockerd, "top", container, "-o", "pid,args").splitlines()[1:]
     return [row.split(None, 1)[1] for row in rows][1:]
 
 
-def sockets() -> set[str]:
+def open_sockets() -> set[str]:
     """The sockets that this process has open."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():

@@ -19,7 +19,7 @@ FLAGS = os.environ.get("PODLANE_DOCKERD_FLAGS", "").split()
 """More flags of dockerd: machines of tests/vm have other cgroup drivers."""
 
 
-DEAF = ("tail", "-f", "/dev/null")
+IGNORES_SIGTERM = ("tail", "-f", "/dev/null")
 
 
 @dataclass(frozen=True, slots=True)

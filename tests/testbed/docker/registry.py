@@ -23,7 +23,7 @@ DEADLINE_SECONDS = 30.0
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[str]:
+def running_registry(root: Path) -> Iterator[str]:
     """The address of a registry that keeps its images in a directory, until the end of the block."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -69,7 +69,7 @@ def digest(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def packed(dockerd: Dockerd, image: str) -> tuple[dict[str, bytes], bytes]:
+def registry_blobs(dockerd: Dockerd, image: str) -> tuple[dict[str, bytes], bytes]:
     """The blobs of an image by digest, and its manifest, as a registry serves them."""
     client = dockerd.client()
     with tarfile.open(fileobj=io.BytesIO(b"".join(client.get_image(image)))) as archive:

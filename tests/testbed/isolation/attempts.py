@@ -15,7 +15,7 @@ from tests.testbed.isolation.world import RunningPod
 
 STRANGER = IPv4Address("10.245.9.9")
 SERVICE = IPv4Address("172.30.0.10")
-NOBODYS_VNID = 0xFFFF0A
+UNUSED_VNID = 0xFFFF0A
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ClusterLayout:
     gateways: Mapping[str, IPv4Address]
     outside: IPv4Address
 
-    def lane(self, pod: RunningPod) -> int:
+    def vnid(self, pod: RunningPod) -> int:
         """The VNID of a pod."""
         return self.lanes[pod.project]
 
@@ -49,7 +49,7 @@ class Tunnel:
 class Attempt:
     """`arrives` says whether the target sees the frame, or with `outside`, whether it leaves the cluster network.
 
-    The mark is part of the frame; `first` goes before it where a packet comes in two.
+    The marker is part of the frame; `first` goes before it where a packet comes in two.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Attempt:
     target: RunningPod
     arrives: bool
     frame: bytes = field(repr=False)
-    mark: bytes
+    marker: bytes
     outside: bool = False
     tunnel: Tunnel | None = None
     first: bytes = field(default=b"", repr=False)
@@ -67,7 +67,7 @@ class Attempt:
         """What is sent, in order."""
         return (self.first, self.frame) if self.first else (self.frame,)
 
-    def tells(self, found: str) -> str:
+    def describe(self, found: str) -> str:
         """A line for people: who tried what, and what became of it."""
         one, other = self.source, self.target
         return f"{self.name}, {one.name} ({one.node}) to {other.name} ({other.node}): {found}"
@@ -79,7 +79,7 @@ def may_reach(vnid: int, lane: int) -> bool:
 
 
 def attempts(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
-    """Everything, in no particular order; every frame has a mark of its own."""
+    """Everything, in no particular order; every frame has a marker of its own."""
     yield from _honest(layout, source, target)
     yield from _forged(layout, source, target)
     yield from _other_protocols(source, target)
@@ -87,34 +87,34 @@ def attempts(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> I
     yield from _tunnelled(layout, source, target)
 
 
-def greeting(source: RunningPod, target: RunningPod) -> Attempt:
+def permitted_frame(source: RunningPod, target: RunningPod) -> Attempt:
     """An honest frame between two pods that may talk."""
     return _packet("UDP", source, target, True)
 
 
-def relayed(source: RunningPod, target: RunningPod, name: str, arrives: bool, tunnel: Tunnel) -> Attempt:
+def frame_for_tunnel(source: RunningPod, target: RunningPod, name: str, arrives: bool, tunnel: Tunnel) -> Attempt:
     """An honest frame that somebody puts into a tunnel to the target's node."""
-    frame, mark = _frame(source, target, {})
-    return Attempt(name, source, target, arrives, frame, mark, tunnel=tunnel)
+    frame, marker = _frame(source, target, {})
+    return Attempt(name, source, target, arrives, frame, marker, tunnel=tunnel)
 
 
 def _packet(name: str, source: RunningPod, target: RunningPod, arrives: bool, **forged: object) -> Attempt:
-    frame, mark = _frame(source, target, forged)
-    return Attempt(name, source, target, arrives, frame, mark)
+    frame, marker = _frame(source, target, forged)
+    return Attempt(name, source, target, arrives, frame, marker)
 
 
 def _honest(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
-    friends = may_reach(layout.lane(source), layout.lane(target))
+    friends = may_reach(layout.vnid(source), layout.vnid(target))
     gateway = mac_of(layout.gateways[source.node])
     yield _packet("UDP", source, target, friends)
     yield _packet("TCP", source, target, friends, make=frames.tcp_syn)
     yield _packet("ICMP", source, target, friends, make=frames.icmp_echo)
     yield _packet("to the gateway's MAC", source, target, friends, eth_dst=gateway)
     yield _packet("to everybody's MAC", source, target, friends, eth_dst=frames.BROADCAST_MAC)
-    mark = frames.new_marker()
-    parts = frames.udp_in_parts(source.address, target.address, mark)
+    marker = frames.new_marker()
+    parts = frames.fragmented_udp(source.address, target.address, marker)
     first, last = (frames.ethernet(target.mac, source.mac, frames.IPV4, part) for part in parts)
-    yield Attempt("in fragments", source, target, friends, last, mark, first=first)
+    yield Attempt("in fragments", source, target, friends, last, marker, first=first)
 
 
 def _forged(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
@@ -132,48 +132,52 @@ def _forged(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> It
 
 
 def _frame(source: RunningPod, target: RunningPod, forged: Mapping[str, object]) -> tuple[bytes, bytes]:
-    """A frame that is honest but for what is forged, and its mark."""
-    mark = frames.new_marker()
+    """A frame that is honest but for what is forged, and its marker."""
+    marker = frames.new_marker()
     make: Callable[..., bytes] = forged.get("make", frames.udp)  # type: ignore[assignment]
     more = {name: forged[name] for name in ("port", "source_port") if name in forged}
     addresses = forged.get("ip_src", source.address), forged.get("ip_dst", target.address)
     dst, src = forged.get("eth_dst", target.mac), forged.get("eth_src", source.mac)
-    body = make(*addresses, mark, **more)
-    return frames.ethernet(dst, src, frames.IPV4, body, forged.get("vlan")), mark  # type: ignore[arg-type]
+    body = make(*addresses, marker, **more)
+    return frames.ethernet(dst, src, frames.IPV4, body, forged.get("vlan")), marker  # type: ignore[arg-type]
 
 
 def _other_protocols(source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
     for name, kind, body in (
         ("IPv6", frames.IPV6, frames.ipv6),
         ("LLDP", 0x88CC, bytes),
-        ("an ARP question", frames.ARP, lambda mark: frames.arp(1, source.mac, source.address, target.address, mark)),
-        ("an ARP lie", frames.ARP, lambda mark: frames.arp(2, source.mac, target.address, target.address, mark)),
+        (
+            "an ARP question",
+            frames.ARP,
+            lambda marker: frames.arp(1, source.mac, source.address, target.address, marker),
+        ),
+        ("an ARP lie", frames.ARP, lambda marker: frames.arp(2, source.mac, target.address, target.address, marker)),
     ):
         for mac in (target.mac, frames.BROADCAST_MAC):
-            mark = frames.new_marker()
-            frame = frames.ethernet(mac, source.mac, kind, body(mark))
+            marker = frames.new_marker()
+            frame = frames.ethernet(mac, source.mac, kind, body(marker))
             to = "all" if mac == frames.BROADCAST_MAC else "it"
-            yield Attempt(f"{name} to {to}", source, target, False, frame, mark)
+            yield Attempt(f"{name} to {to}", source, target, False, frame, marker)
 
 
 def _outward(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
     """What may leave the cluster network, and a tunnel packet made by hand, which may not."""
-    inner, mark = _frame(source, target, {})
+    inner, marker = _frame(source, target, {})
     by_hand = frames.udp(source.address, layout.addresses[target.node], frames.vxlan(0, inner), 4789)
     outer = frames.ethernet(mac_of(layout.gateways[source.node]), source.mac, frames.IPV4, by_hand)
-    yield Attempt("VXLAN by hand", source, target, False, outer, mark, outside=True)
+    yield Attempt("VXLAN by hand", source, target, False, outer, marker, outside=True)
     frame, known = _frame(source, target, {"ip_dst": layout.outside})
     yield Attempt("to the outside", source, target, True, frame, known, outside=True)
 
 
 def _tunnelled(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
     """A node is believed whatever VNID it names, but only for pods of its own subnet; nobody else is."""
-    lane = layout.lane(target)
-    own = layout.lane(source)
+    lane = layout.vnid(target)
+    own = layout.vnid(source)
     for name, address in {**layout.addresses, "a stranger": STRANGER}.items():
         if name == target.node:
             continue
         home = name == source.node
-        for vnid in dict.fromkeys((own, lane, NOBODYS_VNID) if home else (own, 0)):
+        for vnid in dict.fromkeys((own, lane, UNUSED_VNID) if home else (own, 0)):
             text = f"through a tunnel from {name} as VNID {vnid}"
-            yield relayed(source, target, text, home and may_reach(vnid, lane), Tunnel(address, vnid))
+            yield frame_for_tunnel(source, target, text, home and may_reach(vnid, lane), Tunnel(address, vnid))

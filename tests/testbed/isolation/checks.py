@@ -75,10 +75,10 @@ def test_ipv6_and_unknown_protocols_are_dropped(world: World) -> None:
     red, other = world.pods["red-a"], world.pods["red-b"]
     assert reaches(world, "red-a", "red-b")
     for kind, make in ((frames.IPV6, frames.ipv6), (0x88CC, bytes), (0x8863, bytes)):
-        mark = frames.new_marker()
+        marker = frames.new_marker()
         for mac in (other.mac, frames.BROADCAST_MAC):
-            frame = frames.ethernet(mac, red.mac, kind, make(mark))
-            assert not world.sees("red-a", "red-b", frame, mark)
+            frame = frames.ethernet(mac, red.mac, kind, make(marker))
+            assert not world.delivers("red-a", "red-b", frame, marker)
 
 
 def test_arp_requests_never_reach_a_pod(world: World) -> None:
@@ -86,22 +86,22 @@ def test_arp_requests_never_reach_a_pod(world: World) -> None:
     for target in ("red-b", "red-c", "blue-a", "blue-b", "admin-a"):
         assert reaches(world, "admin-b", target) or target == "admin-b"
         for op in (1, 2):
-            mark = frames.new_marker()
-            body = frames.arp(op, red.mac, red.address, world.pods[target].address, mark)
+            marker = frames.new_marker()
+            body = frames.arp(op, red.mac, red.address, world.pods[target].address, marker)
             for mac in (frames.BROADCAST_MAC, world.pods[target].mac):
                 frame = frames.ethernet(mac, red.mac, frames.ARP, body)
-                assert not world.sees("red-a", target, frame, mark)
+                assert not world.delivers("red-a", target, frame, marker)
 
 
 def test_pod_cannot_send_vxlan_packets(world: World) -> None:
     spy, red = world.pods["blue-a"], world.pods["red-c"]
-    mark = frames.new_marker()
-    inner = frames.ethernet(red.mac, red.mac - 1, frames.IPV4, frames.udp(spy.address, red.address, mark))
+    marker = frames.new_marker()
+    inner = frames.ethernet(red.mac, red.mac - 1, frames.IPV4, frames.udp(spy.address, red.address, marker))
     outside = world.node_address("node-2")
     for port, leaves in ((9999, True), (4789, False)):
         body = frames.udp(spy.address, outside, frames.vxlan(world.vnid("red"), inner), port=port)
         frame = frames.ethernet(0x0A58 << 32 | int(world.gateway("node-1")), spy.mac, frames.IPV4, body)
-        assert world.leaves("blue-a", frame, mark) == leaves, f"UDP port {port}"
+        assert world.leaves_cluster("blue-a", frame, marker) == leaves, f"UDP port {port}"
 
 
 def test_vxlan_packets_are_accepted_only_from_the_node_that_owns_the_subnet(world: World) -> None:
@@ -115,19 +115,19 @@ def test_vxlan_packets_are_accepted_only_from_the_node_that_owns_the_subnet(worl
         (peer, world.pods["red-b"].address, world.vnid("red"), False),
         (peer, IPv4Address("198.51.100.1"), 0, False),
     ):
-        mark = frames.new_marker()
-        frame = frames.ethernet(red.mac, remote.mac, frames.IPV4, frames.udp(source, red.address, mark))
-        got = world.tunnelled(sender, "node-1", vnid, "red-a", frame, mark)
+        marker = frames.new_marker()
+        frame = frames.ethernet(red.mac, remote.mac, frames.IPV4, frames.udp(source, red.address, marker))
+        got = world.delivers_from_tunnel(sender, "node-1", vnid, "red-a", frame, marker)
         assert got == wanted, f"from {sender} as {source} with VNID {vnid}"
 
 
 def test_service_network_without_services_reaches_nothing(world: World) -> None:
     spy = world.pods["red-a"]
     for address, leaves in (("198.51.100.7", True), ("172.30.0.1", False), ("10.131.0.9", False)):
-        mark = frames.new_marker()
-        body = frames.udp(spy.address, IPv4Address(address), mark)
+        marker = frames.new_marker()
+        body = frames.udp(spy.address, IPv4Address(address), marker)
         frame = frames.ethernet(0x0A58 << 32 | int(world.gateway("node-1")), spy.mac, frames.IPV4, body)
-        assert world.leaves("red-a", frame, mark) == leaves, address
+        assert world.leaves_cluster("red-a", frame, marker) == leaves, address
 
 
 def test_pod_addresses_are_in_their_nodes_subnet(world: World) -> None:

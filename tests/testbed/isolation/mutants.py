@@ -32,7 +32,7 @@ class Mutant:
     services: Callable[[ProxyConfig, Iterable[ServicePortInfo], int], str] = services_table
 
 
-def without(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
+def without_fields(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
     """The same flows, but those of one table no longer look at these fields; at no field: they are not there."""
     changed: dict[object, Flow] = {}
     for flow in flows:
@@ -46,7 +46,7 @@ def without(flows: Iterable[Flow], table: int, *fields: str) -> frozenset[Flow]:
 
 
 def _no_look(table: Table, *fields: str) -> Compile:
-    return lambda view: without(compile_flows(view), table, *fields)
+    return lambda view: without_fields(compile_flows(view), table, *fields)
 
 
 def _no_guard(view: NodeNetwork) -> frozenset[Flow]:
@@ -59,7 +59,7 @@ def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
 
 def _no_look_at_callers(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
     rows = service_port_flows(port, node, mode, groups)
-    return FlowSet(without(rows.flows, Table.SERVICE, "reg0"), rows.groups)
+    return FlowSet(without_fields(rows.flows, Table.SERVICE, "reg0"), rows.groups)
 
 
 def _no_end_for_strangers(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
@@ -111,7 +111,7 @@ SERVICE_MUTANTS = {
 """Shows only where there are services. Who takes away a bar of the switch has another one before him, the firewall."""
 
 
-class _Leftovers:
+class _StaleFlows:
     def __init__(self) -> None:
         self._ever: dict[object, Flow] = {}
 
@@ -121,5 +121,5 @@ class _Leftovers:
         return flows | frozenset(self._ever.values())
 
 
-STALE_FLOW_MUTANTS = {"rows of earlier lanes stay": Mutant(_Leftovers(), "UDP")}
+STALE_FLOW_MUTANTS = {"rows of earlier lanes stay": Mutant(_StaleFlows(), "UDP")}
 """Shows only when lanes change."""

@@ -41,12 +41,12 @@ class OfferedService:
 
     def arrives(self, layout: ClusterLayout, source: RunningPod) -> bool:
         """The model: whether what a pod sends to a front gets to the backend."""
-        lane = layout.lane(source)
+        lane = layout.vnid(source)
         may_call = may_reach(lane, layout.lanes[self.project]) and self.is_kept(layout.lanes)
-        return may_call and (self.is_elsewhere or may_reach(lane, layout.lane(self.backend)))
+        return may_call and (self.is_elsewhere or may_reach(lane, layout.vnid(self.backend)))
 
 
-def calls(
+def service_attempts(
     layout: ClusterLayout, offers: tuple[OfferedService, ...], source: RunningPod, dice: Random, many: int
 ) -> Iterator[Attempt]:
     """So many attempts of one pod, half of them honest. A pod that is itself the backend does not try."""
@@ -63,17 +63,17 @@ def _call(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice
     A call to a backend that changes, or that is outside, goes on as it was begun; so each of those is a new one.
     """
     name, front = dice.choice(list(offer.fronts.items()))
-    mark = frames.new_marker()
+    marker = frames.new_marker()
     is_known = offer.backend.project == offer.project != "default" and not offer.is_elsewhere
     source_port = CALLER_PORT if is_known and dice.random() < 0.5 else _unused()
-    frame = _frame(layout, source, front, mark, source_port=source_port)
-    return _attempt(f"a call at the {name}", offer, source, offer.arrives(layout, source), frame, mark)
+    frame = _frame(layout, source, front, marker, source_port=source_port)
+    return _attempt(f"a call at the {name}", offer, source, offer.arrives(layout, source), frame, marker)
 
 
 def _at_gateway(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
-    mark, node = frames.new_marker(), dice.choice(list(layout.gateways))
-    frame = _frame(layout, source, (layout.gateways[node], offer.node_port), mark, source_port=_unused())
-    return _attempt(f"a call at the node port at the gateway of {node}", offer, source, False, frame, mark)
+    marker, node = frames.new_marker(), dice.choice(list(layout.gateways))
+    frame = _frame(layout, source, (layout.gateways[node], offer.node_port), marker, source_port=_unused())
+    return _attempt(f"a call at the node port at the gateway of {node}", offer, source, False, frame, marker)
 
 
 def _borrowed(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
@@ -81,37 +81,39 @@ def _borrowed(layout: ClusterLayout, offer: OfferedService, source: RunningPod, 
     name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
     pods = [pod.address for pod in layout.pods.values() if pod != source]
     whose = dice.choice([*pods, HAIRPIN_IP, front[0], *layout.gateways.values(), *layout.addresses.values()])
-    mark = frames.new_marker()
-    frame = _frame(layout, source, front, mark, sender=whose)
-    return _attempt(f"a call at the {name} from {whose}", offer, source, False, frame, mark)
+    marker = frames.new_marker()
+    frame = _frame(layout, source, front, marker, sender=whose)
+    return _attempt(f"a call at the {name} from {whose}", offer, source, False, frame, marker)
 
 
 def _answer(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
     """From a backend's port to where callers call from: in one's own name, as good as any packet, or in another's."""
     target = dice.choice([pod for pod in layout.pods.values() if pod != source])
-    place, mark = (target.address, CALLER_PORT), frames.new_marker()
+    place, marker = (target.address, CALLER_PORT), frames.new_marker()
     whose = dice.choice(
         (source.address, offer.backend.address, HAIRPIN_IP, *(front[0] for front in offer.fronts.values()))
     )
-    friends = may_reach(layout.lane(source), layout.lane(target))
-    frame = _frame(layout, source, place, mark, sender=whose, source_port=BACKEND_PORT)
-    return Attempt(f"an answer from {whose}", source, target, friends and whose == source.address, frame, mark)
+    friends = may_reach(layout.vnid(source), layout.vnid(target))
+    frame = _frame(layout, source, place, marker, sender=whose, source_port=BACKEND_PORT)
+    return Attempt(f"an answer from {whose}", source, target, friends and whose == source.address, frame, marker)
 
 
 def _tunnelled(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
     """What comes out of a tunnel calls no service, whoever sends it."""
     name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
     peers = [address for node, address in layout.addresses.items() if node != offer.backend.node]
-    tunnel = Tunnel(dice.choice([*peers, STRANGER]), dice.choice((GLOBAL_VNID, layout.lane(offer.backend))))
-    mark = frames.new_marker()
-    frame = _frame(layout, source, front, mark)
-    return Attempt(f"a call at the {name} through a tunnel", source, offer.backend, False, frame, mark, tunnel=tunnel)
+    tunnel = Tunnel(dice.choice([*peers, STRANGER]), dice.choice((GLOBAL_VNID, layout.vnid(offer.backend))))
+    marker = frames.new_marker()
+    frame = _frame(layout, source, front, marker)
+    return Attempt(f"a call at the {name} through a tunnel", source, offer.backend, False, frame, marker, tunnel=tunnel)
 
 
-def _attempt(name: str, offer: OfferedService, source: RunningPod, arrives: bool, frame: bytes, mark: bytes) -> Attempt:
+def _attempt(
+    name: str, offer: OfferedService, source: RunningPod, arrives: bool, frame: bytes, marker: bytes
+) -> Attempt:
     """What is to arrive nowhere may still be seen on its way through a tunnel, to where it is dropped."""
     text = f"{name} of {offer.name}"
-    return Attempt(text, source, offer.backend, arrives, frame, mark, outside=arrives and offer.is_elsewhere)
+    return Attempt(text, source, offer.backend, arrives, frame, marker, outside=arrives and offer.is_elsewhere)
 
 
 def _unused() -> int:
@@ -123,10 +125,10 @@ def _frame(
     layout: ClusterLayout,
     source: RunningPod,
     place: Front,
-    mark: bytes,
+    marker: bytes,
     sender: IPv4Address | None = None,
     source_port: int = CALLER_PORT,
 ) -> bytes:
     address, port = place
-    body = frames.udp(sender or source.address, address, mark, port, source_port=source_port)
+    body = frames.udp(sender or source.address, address, marker, port, source_port=source_port)
     return frames.ethernet(mac_of(layout.gateways[source.node]), source.mac, frames.IPV4, body)

@@ -67,13 +67,15 @@ class World(Protocol):
     def gateway(self, node: str) -> IPv4Address:
         """Address of tun0."""
 
-    def sees(self, source: str, target: str, frame: bytes, mark: bytes) -> bool:
-        """Whether what `source` sends arrives at `target`; the mark is part of the frame."""
+    def delivers(self, source: str, target: str, frame: bytes, marker: bytes) -> bool:
+        """Whether what `source` sends arrives at `target`; the marker is part of the frame."""
 
-    def leaves(self, source: str, frame: bytes, mark: bytes) -> bool:
+    def leaves_cluster(self, source: str, frame: bytes, marker: bytes) -> bool:
         """Whether what `source` sends leaves the cluster network towards the outside."""
 
-    def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
+    def delivers_from_tunnel(
+        self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, marker: bytes
+    ) -> bool:
         """Whether a frame that reaches a node in a VXLAN packet from `sender` arrives at a pod."""
 
 
@@ -81,10 +83,10 @@ def reaches(world: World, source: str, target: str) -> bool:
     """Whether UDP, TCP and ICMP from one pod arrive at the other; all three do, or none does."""
     answers = set()
     for make in (frames.udp, frames.tcp_syn, frames.icmp_echo):
-        mark = frames.new_marker()
+        marker = frames.new_marker()
         one, other = world.pods[source], world.pods[target]
-        frame = frames.ethernet(other.mac, one.mac, frames.IPV4, make(one.address, other.address, mark))
-        answers.add(world.sees(source, target, frame, mark))
+        frame = frames.ethernet(other.mac, one.mac, frames.IPV4, make(one.address, other.address, marker))
+        answers.add(world.delivers(source, target, frame, marker))
     assert len(answers) == 1, f"{source} to {target}: not all protocols fare alike"
     return answers.pop()
 
@@ -94,21 +96,21 @@ def arrives_fragmented(world: World, source: str, target: str, port: int = 9999,
 
     A switch may hold the first until it has the last: connection tracking does.
     """
-    one, other, mark = world.pods[source], world.pods[target], frames.new_marker()
-    parts = frames.udp_in_parts(one.address, other.address, mark, port, source_port)
+    one, other, marker = world.pods[source], world.pods[target], frames.new_marker()
+    parts = frames.fragmented_udp(one.address, other.address, marker, port, source_port)
     first, last = (frames.ethernet(other.mac, one.mac, frames.IPV4, part) for part in parts)
-    world.sees(source, target, first, mark)
-    return world.sees(source, target, last, mark)
+    world.delivers(source, target, first, marker)
+    return world.delivers(source, target, last, marker)
 
 
 def arrives(world: World, source: str, target: str, **forged: object) -> bool:
     """Whether a UDP packet arrives that is honest but for the parts that are `forged`: ip_src, eth_dst, vlan, ..."""
     one, other = world.pods[source], world.pods[target]
-    mark = frames.new_marker()
+    marker = frames.new_marker()
     body = frames.udp(
         forged.get("ip_src", one.address),  # type: ignore[arg-type]
         forged.get("ip_dst", other.address),  # type: ignore[arg-type]
-        mark,
+        marker,
         fragment=int(forged.get("fragment", 0)),  # type: ignore[call-overload]
     )
     frame = frames.ethernet(
@@ -118,4 +120,4 @@ def arrives(world: World, source: str, target: str, **forged: object) -> bool:
         body,
         forged.get("vlan"),  # type: ignore[arg-type]
     )
-    return world.sees(source, target, frame, mark)
+    return world.delivers(source, target, frame, marker)

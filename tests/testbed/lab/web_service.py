@@ -71,7 +71,7 @@ spec: {{selector: {{app: nobody}}, ports: [{{port: {PORT}}}]}}
 """
 
 
-def client(project: str, node: str) -> str:
+def client_pod(project: str, node: str) -> str:
     """A pod that calls."""
     return f"""\
 ---
@@ -87,14 +87,14 @@ spec:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallCounts:
     """What became of calls."""
 
     answers: Counter[str]
     failures: tuple[str, ...]
 
     @classmethod
-    def of(cls, text: str) -> Called:
+    def of(cls, text: str) -> CallCounts:
         """As calling.py tells it."""
         said = json.loads(text)
         return cls(Counter(said["answers"]), tuple(said["failures"]))
@@ -107,24 +107,24 @@ class Caller:
     name: str
     netns: str
 
-    def calls(self, address: object, port: int = PORT, times: int = 1) -> Called:
+    def calls(self, address: object, port: int = PORT, times: int = 1) -> CallCounts:
         """So often; all that became of it."""
-        return Called.of(run(*self._command(address, port, str(times))))
+        return CallCounts.of(run(*self._command(address, port, str(times))))
 
     def is_answered(self, address: object, port: int = PORT) -> bool:
         """Whether one call is."""
         return not self.calls(address, port).failures
 
     @contextlib.contextmanager
-    def calling(self, address: object, each_second: int, port: int = PORT) -> Iterator[list[Called]]:
+    def calling(self, address: object, each_second: int, port: int = PORT) -> Iterator[list[CallCounts]]:
         """While the block lasts; its value has what became of the calls afterwards."""
-        came: list[Called] = []
+        came: list[CallCounts] = []
         command = self._command(address, port, "each-second", str(each_second))
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
             try:
                 yield came
             finally:
-                came.append(Called.of(program.communicate()[0]))
+                came.append(CallCounts.of(program.communicate()[0]))
 
     def _command(self, address: object, port: int, *how: str) -> tuple[str, ...]:
         program = (sys.executable, str(Path(http_caller.__file__)), str(address), str(port))
@@ -143,8 +143,8 @@ class WebService:
         for project in (SHOP, RIVAL):
             self.cluster.kubectl("create", "namespace", project)
         self.cluster.apply(OBJECTS)
-        self.cluster.apply("".join(client(project, node) for project in (SHOP, RIVAL) for node in self.nodes))
-        self.cluster.apply(client("default", "node-1").replace("name: node-1,", "name: global,"))
+        self.cluster.apply("".join(client_pod(project, node) for project in (SHOP, RIVAL) for node in self.nodes))
+        self.cluster.apply(client_pod("default", "node-1").replace("name: node-1,", "name: global,"))
         for project in (SHOP, RIVAL):
             self.cluster.wait_running(project, *self.nodes)
         self.cluster.wait_running("default", "global")

@@ -1,6 +1,6 @@
 """An attacker in every pod of a cluster and on every node's cable: sends all that it knows, and listens everywhere.
 
-Every frame has a mark of its own, so that of whatever arrives, however late, it is known who tried what, and when.
+Every frame has a marker of its own, so that of whatever arrives, however late, it is known who tried what, and when.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
-from tests.testbed.frames import IPV4, marker_in, new_marker, number_of
-from tests.testbed.isolation.attempts import Attempt, ClusterLayout, Tunnel, attempts, greeting, relayed
-from tests.testbed.isolation.service_attempts import OfferedService, calls
+from tests.testbed.frames import IPV4, marker_in, marker_number, new_marker
+from tests.testbed.isolation.attempts import Attempt, ClusterLayout, Tunnel, attempts, frame_for_tunnel, permitted_frame
+from tests.testbed.isolation.service_attempts import OfferedService, service_attempts
 from tests.testbed.netns.packet_world import PacketWorld
 from tests.testbed.raw_socket import RawSocket
 
@@ -66,7 +66,7 @@ class Attacker:
             for attempt in attempts(layout, source, target):
                 senders[_sender(attempt)].append(attempt)
         for source in pods.values() if offers else ():
-            for attempt in calls(layout, offers, source, self._dice, many):
+            for attempt in service_attempts(layout, offers, source, self._dice, many):
                 senders[_sender(attempt)].append(attempt)
         for begin in range(0, max(map(len, senders.values())), BURST):
             if not self._send([one for queue in senders.values() for one in queue[begin : begin + BURST]]):
@@ -85,18 +85,18 @@ class Attacker:
         forbidden might have been lost together with what is honest, so all of it is sent again.
         """
         self._notes.add(burst)
-        honest = {attempt.mark for attempt in burst if attempt.arrives}
+        honest = {attempt.marker for attempt in burst if attempt.arrives}
         for _ in range(TRIES):
             fences = list(self._fences())
             self._notes.add(fences)
             for attempt in (*burst, *fences):
                 for frame in attempt.frames:
                     self._ears[_sender(attempt)].send(self._wrapped(attempt, frame))
-            wanted = honest | {fence.mark for fence in fences}
+            wanted = honest | {fence.marker for fence in fences}
             if self._hear(wanted):
                 return True
-        for mark in wanted - self._arrived:
-            self._tell(mark, "is lost")
+        for marker in wanted - self._arrived:
+            self._tell(marker, "is lost")
         return False
 
     def _wrapped(self, attempt: Attempt, frame: bytes) -> bytes:
@@ -117,9 +117,9 @@ class Attacker:
             [far] = [pod for pod in admins if pod.node != node]
             neighbour = next(pod for pod in pods if pod.node == node and pod != near)
             for source in pods:
-                yield greeting(source, near if source != near else neighbour)
+                yield permitted_frame(source, near if source != near else neighbour)
             peer = Tunnel(self._cluster.node_address(far.node), 0)
-            yield relayed(far, near, "through a tunnel", True, peer)
+            yield frame_for_tunnel(far, near, "through a tunnel", True, peer)
 
     def listen(self, seconds: float) -> None:
         """Take note of all that arrives, until nothing has for so long."""
@@ -143,8 +143,8 @@ class Attacker:
         return bool(ready)
 
     def _judge(self, listener: str, frame: bytes) -> None:
-        mark = marker_in(frame)
-        attempt = self._notes.attempt(mark)
+        marker = marker_in(frame)
+        attempt = self._notes.attempt(marker)
         if attempt is None:
             return
         if listener in self._cables:
@@ -157,21 +157,21 @@ class Attacker:
         else:
             rightly = attempt.arrives and not attempt.outside and listener == attempt.target.name
         if rightly:
-            self._arrived.add(mark)
+            self._arrived.add(marker)
         else:
-            self._tell(mark, f"gets through to {listener}")
+            self._tell(marker, f"gets through to {listener}")
 
-    def _tell(self, mark: bytes, found: str) -> None:
-        attempt = self._notes.attempt(mark)
+    def _tell(self, marker: bytes, found: str) -> None:
+        attempt = self._notes.attempt(marker)
         assert attempt is not None
-        self.differences[f"{attempt.tells(found)}; {self._notes.title(mark)}"] = None
+        self.differences[f"{attempt.describe(found)}; {self._notes.title(marker)}"] = None
 
 
 class _Notes:
-    """What was tried, by mark. Millions of attempts are of some thousand kinds, which are kept once each."""
+    """What was tried, by marker. Millions of attempts are of some thousand kinds, which are kept once each."""
 
     def __init__(self) -> None:
-        self._first = number_of(new_marker())
+        self._first = marker_number(new_marker())
         self._kinds: dict[Attempt, Attempt] = {}
         self._tried: list[Attempt | None] = []
         self._begins: list[int] = []
@@ -179,25 +179,25 @@ class _Notes:
 
     def open(self, title: str) -> None:
         """What is tried from now on is tried under this title."""
-        self._begins.append(number_of(new_marker()))
+        self._begins.append(marker_number(new_marker()))
         self._titles.append(title)
 
     def add(self, tried: Iterable[Attempt]) -> None:
         """Take note of attempts."""
         for attempt in tried:
-            kind = replace(attempt, frame=b"", mark=b"", first=b"")
-            number = number_of(attempt.mark) - self._first
+            kind = replace(attempt, frame=b"", marker=b"", first=b"")
+            number = marker_number(attempt.marker) - self._first
             self._tried += [None] * (number + 1 - len(self._tried))
             self._tried[number] = self._kinds.setdefault(kind, kind)
 
-    def attempt(self, mark: bytes) -> Attempt | None:
-        """What was tried with this mark, without its frame; None when the mark is somebody else's."""
-        number = number_of(mark) - self._first
+    def attempt(self, marker: bytes) -> Attempt | None:
+        """What was tried with this marker, without its frame; None when the marker is somebody else's."""
+        number = marker_number(marker) - self._first
         return self._tried[number] if 0 <= number < len(self._tried) else None
 
-    def title(self, mark: bytes) -> str:
+    def title(self, marker: bytes) -> str:
         """Under which title."""
-        return self._titles[bisect(self._begins, number_of(mark)) - 1]
+        return self._titles[bisect(self._begins, marker_number(marker)) - 1]
 
 
 def _sender(attempt: Attempt) -> str:

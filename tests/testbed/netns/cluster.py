@@ -113,7 +113,7 @@ class NetnsCluster:
             wait_until((node.ovs / "db.sock").exists, "ovsdb-server")
             self.start_switch(node.name)
         wait_until(self.master_answers, "the master")
-        self.ask(self._register)
+        self.call_api(self._register)
         for node in self._with_sdn:
             self.start(f"{node.name} sdn")
         for node in self._with_sdn:
@@ -162,19 +162,19 @@ class NetnsCluster:
         self._running[name].kill()
         self._running[name].wait()
 
-    def lives(self, name: str) -> bool:
+    def is_alive(self, name: str) -> bool:
         """Whether a process of this cluster runs."""
         return self._running[name].poll() is None
 
     def is_running_as(self, name: str, word: str) -> bool:
         """Whether it runs with this word in its command."""
-        return self.lives(name) and word in map(str, self._running[name].args)  # type: ignore[arg-type]
+        return self.is_alive(name) and word in map(str, self._running[name].args)  # type: ignore[arg-type]
 
     def process(self, name: str) -> psutil.Process:
         """A process of this cluster, to be measured."""
         return psutil.Process(self._running[name].pid)
 
-    def ask(self, act: Callable[[Client], Awaitable[T]]) -> T:
+    def call_api(self, act: Callable[[Client], Awaitable[T]]) -> T:
         """Do something as the administrator."""
 
         async def asking() -> T:
@@ -186,7 +186,7 @@ class NetnsCluster:
     def master_answers(self) -> bool:
         """Whether it does."""
         try:
-            return bool(self.ask(lambda client: client.get(Namespace, "default")))
+            return bool(self.call_api(lambda client: client.get(Namespace, "default")))
         except (ClientError, BadKubeconfig):
             return False
 
@@ -203,7 +203,7 @@ class NetnsCluster:
             status = NodeStatus(addresses=(NodeAddress(type="InternalIP", address=str(node.address)),))
             await client.create(Node(metadata=ObjectMeta(name=node.name), status=status))
 
-    def on_socket(self, node: str, act: Callable[[SdnNetwork], Awaitable[T]]) -> T:
+    def call_cni_server(self, node: str, act: Callable[[SdnNetwork], Awaitable[T]]) -> T:
         """Ask a node's sdn daemon something."""
 
         async def asking() -> T:
@@ -215,7 +215,7 @@ class NetnsCluster:
     def network_ready(self, node: str) -> bool:
         """Whether the sdn daemon says that pods can be attached."""
         try:
-            return self.on_socket(node, lambda network: network.status()).ready
+            return self.call_cni_server(node, lambda network: network.status()).ready
         except NotReady:
             return False
 

@@ -24,7 +24,7 @@ ACTING: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 left = int(sys.argv.pop(1))
 
 
-def deadly(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def killing(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """The same call, after which the process may be gone."""
 
     @functools.wraps(call)
@@ -41,5 +41,5 @@ def deadly(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]
 
 for driver, names in ACTING:
     for name in names:
-        setattr(driver, name, deadly(getattr(driver, name)))
+        setattr(driver, name, killing(getattr(driver, name)))
 sys.exit(main())

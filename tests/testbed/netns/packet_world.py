@@ -40,7 +40,7 @@ class PacketWorld(NetnsCluster):
 
     def add_project(self, name: str) -> None:
         """Make a project and wait for its lane."""
-        self.ask(lambda client: client.create(Namespace(metadata=ObjectMeta(name=name))))
+        self.call_api(lambda client: client.create(Namespace(metadata=ObjectMeta(name=name))))
 
     def add(self, place: PlannedPod) -> Attachment:
         """Make a pod: a namespace, attached through the node's socket."""
@@ -71,11 +71,11 @@ class PacketWorld(NetnsCluster):
 
     def attach(self, node: str, request: AttachRequest) -> Attachment:
         """Ask a node to attach a sandbox."""
-        return self.on_socket(node, lambda network: network.attach(request))
+        return self.call_cni_server(node, lambda network: network.attach(request))
 
     def sandboxes(self, node: str) -> frozenset[str]:
         """What is attached on behalf of the node agent."""
-        return self.on_socket(node, lambda network: network.list_sandboxes())
+        return self.call_cni_server(node, lambda network: network.list_sandboxes())
 
     def forget(self, *names: str) -> None:
         """Pods that were detached by hand: their namespaces go."""
@@ -93,7 +93,7 @@ class PacketWorld(NetnsCluster):
 
     def detach(self, node: str, sandbox: str) -> None:
         """Ask a node to detach a sandbox, be it there or not."""
-        self.on_socket(node, lambda network: network.detach(sandbox))
+        self.call_cni_server(node, lambda network: network.detach(sandbox))
 
     def wire(self, name: str) -> RawSocket:
         """The raw socket in a pod."""
@@ -124,40 +124,40 @@ class PacketWorld(NetnsCluster):
         return (self.nodes[node].root / "log" / "sdn.log").read_text()
 
     def vnid(self, project: str) -> int:
-        return self.ask(lambda client: client.get(NetNamespace, project)).netid
+        return self.call_api(lambda client: client.get(NetNamespace, project)).netid
 
     def node_address(self, node: str) -> IPv4Address:
         return self.nodes[node].address
 
     def gateway(self, node: str) -> IPv4Address:
-        return IPv4Network(self.ask(lambda client: client.get(HostSubnet, node)).subnet).network_address + 1
+        return IPv4Network(self.call_api(lambda client: client.get(HostSubnet, node)).subnet).network_address + 1
 
-    def sees(self, source: str, target: str, frame: bytes, mark: bytes) -> bool:
+    def delivers(self, source: str, target: str, frame: bytes, marker: bytes) -> bool:
         """A fence, sent afterwards by a pod that may, tells when the frame would have been there."""
         self._wires[target].received()
         self._wires[source].send(frame)
         admins = ("admin-a", "admin-b") if self.pods[source].node == "node-1" else ("admin-b", "admin-a")
         sentry = next(name for name in admins if name != target)
-        return self._arrived(self._wires[target], mark, lambda: self._greet(sentry, target))
+        return self._arrived(self._wires[target], marker, lambda: self._greet(sentry, target))
 
     def warm_up(self, one: str, other: str) -> None:
         """The first packets between two nodes are lost while their switches look each other up."""
         for source, target in ((one, other), (other, one)):
-            mark = self._greet(source, target)
-            self._arrived(self._wires[target], mark, lambda: self._greet(source, target))  # noqa: B023
+            marker = self._greet(source, target)
+            self._arrived(self._wires[target], marker, lambda: self._greet(source, target))  # noqa: B023
 
     def _greet(self, source: str, target: str) -> bytes:
-        one, other, mark = self.pods[source], self.pods[target], packets.new_marker()
-        body = packets.udp(one.address, other.address, mark)
+        one, other, marker = self.pods[source], self.pods[target], packets.new_marker()
+        body = packets.udp(one.address, other.address, marker)
         self._wires[source].send(packets.ethernet(other.mac, one.mac, packets.IPV4, body))
-        return mark
+        return marker
 
-    def _arrived(self, wire: RawSocket, mark: bytes, fence: Callable[[], bytes]) -> bool:
+    def _arrived(self, wire: RawSocket, marker: bytes, fence: Callable[[], bytes]) -> bool:
         """A switch in user space looks at one port after the other, so one fence may overtake what another pod has
         sent before it; one that is sent when the first has come does not.
         """
         frames = [frame for _ in range(2) for frame in self._until_fenced(wire, fence)]
-        return any(mark in frame for frame in frames)
+        return any(marker in frame for frame in frames)
 
     def _until_fenced(self, wire: RawSocket, fence: Callable[[], bytes]) -> list[bytes]:
         frames: list[bytes] = []
@@ -171,21 +171,21 @@ class PacketWorld(NetnsCluster):
             time.sleep(0.002)
         return frames
 
-    def leaves(self, source: str, frame: bytes, mark: bytes) -> bool:
+    def leaves_cluster(self, source: str, frame: bytes, marker: bytes) -> bool:
         node = self.nodes[self.pods[source].node]
         cable = RawSocket(None, node.cable)
         try:
             self._wires[source].send(frame)
-            return self._arrived(cable, mark, lambda: self._call_outside(source))
+            return self._arrived(cable, marker, lambda: self._call_outside(source))
         finally:
             cable.close()
 
     def _call_outside(self, source: str) -> bytes:
-        pod, mark = self.pods[source], packets.new_marker()
+        pod, marker = self.pods[source], packets.new_marker()
         gateway = mac_of(self.gateway(pod.node))
-        body = packets.udp(pod.address, self.lab.site.outside, mark)
+        body = packets.udp(pod.address, self.lab.site.outside, marker)
         self._wires[source].send(packets.ethernet(gateway, pod.mac, packets.IPV4, body))
-        return mark
+        return marker
 
     def in_tunnel(self, sender: IPv4Address, node: str, vnid: int, frame: bytes) -> bytes:
         """A VXLAN packet as it would come over a node's cable.
@@ -201,12 +201,14 @@ class PacketWorld(NetnsCluster):
     def _mac_of(self, node: str) -> int:
         return int(self.in_node(node, "cat", "/sys/class/net/brphy/address").strip().replace(":", ""), 16)
 
-    def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
+    def delivers_from_tunnel(
+        self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, marker: bytes
+    ) -> bool:
         cable = RawSocket(None, self.nodes[node].cable)
         try:
             self._wires[target].received()
             cable.send(self.in_tunnel(sender, node, vnid, frame))
-            return self._arrived(self._wires[target], mark, lambda: self._greet("admin-a", target))
+            return self._arrived(self._wires[target], marker, lambda: self._greet("admin-a", target))
         finally:
             cable.close()
 

@@ -26,7 +26,7 @@ SILENCE_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ServiceReply:
     """Which backend answered, and whom it saw."""
 
     backend: IPv4Address
@@ -162,12 +162,12 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def ask(self, patience: float = PATIENCE_SECONDS) -> Heard:
+    def ask(self, patience: float = PATIENCE_SECONDS) -> ServiceReply:
         """Raises OSError when refused, TimeoutError when nobody answers."""
         self._socket.settimeout(patience)
         self._socket.send(b"who?\n")
         backend, caller = self._socket.recv(64).decode().split()
-        return Heard(IPv4Address(backend), IPv4Address(caller))
+        return ServiceReply(IPv4Address(backend), IPv4Address(caller))
 
 
 def call(
@@ -176,7 +176,7 @@ def call(
     port: int,
     kind: int = socket.SOCK_STREAM,
     own: IPv4Address = ANY,
-) -> Heard:
+) -> ServiceReply:
     """Ask once. Raises OSError when refused, TimeoutError when nobody answers."""
     with Caller(namespace, address, port, kind, own) as caller:
         return caller.ask()

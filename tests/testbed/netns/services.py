@@ -70,7 +70,7 @@ def register(cluster: PacketWorld, *names: str) -> None:
             conditions = [{"type": "Ready", "status": "True"}]
             await client.patch_status(Pod, name, pod.project, {"status": {**ready, "conditions": conditions}})
 
-    cluster.ask(registering)
+    cluster.call_api(registering)
 
 
 def create_service(cluster: PacketWorld, name: str, project: str, selector: dict[str, str], **spec: Any) -> Service:
@@ -81,10 +81,10 @@ def create_service(cluster: PacketWorld, name: str, project: str, selector: dict
     )
     wish = ServiceSpec(**{"selector": selector, "ports": ports, **spec})
     meta = ObjectMeta(name=name, namespace=project)
-    cluster.ask(lambda client: client.create(Service(metadata=meta, spec=wish)))
+    cluster.call_api(lambda client: client.create(Service(metadata=meta, spec=wish)))
 
     def found() -> Service | None:
-        service = cluster.ask(lambda client: client.get(Service, name, project))
+        service = cluster.call_api(lambda client: client.get(Service, name, project))
         return service if service.spec.cluster_ip else None
 
     made = wait_until(found, f"the address of the service {name}")
@@ -157,7 +157,7 @@ _ROW = re.compile(rf"table={int(Table.SERVICE)},.*?(?:reg0=(\w+),)?nw_dst=([0-9.
 _BACKEND = re.compile(r"dst=([0-9.]+):")
 
 
-class Offers:
+class OfferedServices:
     """Each has a backend of its own project, of another one, or outside of the cluster; `all` are as they are now."""
 
     def __init__(self, cluster: PacketWorld) -> None:
@@ -183,7 +183,7 @@ class Offers:
         """From now on this pod is the backend of a project's service."""
         backend = self._cluster.pods[pod]
         wish = changed(self._slices[project], endpoints=(Endpoint(addresses=(str(backend.address),)),))
-        self._slices[project] = self._cluster.ask(lambda client: client.update(wish))
+        self._slices[project] = self._cluster.call_api(lambda client: client.update(wish))
         self._offers[project] = replace(self._offers[project], backend=backend)
 
     def in_force(self, node: str, lanes: Mapping[str, int]) -> bool:
@@ -213,7 +213,7 @@ class Offers:
             endpoints=(Endpoint(addresses=(str(address),)),),
             ports=(SlicePort(port=BACKEND_PORT, name="udp", protocol="UDP"),),
         )
-        self._slices[project] = cluster.ask(lambda client: client.create(wish))
+        self._slices[project] = cluster.call_api(lambda client: client.create(wish))
         made = wait_until(lambda: self._with_ingress(project), "an ingress address")
         assert made is not None
         [port] = made.spec.ports
@@ -226,5 +226,5 @@ class Offers:
         self._offers[project] = OfferedService(f"{project}'s", project, fronts, port.node_port, pod, not backend)
 
     def _with_ingress(self, project: str) -> Service | None:
-        service = self._cluster.ask(lambda client: client.get(Service, "offer", project))
+        service = self._cluster.call_api(lambda client: client.get(Service, "offer", project))
         return service if service.status.load_balancer.ingress else None

@@ -83,7 +83,7 @@ class ProxyNode:
 
 
 @contextlib.contextmanager
-def cabled() -> Iterator[None]:
+def proxy_namespaces() -> Iterator[None]:
     """The two namespaces."""
     with contextlib.ExitStack() as undo:
         for namespace in (NODE_NAMESPACE, CLIENT_NAMESPACE):

@@ -10,19 +10,21 @@ from api.client.client import Client
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, NetNamespace
 from lab.process import run
 from tests.testbed.netns.packet_world import PacketWorld
-from tests.testbed.netns.services import Offers
+from tests.testbed.netns.services import OfferedServices
 from tests.testbed.wait import wait_until
 
 POLL_SECONDS = 0.005
 _SOURCE_ROW = re.compile(r"nw_src=([0-9.]+) actions=set_field:(\w+)->reg0")
 
 
-def assign_vnids(cluster: PacketWorld, wishes: Mapping[str, int], offers: Offers | None = None) -> dict[str, int]:
+def assign_vnids(
+    cluster: PacketWorld, wishes: Mapping[str, int], offers: OfferedServices | None = None
+) -> dict[str, int]:
     """Let projects of the same number share a lane, and those of number 0 be global. Returns the VNID of each project.
 
     The others keep theirs. When it returns, every switch goes by them alone, also for what services offer.
     """
-    lanes = cluster.ask(lambda client: _request(client, wishes))
+    lanes = cluster.call_api(lambda client: _request(client, wishes))
     for one, number in wishes.items():
         for other in wishes:
             assert (lanes[one] == lanes[other]) == (number == wishes[other]), f"{one} and {other}: {lanes}"
@@ -33,11 +35,11 @@ def assign_vnids(cluster: PacketWorld, wishes: Mapping[str, int], offers: Offers
         wait_until(lambda name=name, wanted=wanted: _lanes_on(cluster, name, wanted), f"lanes on {name}")  # type: ignore[misc]
         if offers is not None:
             wait_until(lambda name=name: offers.in_force(name, lanes), f"services on {name}", pause=POLL_SECONDS)  # type: ignore[misc]
-    forget_packets(cluster)
+    revalidate_flows(cluster)
     return lanes
 
 
-def forget_packets(cluster: PacketWorld) -> None:
+def revalidate_flows(cluster: PacketWorld) -> None:
     """Let the switches ask their flows anew; of themselves they do so some milliseconds after a change."""
     for node in cluster.nodes.values():
         run("ovs-appctl", "-t", f"{node.ovs}/ovs-vswitchd.ctl", "revalidator/purge")

@@ -40,7 +40,7 @@ PLAIN = (
 """What is alike for the agent counts once."""
 
 
-def die_of(act: str) -> None:
+def kill_once(act: str) -> None:
     """Unless it has died of this before."""
     for pattern, name in PLAIN:
         act = pattern.sub(name, act)
@@ -50,18 +50,18 @@ def die_of(act: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def hear(event: str, about: tuple[Any, ...]) -> None:
+def audit_hook(event: str, about: tuple[Any, ...]) -> None:
     """What Python is about to do."""
     if event == "http.client.send" and bytes(about[1][:7]).startswith((b"POST", b"DELETE", b"GET")):
         asked = about[1].split(b" HTTP/")[0].decode()
-        die_of(f"{asked} {CREATED if '/start' in asked else ''}")
+        kill_once(f"{asked} {CREATED if '/start' in asked else ''}")
     elif event == "subprocess.Popen":
-        die_of(f"run {' '.join(about[1])}")
+        kill_once(f"run {' '.join(about[1])}")
     elif event in ACTS and str(about[0]).startswith(PLACES) and (event != "open" or (about[2] or 0) & CHANGES):
-        die_of(f"{event} {about[0]}")
+        kill_once(f"{event} {about[0]}")
 
 
-def die_while_docker_works() -> None:
+def kill_during_docker_requests() -> None:
     """Of every request that changes something it dies once more when Docker has it."""
     put, get = http.client.HTTPConnection.putrequest, http.client.HTTPConnection.getresponse
 
@@ -73,21 +73,21 @@ def die_while_docker_works() -> None:
 
     def getresponse(self: Any, *words: Any, **more: Any) -> http.client.HTTPResponse:
         if self.asked:
-            die_of(self.asked)
+            kill_once(self.asked)
         return get(self, *words, **more)
 
     http.client.HTTPConnection.putrequest = putrequest  # type: ignore[method-assign]
     http.client.HTTPConnection.getresponse = getresponse  # type: ignore[method-assign]
 
 
-def live_again_and_again() -> int:
+def restart_until_survived() -> int:
     """As the service manager does it; what it reads is loaded once."""
     while True:
         child = os.fork()
         if not child:
             SEEN.update(RECORD.read_text().splitlines() if RECORD.exists() else ())
-            die_while_docker_works()
-            sys.addaudithook(hear)
+            kill_during_docker_requests()
+            sys.addaudithook(audit_hook)
             return main()
         signal.signal(signal.SIGTERM, lambda *_, child=child: os.kill(child, signal.SIGTERM))
         _, status = os.waitpid(child, 0)
@@ -96,4 +96,4 @@ def live_again_and_again() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(live_again_and_again())
+    sys.exit(restart_until_survived())

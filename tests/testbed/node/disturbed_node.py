@@ -178,7 +178,7 @@ def container(name: str, command: str = LASTING, mounts: str = "") -> str:
 {mounts}"""
 
 
-def small(path: Path, size: str) -> None:
+def small_filesystem(path: Path, size: str) -> None:
     """A disk of its own for a directory."""
     path.mkdir(parents=True)
     run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
@@ -218,23 +218,23 @@ OBJECTS = """\
 """
 
 
-def whole(node: DisturbedNode, name: str) -> str:
+def full_pod(node: DisturbedNode, name: str) -> str:
     """A pod with an init container and volumes of every kind."""
     init = EVERYTHING.format(init=container("first", "true"))
     return pod(node, name, extra=VOLUMES + init, more=MOUNTS)
 
 
-def running(node: DisturbedNode) -> dict[str, str]:
+def running_containers(node: DisturbedNode) -> dict[str, str]:
     """Id of every container that runs → when it was started."""
     identities = node.docker("ps", "-q", "--no-trunc").split()
     rows = node.docker("inspect", "-f", "{{.Id}} {{.State.StartedAt}}", *identities).splitlines()
     return dict(row.split() for row in rows)
 
 
-def restarts(node: DisturbedNode, name: str) -> int:
+def restart_count(node: DisturbedNode, name: str) -> int:
     return int(node.status(name)["containerStatuses"][0]["restartCount"])
 
 
-def phases(node: DisturbedNode) -> set[str]:
+def pod_phases(node: DisturbedNode) -> set[str]:
     """Of all pods."""
     return set(node.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.phase}").split())

@@ -32,7 +32,7 @@ def pod(name: str, *containers: dict[str, Any], meta: dict[str, Any] | None = No
     return f"---\n{json.dumps(document)}\n"
 
 
-def inspected(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
+def inspect_container(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
     """The newest container of that name of a pod, as Docker inspects it."""
     labels = (f"io.kubernetes.pod.name={name}", f"io.kubernetes.container.name={container}")
     found = node.docker("ps", "-aq", "--no-trunc", *(f"--filter=label={label}" for label in labels)).split()
@@ -41,19 +41,19 @@ def inspected(node: SingleNode, name: str, container: str = "main") -> dict[str,
     return answer
 
 
-def said(node: SingleNode, name: str, *words: str, container: str = "main") -> str:
+def exec_output(node: SingleNode, name: str, *words: str, container: str = "main") -> str:
     """What a program says that is run in a container of a pod."""
-    return node.docker("exec", inspected(node, name, container)["Id"], *words)
+    return node.docker("exec", inspect_container(node, name, container)["Id"], *words)
 
 
-def fails(node: SingleNode, name: str, *words: str, container: str = "main") -> bool:
+def exec_fails(node: SingleNode, name: str, *words: str, container: str = "main") -> bool:
     """Whether a program that is run in a container of a pod fails."""
     command = ["docker", "-H", f"unix://{node.root}/docker/docker.sock", "exec"]
-    identity = inspected(node, name, container)["Id"]
+    identity = inspect_container(node, name, container)["Id"]
     return subprocess.run([*command, identity, *words], capture_output=True, check=False).returncode != 0
 
 
-def row(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
+def container_status(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
     """What the pod's status tells of a container; empty while it tells nothing."""
     status = node.status(name)
     rows = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
@@ -64,7 +64,7 @@ def row(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
 def wait_running(node: SingleNode, *names: str, container: str = "main") -> None:
     """Until the container of each of the pods runs."""
     for name in names:
-        look = partial(row, node, name, container)
+        look = partial(container_status, node, name, container)
         wait_until(lambda look=look: "running" in look().get("state", {}), f"{name} runs")  # type: ignore[misc]
 
 
@@ -72,13 +72,13 @@ def wait_waiting(node: SingleNode, name: str, reason: str, container: str = "mai
     """Until a container waits for this reason; with which message."""
 
     def message() -> str:
-        waiting = row(node, name, container).get("state", {}).get("waiting", {})
+        waiting = container_status(node, name, container).get("state", {}).get("waiting", {})
         return str(waiting.get("message", "")) if waiting.get("reason") == reason else ""
 
     return wait_until(message, f"{name} waits with {reason}")
 
 
-def told(node: SingleNode, name: str, reason: str) -> str:
+def wait_for_event(node: SingleNode, name: str, reason: str) -> str:
     """Until an event of a pod has this reason; its message."""
     path = "{range .items[*]}{.message}{'\\n'}{end}"
     selector = f"--field-selector=involvedObject.name={name},reason={reason}"

@@ -38,7 +38,7 @@ PODS = f"/api/v1/namespaces/{PROJECT}/pods"
 SECONDS = 20.0
 
 
-def authority(server: ApiServer) -> pki.Authority:
+def cluster_ca(server: ApiServer) -> pki.Authority:
     """That of a master which runs."""
     directory = server.root / "state" / "pki"
     key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
@@ -47,7 +47,7 @@ def authority(server: ApiServer) -> pki.Authority:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """A request that came."""
 
     method: str
@@ -62,11 +62,11 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
-class Double:
+class FakeKubelet:
     """The node. `answer` is how it answers what is no conversation, `upgrades` whether it takes conversations."""
 
     port: int = 0
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[ReceivedRequest] = field(default_factory=list)
     conversations: list[Connection] = field(default_factory=list)
     answer: Answer | None = None
     refusal: Answer | None = None
@@ -90,7 +90,7 @@ class Double:
         upgrade = http.headers.get("Upgrade", "")
         body = b"" if upgrade else await http.read()
         self.asked.append(
-            Asked(http.method, http.path, list(http.query.items()), MultiDict(http.headers), caller, body)
+            ReceivedRequest(http.method, http.path, list(http.query.items()), MultiDict(http.headers), caller, body)
         )
         if upgrade and self.refusal is not None:
             return await self.refusal(http)
@@ -141,12 +141,12 @@ async def forward(http: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def serving(
+async def running_kubelet(
     server: ApiServer, root: Path, *, trusted: bool = True, known_as: str = f"system:node:{NODE}"
-) -> AsyncIterator[Double]:
+) -> AsyncIterator[FakeKubelet]:
     """A node that runs; one that is not trusted has a certificate of another authority."""
     now = datetime.datetime.now(datetime.UTC)
-    ca = authority(server)
+    ca = cluster_ca(server)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     key = keys.generate_key()
     asked = keys.create_request(key, Subject(known_as, ("system:nodes",), ip_addresses=(own_address(),)))
@@ -155,7 +155,7 @@ async def serving(
     context.load_cert_chain(root / "node.pem")
     context.load_verify_locations(cadata=ca.pem.decode())
     context.verify_mode = ssl.CERT_REQUIRED
-    double = Double()
+    double = FakeKubelet()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", double.handle)
     double.runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -169,23 +169,23 @@ async def serving(
         await double.runner.cleanup()
 
 
-class Stage:
+class ProxyTestbed:
     """A master, a node, and somebody who asks."""
 
-    def __init__(self, door: UntypedClient, node: Double, session: aiohttp.ClientSession, url: str) -> None:
-        self.door = door
+    def __init__(self, api_client: UntypedClient, node: FakeKubelet, session: aiohttp.ClientSession, url: str) -> None:
+        self.api_client = api_client
         self.node = node
         self.session = session
         self.url = url
 
     async def register(self, *addresses: dict[str, str], port: int | None = None) -> None:
         """The node, listening where it says."""
-        await self.door.ask("DELETE", f"/api/v1/nodes/{NODE}")
-        await self.door.make("/api/v1/nodes", name=NODE)
+        await self.api_client.request("DELETE", f"/api/v1/nodes/{NODE}")
+        await self.api_client.create("/api/v1/nodes", name=NODE)
         where = list(addresses) or [{"type": "InternalIP", "address": own_address()}]
         endpoint = {"kubeletEndpoint": {"Port": self.node.port if port is None else port}}
         status = {"addresses": where, "daemonEndpoints": endpoint}
-        answer = await self.door.ask("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
+        answer = await self.api_client.request("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": status})
         assert answer["kind"] == "Node", answer
 
     async def pod(self, name: str, *containers: str, node: str = NODE, ip: str = "", **spec: Any) -> None:
@@ -195,32 +195,39 @@ class Stage:
             **({"nodeName": node} if node else {"schedulerName": "nobody"}),
             **spec,
         }
-        await self.door.ask("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
-        await self.door.make(PODS, name=name, spec=whole, metadata={"labels": {"app": name}})
+        await self.api_client.request("DELETE", f"{PODS}/{name}?gracePeriodSeconds=0")
+        await self.api_client.create(PODS, name=name, spec=whole, metadata={"labels": {"app": name}})
         if ip:
             status = {
                 "podIP": ip, "podIPs": [{"ip": ip}], "phase": "Running",
                 "conditions": [{"type": "Ready", "status": "True"}],
             }  # fmt: skip
-            await self.door.ask("PATCH", f"{PODS}/{name}/status", {"status": status})
+            await self.api_client.request("PATCH", f"{PODS}/{name}/status", {"status": status})
 
 
 @asynccontextmanager
-async def staged(
-    server: ApiServer, door: UntypedClient, root: Path, *, trusted: bool = True, known_as: str = f"system:node:{NODE}"
-) -> AsyncIterator[Stage]:
+async def proxy_testbed(
+    server: ApiServer,
+    api_client: UntypedClient,
+    root: Path,
+    *,
+    trusted: bool = True,
+    known_as: str = f"system:node:{NODE}",
+) -> AsyncIterator[ProxyTestbed]:
     """With the project there, the node registered, and an administrator who asks."""
     kubeconfig = Kubeconfig.load(server.kubeconfig)
-    if (await door.ask("GET", f"/api/v1/namespaces/{PROJECT}"))["kind"] == "Status":
-        await door.make("/api/v1/namespaces", name=PROJECT)
-        await door.until(f"/api/v1/namespaces/{PROJECT}/serviceaccounts/default", lambda found: "metadata" in found)
+    if (await api_client.request("GET", f"/api/v1/namespaces/{PROJECT}"))["kind"] == "Status":
+        await api_client.create("/api/v1/namespaces", name=PROJECT)
+        await api_client.wait_until(
+            f"/api/v1/namespaces/{PROJECT}/serviceaccounts/default", lambda found: "metadata" in found
+        )
     # TLS takes its time to say goodbye, and no socket may be left to the next test.
     connector = aiohttp.TCPConnector(ssl=kubeconfig.ssl_context(), force_close=True)
     async with (
-        serving(server, root, trusted=trusted, known_as=known_as) as node,
+        running_kubelet(server, root, trusted=trusted, known_as=known_as) as node,
         aiohttp.ClientSession(server.url, connector=connector) as session,
     ):
-        stage = Stage(door, node, session, server.url)
+        stage = ProxyTestbed(api_client, node, session, server.url)
         await stage.register()
         yield stage
         await session.close()

@@ -25,7 +25,7 @@ from tests.testbed.lab.cluster import Cluster
 from tests.testbed.namespaces import inside
 from tests.testbed.wait import DEADLINE_SECONDS
 
-SPEAKERS = [
+KUBECTL_VARIANTS = [
     (program, websockets)
     for program in ALL_PROGRAMS
     for websockets in ("false", "true")
@@ -34,7 +34,7 @@ SPEAKERS = [
 """Every kubectl with each of the protocols it knows."""
 
 
-ECHO, GREETER, SUMS, NOBODY = 7000, 7001, 7002, 9
+ECHO, GREETER, SUMS, CLOSED_PORT = 7000, 7001, 7002, 9
 
 
 MEGABYTE = bytes(range(256)) * 4096
@@ -66,7 +66,7 @@ SERVERS = ((ECHO, _echo), (GREETER, _greet), (SUMS, _sum))
 
 
 @contextmanager
-def serving(pid: str) -> Iterator[None]:
+def serving_pod_ports(pid: str) -> Iterator[None]:
     """In the block, servers listen on the loopback of the pod of which that is a process; one closes first."""
     listening = [_listener(pid, port) for port, _ in SERVERS]
     loop = asyncio.new_event_loop()
@@ -134,7 +134,7 @@ class Kubectl:
                 process.kill()
 
 
-def all_at_once(everyone: list[Kubectl], does: Callable[[Kubectl], None]) -> None:
+def run_for_all(everyone: list[Kubectl], does: Callable[[Kubectl], None]) -> None:
     """Everyone does the same; what goes wrong is told with the name of the one who did it."""
     with ThreadPoolExecutor(4) as threads:
         done = [(kubectl, threads.submit(does, kubectl)) for kubectl in everyone]
@@ -162,13 +162,13 @@ class Terminal:
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def types(self, line: str, until: str = "") -> None:
+    def type(self, line: str, until: str = "") -> None:
         """Once; or again and again until that comes."""
         os.write(self._master, line.encode())
         if until:
-            self.sees(until, again=line)
+            self.expect(until, again=line)
 
-    def sees(self, pattern: str, again: str = "") -> None:
+    def expect(self, pattern: str, again: str = "") -> None:
         """Wait until it has come; what is to be typed again is, each second."""
         begin = typed = time.monotonic()
         while not (found := re.search(pattern.encode(), self._said)):
@@ -186,7 +186,7 @@ class Terminal:
         os.close(self._master)
 
 
-async def said(port: int, *pieces: bytes) -> bytes:
+async def exchange(port: int, *pieces: bytes) -> bytes:
     """What comes back of a connection when everything is said."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 

@@ -87,7 +87,7 @@ async def dial(port: int) -> Stream:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[PodServer]:
+async def running_pod_server() -> AsyncIterator[PodServer]:
     pod = PodServer()
     app = web.Application()
     base = "/api/v1/namespaces/default/pods/p"

@@ -23,7 +23,7 @@ import websocket
 from kubernetes.stream import portforward, stream
 
 from tests.testbed.kubectl import Kind, Kubectl
-from tests.testbed.streaming.pod_server import serving
+from tests.testbed.streaming.pod_server import running_pod_server
 
 FOLDER = Path(__file__).parents[2] / "contract/streaming/conversations"
 TALK = b"a line\nanother line\n" + bytes(range(256)) * 8
@@ -184,7 +184,7 @@ async def main() -> None:
     }
     FOLDER.mkdir(exist_ok=True)
     for name, talk in talks.items():
-        async with serving() as pod, recording(pod.url, name) as url:
+        async with running_pod_server() as pod, recording(pod.url, name) as url:
             await talk(url)
 
 

@@ -32,7 +32,7 @@ DISCOVERY: dict[str, dict[str, object]] = {
     },
     "/api/v1/namespaces/default/pods/p": POD,
 }
-SAID = b"".join(b"%07d\n" % number for number in range(32_768))
+BANNER = b"".join(b"%07d\n" % number for number in range(32_768))
 """More than a pipe holds, less than the sockets between do."""
 
 SUCCESS = b'{"metadata":{},"status":"Success"}'
@@ -60,7 +60,7 @@ class Recorded:
         self.carrier.abort()
 
 
-class OnePod:
+class SpdyApiServer:
     """The server, and of every conversation it had what the client sent and why it ended."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class OnePod:
         kinds = {"error"} | {kind for kind in ("stdin", "stdout", "stderr") if request.query.get(kind) == "true"}
         answer = UpgradeResponse([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "v4.channel.k8s.io")])
         async with self.session(answer, request) as session:
-            await echo_program(session, kinds, SAID if request.query["command"] == "say" else b"")
+            await echo_program(session, kinds, BANNER if request.query["command"] == "say" else b"")
         return answer
 
     async def port_forward(self, request: web.Request) -> web.StreamResponse:
@@ -143,9 +143,9 @@ async def _echo(stream: SpdyStream, error: SpdyStream) -> None:
 
 
 @asynccontextmanager
-async def one_pod() -> AsyncIterator[OnePod]:
+async def one_pod() -> AsyncIterator[SpdyApiServer]:
     """Serve it on a port of its own."""
-    one = OnePod()
+    one = SpdyApiServer()
     app = web.Application()
     for path in DISCOVERY:
         app.router.add_get(path, one.document)

@@ -65,20 +65,20 @@ def layout_of(world: TraceWorld) -> ClusterLayout:
     return ClusterLayout(world.pods, world.lanes, addresses, gateways, STRANGER)
 
 
-def differences(world: TraceWorld) -> Iterator[str]:
+def find_differences(world: TraceWorld) -> Iterator[str]:
     """Where the switches answer otherwise than the model."""
     layout = layout_of(world)
     for source, target in itertools.permutations(world.pods.values(), 2):
         for attempt in attempts(layout, source, target):
             if _arrives(world, attempt) != attempt.arrives:
-                yield attempt.tells("is lost" if attempt.arrives else "gets through")
+                yield attempt.describe("is lost" if attempt.arrives else "gets through")
 
 
 def _arrives(world: TraceWorld, attempt: Attempt) -> bool:
     source, target = attempt.source.name, attempt.target
     if attempt.outside:
-        return world.leaves(source, attempt.frame, attempt.mark)
+        return world.leaves_cluster(source, attempt.frame, attempt.marker)
     if attempt.tunnel is None:
-        return any(world.sees(source, target.name, frame, attempt.mark) for frame in attempt.frames)
+        return any(world.delivers(source, target.name, frame, attempt.marker) for frame in attempt.frames)
     sender, vnid = attempt.tunnel.sender, attempt.tunnel.vnid
-    return world.tunnelled(sender, target.node, vnid, target.name, attempt.frame, attempt.mark)
+    return world.delivers_from_tunnel(sender, target.node, vnid, target.name, attempt.frame, attempt.marker)

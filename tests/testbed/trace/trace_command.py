@@ -22,7 +22,7 @@ Ports = Mapping[str, tuple[ServicePortInfo, ...]]
 """By node, what it serves."""
 
 
-def map_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
+def topology_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
     """What the API would say of it; hosts that are no nodes are the peers without a switch."""
     views = world.views.values()
     hosts: dict[str, Node | Peer] = {peer.name: peer for view in views for peer in view.peers}
@@ -56,7 +56,7 @@ def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     served = ports or {}
-    arguments, known = parser.parse_args(words.split()), map_of(world, served)
+    arguments, known = parser.parse_args(words.split()), topology_of(world, served)
     source, target = known.end(arguments.source), known.end(arguments.target)
     assert source is not None
     assert target is not None
@@ -66,7 +66,7 @@ def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]
 
 def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> str:
     """The last line of the command."""
-    known = map_of(world, ports or {})
+    known = topology_of(world, ports or {})
     source, target = (known.end(word) for word in words.split()[:2])
     assert source is not None
     assert target is not None

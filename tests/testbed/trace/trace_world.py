@@ -35,15 +35,15 @@ class TraceWorld:
     def gateway(self, node: str) -> IPv4Address:
         return self.views[node].node.gateway
 
-    def sees(self, source: str, target: str, frame: bytes, mark: bytes) -> bool:
-        assert mark in frame
+    def delivers(self, source: str, target: str, frame: bytes, marker: bytes) -> bool:
+        assert marker in frame
         pod = self.pods[source]
         return (self.pods[target].node, self.ports[target]) in self._follow(
             pod.node, f"in_port={self.ports[source]}", frame
         )
 
-    def leaves(self, source: str, frame: bytes, mark: bytes) -> bool:
-        assert mark in frame
+    def leaves_cluster(self, source: str, frame: bytes, marker: bytes) -> bool:
+        assert marker in frame
         pod = self.pods[source]
         return (pod.node, TUN0) in self._follow(pod.node, f"in_port={self.ports[source]}", frame)
 
@@ -52,8 +52,10 @@ class TraceWorld:
         node, port = self.pods[source].node, self.ports[source]
         return set().union(*(self._follow(node, f"in_port={port},dp_hash={number}", frame) for number in HASHES))
 
-    def tunnelled(self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, mark: bytes) -> bool:
-        assert mark in frame
+    def delivers_from_tunnel(
+        self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, marker: bytes
+    ) -> bool:
+        assert marker in frame
         return (self.pods[target].node, self.ports[target]) in self._follow(
             node, self._tunnel(sender, node, vnid), frame
         )

@@ -21,9 +21,9 @@ def pools(*entries: tuple[str, int]) -> SubnetPools:
     return SubnetPools(tuple(SubnetPool(IPv4Network(network), bits) for network, bits in entries))
 
 
-WISH = NetworkConfig(pools(("10.128.0.0/14", 9)), SERVICES, PLUGIN_MULTITENANT, mtu=None)
-FLAT = replace(WISH, plugin_name=PLUGIN_SUBNET)
-TINY = replace(WISH, pools=pools(("10.1.0.0/24", 7)))
+CONFIG = NetworkConfig(pools(("10.128.0.0/14", 9)), SERVICES, PLUGIN_MULTITENANT, mtu=None)
+FLAT = replace(CONFIG, plugin_name=PLUGIN_SUBNET)
+TINY = replace(CONFIG, pools=pools(("10.1.0.0/24", 7)))
 WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 

@@ -18,7 +18,7 @@ from nameserver.service_store import ServiceStore
 DOMAIN = ZoneConfig(
     dns.name.from_text("cluster.local"), (IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.128.0.1"
 )
-LANES = {"red": 10, "blue": 11, "pink": 10, "default": 0}
+VNIDS = {"red": 10, "blue": 11, "pink": 10, "default": 0}
 
 
 def service(namespace: str, name: str, spec: str) -> Service:
@@ -39,7 +39,7 @@ def endpoint(address: str, **more: object) -> Endpoint:
     return msgspec.convert({"addresses": [address], **more}, Endpoint)
 
 
-def names(directory: ServiceStore, lanes: dict[str, int] | None = LANES) -> ClusterZone:
+def names(directory: ServiceStore, lanes: dict[str, int] | None = VNIDS) -> ClusterZone:
     """What a node of the cluster tells."""
     return ClusterZone(directory, DOMAIN, lanes)
 
@@ -51,7 +51,7 @@ def question(name: str, kind: str = "A") -> Question:
     return asked
 
 
-def told(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
+def answer_text(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
     """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
     asked = question(name, kind)
     found = known.tell(asked, lane)
@@ -73,5 +73,5 @@ NOTHING: list[str] = []
 
 
 def addresses(directory: ServiceStore, name: str, lane: int = 0) -> list[str]:
-    code, rows = told(names(directory), name, lane=lane)
+    code, rows = answer_text(names(directory), name, lane=lane)
     return [code, *sorted(row.split()[-1] for row in rows)]

@@ -7,7 +7,7 @@ import pytest
 from nameserver.resolver import UNKNOWN_CLIENT, Delegation
 from nameserver.service_store import ServiceStore
 from nameserver.zone import MAX_TARGETS, lookup
-from tests.unit.nameserver.examples import NOTHING, addresses, endpoint, names, question, service, slice_of, told
+from tests.unit.nameserver.examples import NOTHING, addresses, answer_text, endpoint, names, question, service, slice_of
 
 
 @pytest.mark.parametrize(
@@ -27,17 +27,17 @@ from tests.unit.nameserver.examples import NOTHING, addresses, endpoint, names, 
 )
 def test_names_of_a_project_are_unknown_to_other_projects(directory: ServiceStore, name: str, kind: str) -> None:
     known = names(directory)
-    assert told(known, name, kind, lane=11) == ("NXDOMAIN", NOTHING)
-    assert told(known, name, kind, lane=UNKNOWN_CLIENT) == ("NXDOMAIN", NOTHING)
+    assert answer_text(known, name, kind, lane=11) == ("NXDOMAIN", NOTHING)
+    assert answer_text(known, name, kind, lane=UNKNOWN_CLIENT) == ("NXDOMAIN", NOTHING)
     for lane in (0, 10):
-        assert told(known, name, kind, lane=lane)[0] == "NOERROR"
-    assert told(names(directory, None), name, kind, lane=11)[0] == "NOERROR", "one flat network"
+        assert answer_text(known, name, kind, lane=lane)[0] == "NOERROR"
+    assert answer_text(names(directory, None), name, kind, lane=11)[0] == "NOERROR", "one flat network"
 
 
 def test_external_name_does_not_resolve_into_another_project(directory: ServiceStore) -> None:
     spy = service("blue", "spy", '{"type": "ExternalName", "externalName": "web.red.svc.cluster.local"}')
     directory.put_service(("blue", "spy"), spy)
-    code, rows = told(names(directory), "spy.blue.svc.cluster.local", lane=11)
+    code, rows = answer_text(names(directory), "spy.blue.svc.cluster.local", lane=11)
     assert (code, [row.split()[3] for row in rows]) == ("NXDOMAIN", ["CNAME"])
 
 
@@ -62,8 +62,8 @@ def test_external_name_outside_the_cluster_is_forwarded(directory: ServiceStore)
 
 
 def test_unsynced_store_answers_servfail() -> None:
-    assert told(names(ServiceStore()), "web.red.svc.cluster.local")[0] == "SERVFAIL"
-    assert told(names(ServiceStore()), "5.0.30.172.in-addr.arpa", "PTR")[0] == "SERVFAIL"
+    assert answer_text(names(ServiceStore()), "web.red.svc.cluster.local")[0] == "SERVFAIL"
+    assert answer_text(names(ServiceStore()), "5.0.30.172.in-addr.arpa", "PTR")[0] == "SERVFAIL"
 
 
 def test_srv_answer_contains_as_many_records_as_a_message_holds() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nameserver.service_store import ServiceStore
-from tests.unit.nameserver.examples import addresses, endpoint, names, service, slice_of, told
+from tests.unit.nameserver.examples import addresses, answer_text, endpoint, names, service, slice_of
 
 
 def test_single_changes_lead_to_the_same_store_as_a_full_replace(directory: ServiceStore) -> None:
@@ -11,12 +11,12 @@ def test_single_changes_lead_to_the_same_store_as_a_full_replace(directory: Serv
     stepwise.replace([], [])
     stepwise.put_slice(("red", "db-1"), slice_of("db", "red", endpoint("10.128.9.9")))
     stepwise.put_service(("red", "db"), service("red", "db", '{"clusterIP": "172.30.0.77"}'))
-    assert told(names(stepwise), "77.0.30.172.in-addr.arpa", "PTR")[0] == "NOERROR"
+    assert answer_text(names(stepwise), "77.0.30.172.in-addr.arpa", "PTR")[0] == "NOERROR"
     stepwise.put_service(("red", "db"), service("red", "db", '{"clusterIP": "None"}'))
-    assert told(names(stepwise), "77.0.30.172.in-addr.arpa", "PTR")[0] == "NXDOMAIN"
-    assert told(names(stepwise), "9.9.128.10.in-addr.arpa", "PTR")[0] == "NOERROR"
+    assert answer_text(names(stepwise), "77.0.30.172.in-addr.arpa", "PTR")[0] == "NXDOMAIN"
+    assert answer_text(names(stepwise), "9.9.128.10.in-addr.arpa", "PTR")[0] == "NOERROR"
     stepwise.put_slice(("red", "db-1"), slice_of("db", "red", endpoint("10.128.0.2", hostname="db-0")))
-    assert told(names(stepwise), "9.9.128.10.in-addr.arpa", "PTR")[0] == "NXDOMAIN"
+    assert answer_text(names(stepwise), "9.9.128.10.in-addr.arpa", "PTR")[0] == "NXDOMAIN"
     assert addresses(stepwise, "db.red.svc.cluster.local") == ["NOERROR", "10.128.0.2"]
     stepwise.put_slice(("red", "db-1"), None)
     assert addresses(stepwise, "db.red.svc.cluster.local") == ["NOERROR"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nameserver.service_store import ServiceStore
-from tests.unit.nameserver.examples import NOTHING, addresses, names, service, told
+from tests.unit.nameserver.examples import NOTHING, addresses, answer_text, names, service
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_wildcard_names_match_all_visible_services(directory: ServiceStore, star
     assert addresses(directory, f"web.{star}.svc.cluster.local", lane=11) == ["NOERROR", "172.30.0.6", "172.30.0.8"]
     assert addresses(directory, f"{star}.blue.svc.cluster.local") == ["NOERROR", "172.30.0.6"]
     assert addresses(directory, f"{star}.db.red.svc.cluster.local")[1:] == ["10.128.0.2", "10.128.2.3", "10.128.4.5"]
-    assert len(told(names(directory), f"_{star}._{star}.web.red.svc.cluster.local", "SRV")[1]) == 2
+    assert len(answer_text(names(directory), f"_{star}._{star}.web.red.svc.cluster.local", "SRV")[1]) == 2
 
 
 def test_service_named_like_a_wildcard_takes_precedence(directory: ServiceStore) -> None:
@@ -88,5 +88,5 @@ def test_service_named_like_a_wildcard_takes_precedence(directory: ServiceStore)
     ],
 )
 def test_name_has_records_of_the_queried_type(directory: ServiceStore, name: str, kind: str, wanted: list[str]) -> None:
-    rows = [row.split(" ", 4)[4] for row in told(names(directory), name, kind)[1]]
+    rows = [row.split(" ", 4)[4] for row in answer_text(names(directory), name, kind)[1]]
     assert sorted(rows) == wanted

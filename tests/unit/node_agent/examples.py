@@ -80,7 +80,7 @@ def container(
     )
 
 
-def held(*containers: RuntimeContainer, box: RuntimeContainer | None = None) -> RuntimePod:
+def runtime_pod(*containers: RuntimeContainer, box: RuntimeContainer | None = None) -> RuntimePod:
     """What Docker holds of the pod: these, in a sandbox that runs unless another one is given."""
     return group_containers([box or sandbox(), *containers])
 

@@ -22,7 +22,7 @@ from node_agent.network.sdn import SdnNetwork
 from node_agent.probes.prober import Prober
 from node_agent.volumes import mounts
 from tests.testbed.docker.fake import FakeDocker
-from tests.unit.node_agent.world import Switch
+from tests.unit.node_agent.world import FakeSdnDaemon
 
 SECONDS = 6.0
 TEXT = """\
@@ -139,7 +139,7 @@ async def one_node(root: Path) -> AsyncIterator[OneNode]:
         state_dir=str(root / "master"), advertise_address="127.0.0.1", listen_address="127.0.0.1", port=0
     )
     (root / "master").mkdir(parents=True)
-    switch = Switch()
+    switch = FakeSdnDaemon()
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(mounts.unmount_all, root)
         master = await stack.enter_async_context(run_master(master_settings))

@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 PATH = "/api/v1/namespaces/red/serviceaccounts/{account}/token"
 
 
-class Issuer:
+class TokenIssuer:
     """Gives a new token for each question, good for an hour from `now`; `away`: it refuses."""
 
     def __init__(self) -> None:

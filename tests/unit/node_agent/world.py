@@ -39,11 +39,11 @@ from tests.unit.node_agent.object_server import ObjectServer
 SECONDS = 20.0
 
 
-LOOKS = 10
+POLLS = 10
 """So often something is looked at until it has surely been tried."""
 
 
-class Switch:
+class FakeSdnDaemon:
     """Answers on a unix socket as the sdn daemon does, and remembers who is attached."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
-        self.switch = Switch()
+        self.switch = FakeSdnDaemon()
         self.objects = ObjectServer()
         self.services: tuple[Service, ...] = ()
         self.status = PodStatus()

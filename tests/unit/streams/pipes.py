@@ -8,10 +8,10 @@ from collections import deque
 LIMIT = 64 * 1024
 
 
-class End:
+class PipeEnd:
     """One end; what it writes the other end reads."""
 
-    other: End
+    other: PipeEnd
 
     def __init__(self) -> None:
         self.came: deque[bytes] = deque()
@@ -68,7 +68,7 @@ class End:
         self._change()
 
 
-def pair() -> tuple[End, End]:
-    one, other = End(), End()
+def pair() -> tuple[PipeEnd, PipeEnd]:
+    one, other = PipeEnd(), PipeEnd()
     one.other, other.other = other, one
     return one, other

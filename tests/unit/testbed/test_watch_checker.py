@@ -12,17 +12,17 @@ import pytest
 
 from tests.testbed.apiserver.watch_checker import (
     BOOKMARK,
-    Acknowledged,
+    AcknowledgedWrite,
     Change,
-    Evidence,
     Item,
+    RecordedHistory,
     Seen,
     Selection,
     Session,
     Snapshot,
     State,
-    problems,
-    shown,
+    find_violations,
+    visible_change,
 )
 
 COLORS = ("red", "blue")
@@ -69,7 +69,7 @@ def _session(dice: random.Random, story: list[Change], selection: Selection, aft
     seen: list[Seen] = []
     for change in story:
         if after < change.seen.revision <= until:
-            entry = shown(change, selection)
+            entry = visible_change(change, selection)
             if entry is not None:
                 seen.append(entry)
             if dice.random() < 0.1:
@@ -77,7 +77,7 @@ def _session(dice: random.Random, story: list[Change], selection: Selection, aft
     return Session(selection, after, (*seen, Seen(BOOKMARK, until)))
 
 
-def _evidence(seed: int) -> Evidence:
+def _evidence(seed: int) -> RecordedHistory:
     dice = random.Random(seed)
     story = _story(dice, 80)
     last = story[-1].seen.revision
@@ -90,16 +90,16 @@ def _evidence(seed: int) -> Evidence:
         snapshots += [_snapshot(story, selection, cut) for cut in cuts[1:]]
     # Of a removal, the answer tells no revision.
     acknowledged = [
-        Acknowledged(kind, 0 if kind == "DELETED" else revision, name, state)
+        AcknowledgedWrite(kind, 0 if kind == "DELETED" else revision, name, state)
         for (kind, revision, name, state), _ in story
         if state is not None and dice.random() < 0.9
     ]
-    return Evidence(Snapshot(Selection(), 10, frozenset()), sessions, snapshots, acknowledged)
+    return RecordedHistory(Snapshot(Selection(), 10, frozenset()), sessions, snapshots, acknowledged)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_checker_finds_nothing_in_a_correct_history(seed: int) -> None:
-    assert problems(_evidence(seed)) == []
+    assert find_violations(_evidence(seed)) == []
 
 
 # --- spoiling ---------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_watch_checker_finds_an_error_of_one_watch(spoil: Spoil, selection: Sele
             session = true.sessions[place]
             wrong = session._replace(seen=tuple(spoil(dice, list(session.seen))))
             sessions = [*true.sessions[:place], wrong, *true.sessions[place + 1 :]]
-            assert problems(replace(true, sessions=sessions)), f"seed {seed}"
+            assert find_violations(replace(true, sessions=sessions)), f"seed {seed}"
             spoiled += 1
     assert spoiled > 3
 
@@ -234,7 +234,7 @@ def test_watch_checker_finds_a_change_lost_by_all_watches(seed: int) -> None:
     sessions = [
         session._replace(seen=tuple(one for one in session.seen if one.revision != lost)) for session in true.sessions
     ]
-    assert problems(replace(true, sessions=sessions, acknowledged=[]))
+    assert find_violations(replace(true, sessions=sessions, acknowledged=[]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -242,8 +242,11 @@ def test_watch_checker_finds_an_acknowledged_write_that_no_watch_saw(seed: int) 
     true = _evidence(seed)
     last = max(one.revision for session in true.sessions for one in session.seen)
     ghost = State("ghost", 0, "nobody", "red")
-    for lost in (Acknowledged("ADDED", last + 1, "one/ghost", ghost), Acknowledged("DELETED", 0, "one/ghost", ghost)):
-        assert problems(replace(true, acknowledged=[*true.acknowledged, lost]))
+    for lost in (
+        AcknowledgedWrite("ADDED", last + 1, "one/ghost", ghost),
+        AcknowledgedWrite("DELETED", 0, "one/ghost", ghost),
+    ):
+        assert find_violations(replace(true, acknowledged=[*true.acknowledged, lost]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -252,7 +255,7 @@ def test_watch_checker_finds_a_write_acknowledged_twice(seed: int) -> None:
     true = _evidence(seed)
     one = next(write for write in true.acknowledged if write.revision)
     twin = one._replace(state=one.state._replace(by="another"))
-    assert problems(replace(true, acknowledged=[*true.acknowledged, twin]))
+    assert find_violations(replace(true, acknowledged=[*true.acknowledged, twin]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -268,10 +271,10 @@ def test_watch_checker_finds_a_wrong_list(seed: int) -> None:
         snapshot.items | {item._replace(name=f"{item.name}-ghost")},
     ):
         wrong = [*true.snapshots[:place], snapshot._replace(items=items), *true.snapshots[place + 1 :]]
-        assert problems(replace(true, snapshots=wrong))
+        assert find_violations(replace(true, snapshots=wrong))
 
 
 def test_watch_checker_rejects_a_history_without_watches() -> None:
     true = _evidence(0)
     partial = [session for session in true.sessions if session.selection != Selection()]
-    assert "nobody watched everything" in problems(replace(true, sessions=partial))[0]
+    assert "nobody watched everything" in find_violations(replace(true, sessions=partial))[0]

@@ -14,7 +14,7 @@ from master.resources.scheme import BY_KIND
 # --- usage ------------------------------------------------------------------------------------------------------------
 
 
-def made(kind: type[Any], **document: Any) -> Any:
+def decoded(kind: type[Any], **document: Any) -> Any:
     rules = BY_KIND[kind.KIND].rules
     metadata = {"name": "x", "namespace": "red", **document.pop("metadata", {})}
     item, problems, _ = decode(kind, {"metadata": metadata, **document}, rules)
@@ -27,11 +27,11 @@ def pod(*resources: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **spe
         return [{"name": f"{prefix}{n}", "image": "i:1", "resources": row} for n, row in enumerate(rows)]
 
     rows = {"containers": containers("c", resources or ({},)), "initContainers": containers("i", init)}
-    found: Pod = made(Pod, spec={**rows, **spec})
+    found: Pod = decoded(Pod, spec={**rows, **spec})
     return found
 
 
 def quota(hard: dict[str, Any], used: dict[str, Any] | None = None, name: str = "q", **spec: Any) -> ResourceQuota:
-    item: ResourceQuota = made(ResourceQuota, metadata={"name": name}, spec={"hard": hard, **spec})
+    item: ResourceQuota = decoded(ResourceQuota, metadata={"name": name}, spec={"hard": hard, **spec})
     status = ResourceQuotaStatus(hard=item.spec.hard, used=used) if used is not None else ResourceQuotaStatus()
     return replace(item, status=status)

@@ -11,11 +11,11 @@ from master.admission import limit_ranger
 from master.errors import StatusError
 from master.resources.quotas import LIMIT_RANGES, LimitRange
 from master.resources.scheme import BY_KIND
-from tests.unit.master.admission.examples import made, pod
+from tests.unit.master.admission.examples import decoded, pod
 
 
 def bounds(*rows: dict[str, Any]) -> LimitRange:
-    found: LimitRange = made(LimitRange, spec={"limits": list(rows)})
+    found: LimitRange = decoded(LimitRange, spec={"limits": list(rows)})
     return found
 
 
@@ -96,7 +96,7 @@ def test_pod_within_limit_range_is_admitted(row: dict[str, Any]) -> None:
 
 def test_limit_range_applies_to_claims() -> None:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}}
-    claim = made(PersistentVolumeClaim, spec=spec)
+    claim = decoded(PersistentVolumeClaim, spec=spec)
     most = bounds({"type": "PersistentVolumeClaim", "max": {"storage": "1Gi"}})
     assert refusal(claim, most) == "maximum storage usage per PersistentVolumeClaim is 1Gi, but request is 2Gi"
     least = bounds({"type": "PersistentVolumeClaim", "min": {"storage": "3Gi"}})

@@ -20,7 +20,7 @@ from master.controllers import resource_quotas
 from master.errors import StatusError
 from master.resources.quotas import RESOURCE_QUOTAS, ResourceQuota
 from master.resources.scheme import BY_KIND
-from tests.unit.master.admission.examples import made, pod, quota
+from tests.unit.master.admission.examples import decoded, pod, quota
 
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
@@ -89,13 +89,13 @@ def test_quota_usage_of_services_and_claims() -> None:
     ports = [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]
     rows = {"ClusterIP": ("0", "0"), "NodePort": ("2", "0"), "LoadBalancer": ("2", "1")}
     for kind, (node_ports, balancers) in rows.items():
-        found = shown(made(Service, spec={"ports": ports, "type": kind}))
+        found = shown(decoded(Service, spec={"ports": ports, "type": kind}))
         assert found == {
             "services": "1", "count/services": "1",
             "services.nodeports": node_ports, "services.loadbalancers": balancers,
         }  # fmt: skip
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}, "storageClassName": "gold"}
-    assert shown(made(PersistentVolumeClaim, spec=spec)) == {
+    assert shown(decoded(PersistentVolumeClaim, spec=spec)) == {
         "count/persistentvolumeclaims": "1", "persistentvolumeclaims": "1", "requests.storage": "2Gi",
         "gold.storageclass.storage.k8s.io/persistentvolumeclaims": "1",
         "gold.storageclass.storage.k8s.io/requests.storage": "2Gi",
@@ -143,7 +143,7 @@ def test_quota_scopes_match_pods(spec: dict[str, Any], inside: Pod, outside: Pod
     item = quota({"pods": "1"}, **spec)
     assert resource_quota.matches_scopes(item, inside)
     assert not resource_quota.matches_scopes(item, outside)
-    assert not resource_quota.matches_scopes(item, made(Service, spec={"ports": [{"port": 80}]}))
+    assert not resource_quota.matches_scopes(item, decoded(Service, spec={"ports": [{"port": 80}]}))
 
 
 # --- charging ---------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_exhausted_quota_is_recounted_before_a_rejection() -> None:
 
 def test_update_is_charged_with_its_increase() -> None:
     def service(kind: str) -> Service:
-        found: Service = made(Service, spec={"ports": [{"port": 80}], "type": kind})
+        found: Service = decoded(Service, spec={"ports": [{"port": 80}], "type": kind})
         return found
 
     item = quota({"services": "1", "services.nodeports": "1"}, {"services": "1", "services.nodeports": "0"})

@@ -13,7 +13,7 @@ from master.auth.certificate_signing import ADDRESS_EXTRA
 from master.controllers.actions import Update, Warn
 from master.controllers.context import Lister, ServerAddress
 from master.controllers.controllers import CONTROLLERS
-from tests.unit.master.actions import WISH
+from tests.unit.master.actions import CONFIG
 from tests.unit.master.signing import (
     N1,
     NODES,
@@ -106,7 +106,7 @@ def passed(name: str, address: str) -> list[type]:
     kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
     server = ServerAddress("10.0.0.7", 8443)
     context = SimpleNamespace(
-        network=WISH, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
+        network=CONFIG, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
     )
     lister = SimpleNamespace(list=lambda kind: kept[kind.KIND], context=context, now=NOW)
     (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
@@ -115,7 +115,7 @@ def passed(name: str, address: str) -> list[type]:
 
 def test_reserved_networks_and_names_are_taken_from_settings() -> None:
     assert passed("n1", "10.0.0.1") == [Update]
-    for network in (WISH.service_network, *(pool.network for pool in WISH.pools.pools)):
+    for network in (CONFIG.service_network, *(pool.network for pool in CONFIG.pools.pools)):
         assert passed("n1", str(network[5])) == [Warn]
     assert passed("head", "10.0.0.1") == [Warn]
     assert passed("head", "10.0.0.7") == [Update]

@@ -7,14 +7,14 @@ from master.controllers import bootstrap
 from master.controllers.actions import Update
 from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.services import ServiceCIDR
-from tests.unit.master.actions import FLAT, WISH, lines
+from tests.unit.master.actions import CONFIG, FLAT, lines
 from tests.unit.master.examples import meta, namespace
 
 # --- from the start ---------------------------------------------------------------------------------------------------
 
 
 def test_bootstrap_creates_system_objects() -> None:
-    found = list(bootstrap.bootstrap_objects(WISH, [], None))
+    found = list(bootstrap.bootstrap_objects(CONFIG, [], None))
     *namespaces, network = lines(found)
     assert namespaces == [f"+ Namespace {name}" for name in SYSTEM_NAMESPACES]
     assert network == "+ ClusterNetwork default"
@@ -23,9 +23,9 @@ def test_bootstrap_creates_system_objects() -> None:
     assert made.plugin_name == "redhat/openshift-ovs-multitenant"
     there = replace(made, metadata=meta("default"))
     always = [namespace(name) for name in SYSTEM_NAMESPACES]
-    assert lines(bootstrap.bootstrap_objects(WISH, always, there)) == []
+    assert lines(bootstrap.bootstrap_objects(CONFIG, always, there)) == []
     assert lines(bootstrap.bootstrap_objects(FLAT, always, there)) == ["~ ClusterNetwork default"]
-    assert lines(bootstrap.bootstrap_objects(WISH, always[:3], there)) == ["+ Namespace kube-system"]
+    assert lines(bootstrap.bootstrap_objects(CONFIG, always[:3], there)) == ["+ Namespace kube-system"]
 
 
 def test_bootstrap_creates_system_priority_classes() -> None:
@@ -35,11 +35,11 @@ def test_bootstrap_creates_system_priority_classes() -> None:
 
 
 def test_service_network_is_readable() -> None:
-    (made,) = bootstrap.bootstrap_service_cidr(WISH, None)
+    (made,) = bootstrap.bootstrap_service_cidr(CONFIG, None)
     found = made.item
     assert isinstance(found, ServiceCIDR)
     assert lines([made]) == ["+ ServiceCIDR kubernetes"]
-    assert found.spec.cidrs == (str(WISH.service_network),)
-    assert list(bootstrap.bootstrap_service_cidr(WISH, found)) == []
+    assert found.spec.cidrs == (str(CONFIG.service_network),)
+    assert list(bootstrap.bootstrap_service_cidr(CONFIG, found)) == []
     other = replace(found, spec=replace(found.spec, cidrs=("10.96.0.0/12",)))
-    assert list(bootstrap.bootstrap_service_cidr(WISH, other)) == [Update(found, other)]
+    assert list(bootstrap.bootstrap_service_cidr(CONFIG, other)) == [Update(found, other)]

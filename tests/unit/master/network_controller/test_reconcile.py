@@ -19,7 +19,7 @@ from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSub
 from master.config import NetworkConfig
 from master.controllers.actions import Create, ForceDelete, Update
 from master.network_controller.reconcile import ClusterState, Plan, Write, plan
-from tests.unit.master.actions import TINY, WALL, WISH, lines
+from tests.unit.master.actions import CONFIG, TINY, WALL, lines
 from tests.unit.master.examples import lane, meta, namespace, node, subnet
 
 EMPTY = ClusterState((), (), None, (), ())
@@ -36,7 +36,7 @@ def network_of(done: Plan) -> ClusterNetwork:
     return done.network.item
 
 
-def first(seen: ClusterState, wish: NetworkConfig = WISH) -> tuple[ClusterNetwork, ClusterState]:
+def first(seen: ClusterState, wish: NetworkConfig = CONFIG) -> tuple[ClusterNetwork, ClusterState]:
     """The network as it stands after the first pass over nothing."""
     network = network_of(plan(wish, EMPTY, WALL))
     network = replace(network, metadata=replace(network.metadata, resource_version="1", uid="u"))
@@ -44,7 +44,7 @@ def first(seen: ClusterState, wish: NetworkConfig = WISH) -> tuple[ClusterNetwor
 
 
 def test_first_pass_creates_the_cluster_network_with_its_cursors() -> None:
-    done = plan(WISH, EMPTY, WALL)
+    done = plan(CONFIG, EMPTY, WALL)
     assert isinstance(done.network, Create)
     assert numbered(network_of(done)) == {"subnets": 0, "vnids": 0}
     assert done.rest == ()
@@ -52,7 +52,7 @@ def test_first_pass_creates_the_cluster_network_with_its_cursors() -> None:
 
 def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() -> None:
     _, seen = first(ClusterState((namespace("red"), namespace("default")), (node("a"),), None, (), ()))
-    done = plan(WISH, seen, WALL)
+    done = plan(CONFIG, seen, WALL)
     assert isinstance(done.network, Update)
     assert numbered(network_of(done)) == {"subnets": 1, "vnids": 1}
     assert lines(done.rest) == [
@@ -64,14 +64,14 @@ def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() 
 
 def test_reconciled_state_causes_no_write() -> None:
     network, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (), ()))
-    done = plan(WISH, seen, WALL)
+    done = plan(CONFIG, seen, WALL)
     settled = with_fields(
         seen,
         network=network_of(done),
         host_subnets=(subnet("a", "10.128.0.0/23"),),
         net_namespaces=(lane("red", 10),),
     )
-    assert plan(WISH, settled, WALL) == Plan(None, (), {})
+    assert plan(CONFIG, settled, WALL) == Plan(None, (), {})
     assert network != network_of(done)
 
 
@@ -79,7 +79,7 @@ def test_unreadable_cursors_are_reset() -> None:
     network, seen = first(ClusterState((namespace("red"),), (), None, (), (lane("blue", 10),)))
     for text in ("", "[]", '{"vnids": "x"}', "7"):
         metadata = replace(network.metadata, annotations={CURSORS_ANNOTATION: text})
-        done = plan(WISH, with_fields(seen, network=replace(network, metadata=metadata)), WALL)
+        done = plan(CONFIG, with_fields(seen, network=replace(network, metadata=metadata)), WALL)
         assert lines(done.rest) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
 
 
@@ -87,7 +87,7 @@ def test_younger_project_with_a_duplicate_vnid_gets_a_new_one() -> None:
     older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
     projects = (namespace("red"), namespace("blue"), namespace("new"))
     _, seen = first(ClusterState(projects, (), None, (), (older, lane("blue", 10))))
-    done = plan(WISH, seen, WALL)
+    done = plan(CONFIG, seen, WALL)
     assert lines(done.rest) == ["~ NetNamespace blue 11"]
     assert done.warnings == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
 
@@ -96,11 +96,11 @@ def test_joined_projects_move_with_their_vnid() -> None:
     asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK_ANNOTATION: "join:blue"}))
     projects = tuple(map(namespace, ("red", "blue", "green")))
     _, seen = first(ClusterState(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
-    (change,) = plan(WISH, seen, WALL).rest
+    (change,) = plan(CONFIG, seen, WALL).rest
     joined = change.item
     assert isinstance(joined, NetNamespace)
     older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
-    done = plan(WISH, with_fields(seen, net_namespaces=(lane("blue", 10), joined, older)), WALL)
+    done = plan(CONFIG, with_fields(seen, net_namespaces=(lane("blue", 10), joined, older)), WALL)
     assert lines(done.rest) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
 
 
@@ -109,9 +109,9 @@ def test_younger_node_with_a_duplicate_subnet_gets_a_new_one() -> None:
     older = subnet("b", "10.128.0.0/22", ip="10.245.2.4")
     older = replace(older, metadata=replace(older.metadata, creation_timestamp="2025-01-01T00:00:00Z"))
     _, seen = first(ClusterState((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
-    done = plan(WISH, seen, WALL)
+    done = plan(CONFIG, seen, WALL)
     assert lines(done.rest) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
-    after = plan(WISH, with_fields(seen, host_subnets=(older,)), WALL)
+    after = plan(CONFIG, with_fields(seen, host_subnets=(older,)), WALL)
     assert lines(after.rest) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
 
 
@@ -119,7 +119,7 @@ def test_conflicting_manual_host_subnet_is_reported_and_kept() -> None:
     over_another = subnet("x", "10.128.0.0/23", ip="10.9.9.9", uid="")
     at_anothers = subnet("y", "10.128.8.0/23", ip="10.245.2.3", uid="")
     _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
-    done = plan(WISH, seen, WALL)
+    done = plan(CONFIG, seen, WALL)
     assert done.rest == ()
     assert set(done.warnings) == {"hostsubnet x", "hostsubnet y", "node a"}
 
@@ -127,7 +127,7 @@ def test_conflicting_manual_host_subnet_is_reported_and_kept() -> None:
 def test_invalid_network_objects_are_reported_and_kept() -> None:
     bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(lane("red", 10), netname="blue"))
     _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
-    done = plan(WISH, seen, WALL)
+    done = plan(CONFIG, seen, WALL)
     assert (done.network, done.rest) == (None, ())
     assert set(done.warnings) == {"hostsubnet a", "netnamespace red"}
 
@@ -208,7 +208,7 @@ STEP = st.tuples(st.integers(0, 1), st.sampled_from(("look", "decide", "act", "t
 def test_two_concurrent_leaders_allocate_no_number_twice(steps: list[tuple[int, str, int]]) -> None:
     """Projects and nodes come and go (bits of the number of a `turn`)."""
     server = Server()
-    actors = (Actor(server, WISH), Actor(server, WISH))
+    actors = (Actor(server, CONFIG), Actor(server, CONFIG))
     actors[0].decide()
     world = EMPTY
     for who, what, number in steps:

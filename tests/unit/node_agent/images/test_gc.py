@@ -28,7 +28,7 @@ from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.testbed.fault_injection import INJECTOR
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, pod
-from tests.unit.node_agent.world import Switch
+from tests.unit.node_agent.world import FakeSdnDaemon
 
 WEB = pod()
 HOST = HostInfo("/nowhere", 8 << 30, -1000)
@@ -92,7 +92,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    async with Switch().serving(tmp_path / "s"), SdnNetwork(str(tmp_path / "s")) as network:
+    async with FakeSdnDaemon().serving(tmp_path / "s"), SdnNetwork(str(tmp_path / "s")) as network:
         yield Place(tmp_path, network)
 
 

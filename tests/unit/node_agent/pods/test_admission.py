@@ -18,7 +18,7 @@ from node_agent.eviction.thresholds import Pressure
 from node_agent.pods.admission import admit, pressure_rejection, select_victims
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.termination import active_deadline
-from tests.unit.node_agent.examples import NOW, container, held, pod
+from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod
 
 NODE = Node(
     metadata=ObjectMeta(name="n1", labels={"disk": "ssd", "cores": "8"}),
@@ -174,9 +174,9 @@ def test_active_deadline_counts_from_the_start_time() -> None:
     assert active_deadline(wish(), RuntimePod(), NOW) is None
     assert active_deadline(active, RuntimePod(), NOW) == NOW + later
     old = container(active, ran=500.0)
-    assert active_deadline(active, held(old), NOW) == NOW - timedelta(seconds=500) + later
+    assert active_deadline(active, runtime_pod(old), NOW) == NOW - timedelta(seconds=500) + later
     told = replace(active, status=replace(active.status, start_time="2026-01-01T00:00:00Z"))
-    found = active_deadline(told, held(old), NOW)
+    found = active_deadline(told, runtime_pod(old), NOW)
     assert found is not None
     assert found.isoformat() == "2026-01-01T00:01:00+00:00"
 

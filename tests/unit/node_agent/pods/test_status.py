@@ -10,7 +10,7 @@ from api.core.pod import ContainerUser, LinuxContainerUser
 from node_agent.docker.process import process_user
 from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.runtime.container import group_containers
-from tests.unit.node_agent.examples import NOW, container, held, pod, sandbox, with_status
+from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod, sandbox, with_status
 
 WEB = pod()
 ONCE = pod(spec="  restartPolicy: Never")
@@ -26,15 +26,15 @@ def facts(**other: object) -> StatusInputs:
 def test_unstartable_container_that_may_not_restart_is_terminated(code: int, reason: str, told: int) -> None:
     dead = container(ONCE, state="created", code=code, error="no")
     trouble = {"main": ("RunContainerError", "Docker: no")}
-    (row,) = compute_pod_status(ONCE, held(dead), facts(troubles=trouble)).container_statuses
+    (row,) = compute_pod_status(ONCE, runtime_pod(dead), facts(troubles=trouble)).container_statuses
     assert row.state.terminated is not None
     assert (row.state.terminated.reason, row.state.terminated.exit_code) == (reason, told)
     assert row.state.terminated.started_at == row.state.terminated.finished_at
 
 
 def test_container_removed_and_recreated_at_once_is_reported() -> None:
-    known = with_status(WEB, compute_pod_status(WEB, held(container(WEB)), facts()))
-    (row,) = compute_pod_status(known, held(container(WEB, restarts=1)), facts()).container_statuses
+    known = with_status(WEB, compute_pod_status(WEB, runtime_pod(container(WEB)), facts()))
+    (row,) = compute_pod_status(known, runtime_pod(container(WEB, restarts=1)), facts()).container_statuses
     assert row.last_state.terminated is not None
     assert (row.last_state.terminated.reason, row.last_state.terminated.container_id) == (
         "ContainerStatusUnknown",
@@ -56,7 +56,7 @@ def test_container_status_has_mounts_at_once_and_resources_once_created() -> Non
         ("/w", True, "Disabled"),
     ]
     assert (before.resources, before.allocated_resources, before.user) == (None, {}, None)
-    (row,) = compute_pod_status(RICH, held(container(RICH)), facts()).container_statuses
+    (row,) = compute_pod_status(RICH, runtime_pod(container(RICH)), facts()).container_statuses
     assert row.resources is not None
     assert row.resources.limits == {"memory": "8Mi"}
     assert row.allocated_resources == row.resources.requests == {"cpu": "1", "memory": "8Mi"}
@@ -64,14 +64,14 @@ def test_container_status_has_mounts_at_once_and_resources_once_created() -> Non
 
 def test_container_status_has_the_initial_user() -> None:
     first = replace(container(WEB), user=(1000, 3000, (4000,)))
-    status = compute_pod_status(WEB, held(first), facts())
+    status = compute_pod_status(WEB, runtime_pod(first), facts())
     wanted = ContainerUser(linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(4000,)))
     assert status.container_statuses[0].user == wanted
     for later in (replace(first, user=(0, 0, ())), replace(first, user=None, state="exited")):
-        (row,) = compute_pod_status(with_status(WEB, status), held(later), facts()).container_statuses
+        (row,) = compute_pod_status(with_status(WEB, status), runtime_pod(later), facts()).container_statuses
         assert row.user == wanted
     other = replace(container(WEB, restarts=1), user=(0, 0, ()))
-    (row,) = compute_pod_status(with_status(WEB, status), held(other), facts()).container_statuses
+    (row,) = compute_pod_status(with_status(WEB, status), runtime_pod(other), facts()).container_statuses
     assert row.user == ContainerUser(linux=LinuxContainerUser(uid=0, gid=0))
 
 

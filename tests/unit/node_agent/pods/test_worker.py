@@ -29,7 +29,7 @@ from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.examples import pod
-from tests.unit.node_agent.world import LOOKS, World, kill_anywhere, world
+from tests.unit.node_agent.world import POLLS, World, kill_anywhere, world
 
 PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
 SOON = pod(spec="  terminationGracePeriodSeconds: 0")
@@ -166,7 +166,7 @@ async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
         path, looks = directory_for(etc_hosts_path(here.host, pod().metadata.uid)), count()
 
         def runs() -> bool:
-            if path.is_dir() and here.switch.attached and next(looks) > LOOKS:
+            if path.is_dir() and here.switch.attached and next(looks) > POLLS:
                 assert not here.docker.find("main"), "nothing starts without it"
                 path.rmdir()
             return here.status.phase == "Running"

@@ -18,7 +18,7 @@ from node_agent.runtime.actions import PodActions, compute_pod_actions
 from node_agent.runtime.container import RuntimePod, group_containers
 from node_agent.runtime.restarts import backoff_delay
 from node_agent.runtime.termination import Termination, plan_termination
-from tests.unit.node_agent.examples import NOW, container, held, pod, sandbox, with_status
+from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod, sandbox, with_status
 
 WEB = pod()
 PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]")
@@ -37,14 +37,14 @@ def test_new_pod_gets_a_sandbox_and_all_containers() -> None:
 
 
 def test_running_pod_needs_no_action() -> None:
-    actions = compute_pod_actions(PAIR, held(container(PAIR), container(PAIR, "side")), NOW)
+    actions = compute_pod_actions(PAIR, runtime_pod(container(PAIR), container(PAIR, "side")), NOW)
     assert actions == PodActions()
     assert str(actions) == ""
 
 
 def test_created_but_unstarted_container_is_recreated() -> None:
     unborn = container(WEB, state="created", restarts=3, crashes=2)
-    actions = compute_pod_actions(WEB, held(unborn), NOW)
+    actions = compute_pod_actions(WEB, runtime_pod(unborn), NOW)
     assert actions.remove == (unborn,)
     assert names(actions) == [("main", 3, 2)]
 
@@ -55,7 +55,7 @@ def test_created_but_unstarted_container_is_recreated() -> None:
 )
 def test_restart_policy_decides_about_an_ended_container(policy: str, code: int, again: bool) -> None:
     wish = POLICIES[policy]
-    actions = compute_pod_actions(wish, held(container(wish, state="exited", code=code)), NOW)
+    actions = compute_pod_actions(wish, runtime_pod(container(wish, state="exited", code=code)), NOW)
     assert bool(actions.start) == again
     assert actions.finished != again
 
@@ -69,25 +69,25 @@ def test_crash_back_off_doubles(crashes: int, seconds: int) -> None:
 
 def test_crash_back_off_counts_from_the_containers_end() -> None:
     dead = container(WEB, state="exited", code=1, restarts=2, crashes=2, ended=5)
-    actions = compute_pod_actions(WEB, held(dead), NOW)
+    actions = compute_pod_actions(WEB, runtime_pod(dead), NOW)
     assert not actions.start
     assert actions.wake_at() == NOW + timedelta(seconds=15)
-    later = compute_pod_actions(WEB, held(dead), NOW + timedelta(seconds=15))
+    later = compute_pod_actions(WEB, runtime_pod(dead), NOW + timedelta(seconds=15))
     assert names(later) == [("main", 3, 3)]
 
 
 def test_crash_back_off_resets_after_a_long_run() -> None:
     dead = container(WEB, state="exited", code=1, restarts=7, crashes=6, ran=600)
-    assert names(compute_pod_actions(WEB, held(dead), NOW)) == [("main", 8, 1)]
+    assert names(compute_pod_actions(WEB, runtime_pod(dead), NOW)) == [("main", 8, 1)]
 
 
 def test_end_time_in_the_future_does_not_delay_a_restart() -> None:
     dead = container(WEB, state="exited", code=1, restarts=7, crashes=6, ended=-86400)
-    assert names(compute_pod_actions(WEB, held(dead), NOW)) == [("main", 8, 7)]
+    assert names(compute_pod_actions(WEB, runtime_pod(dead), NOW)) == [("main", 8, 7)]
 
 
 def test_containers_end_with_their_sandbox_and_start_in_a_new_one() -> None:
-    seen = held(container(PAIR), container(PAIR, "side", state="exited"), box=sandbox(state="exited", attempt=4))
+    seen = runtime_pod(container(PAIR), container(PAIR, "side", state="exited"), box=sandbox(state="exited", attempt=4))
     actions = compute_pod_actions(PAIR, seen, NOW)
     assert [one.name for one in actions.kill] == ["main"]
     assert actions.sandbox_attempt == 5
@@ -102,7 +102,7 @@ def test_never_started_sandbox_is_ignored() -> None:
 
 
 def test_container_of_another_sandbox_is_replaced() -> None:
-    actions = compute_pod_actions(WEB, held(container(WEB, inside="another")), NOW)
+    actions = compute_pod_actions(WEB, runtime_pod(container(WEB, inside="another")), NOW)
     assert [one.name for one in actions.kill] == ["main"]
     assert names(actions) == [("main", 1, 0)]
 
@@ -110,21 +110,21 @@ def test_container_of_another_sandbox_is_replaced() -> None:
 def test_completed_container_is_not_repeated_when_the_sandbox_is_lost() -> None:
     wish = POLICIES["OnFailure"]
     done = container(wish, state="exited", code=0)
-    assert compute_pod_actions(wish, held(done, box=sandbox(state="exited")), NOW).finished
+    assert compute_pod_actions(wish, runtime_pod(done, box=sandbox(state="exited")), NOW).finished
     assert compute_pod_actions(wish, group_containers([done]), NOW).finished
 
 
 def test_container_with_a_changed_image_restarts_without_back_off() -> None:
     old = replace(container(WEB), labels=dict(container(WEB).labels) | {label.HASH: "other"})
-    actions = compute_pod_actions(WEB, held(old), NOW)
+    actions = compute_pod_actions(WEB, runtime_pod(old), NOW)
     assert actions.stop == (old,)
     assert not actions.start
     ended = replace(old, state="exited", exit_code=143, finished_at=NOW)
-    assert names(compute_pod_actions(WEB, held(ended), NOW, frozenset({old.id}))) == [("main", 1, 0)]
+    assert names(compute_pod_actions(WEB, runtime_pod(ended), NOW, frozenset({old.id}))) == [("main", 1, 0)]
 
 
 def test_pod_in_a_final_phase_never_starts_again() -> None:
-    actions = compute_pod_actions(with_status(WEB, PodStatus(phase="Failed")), held(container(WEB)), NOW)
+    actions = compute_pod_actions(with_status(WEB, PodStatus(phase="Failed")), runtime_pod(container(WEB)), NOW)
     assert actions.finished
     assert not actions.start
     assert [one.name for one in actions.kill] == ["POD"]
@@ -133,12 +133,12 @@ def test_pod_in_a_final_phase_never_starts_again() -> None:
 def test_termination_signals_once_and_kills_at_the_deadline() -> None:
     main, side = container(PAIR), container(PAIR, "side", state="exited")
     deadline = NOW + timedelta(seconds=30)
-    first = plan_termination(PAIR, held(main, side), frozenset(), deadline, NOW)
+    first = plan_termination(PAIR, runtime_pod(main, side), frozenset(), deadline, NOW)
     assert (first.signal, first.kill, first.deadline) == ((main,), (), deadline)
-    second = plan_termination(PAIR, held(main, side), frozenset({main.id}), deadline, NOW)
+    second = plan_termination(PAIR, runtime_pod(main, side), frozenset({main.id}), deadline, NOW)
     assert (second.signal, second.deadline) == ((), deadline)
-    assert plan_termination(PAIR, held(main, side), frozenset({main.id}), deadline, deadline).kill == (main,)
-    gone = plan_termination(PAIR, held(replace(main, state="exited"), side), frozenset({main.id}), deadline, NOW)
+    assert plan_termination(PAIR, runtime_pod(main, side), frozenset({main.id}), deadline, deadline).kill == (main,)
+    gone = plan_termination(PAIR, runtime_pod(replace(main, state="exited"), side), frozenset({main.id}), deadline, NOW)
     assert gone == Termination()
 
 
@@ -215,7 +215,7 @@ def facts(**other: object) -> StatusInputs:
 
 
 def test_running_pod_is_ready() -> None:
-    status = compute_pod_status(WEB, held(container(WEB)), facts())
+    status = compute_pod_status(WEB, runtime_pod(container(WEB)), facts())
     assert (status.phase, status.pod_ip, status.host_ip) == ("Running", "10.128.0.2", "10.245.2.3")
     assert {row.type: row.status for row in status.conditions} == {
         "PodReadyToStartContainers": "True",
@@ -227,18 +227,18 @@ def test_running_pod_is_ready() -> None:
 
 
 def test_condition_transition_time_changes_only_with_its_status() -> None:
-    first = compute_pod_status(WEB, held(container(WEB)), facts())
+    first = compute_pod_status(WEB, runtime_pod(container(WEB)), facts())
     known = with_status(WEB, first)
     later = replace(facts(), now=NOW + timedelta(seconds=60))
-    assert compute_pod_status(known, held(container(WEB)), later) == first
-    broken = compute_pod_status(known, held(container(WEB, state="exited", code=1, ended=0)), later)
+    assert compute_pod_status(known, runtime_pod(container(WEB)), later) == first
+    broken = compute_pod_status(known, runtime_pod(container(WEB, state="exited", code=1, ended=0)), later)
     moved = {row.type for row in broken.conditions if row.last_transition_time == "2026-01-31T12:01:00Z"}
     assert moved == {"Ready", "ContainersReady"}
 
 
 def test_crash_loop_is_reported_with_its_back_off() -> None:
     dead = container(WEB, state="exited", code=3, restarts=2, crashes=2)
-    (row,) = compute_pod_status(WEB, held(dead), facts()).container_statuses
+    (row,) = compute_pod_status(WEB, runtime_pod(dead), facts()).container_statuses
     assert row.restart_count == 2
     assert row.state.waiting is not None
     assert row.state.waiting.reason == "CrashLoopBackOff"
@@ -253,7 +253,7 @@ def test_completed_pod_has_a_final_phase(codes: tuple[int, int], phase: str) -> 
     main, side = (
         container(wish, name, state="exited", code=code) for name, code in zip(("main", "side"), codes, strict=True)
     )
-    status = compute_pod_status(wish, held(main, side), facts())
+    status = compute_pod_status(wish, runtime_pod(main, side), facts())
     assert status.phase == phase
     assert {row.reason for row in status.conditions if row.type == "Ready"} == {
         f"Pod{'Completed' if phase == 'Succeeded' else 'Failed'}"
@@ -266,14 +266,14 @@ def test_completed_pod_has_a_final_phase(codes: tuple[int, int], phase: str) -> 
 def test_unstartable_container_reports_why() -> None:
     dead = container(WEB, state="created", code=127, error="exec: no such file")
     trouble = {"main": ("RunContainerError", "Docker: exec: no such file")}
-    (row,) = compute_pod_status(WEB, held(dead), facts(troubles=trouble)).container_statuses
+    (row,) = compute_pod_status(WEB, runtime_pod(dead), facts(troubles=trouble)).container_statuses
     assert row.state.waiting is not None
     assert (row.state.waiting.reason, row.state.waiting.message) == trouble["main"]
     assert not row.ready
 
 
 def test_last_state_of_removed_containers_is_kept() -> None:
-    ended = compute_pod_status(WEB, held(container(WEB, state="exited", code=7)), facts(terminating=True))
+    ended = compute_pod_status(WEB, runtime_pod(container(WEB, state="exited", code=7)), facts(terminating=True))
     after = compute_pod_status(with_status(WEB, ended), group_containers([]), facts(terminating=True))
     assert (after.phase, after.container_statuses) == ("Failed", ended.container_statuses)
 
@@ -281,7 +281,7 @@ def test_last_state_of_removed_containers_is_kept() -> None:
 def test_oom_kill_is_reported() -> None:
     wish = POLICIES["Never"]
     dead = replace(container(wish, state="exited", code=137), oom_killed=True)
-    (row,) = compute_pod_status(wish, held(dead), facts()).container_statuses
+    (row,) = compute_pod_status(wish, runtime_pod(dead), facts()).container_statuses
     assert row.state.terminated is not None
     assert row.state.terminated.reason == "OOMKilled"
 
@@ -295,7 +295,7 @@ def test_pod_without_a_sandbox_waits_and_is_not_ready() -> None:
 
 
 def test_status_fields_of_others_are_kept() -> None:
-    ours = compute_pod_status(WEB, held(container(WEB)), facts())
+    ours = compute_pod_status(WEB, runtime_pod(container(WEB)), facts())
     gate = Condition(type="example.com/gate", status="True")
     theirs = PodStatus(phase="Failed", conditions=(gate, *ours.conditions), nominated_node_name="node-9")
     written = merge_status(ours, theirs)

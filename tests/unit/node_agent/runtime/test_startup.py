@@ -15,7 +15,7 @@ from node_agent.runtime.actions import PodActions, compute_pod_actions
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
 from node_agent.runtime.startup import KillReason, LifecycleState, kill_reason
 from node_agent.runtime.termination import plan_termination
-from tests.unit.node_agent.examples import NOW, container, held, pod, sandbox, with_status
+from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod, sandbox, with_status
 
 INIT = """\
   initContainers:
@@ -55,21 +55,21 @@ def starts(actions: PodActions) -> list[str]:
 )
 def test_init_containers_start_one_after_the_other(found: list[str], wanted: list[str]) -> None:
     """`name!` has ended with 0. Where one of the pod's own containers was tried, init is over."""
-    seen = held(*(ended(WEB, one[:-1]) if one.endswith("!") else container(WEB, one) for one in found))
+    seen = runtime_pod(*(ended(WEB, one[:-1]) if one.endswith("!") else container(WEB, one) for one in found))
     assert starts(compute_pod_actions(WEB, seen, NOW)) == wanted
 
 
 def test_failed_init_container_is_retried_and_delays_the_rest() -> None:
-    actions = compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
+    actions = compute_pod_actions(WEB, runtime_pod(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
     assert not actions.start
     assert actions.wake_at() == NOW + timedelta(seconds=6)
-    assert starts(compute_pod_actions(WEB, held(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)) == [
-        "first"
-    ]
+    assert starts(
+        compute_pod_actions(WEB, runtime_pod(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)
+    ) == ["first"]
 
 
 def test_permanently_failed_init_container_fails_the_pod() -> None:
-    seen = held(ended(NEVER, "first", 2))
+    seen = runtime_pod(ended(NEVER, "first", 2))
     assert compute_pod_actions(NEVER, seen, NOW).finished
     status = compute_pod_status(NEVER, seen, FACTS)
     assert status.phase == "Failed"
@@ -80,7 +80,7 @@ def test_permanently_failed_init_container_fails_the_pod() -> None:
 
 def test_new_sandbox_restarts_with_the_first_init_container() -> None:
     done = [ended(WEB, "first"), ended(WEB, "second"), container(WEB, "proxy"), container(WEB, "main")]
-    actions = compute_pod_actions(WEB, held(*done, box=sandbox(state="exited", attempt=1)), NOW)
+    actions = compute_pod_actions(WEB, runtime_pod(*done, box=sandbox(state="exited", attempt=1)), NOW)
     assert actions.sandbox_attempt == 2
     assert [(one.container.name, one.restarts) for one in actions.start] == [("first", 1)]
     inside = group_containers([*done, sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
@@ -91,7 +91,7 @@ def test_new_sandbox_restarts_with_the_first_init_container() -> None:
 
 
 def test_regular_containers_wait_for_init_containers() -> None:
-    status = compute_pod_status(WEB, held(container(WEB, "first")), FACTS)
+    status = compute_pod_status(WEB, runtime_pod(container(WEB, "first")), FACTS)
     assert status.phase == "Pending"
     (main,) = status.container_statuses
     assert main.state.waiting is not None
@@ -111,7 +111,7 @@ def test_pod_with_a_replaced_sandbox_is_uninitialized_again() -> None:
     assert main.last_state.terminated is not None
 
 
-RUNNING = held(
+RUNNING = runtime_pod(
     ended(WEB, "first"), container(WEB, "proxy"), ended(WEB, "second"), container(WEB, "late"), container(WEB)
 )
 
@@ -125,7 +125,7 @@ def test_initialized_pod_readiness_includes_sidecars() -> None:
         ("late", True, True),
     ]
     assert {row.type: row.status for row in status.conditions}["Initialized"] == "True"
-    broken = held(container(WEB), container(WEB, "late"), ended(WEB, "proxy"))
+    broken = runtime_pod(container(WEB), container(WEB, "late"), ended(WEB, "proxy"))
     conditions = {row.type: (row.status, row.message) for row in compute_pod_status(WEB, broken, FACTS).conditions}
     assert conditions["Ready"] == ("False", "containers with unready status: [proxy]")
     assert conditions["Initialized"][0] == "True"
@@ -135,22 +135,22 @@ def test_sidecars_end_last_in_reverse_order() -> None:
     deadline = NOW + timedelta(seconds=30)
 
     def asked(*names: str) -> list[str]:
-        seen = held(*(container(WEB, name) for name in names))
+        seen = runtime_pod(*(container(WEB, name) for name in names))
         return [one.name for one in plan_termination(WEB, seen, frozenset(), deadline, NOW).signal]
 
     assert asked("main", "proxy", "late") == ["main"]
     assert asked("proxy", "late") == ["late"]
     assert asked("proxy") == ["proxy"]
-    late = plan_termination(WEB, held(container(WEB), container(WEB, "proxy")), frozenset(), deadline, deadline)
+    late = plan_termination(WEB, runtime_pod(container(WEB), container(WEB, "proxy")), frozenset(), deadline, deadline)
     assert [one.name for one in late.kill] == ["main", "proxy"]
 
 
 def test_pod_is_finished_when_its_sidecars_have_ended() -> None:
     wish = with_status(NEVER, PodStatus(phase="Running"))
-    seen = held(ended(wish, "main"), container(wish, "proxy"))
+    seen = runtime_pod(ended(wish, "main"), container(wish, "proxy"))
     assert compute_pod_actions(wish, seen, NOW).finished
     assert compute_pod_status(wish, seen, FACTS).phase == "Running"
-    over = compute_pod_status(wish, held(ended(wish, "main"), ended(wish, "proxy", 143)), FACTS)
+    over = compute_pod_status(wish, runtime_pod(ended(wish, "main"), ended(wish, "proxy", 143)), FACTS)
     assert over.phase == "Succeeded"
     proxy = over.init_container_statuses[1]
     assert proxy.state.terminated is not None
@@ -167,7 +167,7 @@ def with_extra(seen: RuntimePod, wish: Pod, state: str) -> RuntimePod:
 
 def test_ephemeral_container_starts_at_once_and_never_restarts() -> None:
     wish = debugged(WEB)
-    assert starts(compute_pod_actions(wish, held(container(wish, "first")), NOW)) == ["debug"]
+    assert starts(compute_pod_actions(wish, runtime_pod(container(wish, "first")), NOW)) == ["debug"]
     assert starts(compute_pod_actions(wish, RUNNING, NOW)) == ["debug"]
     for state in ("running", "exited"):
         assert not compute_pod_actions(wish, with_extra(RUNNING, wish, state), NOW).start
@@ -210,7 +210,7 @@ def told(verdict: ProbeResults) -> LifecycleState:
 
 def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating: bool = False) -> ContainerStatus:
     facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, terminating=terminating, progress=progress)
-    return compute_pod_status(of, held(*found), facts).container_statuses[0]
+    return compute_pod_status(of, runtime_pod(*found), facts).container_statuses[0]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_container_is_started_and_ready_by_its_probes(progress: LifecycleState, 
     assert seen.state.running is not None
     facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, progress=progress)
     conditions = {
-        one.type: one for one in compute_pod_status(PROBED_POD, held(container(PROBED_POD)), facts).conditions
+        one.type: one for one in compute_pod_status(PROBED_POD, runtime_pod(container(PROBED_POD)), facts).conditions
     }
     assert conditions["Ready"].status == conditions["ContainersReady"].status == str(ready)
     assert conditions["Ready"].message == ("" if ready else "containers with unready status: [main]")
@@ -245,14 +245,14 @@ def test_readiness_of_a_terminating_pod_is_reported() -> None:
 
 def test_post_start_hook_runs_before_later_containers_and_delays_the_running_state() -> None:
     main = container(HOOKED)
-    assert compute_pod_actions(HOOKED, held(main), NOW) == PodActions(post_start=main)
-    status = compute_pod_status(HOOKED, held(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
+    assert compute_pod_actions(HOOKED, runtime_pod(main), NOW) == PodActions(post_start=main)
+    status = compute_pod_status(HOOKED, runtime_pod(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
     first = status.container_statuses[0]
     assert status.phase == "Pending"
     assert first.state.waiting is not None
     assert (first.state.waiting.reason, first.started, first.ready) == ("ContainerCreating", False, False)
     done = LifecycleState(post_started=frozenset({main.id}))
-    starts = compute_pod_actions(HOOKED, held(main), NOW, progress=done).start
+    starts = compute_pod_actions(HOOKED, runtime_pod(main), NOW, progress=done).start
     assert [start.container.name for start in starts] == ["side"]
     assert row(HOOKED, done, main).ready
 
@@ -260,7 +260,7 @@ def test_post_start_hook_runs_before_later_containers_and_delays_the_running_sta
 def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
     main = container(HOOKED)
     failed = LifecycleState(to_kill={main.id: KillReason("PostStart", 30)})
-    actions = compute_pod_actions(HOOKED, held(main), NOW, progress=failed)
+    actions = compute_pod_actions(HOOKED, runtime_pod(main), NOW, progress=failed)
     assert (actions.stop, actions.post_start) == ((main,), None)
     state = row(HOOKED, failed, main).state
     assert state.waiting is not None
@@ -272,16 +272,16 @@ def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str
     wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
     main = container(wish)
     dying = LifecycleState(to_kill={main.id: KillReason("Liveness", 5)})
-    assert compute_pod_actions(wish, held(main), NOW, progress=dying).stop == (main,)
+    assert compute_pod_actions(wish, runtime_pod(main), NOW, progress=dying).stop == (main,)
     dead = replace(main, state="exited", exit_code=0, finished_at=NOW)
-    actions = compute_pod_actions(wish, held(dead), NOW, progress=dying)
+    actions = compute_pod_actions(wish, runtime_pod(dead), NOW, progress=dying)
     assert ([start.restarts for start in actions.start], actions.finished) == (([1], False) if again else ([], True))
 
 
 def test_later_containers_start_when_the_sidecars_startup_probe_succeeds() -> None:
     proxy = container(BESIDE, "proxy")
-    assert compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(False, False))).start == ()
-    after = compute_pod_actions(BESIDE, held(proxy), NOW, progress=told(ProbeResults(True, True)))
+    assert compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, progress=told(ProbeResults(False, False))).start == ()
+    after = compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, progress=told(ProbeResults(True, True)))
     assert [start.container.name for start in after.start] == ["main"]
 
 

@@ -12,13 +12,13 @@ from api.meta import times
 from node_agent.volumes.tokens import token_lifetime
 from reconcile.errors import NotReady
 from tests.unit.node_agent.examples import NOW, UID, pod
-from tests.unit.node_agent.token_issuer import HOUR, Issuer
+from tests.unit.node_agent.token_issuer import HOUR, TokenIssuer
 
 WISH = ServiceAccountTokenProjection(path="token", expiration_seconds=3607)
 
 
 async def test_token_is_bound_to_its_pod_and_requested_once() -> None:
-    issuer = Issuer()
+    issuer = TokenIssuer()
     async with issuer.tokens() as tokens:
         assert [await tokens.get(pod(), WISH) for _ in range(2)] == ["token-1", "token-1"]
         assert issuer.asked == [
@@ -44,7 +44,7 @@ async def test_token_is_bound_to_its_pod_and_requested_once() -> None:
 
 
 async def test_token_is_renewed_and_the_old_one_used_while_valid() -> None:
-    issuer = Issuer()
+    issuer = TokenIssuer()
     async with issuer.tokens() as tokens:
         assert await tokens.get(pod(), WISH) == "token-1"
         issuer.now += 0.7 * HOUR
@@ -61,7 +61,7 @@ async def test_token_is_renewed_and_the_old_one_used_while_valid() -> None:
 
 
 async def test_clock_set_back_does_not_prolong_a_token() -> None:
-    issuer = Issuer()
+    issuer = TokenIssuer()
     async with issuer.tokens() as tokens:
         assert await tokens.get(pod(), WISH) == "token-1"
         issuer.now -= 5 * HOUR

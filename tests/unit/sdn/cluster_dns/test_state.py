@@ -11,7 +11,7 @@ from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone
 from nameserver.service_store import ServiceStore
 from sdn.cluster_dns.state import ClientVnids, client_vnids, dump, load
 from sdn.topology import Cluster, DockerNetwork, Node, NodeNetwork, Pod
-from tests.unit.nameserver.examples import DOMAIN, endpoint, service, slice_of, told
+from tests.unit.nameserver.examples import DOMAIN, answer_text, endpoint, service, slice_of
 
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
@@ -66,8 +66,8 @@ def test_stored_dns_state_is_restored(lanes: dict[str, int] | None) -> None:
         ("ns.dns.cluster.local", "A"),
     ):
         for lane in (0, 10, 11):
-            assert told(after, name, kind, lane) == told(before, name, kind, lane)
-        assert told(after, name, kind)[1]
+            assert answer_text(after, name, kind, lane) == answer_text(before, name, kind, lane)
+        assert answer_text(after, name, kind)[1]
     assert [who.lane(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")] == [
         ASKERS.lane(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")
     ]

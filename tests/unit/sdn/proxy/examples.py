@@ -92,7 +92,7 @@ def fill(
     return service_map
 
 
-def made(
+def service_map_of(
     wish: Service, *slices: EndpointSlice, config: ProxyConfig = CONFIG, pods: Iterable[PodAddress] = PODS
 ) -> ServiceMap:
     service_map = fill(ServiceMap(), (wish,), slices, pods)
@@ -101,7 +101,7 @@ def made(
     return service_map
 
 
-def only(service_map: ServiceMap) -> ServicePortInfo:
+def only_port(service_map: ServiceMap) -> ServicePortInfo:
     (port,) = service_map.ports.values()
     return port
 

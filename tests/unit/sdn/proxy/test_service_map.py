@@ -26,16 +26,16 @@ from tests.unit.sdn.proxy.examples import (
     config_with,
     endpoint,
     fill,
-    made,
-    only,
+    only_port,
     pod,
     service,
+    service_map_of,
     slice_of,
 )
 
 
 def test_service_map_reports_only_changed_ports() -> None:
-    service_map = made(service(), slice_of("web", endpoint(HERE)))
+    service_map = service_map_of(service(), slice_of("web", endpoint(HERE)))
     fill(service_map, (service("quiet", cluster_ip="172.30.0.9"),), pods=()).apply_changes()
     fill(service_map, slices=(slice_of("web", endpoint(HERE), endpoint(THERE)),), pods=())
     change = service_map.apply_changes()
@@ -46,16 +46,16 @@ def test_service_map_reports_only_changed_ports() -> None:
 
 
 def test_pod_change_updates_its_services() -> None:
-    service_map = made(service(), slice_of("web", endpoint(THERE)), pods=())
-    assert only(service_map).internal_endpoints == ()
+    service_map = service_map_of(service(), slice_of("web", endpoint(THERE)), pods=())
+    assert only_port(service_map).internal_endpoints == ()
     fill(service_map, pods=(pod(THERE),)).apply_changes()
-    assert only(service_map).internal_endpoints == (backend(THERE),)
+    assert only_port(service_map).internal_endpoints == (backend(THERE),)
     service_map.set_pod(("red", f"pod-{THERE}"), None)
     fill(service_map, pods=(pod(THERE, "blue"),)).apply_changes()
-    assert only(service_map).internal_endpoints == ()
+    assert only_port(service_map).internal_endpoints == ()
     service_map.set_config(config_with(vnids={"red": 10, "blue": 10}))
     service_map.apply_changes()
-    assert only(service_map).internal_endpoints == (backend(THERE),)
+    assert only_port(service_map).internal_endpoints == (backend(THERE),)
 
 
 SERVICES = tuple(

@@ -35,17 +35,17 @@ from tests.unit.sdn.proxy.examples import (
     config_with,
     endpoint,
     fill,
-    made,
-    only,
+    only_port,
     pod,
     rejections,
     service,
+    service_map_of,
     slice_of,
 )
 
 
 def test_service_port_has_its_endpoints() -> None:
-    port = only(made(service(), slice_of("web", endpoint(THERE), endpoint(HERE))))
+    port = only_port(service_map_of(service(), slice_of("web", endpoint(THERE), endpoint(HERE))))
     both = (backend(HERE), backend(THERE))
     assert port == ServicePortInfo(
         key=ServicePortName("red", "web", "", Protocol.TCP),
@@ -71,10 +71,10 @@ def test_service_port_has_node_port_external_ips_and_affinity() -> None:
         health_check_node_port=31000,
     )
     ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"),))
-    service_map = made(
+    service_map = service_map_of(
         replace(wish, status=ServiceStatus(load_balancer=ingress)), slice_of("web", endpoint(HERE), endpoint(THERE))
     )
-    port = only(service_map)
+    port = only_port(service_map)
     assert port.node_port == 30080
     assert port.external_ips == (IPv4Address("172.29.0.1"), IPv4Address("192.0.2.9"))
     assert (port.affinity_timeout_seconds, port.external_policy_local) == (30, True)
@@ -85,12 +85,14 @@ def test_service_port_has_node_port_external_ips_and_affinity() -> None:
 
 
 def test_internal_traffic_policy_local_selects_local_endpoints() -> None:
-    port = only(made(service(internal_traffic_policy="Local"), slice_of("web", endpoint(HERE), endpoint(THERE))))
+    port = only_port(
+        service_map_of(service(internal_traffic_policy="Local"), slice_of("web", endpoint(HERE), endpoint(THERE)))
+    )
     assert (port.internal_endpoints, port.external_endpoints) == ((backend(HERE),), (backend(HERE), backend(THERE)))
 
 
 def test_session_affinity_defaults_to_three_hours() -> None:
-    assert only(made(service(session_affinity="ClientIP"))).affinity_timeout_seconds == 10800
+    assert only_port(service_map_of(service(session_affinity="ClientIP"))).affinity_timeout_seconds == 10800
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_session_affinity_defaults_to_three_hours() -> None:
     [service(cluster_ip="None"), service(type="ExternalName", cluster_ip=""), service(cluster_ip="")],
 )
 def test_headless_and_external_name_services_have_no_ports(wish: Service) -> None:
-    assert not made(wish, slice_of("web", endpoint(HERE))).ports
+    assert not service_map_of(wish, slice_of("web", endpoint(HERE))).ports
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,9 @@ def test_headless_and_external_name_services_have_no_ports(wish: Service) -> Non
     ],
 )
 def test_endpoint_conditions_select_endpoints(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
-    assert [str(one.address) for one in only(made(service(), slice_of("web", *rows))).internal_endpoints] == chosen
+    assert [
+        str(one.address) for one in only_port(service_map_of(service(), slice_of("web", *rows))).internal_endpoints
+    ] == chosen
 
 
 def test_service_ports_are_matched_by_name_and_protocol() -> None:
@@ -124,22 +128,22 @@ def test_service_ports_are_matched_by_name_and_protocol() -> None:
         )
     )
     ports = (SlicePort(port=1053, name="dns", protocol="UDP"), SlicePort(port=2053, name="dns-tcp", protocol="TCP"))
-    served = made(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
+    served = service_map_of(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
     found = {key.port_name: [one.port for one in port.internal_endpoints] for key, port in served.items()}
     assert found == {"dns": [1053], "dns-tcp": [2053], "none": []}
 
 
 def test_endpoint_in_two_slices_counts_once_and_ready_if_ready_in_either() -> None:
     slices = (slice_of("web", endpoint(HERE, WAITING)), slice_of("web", endpoint(HERE), name="web-2"))
-    assert only(made(service(), *slices)).internal_endpoints == (backend(HERE),)
+    assert only_port(service_map_of(service(), *slices)).internal_endpoints == (backend(HERE),)
 
 
 def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> None:
     """One message makes a group, and has 65,535 bytes."""
     rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
     slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
-    service_map = made(service(), *slices)
-    port = only(service_map)
+    service_map = service_map_of(service(), *slices)
+    port = only_port(service_map)
     assert [str(one.address) for one in port.cluster_endpoints] == [row.addresses[0] for row in rows[:-1]]
     [left_out] = service_map.rejected["red", "web"]
     assert str(left_out) == "every endpoint after the first 1000 of port 80/TCP exceeds the maximum"
@@ -151,7 +155,7 @@ def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> No
 def test_slices_of_other_families_and_services_are_ignored() -> None:
     others = (slice_of("other", endpoint(HERE)), slice_of("web", endpoint(HERE), namespace="blue", name="x"))
     v6 = slice_of("web", endpoint("2001:db8::1"), family="IPv6", name="six")
-    assert only(made(service(), *others, v6)).internal_endpoints == ()
+    assert only_port(service_map_of(service(), *others, v6)).internal_endpoints == ()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_endpoint_of_another_project_is_rejected(address: str, port: int, why: s
         pod("10.128.2.11", host_network=True),
     )
     ports = (SlicePort(port=port, name="", protocol="TCP"),)
-    service_map = made(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
+    service_map = service_map_of(service(), slice_of("web", endpoint(address), endpoint(HERE), ports=ports), pods=pods)
     other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
     fill(service_map, (other,), pods=()).apply_changes()
     served = service_map.states["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
@@ -198,25 +202,25 @@ def test_parse_ipv4_agrees_with_the_ipaddress_library(text: str, address: str) -
 
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
 def test_pods_of_joined_projects_nodes_and_external_hosts_are_accepted_endpoints(address: str) -> None:
-    service_map = made(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
-    assert [str(one.address) for one in only(service_map).internal_endpoints] == [address]
+    service_map = service_map_of(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
+    assert [str(one.address) for one in only_port(service_map).internal_endpoints] == [address]
     assert not rejections(service_map)
 
 
 def test_flat_network_accepts_pods_of_every_project_as_endpoints() -> None:
-    flat = made(
+    flat = service_map_of(
         service(),
         slice_of("web", endpoint("10.128.2.8"), endpoint("10.128.3.200")),
         config=config_with(vnids=None),
         pods=(pod("10.128.2.8", "blue"),),
     )
-    assert [str(one.address) for one in only(flat).internal_endpoints] == ["10.128.2.8"]
-    assert only(flat).vnid == 0
+    assert [str(one.address) for one in only_port(flat).internal_endpoints] == ["10.128.2.8"]
+    assert only_port(flat).vnid == 0
     assert len(rejections(flat)) == 1
 
 
 def test_services_of_a_project_without_a_vnid_have_no_ports() -> None:
-    service_map = made(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
+    service_map = service_map_of(service(namespace="new"), slice_of("web", endpoint(HERE), namespace="new"))
     assert not service_map.ports
     assert rejections(service_map, namespace="new") == ["the service has no VNID: there is no NetNamespace new"]
 
@@ -225,7 +229,7 @@ def test_services_of_a_project_without_a_vnid_have_no_ports() -> None:
 def test_service_labelled_for_another_proxy_has_no_ports_until_the_label_is_removed(label: str) -> None:
     wish = service()
     marked = replace(wish, metadata=replace(wish.metadata, labels={label: "other"}))
-    service_map = made(marked, slice_of("web", endpoint(HERE)))
+    service_map = service_map_of(marked, slice_of("web", endpoint(HERE)))
     assert not service_map.ports
     service_map.set_service(("red", "web"), wish)
     assert len(service_map.apply_changes().added) == 1

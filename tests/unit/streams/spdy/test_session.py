@@ -24,7 +24,7 @@ from streams.spdy.sender import BATCH_BYTES, MAX_CONTROL_BACKLOG_BYTES
 from streams.spdy.session import Session, SpdyStream
 from streams.spdy.stream import MAX_FRAME_BYTES, RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES
 from streams.stream import Stream
-from tests.unit.streams.pipes import LIMIT, End, pair
+from tests.unit.streams.pipes import LIMIT, PipeEnd, pair
 
 OPEN = SynStream(1, {"streamtype": "stdin"})
 
@@ -32,7 +32,7 @@ OPEN = SynStream(1, {"streamtype": "stdin"})
 class Peer:
     """The other side, by hand: it sends the frames it is told to and hears what comes."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: PipeEnd) -> None:
         self.end = end
         self._encoder, self._decoder = Encoder(), Decoder()
         self._heard: list[Frame] = []
@@ -294,7 +294,7 @@ async def test_many_tiny_frames_count_with_their_overhead() -> None:
         await flooding
 
 
-async def _write_all(end: End, pieces: list[bytes]) -> None:
+async def _write_all(end: PipeEnd, pieces: list[bytes]) -> None:
     for start in range(0, len(pieces), 1000):
         await end.write(b"".join(pieces[start : start + 1000]))
 
@@ -610,7 +610,7 @@ async def test_peer_that_sends_pings_without_reading_is_paused() -> None:
         flooding.cancel()
 
 
-async def _write_forever(end: End, data: bytes) -> None:
+async def _write_forever(end: PipeEnd, data: bytes) -> None:
     while True:
         await end.write(data)
 

@@ -14,7 +14,7 @@ from api.validation.registry import check
 from master.allocators import FIRST_VNID, AllocatorCursor
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network.net_namespaces import reconcile_net_namespaces
-from tests.unit.master.actions import FLAT, WISH, cursor, lines
+from tests.unit.master.actions import CONFIG, FLAT, cursor, lines
 from tests.unit.master.examples import lane, namespace
 
 
@@ -25,7 +25,7 @@ def asking(name: str, netid: int, wish: str) -> NetNamespace:
 
 def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
     projects = [namespace("red"), namespace("default"), namespace("kube-system"), namespace("blue")]
-    assert lines(reconcile_net_namespaces(WISH, projects, [], AllocatorCursor())) == [
+    assert lines(reconcile_net_namespaces(CONFIG, projects, [], AllocatorCursor())) == [
         "+ NetNamespace default 0",
         "+ NetNamespace kube-system 0",
         "+ NetNamespace blue 10",
@@ -37,7 +37,7 @@ def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
 def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
     lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
     projects = [namespace("default"), namespace("blue"), namespace("green")]
-    assert lines(reconcile_net_namespaces(WISH, projects, lanes, cursor(2))) == [
+    assert lines(reconcile_net_namespaces(CONFIG, projects, lanes, cursor(2))) == [
         "- NetNamespace red 10",
         "+ NetNamespace green 12",
         "~ Cursor c 3",
@@ -47,7 +47,7 @@ def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
 def test_joined_and_terminating_namespaces_keep_their_vnid() -> None:
     lanes = [lane("red", 10), lane("blue", 10)]
     projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
-    assert lines(reconcile_net_namespaces(WISH, projects, lanes, cursor(1))) == []
+    assert lines(reconcile_net_namespaces(CONFIG, projects, lanes, cursor(1))) == []
 
 
 def test_flat_plugin_allocates_no_vnids() -> None:
@@ -79,23 +79,25 @@ PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
 )
 def test_change_network_request_is_applied(wish: str, expected: list[str]) -> None:
     found = [lane("default", 0), asking("red", 10, wish), lane("blue", 11)]
-    assert lines(reconcile_net_namespaces(WISH, PROJECTS, found, cursor(2))) == expected
+    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, found, cursor(2))) == expected
 
 
 def test_change_network_annotation_is_removed_with_the_vnid_change() -> None:
-    (change,) = reconcile_net_namespaces(WISH, PROJECTS[1:], [asking("red", 10, "global"), lane("blue", 11)], cursor(2))
+    (change,) = reconcile_net_namespaces(
+        CONFIG, PROJECTS[1:], [asking("red", 10, "global"), lane("blue", 11)], cursor(2)
+    )
     assert isinstance(change, Update)
     assert change.item.metadata.annotations == {"kept": "yes"}
 
 
 def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
     shared = [lane("default", 0), asking("red", 10, "isolate"), lane("blue", 10)]
-    assert lines(reconcile_net_namespaces(WISH, PROJECTS, shared, cursor(1))) == [
+    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, shared, cursor(1))) == [
         "~ NetNamespace red 11",
         "~ Cursor c 2",
     ]
     world = [lane("default", 0), asking("red", 0, "isolate"), lane("blue", 10)]
-    assert lines(reconcile_net_namespaces(WISH, PROJECTS, world, cursor(1))) == [
+    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, world, cursor(1))) == [
         "~ NetNamespace red 11",
         "~ Cursor c 2",
     ]
@@ -103,7 +105,7 @@ def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
 
 def test_last_of_isolated_joined_projects_keeps_the_vnid() -> None:
     both = [asking("blue", 10, "isolate"), asking("red", 10, "isolate")]
-    assert lines(reconcile_net_namespaces(WISH, PROJECTS[1:], both, cursor(1))) == [
+    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS[1:], both, cursor(1))) == [
         "~ NetNamespace blue 11",
         "~ NetNamespace red 10",
         "~ Cursor c 2",
@@ -112,7 +114,7 @@ def test_last_of_isolated_joined_projects_keeps_the_vnid() -> None:
 
 def test_change_network_requests_are_applied_in_order_of_names() -> None:
     found = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
-    assert lines(reconcile_net_namespaces(WISH, PROJECTS[1:], found, cursor(2))) == [
+    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS[1:], found, cursor(2))) == [
         "~ NetNamespace blue 0",
         "~ NetNamespace red 0",
     ]
@@ -120,7 +122,7 @@ def test_change_network_requests_are_applied_in_order_of_names() -> None:
 
 def test_default_namespace_cannot_be_isolated() -> None:
     found = [asking("default", 0, "isolate")]
-    (line,) = lines(reconcile_net_namespaces(WISH, [namespace("default")], found, cursor(0)))
+    (line,) = lines(reconcile_net_namespaces(CONFIG, [namespace("default")], found, cursor(0)))
     assert "default stays global" in line
     (problem,) = check(asking("default", 0, "isolate"))
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
@@ -149,7 +151,7 @@ def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> 
         elif wish and name in lanes:
             lanes[name] = asking(name, lanes[name].netid, wish)
             askers.add(name)
-        for outcome in list(reconcile_net_namespaces(WISH, map(namespace, sorted(alive)), lanes.values(), at)):
+        for outcome in list(reconcile_net_namespaces(CONFIG, map(namespace, sorted(alive)), lanes.values(), at)):
             if isinstance(outcome, Create | Update) and isinstance(outcome.item, NetNamespace):
                 lanes[outcome.item.metadata.name] = outcome.item
             elif isinstance(outcome, Create | Update) and isinstance(outcome.item, AllocatorCursor):
@@ -180,7 +182,7 @@ def test_netnamespace_annotation_names_the_joined_project(wish: str, joined: str
     green = lane("green", 11)
     green.metadata.annotations[JOINED_ANNOTATION] = "blue"
     found = [lane("default", 0), lane("blue", 11), green, red]
-    changes = reconcile_net_namespaces(WISH, [namespace(one.netname) for one in found], found, cursor(3))
+    changes = reconcile_net_namespaces(CONFIG, [namespace(one.netname) for one in found], found, cursor(3))
     (moved,) = [one.item for one in changes if isinstance(one, Update) and isinstance(one.item, NetNamespace)]
     assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after
     assert vnid_owner(moved) == (after or "red")

@@ -64,7 +64,7 @@ def template(image: str = "i:1", **labels: str) -> dict[str, Any]:
     return {"metadata": {"labels": labels or {"app": "web"}}, "spec": {"containers": containers}}
 
 
-def made(kind: str, name: str = "web", **spec: Any) -> Any:
+def workload(kind: str, name: str = "web", **spec: Any) -> Any:
     chosen = {"app": "web"} if kind == "ReplicationController" else {"matchLabels": {"app": "web"}}
     document = {
         "metadata": {"name": name, "namespace": "p"},
@@ -76,5 +76,5 @@ def made(kind: str, name: str = "web", **spec: Any) -> Any:
 
 
 def deployment(**spec: Any) -> Deployment:
-    found: Deployment = made("Deployment", **spec)
+    found: Deployment = workload("Deployment", **spec)
     return found

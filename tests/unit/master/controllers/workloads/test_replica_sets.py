@@ -7,14 +7,14 @@ from msgspec.structs import replace
 
 from api.validation.registry import decode, default
 from master.resources.deployments import REPLICATION_CONTROLLERS, ReplicaSet, ReplicationController
-from tests.unit.master.controllers.workloads.examples import made, template
+from tests.unit.master.controllers.workloads.examples import template, workload
 from tests.unit.master.simulation import Simulation
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "ReplicationController"])
 def test_replica_set_creates_and_deletes_pods_to_its_replicas(kind: str) -> None:
     world = Simulation()
-    owner = world.put(made(kind, replicas=3))
+    owner = world.put(workload(kind, replicas=3))
     world.settle()
     assert len(world.pods()) == 3
     assert {pod.metadata.owner_references[0].uid for pod in world.pods()} == {owner.metadata.uid}
@@ -33,7 +33,7 @@ def test_replica_set_creates_and_deletes_pods_to_its_replicas(kind: str) -> None
 
 def test_replica_set_deletes_least_valuable_pods_first() -> None:
     world = Simulation()
-    world.put(made("ReplicaSet", replicas=3))
+    world.put(workload("ReplicaSet", replicas=3))
     world.settle()
     kept = world.pods()[1]
     world.ready(kept)
@@ -45,7 +45,7 @@ def test_replica_set_deletes_least_valuable_pods_first() -> None:
 
 def test_replica_set_adopts_and_releases_pods_by_labels() -> None:
     world = Simulation()
-    world.put(made("ReplicaSet", replicas=2))
+    world.put(workload("ReplicaSet", replicas=2))
     world.settle()
     (first, second) = world.pods()
     lost = replace(first, metadata=replace(first.metadata, labels={}))
