@@ -1,6 +1,6 @@
-"""Asks the crypto worker for keys, requests and certificate contents.
+"""Asks the crypto worker for keys, certificate requests and the contents of certificates.
 
-Its library takes 8 MB, and is needed for a moment a year.
+The library for keys takes 8 MB and is needed for a moment once a year, so it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from api.pki.pem import BadPem, Certificate, Subject
 from reconcile.errors import NotReady
 
 PROGRAM = "node_agent.certificates.crypto_worker"
-SECONDS = 30.0
-"""It takes a tenth of one."""
+TIMEOUT_SECONDS = 30.0
+"""Time limit of a task, which takes about 0.1 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A key and the certificate for it, as PEM, and what the certificate says."""
+    """A private key and its certificate as PEM, and the content of the certificate."""
 
     key: bytes
     certificate: bytes
-    says: Certificate
+    info: Certificate
 
     @property
-    def together(self) -> bytes:
-        """Both, as one file holds them."""
+    def pem(self) -> bytes:
+        """Certificate and key in one PEM file."""
         return self.certificate.rstrip() + b"\n" + self.key
 
 
 class MakeRequest(msgspec.Struct, frozen=True, tag=True):
-    """Write a request for a certificate. `held` is the key for it; if it is none, another is made.
+    """The task to create a certificate request.
 
-    `fingerprint` of the answer follows from the key and from `goes_with`.
+    `key` is the key to use; if it is not a valid key, a new one is generated. The fingerprint in the result is that of
+    the key and of `context`.
     """
 
-    held: bytes
+    key: bytes
     subject: Subject
-    goes_with: str
+    context: str
 
 
 class SigningRequest(msgspec.Struct, frozen=True, tag=True):
-    """The answer: a key, and the request that is signed by it."""
+    """The result of MakeRequest: a key, and the request that it signed."""
 
     key: bytes
     request: bytes
@@ -56,76 +57,77 @@ class SigningRequest(msgspec.Struct, frozen=True, tag=True):
 
 
 class SelfSign(msgspec.Struct, frozen=True, tag=True):
-    """Make a key, and a certificate for it that nobody vouches for."""
+    """The task to generate a key with a self-signed certificate."""
 
     subject: Subject
     now: datetime.datetime
 
 
 class SelfSigned(msgspec.Struct, frozen=True, tag=True):
-    """The answer."""
+    """The result of SelfSign."""
 
-    identity: KeyPair
+    pair: KeyPair
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
-    """Say what a certificate says, and that it belongs to the key if there is one."""
+    """The task to parse a certificate, and to check that it belongs to the key if one is given."""
 
     certificate: bytes
     key: bytes | None = None
 
 
 class Inspected(msgspec.Struct, frozen=True, tag=True):
-    """The answer."""
+    """The result of Inspect."""
 
     certificate: Certificate
 
 
 class InvalidInput(msgspec.Struct, frozen=True, tag=True):
-    """The answer when it was no key or no certificate that was given."""
+    """The result of a task whose input was not a valid key or certificate."""
 
-    why: str
+    reason: str
 
 
 Task = MakeRequest | SelfSign | Inspect
-Answer = SigningRequest | SelfSigned | Inspected | InvalidInput
-A = TypeVar("A", SigningRequest, SelfSigned, Inspected)
+Result = SigningRequest | SelfSigned | Inspected | InvalidInput
+R = TypeVar("R", SigningRequest, SelfSigned, Inspected)
 
 
-async def make_request(held: bytes, subject: Subject, goes_with: str) -> SigningRequest:
-    """A request for a certificate, with the key that is held or a new one. Raises NotReady."""
-    return await _done(MakeRequest(held, subject, goes_with), SigningRequest)
+async def make_request(key: bytes, subject: Subject, context: str) -> SigningRequest:
+    """Create a certificate request with a key, or with a new one if the key is not valid. Raises NotReady."""
+    return await _run_task(MakeRequest(key, subject, context), SigningRequest)
 
 
 async def self_signed_pair(subject: Subject, now: datetime.datetime) -> KeyPair:
-    """A new key and a server's certificate that nobody vouches for. Raises NotReady."""
-    return (await _done(SelfSign(subject, now), SelfSigned)).identity
+    """Generate a key with a self-signed server certificate. Raises NotReady."""
+    return (await _run_task(SelfSign(subject, now), SelfSigned)).pair
 
 
 async def inspect_certificate(certificate: bytes) -> Certificate:
-    """What the first certificate of a chain says. Raises BadPem and NotReady."""
-    return (await _done(Inspect(certificate), Inspected)).certificate
+    """Return the content of the first certificate of a chain. Raises BadPem and NotReady."""
+    return (await _run_task(Inspect(certificate), Inspected)).certificate
 
 
 async def load_key_pair(key: bytes, certificate: bytes) -> KeyPair:
-    """Both, if they belong together. Raises BadPem and NotReady."""
-    return KeyPair(key, certificate, (await _done(Inspect(certificate, key), Inspected)).certificate)
+    """Return a key and its certificate. Raises BadPem if they do not belong together, and NotReady."""
+    return KeyPair(key, certificate, (await _run_task(Inspect(certificate, key), Inspected)).certificate)
 
 
-async def _done(task: Task, kind: type[A]) -> A:
-    answer = msgspec.msgpack.decode(await asyncio.to_thread(_run, msgspec.msgpack.encode(task)), type=Answer)
-    if isinstance(answer, InvalidInput):
-        raise BadPem(answer.why)
-    if not isinstance(answer, kind):
-        raise TypeError(f"{PROGRAM} answered {type(task).__name__} with {type(answer).__name__}")
-    return answer
+async def _run_task(task: Task, result_type: type[R]) -> R:
+    output = await asyncio.to_thread(_run_worker, msgspec.msgpack.encode(task))
+    result = msgspec.msgpack.decode(output, type=Result)
+    if isinstance(result, InvalidInput):
+        raise BadPem(result.reason)
+    if not isinstance(result, result_type):
+        raise TypeError(f"{PROGRAM} answered {type(task).__name__} with {type(result).__name__}")
+    return result
 
 
-def _run(task: bytes) -> bytes:
-    """Keys go through pipes alone: neither files nor arguments show them."""
+def _run_worker(task: bytes) -> bytes:
+    """Run the worker. Keys go only through pipes, so that no file and no argument shows them."""
     command = [sys.executable, "-P", "-m", PROGRAM]
     try:
-        done = subprocess.run(command, input=task, stdout=subprocess.PIPE, check=True, timeout=SECONDS)
+        process = subprocess.run(command, input=task, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        raise NotReady(f"keys and certificates cannot be worked on: {error}") from None
-    return done.stdout
+        raise NotReady(f"the program for keys and certificates failed: {error}") from None
+    return process.stdout

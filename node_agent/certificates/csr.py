@@ -24,9 +24,147 @@ from node_agent.certificates.crypto import KeyPair, SigningRequest
 from reconcile import atomic_file
 from reconcile.errors import NotReady
 
+log = logging.getLogger(__name__)
+
+NAME_DIGITS = 43
+"""Digits of the fingerprint in the name of a CertificateSigningRequest."""
+
+EARLIEST_RENEWAL, LATEST_RENEWAL = 0.7, 0.9
+"""Parts of a certificate's lifetime between which it is renewed."""
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSpec:
+    """A certificate to request, and the signer."""
+
+    signer: str
+    usages: tuple[str, ...]
+    subject: Subject
+
+    def __str__(self) -> str:
+        subject = (
+            self.subject.user,
+            *self.subject.groups,
+            *self.subject.dns_names,
+            *self.subject.ip_addresses,
+        )
+        return " ".join((self.signer, *self.usages, *subject))
+
+
+async def request_certificate(client: Client, spec: CertificateSpec, key_file: Path) -> KeyPair:
+    """Request a certificate, and wait until it is issued.
+
+    The key is stored in `key_file` meanwhile, so that a restart continues with the same request. The caller removes the
+    file after it has stored the certificate. Raises NotReady if the request is denied, or if the API server does not
+    answer.
+    """
+    signing_request = await _make_request(spec, key_file)
+    name = f"node-csr-{signing_request.fingerprint[:NAME_DIGITS]}"
+    try:
+        certificate = await _wait_for_certificate(client, name, spec, signing_request.request)
+    except ClientError as error:
+        raise NotReady(f"certificate request {name}: {error}") from None
+    pair = await _valid_pair(signing_request.key, certificate)
+    if pair is None:
+        await asyncio.to_thread(remove_file, key_file)
+        raise NotReady(f"certificate request {name}: its certificate is not valid any more; requesting another one")
+    return pair
+
+
+async def _make_request(spec: CertificateSpec, key_file: Path) -> SigningRequest:
+    stored_key = await asyncio.to_thread(read_file, key_file)
+    signing_request = await crypto.make_request(stored_key, spec.subject, str(spec))
+    if signing_request.key != stored_key:
+        if stored_key:
+            log.warning("stored key is not valid; a new one was generated", extra={"file": str(key_file)})
+        await asyncio.to_thread(write_file, key_file, signing_request.key)
+    return signing_request
+
+
+async def _valid_pair(key: bytes, certificate: bytes) -> KeyPair | None:
+    try:
+        pair = await crypto.load_key_pair(key, certificate)
+    except BadPem:
+        return None
+    return pair if pair.info.not_after > datetime.datetime.now(datetime.UTC) else None
+
+
+async def _wait_for_certificate(client: Client, name: str, spec: CertificateSpec, request: bytes) -> bytes:
+    new_csr = CertificateSigningRequest(
+        metadata=ObjectMeta(name=name),
+        spec=CertificateSigningRequestSpec(request=request, signer_name=spec.signer, usages=spec.usages),
+    )
+    try:
+        csr = await client.create(new_csr)
+        log.info("certificate requested", extra={"request": name, "signer": spec.signer})
+    except AlreadyExists:
+        csr = await client.get(CertificateSigningRequest, name)
+    certificate = _issued_certificate(csr)
+    if not certificate:
+        hint = f"kubectl certificate approve {name}"
+        log.info("waiting until the certificate request is approved and signed", extra={"request": name, "hint": hint})
+    while not certificate:
+        certificate = await _watch_for_certificate(client, csr)
+        if not certificate:  # The API server ends every watch after some minutes.
+            csr = await client.get(CertificateSigningRequest, name)
+            certificate = _issued_certificate(csr)
+    log.info("certificate issued", extra={"request": name})
+    return certificate
+
+
+async def _watch_for_certificate(client: Client, csr: CertificateSigningRequest) -> bytes:
+    """Return the certificate, empty if the watch ended before it was issued. Raises NotReady if it is denied."""
+    name = csr.metadata.name
+    watch = client.watch(
+        CertificateSigningRequest, csr.metadata.resource_version, field_selector=f"metadata.name={name}"
+    )
+    async with aclosing(watch) as events:
+        async for event in events:
+            if event.type == "DELETED":
+                raise NotReady(f"certificate request {name} was deleted before it was signed")
+            if certificate := _issued_certificate(event.object):
+                return certificate
+    return b""
+
+
+def _issued_certificate(csr: CertificateSigningRequest) -> bytes:
+    """Return the certificate, empty if it is not issued yet. Raises NotReady if the request was denied or failed."""
+    for condition_type in (DENIED, FAILED):
+        condition = csr_condition(csr, condition_type)
+        if condition is not None:
+            reason = f"{condition.reason}: {condition.message}".strip(": ")
+            hint = f"kubectl delete csr {csr.metadata.name} lets this node ask again"
+            raise NotReady(f"certificate request {csr.metadata.name} was {condition_type.lower()} ({reason}); {hint}")
+    return csr.status.certificate
+
+
+# --- renewal ----------------------------------------------------------------------------------------------------------
+
+
+def renewal_time(certificate: Certificate) -> datetime.datetime:
+    """Return the time at which a certificate is to be renewed.
+
+    It follows from the certificate's fingerprint, so that it is the same at each call and differs between nodes: they
+    do not all renew at the same time.
+    """
+    spread = int(certificate.fingerprint[:8], 16) / 0xFFFFFFFF
+    lifetime = certificate.not_after - certificate.not_before
+    return certificate.not_before + lifetime * (EARLIEST_RENEWAL + (LATEST_RENEWAL - EARLIEST_RENEWAL) * spread)
+
+
+def is_renewal_due(certificate: Certificate, now: datetime.datetime) -> bool:
+    """Return whether a certificate is to be renewed now."""
+    return renewal_time(certificate) <= now
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
 
 def write_file(path: Path, data: bytes) -> None:
-    """Put a file there, mode 0600, in place of an older one, and on disk before returning. Raises NotReady."""
+    """Write a file atomically and durably, with mode 0600. Raises NotReady."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_file.write(path, data)
@@ -35,7 +173,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """What is in it; nothing if it is not there. Raises NotReady."""
+    """Return the content of a file, empty if it does not exist. Raises NotReady."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -45,123 +183,8 @@ def read_file(path: Path) -> bytes:
 
 
 def remove_file(path: Path) -> None:
-    """Raises NotReady."""
+    """Remove a file if it exists. Raises NotReady."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise NotReady(f"{path}: {error.strerror}") from None
-
-
-log = logging.getLogger(__name__)
-
-LETTERS_OF_NAME = 43
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateSpec:
-    """What is asked for, and of whom."""
-
-    signer: str
-    usages: tuple[str, ...]
-    subject: Subject
-
-
-async def request_certificate(client: Client, wish: CertificateSpec, key_file: Path) -> KeyPair:
-    """A new key with its certificate; the caller removes `key_file` when he has put them away.
-
-    Raises NotReady when the request is refused, or the API server does not answer.
-    """
-    asking = await _asking(wish, key_file)
-    name = f"node-csr-{asking.fingerprint[:LETTERS_OF_NAME]}"
-    try:
-        certificate = await _signed(client, name, wish, asking.request)
-    except ClientError as error:
-        raise NotReady(f"certificate request {name}: {error}") from None
-    fresh = await _good(asking.key, certificate)
-    if fresh is None:
-        await asyncio.to_thread(remove_file, key_file)
-        raise NotReady(f"certificate request {name}: its certificate is no longer good; asking with another key")
-    return fresh
-
-
-async def _asking(wish: CertificateSpec, path: Path) -> SigningRequest:
-    held = await asyncio.to_thread(read_file, path)
-    asking = await crypto.make_request(held, wish.subject, repr(wish))
-    if held and asking.key != held:
-        log.warning("a key cannot be read; another one is made", extra={"file": str(path)})
-    if asking.key != held:
-        await asyncio.to_thread(write_file, path, asking.key)
-    return asking
-
-
-async def _good(key: bytes, certificate: bytes) -> KeyPair | None:
-    try:
-        fresh = await crypto.load_key_pair(key, certificate)
-    except BadPem:
-        return None
-    return fresh if fresh.says.not_after > datetime.datetime.now(datetime.UTC) else None
-
-
-async def _signed(client: Client, name: str, wish: CertificateSpec, request: bytes) -> bytes:
-    try:
-        item = await client.create(_request(name, wish, request))
-        log.info("asked for a certificate", extra={"request": name, "signer": wish.signer})
-    except AlreadyExists:
-        item = await client.get(CertificateSigningRequest, name)
-    certificate = _answer(item)
-    if not certificate:
-        hint = f"kubectl certificate approve {name}"
-        log.info("waiting until the certificate request is approved and signed", extra={"request": name, "hint": hint})
-    while not certificate:
-        certificate = await _watched(client, item)
-        if not certificate:  # A watch ends now and then.
-            item = await client.get(CertificateSigningRequest, name)
-            certificate = _answer(item)
-    log.info("the certificate was issued", extra={"request": name})
-    return certificate
-
-
-async def _watched(client: Client, item: CertificateSigningRequest) -> bytes:
-    """The certificate, or nothing when the watch ended before it was there. Raises NotReady when there will be none."""
-    selector, revision = f"metadata.name={item.metadata.name}", item.metadata.resource_version
-    async with aclosing(client.watch(CertificateSigningRequest, revision, field_selector=selector)) as told:
-        async for event in told:
-            if event.type == "DELETED":
-                raise NotReady(f"certificate request {item.metadata.name} was deleted before it was signed")
-            if certificate := _answer(event.object):
-                return certificate
-    return b""
-
-
-def _answer(item: CertificateSigningRequest) -> bytes:
-    """The certificate; empty while there is none. Raises NotReady when there will be none."""
-    for kind in (DENIED, FAILED):
-        row = csr_condition(item, kind)
-        if row is not None:
-            why = f"{row.reason}: {row.message}".strip(": ")
-            hint = f"kubectl delete csr {item.metadata.name} lets this node ask again"
-            raise NotReady(f"certificate request {item.metadata.name} was {kind.lower()} ({why}); {hint}")
-    return item.status.certificate
-
-
-def _request(name: str, wish: CertificateSpec, request: bytes) -> CertificateSigningRequest:
-    return CertificateSigningRequest(
-        metadata=ObjectMeta(name=name),
-        spec=CertificateSigningRequestSpec(request=request, signer_name=wish.signer, usages=wish.usages),
-    )
-
-
-EARLIEST, LATEST = 0.7, 0.9
-"""Between these parts of its life; each certificate at another moment, so that nodes do not come all at once."""
-
-
-def renewal_time(certificate: Certificate) -> datetime.datetime:
-    """When a certificate is to be replaced: the same moment, whenever it is asked for."""
-    spread = int(certificate.fingerprint[:8], 16) / 0xFFFFFFFF
-    life = certificate.not_after - certificate.not_before
-    return certificate.not_before + life * (EARLIEST + (LATEST - EARLIEST) * spread)
-
-
-def is_renewal_due(certificate: Certificate, now: datetime.datetime) -> bool:
-    """Whether it is to be replaced now."""
-    return renewal_time(certificate) <= now

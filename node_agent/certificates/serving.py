@@ -12,151 +12,158 @@ from pathlib import Path
 
 from api.client.client import Client
 from api.core.certificates import KUBELET_SERVING_SIGNER, NODE_USER_PREFIX, NODES_GROUP, SERVER_USAGES
-from api.pki import pem
-from api.pki.pem import BadPem, Subject
+from api.pki.pem import BadPem, Subject, pem_blocks
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
+from node_agent.clock import wall_clock
 from node_agent.config import Settings
 from reconcile.errors import Refused
 from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
-LAST_RETRY_SECONDS = 60.0
+CHECK_SECONDS = 10.0
+BACKOFF_MAX_SECONDS = 60.0
 
-SELF_SIGNED = "serving-self-signed.pem"
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+SELF_SIGNED_FILE = "serving-self-signed.pem"
+REQUESTED_FILE = "serving.pem"
+KEY_FILE = "serving-request.key"
 
 
 class ServingCertificate:
-    """While `loop` runs, `context()` is good for a listener: from `await loaded()` on, which `await load()` is before.
+    """The certificate of the HTTPS server, renewed while `loop` runs.
 
-    A certificate that is asked for may be long in coming: until then the server has one of its own making.
+    It is the configured file, a certificate from the API server (`serverTLSBootstrap`), or a self-signed one. A
+    requested certificate may need an approval; until it is issued, the server uses a self-signed one.
     """
 
-    def __init__(self, settings: Settings, client: Client, clock: Callable[[], datetime.datetime] = _now) -> None:
+    def __init__(self, settings: Settings, client: Client, clock: Callable[[], datetime.datetime] = wall_clock) -> None:
         self._settings = settings
         self._client = client
         self._clock = clock
-        self._folder = Path(settings.state_dir) / "pki"
+        self._directory = Path(settings.state_dir) / "pki"
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._given: tuple[bytes, bytes] | None = None
-        self._held: KeyPair | None = None
+        self._files: tuple[bytes, bytes] | None = None
+        self._pair: KeyPair | None = None
         self._loaded = asyncio.Event()
         self.loop = Loop(
-            "serving certificate", self.passed, LoopTiming(resync=LOOK_SECONDS, backoff_max=LAST_RETRY_SECONDS)
+            "serving certificate", self.renew, LoopTiming(resync=CHECK_SECONDS, backoff_max=BACKOFF_MAX_SECONDS)
         )
 
     def context(self) -> ssl.SSLContext:
-        """The same one at each call; a certificate that is renewed counts for connections from then on."""
+        """Return the TLS context, always the same one. A renewed certificate applies to new connections.
+
+        It has a certificate after `load()`, or after `loaded()` returned.
+        """
         return self._context
 
     async def loaded(self) -> None:
-        """Returns when there is a certificate in use."""
+        """Wait until the context has a certificate."""
         await self._loaded.wait()
 
     async def load(self) -> None:
-        """The certificate of the files, the one that an earlier agent had, or another. Raises NotReady and Refused."""
+        """Load the configured files, the certificate of the previous agent process, or create a self-signed one.
+
+        Raises NotReady, and Refused if the files do not hold a certificate with its key.
+        """
         if self._settings.tls_cert_file:
             await self._load_files()
             return
         if self._settings.server_tls_bootstrap:
-            held = await self._kept("serving.pem")
-            if held is not None and self._serves(held):
-                self._use(held)
+            pair = await self._read_pair(REQUESTED_FILE)
+            if pair is not None and self._is_valid(pair):
+                self._use(pair)
                 return
-        await self._sign_ourselves()
+        await self._use_self_signed()
 
-    async def passed(self) -> None:
-        """What `loop` does each time. Raises NotReady and Refused."""
-        if self._settings.tls_cert_file or self._held is None:
+    async def renew(self) -> None:
+        """Load changed files, or renew the certificate if it is due. Raises NotReady and Refused."""
+        if self._settings.tls_cert_file or self._pair is None:
             await self.load()
         if self._settings.tls_cert_file:
             return
         if self._settings.server_tls_bootstrap:
-            await self._ask_in_time()
+            await self._request_if_due()
         elif self._is_due():
-            await self._sign_ourselves()
+            await self._use_self_signed()
 
-    # --- three ways ------------------------------------------------------------------------------------------------
+    # --- sources of the certificate ----------------------------------------------------------------------------------
 
     async def _load_files(self) -> None:
-        certificate, key = Path(self._settings.tls_cert_file), Path(self._settings.tls_private_key_file)
-        found = await asyncio.to_thread(lambda: (csr.read_file(key), csr.read_file(certificate)))
-        if found == self._given:
+        certificate_file = Path(self._settings.tls_cert_file)
+        key_file = Path(self._settings.tls_private_key_file)
+        certificate = await asyncio.to_thread(csr.read_file, certificate_file)
+        key = await asyncio.to_thread(csr.read_file, key_file)
+        if (certificate, key) == self._files:
             return
         try:
-            self._take(found[1].rstrip() + b"\n" + found[0])
+            self._load_into_context(certificate.rstrip() + b"\n" + key)
         except ssl.SSLError as error:
-            raise Refused(f"{certificate} and {key}: no certificate with its key: {error}") from None
-        self._given = found
-        log.info("serving certificate in use", extra={"file": str(certificate)})
+            raise Refused(f"{certificate_file} and {key_file}: not a certificate with its key: {error}") from None
+        self._files = (certificate, key)
+        log.info("serving certificate loaded", extra={"file": str(certificate_file)})
 
-    async def _ask_in_time(self) -> None:
-        if self._held is not None and self._serves(self._held) and not self._is_due():
+    async def _request_if_due(self) -> None:
+        if self._pair is not None and self._is_valid(self._pair) and not self._is_due():
             return
-        pending = self._folder / "serving-request.key"
-        wish = CertificateSpec(KUBELET_SERVING_SIGNER, SERVER_USAGES, self._subject)
-        fresh = await request_certificate(self._client, wish, pending)
-        await asyncio.to_thread(csr.write_file, self._folder / "serving.pem", fresh.together)
-        await asyncio.to_thread(csr.remove_file, pending)
-        self._use(fresh)
+        key_file = self._directory / KEY_FILE
+        spec = CertificateSpec(KUBELET_SERVING_SIGNER, SERVER_USAGES, self._requested_subject)
+        pair = await request_certificate(self._client, spec, key_file)
+        await asyncio.to_thread(csr.write_file, self._directory / REQUESTED_FILE, pair.pem)
+        await asyncio.to_thread(csr.remove_file, key_file)
+        self._use(pair)
 
-    async def _sign_ourselves(self) -> None:
-        name, address, now = self._settings.node_name, self._settings.node_ip, self._clock()
-        held = await self._kept(SELF_SIGNED)
-        if held is None or csr.is_renewal_due(held.says, now):
-            held = await crypto.self_signed_pair(
-                Subject(f"{name}@{int(now.timestamp())}", (), (name,), (address,)), now
-            )
-            await asyncio.to_thread(csr.write_file, self._folder / SELF_SIGNED, held.together)
-        self._use(held)
+    async def _use_self_signed(self) -> None:
+        now = self._clock()
+        pair = await self._read_pair(SELF_SIGNED_FILE)
+        if pair is None or csr.is_renewal_due(pair.info, now):
+            name = self._settings.node_name
+            subject = Subject(f"{name}@{int(now.timestamp())}", (), (name,), (self._settings.node_ip,))
+            pair = await crypto.self_signed_pair(subject, now)
+            await asyncio.to_thread(csr.write_file, self._directory / SELF_SIGNED_FILE, pair.pem)
+        self._use(pair)
 
-    # --- the one there is ------------------------------------------------------------------------------------------
+    # --- the current certificate -------------------------------------------------------------------------------------
 
     @property
-    def _subject(self) -> Subject:
+    def _requested_subject(self) -> Subject:
         name = self._settings.node_name
         return Subject(f"{NODE_USER_PREFIX}{name}", (NODES_GROUP,), (name,), (self._settings.node_ip,))
 
-    async def _kept(self, name: str) -> KeyPair | None:
-        """What is in the file, if it is good for anything."""
-        data = await asyncio.to_thread(csr.read_file, self._folder / name)
+    async def _read_pair(self, name: str) -> KeyPair | None:
+        """Return key and certificate of a file, None if the file does not exist or is not valid."""
+        path = self._directory / name
+        data = await asyncio.to_thread(csr.read_file, path)
+        if not data:
+            return None
         try:
-            return (
-                await crypto.load_key_pair(pem.pem_blocks(data, "PRIVATE KEY"), pem.pem_blocks(data, "CERTIFICATE"))
-                if data
-                else None
-            )
+            return await crypto.load_key_pair(pem_blocks(data, "PRIVATE KEY"), pem_blocks(data, "CERTIFICATE"))
         except BadPem as error:
-            log.warning("a certificate cannot be read", extra={"file": str(self._folder / name), "error": str(error)})
+            log.warning("stored certificate is not valid", extra={"file": str(path), "error": str(error)})
             return None
 
-    def _serves(self, held: KeyPair) -> bool:
-        """Whether it is one that was asked for, is still good, and names this node as it is now."""
-        return held.says.subject == self._subject and held.says.not_after > self._clock()
+    def _is_valid(self, pair: KeyPair) -> bool:
+        """Return whether a certificate has the subject of a requested one, with the node's present address."""
+        return pair.info.subject == self._requested_subject and pair.info.not_after > self._clock()
 
     def _is_due(self) -> bool:
-        return self._held is None or csr.is_renewal_due(self._held.says, self._clock())
+        return self._pair is None or csr.is_renewal_due(self._pair.info, self._clock())
 
-    def _use(self, fresh: KeyPair) -> None:
-        self._take(fresh.together)
-        self._held = fresh
-        says = fresh.says
-        log.info("serving certificate in use", extra={"user": says.subject.user, "until": says.not_after.isoformat()})
+    def _use(self, pair: KeyPair) -> None:
+        self._load_into_context(pair.pem)
+        self._pair = pair
+        extra = {"user": pair.info.subject.user, "until": pair.info.not_after.isoformat()}
+        log.info("serving certificate loaded", extra=extra)
 
-    def _take(self, together: bytes) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            both = Path(folder) / "both.pem"
-            both.touch(mode=0o600)
-            both.write_bytes(together)
-            # Into another context first: what does not go together must not take the place of what serves.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(both)
-            self._context.load_cert_chain(both)
+    def _load_into_context(self, pem: bytes) -> None:
+        """Load certificate and key. Raises ssl.SSLError, and leaves the context as it was."""
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory) / "both.pem"
+            file.touch(mode=0o600)
+            file.write_bytes(pem)
+            # Loaded into another context first, because a failed load would damage the one in use.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file)
+            self._context.load_cert_chain(file)
         self._loaded.set()

@@ -188,10 +188,10 @@ async def test_node_renews_its_certificate_and_its_client_uses_it(
     async with Client(before) as client:
         watching = client.watch(CertificateSigningRequest, "0")
         await anext(watching)
-        await ClientCertificate(here.settings, client).passed()
+        await ClientCertificate(here.settings, client).rotate()
         assert Kubeconfig.load(tmp_path / "kubeconfig").certificate == before.certificate
         one = ClientCertificate(here.settings, client, lambda: later)
-        await one.passed()
+        await one.rotate()
         after = Kubeconfig.load(tmp_path / "kubeconfig")
         assert after.certificate != before.certificate
         assert keys.parse_certificate(after.certificate).subject == keys.parse_certificate(before.certificate).subject
@@ -213,7 +213,7 @@ async def test_serving_certificate_names_only_its_node(
         one = ServingCertificate(here.settings, client)
         await one.load()
         async with asyncio.timeout(30):
-            waiting = asyncio.create_task(one.passed())
+            waiting = asyncio.create_task(one.renew())
             while not (
                 asked := [
                     row for row in await _asked_of(administrator, KUBELET_SERVING_SIGNER) if _is_of(row, "serves")

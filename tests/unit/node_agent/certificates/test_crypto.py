@@ -33,9 +33,9 @@ async def test_invalid_key_file_is_replaced_by_a_new_key() -> None:
 async def test_self_signed_certificate_carries_its_inputs() -> None:
     made = await crypto.self_signed_pair(SUBJECT, NOW)
     assert keys.matches_certificate(made.key, made.certificate)
-    assert made.says == keys.parse_certificate(made.certificate)
-    assert made.says.subject == SUBJECT
-    assert await crypto.inspect_certificate(made.certificate) == made.says
+    assert made.info == keys.parse_certificate(made.certificate)
+    assert made.info.subject == SUBJECT
+    assert await crypto.inspect_certificate(made.certificate) == made.info
     assert await crypto.load_key_pair(made.key, made.certificate) == made
 
 
@@ -51,5 +51,5 @@ async def test_key_pair_with_another_key_is_rejected() -> None:
 
 async def test_crypto_worker_that_does_not_run_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crypto, "PROGRAM", "node_agent.certificates.nothing")
-    with pytest.raises(NotReady, match="cannot be worked on"):
+    with pytest.raises(NotReady, match="program for keys and certificates failed"):
         await crypto.inspect_certificate(b"words")

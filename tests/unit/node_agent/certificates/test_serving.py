@@ -81,10 +81,10 @@ async def test_new_serving_certificate_is_used_by_a_running_listener(tmp_path: P
     async with listening(one) as port:
         first = await shown(port)
         clock.now = NOW + datetime.timedelta(days=200)
-        await one.passed()
+        await one.renew()
         assert await shown(port) == first
         clock.now = NOW + datetime.timedelta(days=364)
-        await one.passed()
+        await one.renew()
         assert (await shown(port)).subject.user == f"n1@{int(clock.now.timestamp())}"
 
 
@@ -104,11 +104,11 @@ async def test_configured_certificate_files_are_served_and_reloaded(tmp_path: Pa
     async with listening(one) as port:
         assert (await shown(port)).subject.user == "one"
         write(tmp_path, "two")
-        await one.passed()
+        await one.renew()
         assert (await shown(port)).subject.user == "two"
         (tmp_path / "tls.key").write_bytes(keys.generate_key())
         with pytest.raises(Refused, match=r"tls\.crt"):
-            await one.passed()
+            await one.renew()
         assert (await shown(port)).subject.user == "two"
 
 
@@ -123,7 +123,7 @@ async def test_first_pass_creates_a_certificate_and_wakes_waiters(tmp_path: Path
     waiting = asyncio.create_task(one.loaded())
     await asyncio.sleep(0)
     assert not waiting.done()
-    await one.passed()
+    await one.renew()
     async with asyncio.timeout(30):
         await waiting
     async with listening(one) as port:
