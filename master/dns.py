@@ -34,19 +34,19 @@ class DNSServer:
         self._address, self._port = settings.advertise_address, settings.dns_port
         self._pods = tuple(IPv4Network(network) for network in networks)
         self._is_flat = settings.plugin == "ovs-subnet"
-        self._lanes: dict[str, int] = {}
+        self._vnids: dict[str, int] = {}
         self._nodes: dict[str, str] = {}
         self._node_addresses: frozenset[str] = frozenset()
-        self._directory = ServiceStore()
+        self._service_store = ServiceStore()
         origin = dns.name.from_text(settings.cluster_domain)
         domain = ZoneConfig(origin, (*self._pods, IPv4Network(settings.service_network)), self._address)
-        self._names = ClusterZone(self._directory, domain, None if self._is_flat else self._lanes)
-        self._server = NameServer(self._names, self._lane)
+        self._zone = ClusterZone(self._service_store, domain, None if self._is_flat else self._vnids)
+        self._server = NameServer(self._zone, self._vnid_of)
         for kind in (Service, EndpointSlice, NetNamespace, HostSubnet):
             for record in storage.list(kind.KIND):
                 self._take(record, is_there=True)
             storage.watch(kind.KIND, self._follow)
-        self._directory.ready = True
+        self._service_store.ready = True
 
     async def run(self) -> None:
         """Until cancelled. An address that cannot be had is told, and tried again."""
@@ -71,20 +71,20 @@ class DNSServer:
     def _take(self, record: Record, *, is_there: bool) -> None:
         key, item = (record.key.namespace, record.key.name), record.object
         if isinstance(item, Service):
-            self._directory.put_service(key, item if is_there else None)
+            self._service_store.put_service(key, item if is_there else None)
         elif isinstance(item, EndpointSlice):
-            self._directory.put_slice(key, item if is_there else None)
+            self._service_store.put_slice(key, item if is_there else None)
         elif isinstance(item, NetNamespace):
-            self._lanes.pop(item.netname, None)
-            self._lanes |= {item.netname: item.netid} if is_there else {}
-            self._server.show(self._names, self._lane)
+            self._vnids.pop(item.netname, None)
+            self._vnids |= {item.netname: item.netid} if is_there else {}
+            self._server.update(self._zone, self._vnid_of)
         elif isinstance(item, HostSubnet):
             self._nodes.pop(key[1], None)
             self._nodes |= {key[1]: item.host_ip} if is_there else {}
             self._node_addresses = frozenset(self._nodes.values())
 
-    def _lane(self, address: str) -> int:
-        """Of who asks from an address."""
+    def _vnid_of(self, address: str) -> int:
+        """Return the VNID whose names a client sees."""
         if self._is_flat:
             return GLOBAL_VNID
         is_pod = any(IPv4Address(address) in network for network in self._pods)

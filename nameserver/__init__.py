@@ -1,1 +1,1 @@
-"""Names of the cluster: what each means and for whom, told over UDP and TCP; other names are asked of other servers."""
+"""DNS server for names of the cluster: each client sees the names that its VNID reaches; other names are forwarded."""

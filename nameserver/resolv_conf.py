@@ -1,4 +1,4 @@
-"""The upstream servers of a resolv.conf, read again when it changes."""
+"""The upstream name servers of a resolv.conf file, which is read again periodically."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ipaddress import ip_address
 from pathlib import Path
 
 DNS_PORT = 53
-LOOK_SECONDS = 5.0
-"""How old what was read may be."""
+
+READ_INTERVAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Upstream:
-    """A server that knows other names."""
+    """An upstream name server."""
 
     address: str
     port: int = DNS_PORT
 
 
 def nameservers(text: str) -> Iterator[Upstream]:
-    """Those of a resolv.conf; what is no address is left out."""
+    """Yield the name servers of a resolv.conf. Entries that are not addresses are skipped."""
     for words in (line.split() for line in text.splitlines()):
         if len(words) > 1 and words[0] == "nameserver" and _is_address(words[1]):
             yield Upstream(words[1])
@@ -38,20 +38,20 @@ def _is_address(text: str) -> bool:
 
 @dataclass(slots=True)
 class ResolvConf:
-    """Called, it says whom to ask, in order; `own` are addresses at which we are asked ourselves, never among them."""
+    """The name servers of a file. `own` are the addresses of this name server itself, which are never returned."""
 
     path: Path
     own: Collection[str] = ()
-    _found: tuple[Upstream, ...] = ()
+    _upstreams: tuple[Upstream, ...] = ()
     _read_at: float = field(default=float("-inf"))
 
     def __call__(self) -> tuple[Upstream, ...]:
-        """Nobody, while the file cannot be read."""
+        """Return the name servers in order; none if the file cannot be read."""
         now = time.monotonic()
-        if now >= self._read_at + LOOK_SECONDS:
+        if now >= self._read_at + READ_INTERVAL_SECONDS:
             self._read_at = now
             try:
-                self._found = tuple(dict.fromkeys(nameservers(self.path.read_text(errors="replace"))))
+                self._upstreams = tuple(dict.fromkeys(nameservers(self.path.read_text(errors="replace"))))
             except OSError:
-                self._found = ()
-        return tuple(one for one in self._found if one.address not in self.own)
+                self._upstreams = ()
+        return tuple(upstream for upstream in self._upstreams if upstream.address not in self.own)

@@ -1,4 +1,4 @@
-"""Resolves questions for names of the cluster, for one client. Pure."""
+"""Resolves questions about names of the cluster for a client with a VNID. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from nameserver.service_store import ServiceStore
 from nameserver.zone import Labels, Records, SrvTarget, lookup, reverse_lookup
 
 GLOBAL_VNID = 0
-"""Who is in it may know all names, and its names may be known by all."""
+"""Clients of this VNID see the names of all projects, and the names of its projects are visible to all clients."""
 
 UNKNOWN_CLIENT = -1
-"""The lane of who is not known: only names of the global lane are for him."""
+"""VNID of clients that are not known: they see the names of global projects only."""
 
 MAX_CNAME_CHAIN = 8
-MAX_HOSTS = 32
-"""Addresses that are told along with ports, unasked."""
+
+MAX_ADDITIONAL_HOSTS = 32
+"""Maximum number of addresses that are added to an answer with SRV records."""
 
 REVERSE = dns.name.from_text("in-addr.arpa.")
 SERVER: Labels = ("ns", "dns")
@@ -38,7 +39,7 @@ NO_SUCH_NAME, FAILED = dns.rcode.NXDOMAIN, dns.rcode.SERVFAIL
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """Others know the rest of the answer: what `name` is; `answer` is the way to it."""
+    """A question for other servers: `name` is to be resolved there; `answer` has the CNAMEs that lead to it."""
 
     name: dns.name.Name
     answer: tuple[dns.rrset.RRset, ...] = ()
@@ -46,7 +47,10 @@ class Delegation:
 
 @dataclass(frozen=True, slots=True)
 class ZoneConfig:
-    """What is ours: all below `origin`, and the addresses of `networks`. `server` is the address of who answers."""
+    """The zones of the cluster: all names below `origin`, and the reverse names of `networks`.
+
+    `server` is the address of the name server.
+    """
 
     origin: dns.name.Name
     networks: tuple[IPv4Network, ...] = ()
@@ -55,124 +59,129 @@ class ZoneConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClusterZone:
-    """What may be told. `lanes` is the VNID of each namespace, None where everybody may know everything."""
+    """The names of a cluster. `vnids` has the VNID of each namespace, and is None if all names are visible to all."""
 
-    directory: ServiceStore
-    domain: ZoneConfig
-    lanes: Mapping[str, int] | None = None
+    store: ServiceStore
+    config: ZoneConfig
+    vnids: Mapping[str, int] | None = None
 
-    def may(self, lane: int, namespace: str) -> bool:
-        """Whether the lane reaches the namespace, so that it may know its names."""
-        if self.lanes is None or lane == GLOBAL_VNID:
+    def is_visible(self, vnid: int, namespace: str) -> bool:
+        """Return True if clients with a VNID reach the namespace, so that they see its names."""
+        if self.vnids is None or vnid == GLOBAL_VNID:
             return True
-        other = self.lanes.get(namespace)
-        return other is not None and other in (GLOBAL_VNID, lane)
+        other = self.vnids.get(namespace)
+        return other is not None and other in (GLOBAL_VNID, vnid)
 
-    def tell(self, question: Question, lane: int) -> Response | Delegation:
-        """What is told to somebody of a lane, or where else he finds it."""
-        if question.name.is_subdomain(self.domain.origin):
-            return self._forward(question, lane) if self.directory.ready else Response(FAILED)
+    def resolve(self, question: Question, vnid: int) -> Response | Delegation:
+        """Resolve a question for a client with this VNID, or return the name to forward."""
+        if question.name.is_subdomain(self.config.origin):
+            return self._forward_lookup(question, vnid) if self.store.ready else Response(FAILED)
         if question.name.is_subdomain(REVERSE):
-            return self._reverse(question, lane)
+            return self._reverse_lookup(question, vnid)
         return Delegation(question.name)
 
-    def _forward(self, question: Question, lane: int) -> Response | Delegation:
+    def _forward_lookup(self, question: Question, vnid: int) -> Response | Delegation:
         name = question.name
         aliases: list[dns.rrset.RRset] = []
         for _ in range(MAX_CNAME_CHAIN):
-            if not name.is_subdomain(self.domain.origin):
+            if not name.is_subdomain(self.config.origin):
                 return Delegation(name, tuple(aliases))
-            found = self._meaning(name, lane)
-            if found is None or not found.alias:
-                return self._told(name, question.type, found, tuple(aliases))
+            records = self._lookup(name, vnid)
+            if records is None or not records.alias:
+                return self._records(name, question.type, records, tuple(aliases))
             try:
-                target = dns.name.from_text(found.alias)
+                target = dns.name.from_text(records.alias)
             except dns.exception.DNSException:
                 return Response(FAILED)
             aliases.append(_rrset(name, CNAME, (target.to_text(),)))
             if question.type in (CNAME, ANY):
-                return Response(answer=tuple(aliases), is_ours=True)
+                return Response(answer=tuple(aliases), is_authoritative=True)
             name = target
         return Response(FAILED)
 
-    def _meaning(self, name: dns.name.Name, lane: int) -> Records | None:
-        own = name.labels[: len(name.labels) - len(self.domain.origin.labels)]
+    def _lookup(self, name: dns.name.Name, vnid: int) -> Records | None:
+        own = name.labels[: len(name.labels) - len(self.config.origin.labels)]
         try:
             labels = tuple(label.decode("ascii").lower() for label in own)
         except UnicodeDecodeError:
             return None
-        if labels == SERVER and self.domain.server:
-            return Records(addresses=(self.domain.server,))
-        return lookup(labels, self.directory, partial(self.may, lane))
+        if labels == SERVER and self.config.server:
+            return Records(addresses=(self.config.server,))
+        return lookup(labels, self.store, partial(self.is_visible, vnid))
 
-    def _told(
-        self, name: dns.name.Name, kind: int, found: Records | None, aliases: tuple[dns.rrset.RRset, ...]
+    def _records(
+        self, name: dns.name.Name, kind: int, records: Records | None, aliases: tuple[dns.rrset.RRset, ...]
     ) -> Response:
-        soa = self._soa(self.domain.origin)
-        nothing = Response(answer=aliases, authority=(soa,), is_ours=True)
-        if found is None:
-            return replace(nothing, rcode=NO_SUCH_NAME)
-        full = replace(nothing, authority=())
-        if kind in (A, ANY) and found.addresses:
-            return replace(full, owner=name, addresses=found.addresses)
-        if kind == SRV and found.places:
-            return replace(full, answer=(*aliases, self._places(name, found)), additional=self._hosts(found.places))
-        rows = []
-        if kind in (TXT, ANY) and found.text:
-            rows = [_rrset(name, TXT, (f'"{found.text}"',))]
-        elif kind in (SOA, ANY) and name == self.domain.origin:
-            rows = [soa]
-        elif kind == NS and name == self.domain.origin:
-            rows = [_rrset(name, NS, (self._below(SERVER).to_text(),))]
-        return replace(full, answer=(*aliases, *rows)) if rows else nothing
+        """Return the response with the records of a type; without such records, the SOA record (RFC 2308)."""
+        soa = self._soa(self.config.origin)
+        empty = Response(answer=aliases, authority=(soa,), is_authoritative=True)
+        if records is None:
+            return replace(empty, rcode=NO_SUCH_NAME)
+        full = replace(empty, authority=())
+        if kind in (A, ANY) and records.addresses:
+            return replace(full, owner=name, addresses=records.addresses)
+        if kind == SRV and records.targets:
+            additional = self._additional_hosts(records.targets)
+            return replace(full, answer=(*aliases, self._srv_records(name, records)), additional=additional)
+        rrsets = []
+        if kind in (TXT, ANY) and records.text:
+            rrsets = [_rrset(name, TXT, (f'"{records.text}"',))]
+        elif kind in (SOA, ANY) and name == self.config.origin:
+            rrsets = [soa]
+        elif kind == NS and name == self.config.origin:
+            rrsets = [_rrset(name, NS, (self._absolute(SERVER).to_text(),))]
+        return replace(full, answer=(*aliases, *rrsets)) if rrsets else empty
 
-    def _places(self, name: dns.name.Name, found: Records) -> dns.rrset.RRset:
-        weight = max(1, 100 // len(found.places))
-        rows = [dns.rdtypes.IN.SRV.SRV(IN, SRV, 0, weight, one.port, self._below(one.target)) for one in found.places]
-        return dns.rrset.from_rdata_list(name, TTL_SECONDS, rows)
+    def _srv_records(self, name: dns.name.Name, records: Records) -> dns.rrset.RRset:
+        weight = max(1, 100 // len(records.targets))
+        rdatas = [
+            dns.rdtypes.IN.SRV.SRV(IN, SRV, 0, weight, target.port, self._absolute(target.host))
+            for target in records.targets
+        ]
+        return dns.rrset.from_rdata_list(name, TTL_SECONDS, rdatas)
 
-    def _hosts(self, places: Iterable[SrvTarget]) -> tuple[dns.rrset.RRset, ...]:
-        known = list(dict.fromkeys((one.target, one.address) for one in places))[:MAX_HOSTS]
-        return tuple(_rrset(self._below(target), A, (address,)) for target, address in known)
+    def _additional_hosts(self, targets: Iterable[SrvTarget]) -> tuple[dns.rrset.RRset, ...]:
+        hosts = list(dict.fromkeys((target.host, target.address) for target in targets))[:MAX_ADDITIONAL_HOSTS]
+        return tuple(_rrset(self._absolute(host), A, (address,)) for host, address in hosts)
 
-    def _reverse(self, question: Question, lane: int) -> Response | Delegation:
-        """An address of ours has the names that lead to it; what is no whole address has none."""
+    def _reverse_lookup(self, question: Question, vnid: int) -> Response | Delegation:
+        """Resolve a reverse name. A name that stands for more than one address has no records."""
         network = _network(question.name)
-        ours = next((one for one in self.domain.networks if network is not None and network.subnet_of(one)), None)
+        ours = None
+        if network is not None:
+            ours = next((candidate for candidate in self.config.networks if network.subnet_of(candidate)), None)
         if network is None or ours is None:
             return Delegation(question.name)
-        if not self.directory.ready:
+        if not self.store.ready:
             return Response(FAILED)
-        nothing = Response(authority=(self._soa(_zone_of(ours, network)),), is_ours=True)
+        empty = Response(authority=(self._soa(_reverse_zone(ours, network)),), is_authoritative=True)
         if network.prefixlen < 32:
-            return nothing
-        found = reverse_lookup(str(network.network_address), self.directory, partial(self.may, lane))
-        if not found:
-            return replace(nothing, rcode=NO_SUCH_NAME)
+            return empty
+        names = reverse_lookup(str(network.network_address), self.store, partial(self.is_visible, vnid))
+        if not names:
+            return replace(empty, rcode=NO_SUCH_NAME)
         if question.type not in (PTR, ANY):
-            return nothing
-        return replace(nothing, authority=(), answer=(_rrset(question.name, PTR, map(self._text, found)),))
+            return empty
+        texts = [self._absolute(labels).to_text() for labels in names]
+        return replace(empty, authority=(), answer=(_rrset(question.name, PTR, texts),))
 
-    def _text(self, labels: Labels) -> str:
-        return self._below(labels).to_text()
-
-    def _below(self, labels: Labels) -> dns.name.Name:
-        return dns.name.Name((*(label.encode() for label in labels), *self.domain.origin.labels))
+    def _absolute(self, labels: Labels) -> dns.name.Name:
+        return dns.name.Name((*(label.encode() for label in labels), *self.config.origin.labels))
 
     def _soa(self, zone: dns.name.Name) -> dns.rrset.RRset:
-        server = self._below(SERVER)
-        contact = dns.name.Name((b"hostmaster", *self.domain.origin.labels))
-        serial = self.directory.revision & 0xFFFFFFFF
+        server = self._absolute(SERVER)
+        contact = dns.name.Name((b"hostmaster", *self.config.origin.labels))
+        serial = self.store.revision & 0xFFFFFFFF
         soa = dns.rdtypes.ANY.SOA.SOA(IN, SOA, server, contact, serial, 7200, 1800, 86400, TTL_SECONDS)
         return dns.rrset.from_rdata(zone, TTL_SECONDS, soa)
 
 
-def _rrset(name: dns.name.Name, kind: dns.rdatatype.RdataType, rows: Iterable[str]) -> dns.rrset.RRset:
-    return dns.rrset.from_text_list(name, TTL_SECONDS, IN, kind, list(rows))
+def _rrset(name: dns.name.Name, kind: dns.rdatatype.RdataType, texts: Iterable[str]) -> dns.rrset.RRset:
+    return dns.rrset.from_text_list(name, TTL_SECONDS, IN, kind, list(texts))
 
 
 def _network(name: dns.name.Name) -> IPv4Network | None:
-    """What a name below in-addr.arpa stands for: an address, or all that begin so; None if it is neither."""
+    """Return the address or the network of a name below in-addr.arpa, or None for other names."""
     labels = name.labels[: len(name.labels) - len(REVERSE.labels)]
     octets = [label.decode("ascii", "replace") for label in reversed(labels)]
     if not 1 <= len(octets) <= 4:
@@ -183,7 +192,7 @@ def _network(name: dns.name.Name) -> IPv4Network | None:
         return None
 
 
-def _zone_of(ours: IPv4Network, network: IPv4Network) -> dns.name.Name:
-    """The name of that part of ours, cut at an octet, in which an address lies."""
+def _reverse_zone(ours: IPv4Network, network: IPv4Network) -> dns.name.Name:
+    """Return the reverse zone of a part of our network: the network's prefix is rounded up to whole octets."""
     octets = str(network.network_address).split(".")[: max(1, -(-ours.prefixlen // 8))]
     return dns.name.from_text(".".join(reversed(octets)), REVERSE)

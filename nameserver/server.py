@@ -1,4 +1,4 @@
-"""A name server at one address: UDP and TCP."""
+"""A name server that listens at one address, for UDP and TCP."""
 
 from __future__ import annotations
 
@@ -22,60 +22,62 @@ from reconcile.errors import NotReady
 log = logging.getLogger(__name__)
 
 MAX_QUESTION_BYTES = 4096
-"""Bytes of a question over UDP; one has 300 at most, what EDNS may add aside."""
+"""Maximum size of a question over UDP; questions have at most 300 bytes, not counting EDNS."""
 
 BATCH, MISS_COST = 64, 8
-"""Questions that are answered before others of the process have their turn; one that is new counts as some more."""
+"""Questions that are answered before other tasks run; a question that is not cached counts as MISS_COST more."""
 
-MAX_CACHED, ROWS_OF_ONE = 4_000, 8
-"""Answers that are kept in their bytes; so many addresses count as one more."""
+MAX_CACHED, RECORDS_PER_ENTRY = 4_000, 8
+"""Maximum number of cached responses; a response counts once more for every RECORDS_PER_ENTRY addresses."""
 
-MAX_WAITING = 100
-"""Questions of one asker that others are asked about, at the same time."""
+MAX_FORWARDED_PER_CLIENT = 100
+"""Maximum number of questions of one client that are forwarded at the same time."""
 
 MAX_CONNECTIONS, MAX_CONNECTIONS_PER_CLIENT = 256, 32
 IDLE_SECONDS = 10.0
 BUFFER_BYTES = 1 << 20
 
 VnidOf = Callable[[str], int]
-"""In which lane who asks from an address is; STRANGER for who is not known."""
+"""Returns the VNID of a client by address, UNKNOWN_CLIENT if it is not known."""
 
-Pair = tuple[str, int]
+SocketAddress = tuple[str, int]
 
 
 class NameServer:
-    """`show` says what is known and who asks; it may be called at any time. Without a `forwarder` no others are asked.
+    """Name server of a cluster zone. Without a `forwarder`, questions about other zones are refused.
 
-    Answers are remembered by the bytes of their question, per lane, until what is known changes.
+    Responses are cached by VNID and the bytes of the question, until the zone changes. `query_count` and
+    `forwarded_count` count questions.
     """
 
-    def __init__(self, names: ClusterZone, lane_of: VnidOf, forwarder: Forwarder | None = None) -> None:
-        self.asked = 0
-        self.forwarded = 0
-        self._names = names
-        self._lane_of = lane_of
+    def __init__(self, zone: ClusterZone, vnid_of: VnidOf, forwarder: Forwarder | None = None) -> None:
+        self.query_count = 0
+        self.forwarded_count = 0
+        self._zone = zone
+        self._vnid_of = vnid_of
         self._forwarder = forwarder
-        self._revision = -1
-        self._remembered: dict[int, dict[bytes, EncodedResponse]] = {}
-        self._room = MAX_CACHED
+        self._cached_revision = -1
+        self._cache: dict[int, dict[bytes, EncodedResponse]] = {}
+        self._cache_room = MAX_CACHED
         self._udp: socket.socket | None = None
         self._tcp: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._open: dict[int, dict[asyncio.StreamWriter, None]] = {}
-        self._waiting: Counter[str] = Counter()
-        self._connected: Counter[str] = Counter()
+        self._connections: dict[int, dict[asyncio.StreamWriter, None]] = {}
+        self._forwarded_by_client: Counter[str] = Counter()
+        self._connections_by_client: Counter[str] = Counter()
 
-    def show(self, names: ClusterZone, lane_of: VnidOf) -> None:
-        """From now on these are known, and to those."""
-        self._names, self._lane_of = names, lane_of
-        self._forget()
+    def update(self, zone: ClusterZone, vnid_of: VnidOf) -> None:
+        """Replace the zone and the VNIDs of clients. May be called at any time."""
+        self._zone = zone
+        self._vnid_of = vnid_of
+        self._clear_cache()
 
     async def start(self, address: str, port: int) -> int:
-        """Listen; returns the port. Raises NotReady when the address cannot be had."""
+        """Listen, and return the port. Raises NotReady if the address is not available."""
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         tcp = None
         try:
-            tcp = await asyncio.start_server(self._connection, address, port, limit=MAX_TCP_BYTES)
+            tcp = await asyncio.start_server(self._handle_connection, address, port, limit=MAX_TCP_BYTES)
             port = tcp.sockets[0].getsockname()[1]
             udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
             udp.bind((address, port))
@@ -83,14 +85,15 @@ class NameServer:
             udp.close()
             if tcp is not None:
                 tcp.close()
-            raise NotReady(f"cannot answer for names at {address}:{port}: {error}") from error
-        self._udp, self._tcp = udp, tcp
-        asyncio.get_running_loop().add_reader(udp, self._readable)
-        log.info("answering for names", extra={"address": address, "port": port})
+            raise NotReady(f"the name server cannot listen at {address}:{port}: {error}") from error
+        self._udp = udp
+        self._tcp = tcp
+        asyncio.get_running_loop().add_reader(udp, self._on_readable)
+        log.info("name server listening", extra={"address": address, "port": port})
         return port
 
     async def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop listening, and end all connections and forwarded questions."""
         if self._udp is not None:
             asyncio.get_running_loop().remove_reader(self._udp)
             self._udp.close()
@@ -98,157 +101,167 @@ class NameServer:
         if self._tcp is not None:
             self._tcp.close()
             self._tcp = None
-        for writer in [writer for crowd in self._open.values() for writer in crowd]:
+        for writer in [writer for writers in self._connections.values() for writer in writers]:
             writer.transport.abort()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _forget(self) -> None:
-        self._remembered.clear()
-        self._room = MAX_CACHED
-        self._revision = self._names.directory.revision
+    def _clear_cache(self) -> None:
+        self._cache.clear()
+        self._cache_room = MAX_CACHED
+        self._cached_revision = self._zone.store.revision
 
-    def _readable(self) -> None:
-        """Answer what waits, as far as it can be done at once."""
+    def _on_readable(self) -> None:
+        """Answer waiting questions, at most one batch."""
         udp = self._udp
         if udp is None:
             return
-        left = BATCH
-        while left > 0:
-            left -= 1
+        budget = BATCH
+        while budget > 0:
+            budget -= 1
             try:
-                packet, pair = udp.recvfrom(MAX_QUESTION_BYTES)
+                packet, client = udp.recvfrom(MAX_QUESTION_BYTES)
             except OSError:
                 return
-            self.asked += 1
-            if self._revision != self._names.directory.revision:
-                self._forget()
-            lane = self._lane_of(pair[0])
-            known = self._remembered.get(lane)
-            answer = known.get(packet[2:]) if known is not None else None
-            if answer is None:
-                left -= MISS_COST
-                answer = self._found(packet, lane, pair)
-                if answer is None:
+            self.query_count += 1
+            if self._cached_revision != self._zone.store.revision:
+                self._clear_cache()
+            vnid = self._vnid_of(client[0])
+            responses = self._cache.get(vnid)
+            response = responses.get(packet[2:]) if responses is not None else None
+            if response is None:
+                budget -= MISS_COST
+                response = self._answer_uncached(packet, vnid, client)
+                if response is None:
                     continue
-            self._send(packet[:2] + _shuffled(answer), pair)
+            self._send(packet[:2] + _shuffled(response), client)
 
-    def _found(self, packet: bytes, lane: int, pair: Pair) -> EncodedResponse | None:
-        """The answer to somebody's first such question; None if there is none, or not yet."""
+    def _answer_uncached(self, packet: bytes, vnid: int, client: SocketAddress) -> EncodedResponse | None:
+        """Return the response to a question, and cache it.
+
+        Returns None if the response is an error, which is sent at once, or if the question is forwarded.
+        """
         question = decode(packet)
         if not isinstance(question, Question):
             if question is not None:
-                self._send(question, pair)
+                self._send(question, client)
             return None
-        told = self._told(question, lane)
-        if isinstance(told, Delegation):
-            self._begin(self._send_later(packet, question, told, pair))
+        result = self._resolve(question, vnid)
+        if isinstance(result, Delegation):
+            self._start_task(self._forward_udp(packet, question, result, client))
             return None
-        answer = encode(question, told, udp_limit(question), recursion=self._forwarder is not None)
-        if self._room <= 0:
-            self._forget()
-        self._room -= 1 + len(answer.rows) // ROWS_OF_ONE
-        self._remembered.setdefault(lane, {})[packet[2:]] = answer
-        return answer
+        response = encode(question, result, udp_limit(question), recursion=self._forwarder is not None)
+        if self._cache_room <= 0:
+            self._clear_cache()
+        self._cache_room -= 1 + len(response.records) // RECORDS_PER_ENTRY
+        self._cache.setdefault(vnid, {})[packet[2:]] = response
+        return response
 
-    def _told(self, question: Question, lane: int) -> Response | Delegation:
-        told = self._names.tell(question, lane)
-        if not isinstance(told, Delegation):
-            return told
-        if self._forwarder is None or not question.wants_recursion or lane == UNKNOWN_CLIENT:
-            return Response(answer=told.answer, is_ours=True) if told.answer else Response(dns.rcode.REFUSED)
-        return told
+    def _resolve(self, question: Question, vnid: int) -> Response | Delegation:
+        result = self._zone.resolve(question, vnid)
+        if not isinstance(result, Delegation):
+            return result
+        if self._forwarder is None or not question.recursion_desired or vnid == UNKNOWN_CLIENT:
+            if result.answer:
+                return Response(answer=result.answer, is_authoritative=True)
+            return Response(dns.rcode.REFUSED)
+        return result
 
-    async def _ask_others(self, question: Question, elsewhere: Delegation, asker: str) -> Response:
-        """What others say, behind what we know. Who asks too much at the same time is told that it failed."""
-        if self._forwarder is None or self._waiting[asker] >= MAX_WAITING:
+    async def _forward(self, question: Question, delegation: Delegation, client: str) -> Response:
+        """Return the response of upstream servers after our CNAMEs. A client with too many questions gets SERVFAIL."""
+        if self._forwarder is None or self._forwarded_by_client[client] >= MAX_FORWARDED_PER_CLIENT:
             return Response(dns.rcode.SERVFAIL)
-        self.forwarded += 1
-        self._waiting[asker] += 1
+        self.forwarded_count += 1
+        self._forwarded_by_client[client] += 1
         try:
-            told = await self._forwarder.ask(question, elsewhere.name, asker)
+            response = await self._forwarder.forward(question, delegation.name, client)
         finally:
-            self._waiting[asker] -= 1
-            if not self._waiting[asker]:
-                del self._waiting[asker]
-        return replace(told, answer=(*elsewhere.answer, *told.answer))
+            self._forwarded_by_client[client] -= 1
+            if not self._forwarded_by_client[client]:
+                del self._forwarded_by_client[client]
+        return replace(response, answer=(*delegation.answer, *response.answer))
 
-    async def _send_later(self, packet: bytes, question: Question, elsewhere: Delegation, pair: Pair) -> None:
-        told = await self._ask_others(question, elsewhere, pair[0])
-        self._send(packet[:2] + encode(question, told, udp_limit(question), recursion=True).joined(), pair)
+    async def _forward_udp(
+        self, packet: bytes, question: Question, delegation: Delegation, client: SocketAddress
+    ) -> None:
+        response = await self._forward(question, delegation, client[0])
+        self._send(packet[:2] + encode(question, response, udp_limit(question), recursion=True).joined(), client)
 
-    def _send(self, answer: bytes, pair: Pair) -> None:
-        """An answer that cannot be sent is lost, like one on its way; who asked asks again."""
+    def _send(self, message: bytes, client: SocketAddress) -> None:
+        """Send a message. If that fails, the message is lost, as on the network; clients repeat their questions."""
         if self._udp is not None:
             with contextlib.suppress(OSError):
-                self._udp.sendto(answer, pair)
+                self._udp.sendto(message, client)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One TCP connection: questions one after the other, until it is idle for too long (RFC 7766)."""
-        asker = writer.get_extra_info("peername")[0]
-        lane = self._lane_of(asker)
-        self._connected[asker] += 1
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a TCP connection until it is idle for too long (RFC 7766)."""
+        client = writer.get_extra_info("peername")[0]
+        vnid = self._vnid_of(client)
+        self._connections_by_client[client] += 1
         try:
-            if self._connected[asker] <= MAX_CONNECTIONS_PER_CLIENT:
+            if self._connections_by_client[client] <= MAX_CONNECTIONS_PER_CLIENT:
                 self._make_room()
-                self._open.setdefault(lane, {})[writer] = None
-                await self._converse(reader, writer, asker)
+                self._connections.setdefault(vnid, {})[writer] = None
+                await self._serve_tcp(reader, writer, client)
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
             pass
         finally:
-            self._leave(writer, lane)
-            self._connected[asker] -= 1
-            if not self._connected[asker]:
-                del self._connected[asker]
+            self._remove_connection(writer, vnid)
+            self._connections_by_client[client] -= 1
+            if not self._connections_by_client[client]:
+                del self._connections_by_client[client]
             writer.close()
 
     def _make_room(self) -> None:
-        """With too many connections the lane that has the most loses its oldest."""
-        if sum(map(len, self._open.values())) < MAX_CONNECTIONS:
+        """If there are too many connections, abort the oldest one of the VNID that has the largest number."""
+        if sum(map(len, self._connections.values())) < MAX_CONNECTIONS:
             return
-        lane = max(self._open, key=lambda one: len(self._open[one]))
-        oldest = next(iter(self._open[lane]))
-        self._leave(oldest, lane)
+        vnid = max(self._connections, key=lambda vnid: len(self._connections[vnid]))
+        oldest = next(iter(self._connections[vnid]))
+        self._remove_connection(oldest, vnid)
         oldest.transport.abort()
 
-    def _leave(self, writer: asyncio.StreamWriter, lane: int) -> None:
-        crowd = self._open.get(lane, {})
-        crowd.pop(writer, None)
-        if not crowd:
-            self._open.pop(lane, None)
+    def _remove_connection(self, writer: asyncio.StreamWriter, vnid: int) -> None:
+        writers = self._connections.get(vnid, {})
+        writers.pop(writer, None)
+        if not writers:
+            self._connections.pop(vnid, None)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asker: str) -> None:
+    async def _serve_tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str) -> None:
         while True:
             async with asyncio.timeout(IDLE_SECONDS):
                 length = int.from_bytes(await reader.readexactly(2))
                 packet = await reader.readexactly(length)
-            self.asked += 1
-            answer = await self._whole(packet, asker)
-            if answer is None:
+            self.query_count += 1
+            message = await self._answer_tcp(packet, client)
+            if message is None:
                 return
-            writer.write(len(answer).to_bytes(2) + answer)
+            writer.write(len(message).to_bytes(2) + message)
             async with asyncio.timeout(IDLE_SECONDS):
                 await writer.drain()
 
-    async def _whole(self, packet: bytes, asker: str) -> bytes | None:
-        """The answer to a question over TCP; None to one that is none."""
+    async def _answer_tcp(self, packet: bytes, client: str) -> bytes | None:
+        """Return the response to a question over TCP, or None if the packet has no question."""
         question = decode(packet)
         if not isinstance(question, Question):
             return question
-        told = self._told(question, self._lane_of(asker))
-        if isinstance(told, Delegation):
-            told = await self._ask_others(question, told, asker)
-        return packet[:2] + _shuffled(encode(question, told, MAX_TCP_BYTES, recursion=self._forwarder is not None))
+        result = self._resolve(question, self._vnid_of(client))
+        if isinstance(result, Delegation):
+            result = await self._forward(question, result, client)
+        return packet[:2] + _shuffled(encode(question, result, MAX_TCP_BYTES, recursion=self._forwarder is not None))
 
 
-def _shuffled(answer: EncodedResponse) -> bytes:
-    """In an order of its own each time, so that who takes the first one is led everywhere alike."""
-    if not answer.rows:
-        return answer.head
-    return b"".join((answer.head, *random.sample(answer.rows, answer.most), answer.tail))
+def _shuffled(response: EncodedResponse) -> bytes:
+    """Return the message after its id with the addresses in random order.
+
+    Clients that take the first address are so spread evenly.
+    """
+    if not response.records:
+        return response.head
+    return b"".join((response.head, *random.sample(response.records, response.max_records), response.tail))

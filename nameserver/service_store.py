@@ -1,4 +1,4 @@
-"""Services and their endpoints by name and by address, updated object by object. Pure."""
+"""Services and their EndpointSlices by name and by address, updated object by object. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ Key = tuple[str, str]
 
 
 class ServiceStore:
-    """`revision` grows with every change; `ready`, to be set once a first state is complete.
+    """Services and EndpointSlices, with an index of their addresses for reverse lookups.
 
-    A change of a service, or of one of its slices, costs what that service is large, however many others there are.
+    `revision` grows with every change. `ready` is set by the owner when the first state is complete.
+
+    The cost of a change depends on the size of its service only, not on the number of services.
     """
 
     def __init__(self) -> None:
@@ -22,25 +24,29 @@ class ServiceStore:
         self.revision = 0
         self._services: dict[str, dict[str, Service]] = {}
         self._slices: dict[Key, EndpointSlice] = {}
-        self._slices_of: dict[Key, dict[str, EndpointSlice]] = {}
-        self._owners: dict[str, dict[Key, None]] = {}
-        self._owned: dict[Key, frozenset[str]] = {}
+        self._slices_by_service: dict[Key, dict[str, EndpointSlice]] = {}
+        self._services_by_address: dict[str, dict[Key, None]] = {}
+        self._addresses_by_service: dict[Key, frozenset[str]] = {}
 
     def replace(self, services: Iterable[Service], slices: Iterable[EndpointSlice]) -> None:
-        """Hold these, and nothing else; from now on it is `ready`."""
-        self._services, self._slices, self._slices_of, self._owners, self._owned = {}, {}, {}, {}, {}
+        """Replace all contents, and set `ready`."""
+        self._services = {}
+        self._slices = {}
+        self._slices_by_service = {}
+        self._services_by_address = {}
+        self._addresses_by_service = {}
         for service in services:
             self._services.setdefault(service.metadata.namespace, {})[service.metadata.name] = service
-        for item in filter(_is_known_form, slices):
-            self._keep(item)
-        for namespace, named in self._services.items():
-            for name in named:
-                self._own((namespace, name))
+        for endpoint_slice in filter(_is_supported, slices):
+            self._add_slice(endpoint_slice)
+        for namespace, by_name in self._services.items():
+            for name in by_name:
+                self._index_addresses((namespace, name))
         self.ready = True
         self.revision += 1
 
     def put_service(self, key: Key, service: Service | None) -> None:
-        """There is this service under the key now, or (None) no more."""
+        """Add, replace or, with None, remove a service."""
         namespace, name = key
         if service is not None:
             self._services.setdefault(namespace, {})[name] = service
@@ -48,94 +54,95 @@ class ServiceStore:
             del self._services[namespace][name]
             if not self._services[namespace]:
                 del self._services[namespace]
-        self._own(key)
+        self._index_addresses(key)
         self.revision += 1
 
-    def put_slice(self, key: Key, item: EndpointSlice | None) -> None:
-        """There is this slice under the key now, or (None) no more."""
+    def put_slice(self, key: Key, endpoint_slice: EndpointSlice | None) -> None:
+        """Add, replace or, with None, remove an EndpointSlice."""
         before = self._slices.pop(key, None)
-        touched = set()
+        changed: set[Key] = set()
         if before is not None:
             owner = _owner(before)
-            self._slices_of[owner].pop(key[1])
-            if not self._slices_of[owner]:
-                del self._slices_of[owner]
-            touched.add(owner)
-        if item is not None and _is_known_form(item):
-            self._keep(item)
-            touched.add(_owner(item))
-        for owner in touched:
-            self._own(owner)
+            self._slices_by_service[owner].pop(key[1])
+            if not self._slices_by_service[owner]:
+                del self._slices_by_service[owner]
+            changed.add(owner)
+        if endpoint_slice is not None and _is_supported(endpoint_slice):
+            self._add_slice(endpoint_slice)
+            changed.add(_owner(endpoint_slice))
+        for owner in changed:
+            self._index_addresses(owner)
         self.revision += 1
 
     def namespaces(self) -> Iterator[str]:
-        """Those that have services."""
+        """Yield the namespaces that have services."""
         return iter(self._services)
 
-    def has(self, namespace: str) -> bool:
-        """Whether it has services."""
+    def has_services(self, namespace: str) -> bool:
+        """Return True if the namespace has services."""
         return namespace in self._services
 
     def services(self, namespace: str) -> Iterator[Service]:
-        """Those of one namespace."""
+        """Yield the services of a namespace."""
         return iter(self._services.get(namespace, {}).values())
 
     def service(self, namespace: str, name: str) -> Service | None:
-        """The one of this name."""
+        """Return a service by name."""
         return self._services.get(namespace, {}).get(name)
 
     def slices(self, namespace: str, name: str) -> Iterator[EndpointSlice]:
-        """Where a service leads, as far as IPv4 goes."""
-        return iter(self._slices_of.get((namespace, name), {}).values())
+        """Yield the IPv4 slices of a service."""
+        return iter(self._slices_by_service.get((namespace, name), {}).values())
 
-    def owners(self, address: str) -> tuple[Key, ...]:
-        """The services whose cluster IP this is, or whose endpoints have it as part of their name."""
-        return tuple(self._owners.get(address, ()))
+    def services_at(self, address: str) -> tuple[Key, ...]:
+        """Return the services with this cluster IP, and those with an endpoint here whose name has the address."""
+        return tuple(self._services_by_address.get(address, ()))
 
-    def _keep(self, item: EndpointSlice) -> None:
-        self._slices[item.metadata.namespace, item.metadata.name] = item
-        self._slices_of.setdefault(_owner(item), {})[item.metadata.name] = item
+    def _add_slice(self, endpoint_slice: EndpointSlice) -> None:
+        name = endpoint_slice.metadata.name
+        self._slices[endpoint_slice.metadata.namespace, name] = endpoint_slice
+        self._slices_by_service.setdefault(_owner(endpoint_slice), {})[name] = endpoint_slice
 
-    def _own(self, key: Key) -> None:
-        """Note the addresses that lead back to this service's names."""
+    def _index_addresses(self, key: Key) -> None:
+        """Record the addresses that have names of this service."""
         service = self.service(*key)
-        found = frozenset() if service is None else frozenset(self._named_addresses(service))
-        before = self._owned.pop(key, frozenset())
-        for address in before - found:
-            del self._owners[address][key]
-            if not self._owners[address]:
-                del self._owners[address]
-        for address in found - before:
-            self._owners.setdefault(address, {})[key] = None
-        if found:
-            self._owned[key] = found
+        after = frozenset() if service is None else frozenset(self._named_addresses(service))
+        before = self._addresses_by_service.pop(key, frozenset())
+        for address in before - after:
+            del self._services_by_address[address][key]
+            if not self._services_by_address[address]:
+                del self._services_by_address[address]
+        for address in after - before:
+            self._services_by_address.setdefault(address, {})[key] = None
+        if after:
+            self._addresses_by_service[key] = after
 
     def _named_addresses(self, service: Service) -> Iterator[str]:
         if service.spec.cluster_ip not in ("", HEADLESS):
             yield service.spec.cluster_ip
         is_headless = service.spec.cluster_ip == HEADLESS
-        for endpoint in endpoints(self, service):
+        for endpoint in published_endpoints(self, service):
             if is_headless or endpoint.hostname:
                 yield endpoint.addresses[0]
 
 
-def endpoints(directory: ServiceStore, service: Service) -> Iterator[Endpoint]:
-    """Those of all its slices that are published."""
-    for item in directory.slices(service.metadata.namespace, service.metadata.name):
-        yield from published(item, service)
+def published_endpoints(store: ServiceStore, service: Service) -> Iterator[Endpoint]:
+    """Yield the endpoints of all slices of a service that have names."""
+    for endpoint_slice in store.slices(service.metadata.namespace, service.metadata.name):
+        yield from published(endpoint_slice, service)
 
 
-def published(item: EndpointSlice, service: Service) -> Iterator[Endpoint]:
-    """Those of a slice that are ready, or all with publishNotReadyAddresses."""
-    for endpoint in item.endpoints:
+def published(endpoint_slice: EndpointSlice, service: Service) -> Iterator[Endpoint]:
+    """Yield the endpoints of a slice that are ready, or all endpoints with publishNotReadyAddresses."""
+    for endpoint in endpoint_slice.endpoints:
         is_ready = endpoint.conditions.ready is not False or service.spec.publish_not_ready_addresses
         if endpoint.addresses and is_ready:
             yield endpoint
 
 
-def _is_known_form(item: EndpointSlice) -> bool:
-    return item.address_type == "IPv4" and bool(item.metadata.labels.get(SERVICE_LABEL))
+def _is_supported(endpoint_slice: EndpointSlice) -> bool:
+    return endpoint_slice.address_type == "IPv4" and bool(endpoint_slice.metadata.labels.get(SERVICE_LABEL))
 
 
-def _owner(item: EndpointSlice) -> Key:
-    return item.metadata.namespace, item.metadata.labels[SERVICE_LABEL]
+def _owner(endpoint_slice: EndpointSlice) -> Key:
+    return endpoint_slice.metadata.namespace, endpoint_slice.metadata.labels[SERVICE_LABEL]

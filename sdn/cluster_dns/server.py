@@ -26,136 +26,142 @@ from sdn.topology import NetworkConfig, NodeNetwork
 log = logging.getLogger(__name__)
 
 PERSIST_INTERVAL_SECONDS = 30.0
-"""How old what is kept may be, when names have changed."""
+"""Minimum time between two writes of the state file."""
 
 
 class ClusterDns:
-    """Once there is a gateway it listens there, whether or not the master is near. Does nothing without a domain.
+    """Name server for the pods of this node. Does nothing if no cluster domain is configured.
 
-    A daemon that begins while the master is away tells what an earlier one has kept, until the master answers.
+    The name server listens as soon as the node has a gateway, and does not depend on the master afterwards. A daemon
+    that starts while the master is away serves the zone that an earlier daemon has written to the state file.
     """
 
     def __init__(
-        self, directory: ServiceStore, settings: Settings, *, state: NetworkState, trigger: asyncio.Event
+        self, service_store: ServiceStore, settings: Settings, *, state: NetworkState, trigger: asyncio.Event
     ) -> None:
-        self._is_wanted = bool(settings.cluster_domain)
-        self._directory = directory
+        self._is_enabled = bool(settings.cluster_domain)
+        self._service_store = service_store
         self._state = state
         self._origin = dns.name.from_text(settings.cluster_domain)
-        self._file = Path(settings.state_dir, "names.json")
-        self._upstreams = ResolvConf(Path(settings.resolv_conf))
-        self._forwarder = Forwarder(self._upstreams)
-        self._names: ClusterZone | None = None
-        self._server = NameServer(ClusterZone(directory, ZoneConfig(self._origin), {}), self._lane, self._forwarder)
-        self._listening = ""
-        self._trouble = "starting"
-        self._shown: NetworkConfig | None = None
-        self._view: NodeNetwork | None = None
-        self._askers: ClientVnids | None = None
-        self._kept: tuple[int, NetworkConfig | None, ClientVnids | None] = (0, None, None)
-        self._kept_at = float("-inf")
-        self._counted = (0, 0)
+        self._state_file = Path(settings.state_dir, "names.json")
+        self._resolv_conf = ResolvConf(Path(settings.resolv_conf))
+        self._forwarder = Forwarder(self._resolv_conf)
+        self._zone: ClusterZone | None = None
+        empty_zone = ClusterZone(service_store, ZoneConfig(self._origin), {})
+        self._server = NameServer(empty_zone, self._vnid_of, self._forwarder)
+        self._listen_address = ""
+        self._listen_error = "starting"
+        self._served_config: NetworkConfig | None = None
+        self._network: NodeNetwork | None = None
+        self._clients: ClientVnids | None = None
+        self._persisted: tuple[int, NetworkConfig | None, ClientVnids | None] = (0, None, None)
+        self._persisted_at = float("-inf")
+        self._exported_queries = 0
+        self._exported_forwarded = 0
         self._loop = Loop(
             "names",
-            self._one_pass,
+            self._reconcile,
             LoopTiming(resync=min(settings.resync_seconds, PERSIST_INTERVAL_SECONDS)),
             trigger,
         )
 
     @property
     def not_ready_reason(self) -> str:
-        """Why names are not told; empty if they are, or shall not be."""
-        if not self._is_wanted:
+        """Why names are not served; empty if they are, or if no cluster domain is configured."""
+        if not self._is_enabled:
             return ""
-        return self._trouble or ("" if self._directory.ready else "names wait for the master's first answer")
+        return self._listen_error or ("" if self._service_store.ready else "names wait for the master's first answer")
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Serve names until cancelled."""
         try:
             await self._loop.run()
         finally:
             await self._server.stop()
             await self._forwarder.close()
 
-    async def _one_pass(self) -> None:
-        """Raises NotReady when the address cannot be had."""
-        if not self._is_wanted:
+    async def _reconcile(self) -> None:
+        """Run one pass. Raises NotReady if the name server cannot listen."""
+        if not self._is_enabled:
             return
-        ground = self._state.installed_config
-        if ground is not None and self._directory.ready:
-            if self._shown is not ground:
-                networks = (*ground.cluster.networks, ground.cluster.service_network)
-                domain = ZoneConfig(self._origin, networks, str(ground.node.gateway))
-                self._show(ClusterZone(self._directory, domain, ground.vnids))
-                self._shown = ground
-        elif self._names is None:
-            await self._recall()
-        if self._names is not None and self._listening != self._names.domain.server:
-            await self._listen(self._names.domain.server)
-        self._count()
-        await self._keep()
+        config = self._state.installed_config
+        if config is not None and self._service_store.ready:
+            if self._served_config is not config:
+                networks = (*config.cluster.networks, config.cluster.service_network)
+                zone_config = ZoneConfig(self._origin, networks, str(config.node.gateway))
+                self._serve(ClusterZone(self._service_store, zone_config, config.vnids))
+                self._served_config = config
+        elif self._zone is None:
+            await self._load()
+        if self._zone is not None and self._listen_address != self._zone.config.server:
+            await self._listen(self._zone.config.server)
+        self._export_metrics()
+        await self._persist()
 
-    def _count(self) -> None:
-        asked, forwarded = self._server.asked, self._server.forwarded
-        metrics.NAMES.labels("asked").inc(asked - self._counted[0])
-        metrics.NAMES.labels("forwarded").inc(forwarded - self._counted[1])
-        self._counted = asked, forwarded
+    def _export_metrics(self) -> None:
+        queries, forwarded = self._server.query_count, self._server.forwarded_count
+        metrics.NAMES.labels("asked").inc(queries - self._exported_queries)
+        metrics.NAMES.labels("forwarded").inc(forwarded - self._exported_forwarded)
+        self._exported_queries = queries
+        self._exported_forwarded = forwarded
 
-    def _show(self, names: ClusterZone) -> None:
-        self._names = names
-        self._upstreams.own = (names.domain.server,)
-        self._server.show(names, self._lane)
+    def _serve(self, zone: ClusterZone) -> None:
+        self._zone = zone
+        self._resolv_conf.own = (zone.config.server,)
+        self._server.update(zone, self._vnid_of)
 
     async def _listen(self, gateway: str) -> None:
         await self._server.stop()
-        self._listening = ""
+        self._listen_address = ""
         try:
             await self._server.start(gateway, DNS_PORT)
         except NotReady as error:
-            self._trouble = str(error)
+            self._listen_error = str(error)
             raise
-        self._listening, self._trouble = gateway, ""
+        self._listen_address = gateway
+        self._listen_error = ""
 
-    def _lane(self, address: str) -> int:
-        """By the pods as the switch knows them now: a pod may ask as soon as its packets flow."""
-        who = self._who()
-        return who.lane(address) if who is not None else UNKNOWN_CLIENT
+    def _vnid_of(self, address: str) -> int:
+        """Return the VNID of a client. A pod is known as soon as its flows are installed."""
+        clients = self._current_clients()
+        return clients.vnid_of(address) if clients is not None else UNKNOWN_CLIENT
 
-    def _who(self) -> ClientVnids | None:
-        view = self._state.network
-        if view is not None and view is not self._view:
-            self._view, self._askers = view, client_vnids(view)
-        return self._askers
+    def _current_clients(self) -> ClientVnids | None:
+        network = self._state.network
+        if network is not None and network is not self._network:
+            self._network = network
+            self._clients = client_vnids(network)
+        return self._clients
 
-    async def _recall(self) -> None:
-        """Tell what an earlier daemon knew, if it has kept anything."""
+    async def _load(self) -> None:
+        """Serve the zone of the state file, if there is one."""
         try:
-            names, who = load(await asyncio.to_thread(self._file.read_bytes), self._origin)
+            zone, clients = load(await asyncio.to_thread(self._state_file.read_bytes), self._origin)
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
-            log.warning("kept names are of no use", extra={"file": str(self._file), "error": str(error)})
+            log.warning("invalid state of cluster DNS ignored", extra={"file": str(self._state_file), "error": error})
             return
-        self._askers = self._askers or who
-        self._show(names)
-        log.info("names are told as they were kept", extra={"file": str(self._file)})
+        self._clients = self._clients or clients
+        self._serve(zone)
+        log.info("serving names from the state file", extra={"file": str(self._state_file)})
 
-    async def _keep(self) -> None:
-        """Keep what is told, now and then. A disk that refuses is told of, and asked again."""
-        names, who, now = self._names, self._who(), time.monotonic()
-        state = (self._directory.revision, self._shown, who)
-        if self._shown is None or names is None or who is None:
+    async def _persist(self) -> None:
+        """Write the zone to the state file if it has changed. An error is logged, and the write is repeated later."""
+        zone, clients, now = self._zone, self._current_clients(), time.monotonic()
+        if self._served_config is None or zone is None or clients is None:
             return
-        if state == self._kept or now < self._kept_at + PERSIST_INTERVAL_SECONDS:
+        current = (self._service_store.revision, self._served_config, clients)
+        if current == self._persisted or now < self._persisted_at + PERSIST_INTERVAL_SECONDS:
             return
-        self._kept_at = now
+        self._persisted_at = now
         try:
-            await asyncio.to_thread(self._write, dump(names, who))
+            await asyncio.to_thread(self._write, dump(zone, clients))
         except OSError as error:
-            log.warning("names are not kept", extra={"file": str(self._file), "error": str(error)})
+            log.warning("state of cluster DNS not written", extra={"file": str(self._state_file), "error": error})
         else:
-            self._kept = state
+            self._persisted = current
 
     def _write(self, data: bytes) -> None:
-        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        atomic_file.write(self._file, data)
+        self._state_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic_file.write(self._state_file, data)

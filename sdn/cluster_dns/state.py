@@ -1,8 +1,8 @@
-"""VNIDs of DNS clients by address, and what is kept for a start without the master. Pure."""
+"""VNIDs of DNS clients by address, and the state file for a start without the master. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
@@ -22,90 +22,93 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientVnids:
-    """`lanes` is the VNID of each address that is known, `docker` those of containers outside of any pod.
+    """VNIDs of DNS clients: by address, and one for the containers in Docker's subnet.
 
-    An address of the cluster network of which nothing is known here is a pod of another node: in the flat network it
-    may know what all know, otherwise only what is for everybody, and others are not asked for it.
+    `flat_networks` are the cluster networks if the network is flat: then pods of other nodes see all names. Otherwise
+    they are unknown clients, which see global names only and whose questions are not forwarded.
     """
 
-    lanes: Mapping[str, int]
+    vnids: Mapping[str, int]
     docker: tuple[IPv4Network, int] | None
-    networks: tuple[IPv4Network, ...]
+    flat_networks: tuple[IPv4Network, ...]
 
-    def lane(self, address: str) -> int:
-        """The VNID of who asks; STRANGER for who is not known."""
-        known = self.lanes.get(address)
-        return self._by_network(IPv4Address(address)) if known is None else known
-
-    def _by_network(self, address: IPv4Address) -> int:
-        if self.docker is not None and address in self.docker[0]:
+    def vnid_of(self, address: str) -> int:
+        """Return the VNID of a client, UNKNOWN_CLIENT if it is not known."""
+        vnid = self.vnids.get(address)
+        if vnid is not None:
+            return vnid
+        ip = IPv4Address(address)
+        if self.docker is not None and ip in self.docker[0]:
             return self.docker[1]
-        return GLOBAL_VNID if any(address in network for network in self.networks) else UNKNOWN_CLIENT
+        return GLOBAL_VNID if any(ip in network for network in self.flat_networks) else UNKNOWN_CLIENT
 
 
-def client_vnids(view: NodeNetwork) -> ClientVnids:
-    """Who may ask on this node: its pods, each in its lane, and the node itself."""
-    node, docker = view.node, view.docker
-    own = (str(node.gateway), str(node.address), LOOPBACK)
-    lanes = {str(pod.address): pod.vnid for pod in view.pods}
+def client_vnids(network: NodeNetwork) -> ClientVnids:
+    """Return the clients of this node: its pods with their VNIDs, Docker's containers, and the node itself."""
+    node, docker = network.node, network.docker
+    vnids = {str(pod.address): pod.vnid for pod in network.pods}
+    vnids.update(dict.fromkeys((str(node.gateway), str(node.address), LOOPBACK), GLOBAL_VNID))
     return ClientVnids(
-        lanes={**lanes, **dict.fromkeys(own, GLOBAL_VNID)},
+        vnids=vnids,
         docker=(docker.subnet, docker.vnid) if docker is not None else None,
-        networks=() if view.cluster.multitenant else view.cluster.networks,
+        flat_networks=() if network.cluster.multitenant else network.cluster.networks,
     )
 
 
 class PersistedZone(msgspec.Struct, frozen=True):
-    """`networks` are those whose addresses have names, `lanes` the VNIDs of namespaces (null: one flat network).
+    """The contents of the state file. The names in the file are those of earlier versions.
 
-    `askers`, `docker` and `flat` are who may ask, as `sdn.cluster_dns.state.Askers` has it.
+    `networks` are the networks whose addresses have names. `vnids` has the VNID of each namespace, null with the flat
+    network. `clients`, `docker` and `flat_networks` are the fields of ClientVnids.
     """
 
     gateway: str
     networks: tuple[str, ...]
-    lanes: dict[str, int] | None
-    askers: dict[str, int]
+    vnids: dict[str, int] | None = msgspec.field(name="lanes")
+    clients: dict[str, int] = msgspec.field(name="askers")
     docker: tuple[str, int] | None
-    flat: tuple[str, ...]
+    flat_networks: tuple[str, ...] = msgspec.field(name="flat")
     services: tuple[Service, ...]
     slices: tuple[EndpointSlice, ...]
 
 
-def dump(names: ClusterZone, who: ClientVnids) -> bytes:
-    """The bytes to keep; of the objects what has to do with names."""
-    directory, docker = names.directory, who.docker
-    services = [one for namespace in directory.namespaces() for one in directory.services(namespace)]
+def dump(zone: ClusterZone, clients: ClientVnids) -> bytes:
+    """Return the contents of the state file. Objects keep only the metadata on which names depend."""
+    store, docker = zone.store, clients.docker
+    services = [service for namespace in store.namespaces() for service in store.services(namespace)]
+    slices = (
+        endpoint_slice
+        for service in services
+        for endpoint_slice in store.slices(service.metadata.namespace, service.metadata.name)
+    )
     return msgspec.json.encode(
         PersistedZone(
-            gateway=names.domain.server,
-            networks=tuple(map(str, names.domain.networks)),
-            lanes=dict(names.lanes) if names.lanes is not None else None,
-            askers=dict(who.lanes),
+            gateway=zone.config.server,
+            networks=tuple(map(str, zone.config.networks)),
+            vnids=dict(zone.vnids) if zone.vnids is not None else None,
+            clients=dict(clients.vnids),
             docker=(str(docker[0]), docker[1]) if docker is not None else None,
-            flat=tuple(map(str, who.networks)),
-            services=tuple(replace(one, metadata=_named_only(one)) for one in services),
-            slices=tuple(_slices(directory, services)),
+            flat_networks=tuple(map(str, clients.flat_networks)),
+            services=tuple(replace(service, metadata=_reduced_metadata(service)) for service in services),
+            slices=tuple(replace(item, metadata=_reduced_metadata(item)) for item in slices),
         )
     )
 
 
-def _slices(directory: ServiceStore, services: list[Service]) -> Iterator[EndpointSlice]:
-    for service in services:
-        for item in directory.slices(service.metadata.namespace, service.metadata.name):
-            yield replace(item, metadata=_named_only(item))
-
-
-def _named_only(item: Object) -> ObjectMeta:
+def _reduced_metadata(item: Object) -> ObjectMeta:
     meta = item.metadata
     return ObjectMeta(name=meta.name, namespace=meta.namespace, labels=meta.labels)
 
 
 def load(data: bytes, origin: dns.name.Name) -> tuple[ClusterZone, ClientVnids]:
-    """What was kept. Raises ValueError for what is no recollection."""
-    found = msgspec.json.decode(data, type=PersistedZone)
-    directory = ServiceStore()
-    directory.replace(found.services, found.slices)
-    domain = ZoneConfig(origin, tuple(map(IPv4Network, found.networks)), found.gateway)
-    docker = (IPv4Network(found.docker[0]), found.docker[1]) if found.docker is not None else None
-    who = ClientVnids(found.askers, docker, tuple(map(IPv4Network, found.flat)))
-    return ClusterZone(directory, domain, found.lanes), who
+    """Return the zone and the clients of a state file. Raises ValueError if the contents are invalid."""
+    persisted = msgspec.json.decode(data, type=PersistedZone)
+    store = ServiceStore()
+    store.replace(persisted.services, persisted.slices)
+    config = ZoneConfig(origin, tuple(map(IPv4Network, persisted.networks)), persisted.gateway)
+    docker = None
+    if persisted.docker is not None:
+        subnet, vnid = persisted.docker
+        docker = (IPv4Network(subnet), vnid)
+    clients = ClientVnids(persisted.clients, docker, tuple(map(IPv4Network, persisted.flat_networks)))
+    return ClusterZone(store, config, persisted.vnids), clients

@@ -134,7 +134,7 @@ def directory() -> ServiceStore:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "TRY_SECONDS", 0.3)
+    monkeypatch.setattr(forwarder, "UPSTREAM_TIMEOUT_SECONDS", 0.3)
 
 
 Answering = Callable[..., Awaitable[tuple[NameServer, int]]]
@@ -186,7 +186,7 @@ async def test_cached_answer_is_valid_for_its_project_and_ttl_only(answering: An
         assert (await ask(port, WEB, source="127.0.0.9")).rcode() == dns.rcode.NXDOMAIN
     known.put_service(("red", "web"), service("red", "web", '{"clusterIP": "172.30.0.6"}'))
     assert rows(await ask(port, WEB, source=POD)) == ["172.30.0.6"]
-    server.show(names(known, {"red": 11}), lambda who: LANES.get(who, UNKNOWN_CLIENT))
+    server.update(names(known, {"red": 11}), lambda who: LANES.get(who, UNKNOWN_CLIENT))
     assert rows(await ask(port, WEB, source=OTHER)) == ["172.30.0.6"]
     assert (await ask(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
 
@@ -263,7 +263,7 @@ async def test_external_name_is_forwarded_once_and_cached_for_its_ttl(answering:
         assert 0 < again.answer[0].ttl <= 60
         assert again.flags & dns.flags.RA
         assert not again.flags & dns.flags.AA
-        assert server.forwarded == 21
+        assert server.forwarded_count == 21
 
 
 async def test_uncacheable_answer_is_forwarded_again(answering: Answering) -> None:
@@ -394,7 +394,7 @@ async def test_udp_flood_of_one_client_leaves_capacity_for_others(answering: Ans
 
 async def test_tcp_connections_of_one_project_leave_capacity_for_others(answering: Answering) -> None:
     server, port = await answering()
-    server.show(names(directory()), lambda who: LANES["127.0.0.1"] if who == HERE else LANES[POD])
+    server.update(names(directory()), lambda who: LANES["127.0.0.1"] if who == HERE else LANES[POD])
     held = [
         await asyncio.open_connection(HERE, port, local_addr=(f"127.0.1.{number % 9}", 0))
         for number in range(MAX_CONNECTIONS + 20)

@@ -54,7 +54,7 @@ def question(name: str, kind: str = "A") -> Question:
 def answer_text(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
     """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
     asked = question(name, kind)
-    found = known.tell(asked, lane)
+    found = known.resolve(asked, lane)
     assert not isinstance(found, Delegation), f"{name} is not ours"
     message = dns.message.from_wire(b"\0\0" + encode(asked, found, MAX_TCP_BYTES).joined())
     rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]

@@ -76,7 +76,7 @@ def check(packet: bytes, known: ClusterZone) -> bool:
         assert len(packet) < 12 or packet[2] & 0x80
         return False
     if isinstance(question, Question):
-        told = known.tell(question, 10)
+        told = known.resolve(question, 10)
         if isinstance(told, Delegation):
             return True
         limit = udp_limit(question)

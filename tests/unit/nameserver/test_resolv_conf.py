@@ -38,5 +38,5 @@ def test_changed_resolv_conf_is_read_again_and_a_missing_one_means_no_upstream(
     assert found() == ()
     found.path.write_text("nameserver 192.0.2.1\n")
     assert found() == (), "it is not looked for with every question"
-    monkeypatch.setattr(resolv_conf, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(resolv_conf, "READ_INTERVAL_SECONDS", 0)
     assert found() == (Upstream("192.0.2.1"),)

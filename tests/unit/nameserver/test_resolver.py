@@ -52,11 +52,11 @@ def test_joined_projects_resolve_each_others_names(directory: ServiceStore) -> N
 
 @pytest.mark.parametrize("name", ["example.com", "1.0.0.127.in-addr.arpa", "local", "1.0.31.172.in-addr.arpa"])
 def test_external_names_are_forwarded(directory: ServiceStore, name: str) -> None:
-    assert isinstance(names(directory).tell(question(name), 0), Delegation)
+    assert isinstance(names(directory).resolve(question(name), 0), Delegation)
 
 
 def test_external_name_outside_the_cluster_is_forwarded(directory: ServiceStore) -> None:
-    found = names(directory).tell(question("docs.red.svc.cluster.local"), 10)
+    found = names(directory).resolve(question("docs.red.svc.cluster.local"), 10)
     assert isinstance(found, Delegation)
     assert (str(found.name), len(found.answer)) == ("www.example.com.", 1)
 
@@ -75,7 +75,7 @@ def test_srv_answer_contains_as_many_records_as_a_message_holds() -> None:
     every = lookup(("big", "red", "svc"), known, lambda _: True)
     assert every is not None
     assert len(every.addresses) == 1000
-    assert len(every.places) == MAX_TARGETS
+    assert len(every.targets) == MAX_TARGETS
     one = lookup(("_p1000", "_tcp", "big", "red", "svc"), known, lambda _: True)
     assert one is not None
-    assert [place.address for place in one.places] == list(every.addresses)
+    assert [place.address for place in one.targets] == list(every.addresses)

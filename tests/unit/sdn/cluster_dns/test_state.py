@@ -1,4 +1,4 @@
-"""In which lane who asks for names is."""
+"""VNIDs of DNS clients, and the state file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"),
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 PODS = frozenset({Pod(16, IPv4Address("10.128.0.2"), 10), Pod(17, IPv4Address("10.128.0.3"), 0)})
 DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), 3, 7)
-VIEW = NodeNetwork(CLUSTER, NODE, frozenset(), PODS, docker=DOCKER)
+NETWORK = NodeNetwork(CLUSTER, NODE, frozenset(), PODS, docker=DOCKER)
 
 
 @pytest.mark.parametrize(
-    ("address", "lane", "flat"),
+    ("address", "vnid", "flat"),
     [
         ("10.128.0.2", 10, 10),
         ("10.128.0.3", 0, 0),
@@ -36,16 +36,16 @@ VIEW = NodeNetwork(CLUSTER, NODE, frozenset(), PODS, docker=DOCKER)
         ("192.0.2.1", UNKNOWN_CLIENT, UNKNOWN_CLIENT),
     ],
 )
-def test_only_local_clients_have_a_vnid(address: str, lane: int, flat: int) -> None:
-    assert client_vnids(VIEW).lane(address) == lane
-    assert client_vnids(replace(VIEW, cluster=replace(CLUSTER, multitenant=False))).lane(address) == flat
+def test_only_local_clients_have_a_vnid(address: str, vnid: int, flat: int) -> None:
+    assert client_vnids(NETWORK).vnid_of(address) == vnid
+    assert client_vnids(replace(NETWORK, cluster=replace(CLUSTER, multitenant=False))).vnid_of(address) == flat
 
 
-ASKERS = ClientVnids({"10.128.0.2": 10, "10.128.0.1": 0}, (IPv4Network("10.128.1.128/25"), 7), ())
+CLIENTS = ClientVnids({"10.128.0.2": 10, "10.128.0.1": 0}, (IPv4Network("10.128.1.128/25"), 7), ())
 
 
-@pytest.mark.parametrize("lanes", [{"red": 10, "blue": 11}, None])
-def test_stored_dns_state_is_restored(lanes: dict[str, int] | None) -> None:
+@pytest.mark.parametrize("vnids", [{"red": 10, "blue": 11}, None])
+def test_stored_dns_state_is_restored(vnids: dict[str, int] | None) -> None:
     directory = ServiceStore()
     directory.replace(
         [
@@ -55,8 +55,8 @@ def test_stored_dns_state_is_restored(lanes: dict[str, int] | None) -> None:
         ],
         [slice_of("db", "red", endpoint("10.128.0.9", hostname="db-0", conditions={"ready": False}))],
     )
-    before = ClusterZone(directory, DOMAIN, lanes)
-    after, who = load(dump(before, ASKERS), DOMAIN.origin)
+    before = ClusterZone(directory, DOMAIN, vnids)
+    after, who = load(dump(before, CLIENTS), DOMAIN.origin)
     for name, kind in (
         ("web.red.svc.cluster.local", "A"),
         ("_http._tcp.web.red.svc.cluster.local", "SRV"),
@@ -65,11 +65,11 @@ def test_stored_dns_state_is_restored(lanes: dict[str, int] | None) -> None:
         ("9.0.128.10.in-addr.arpa", "PTR"),
         ("ns.dns.cluster.local", "A"),
     ):
-        for lane in (0, 10, 11):
-            assert answer_text(after, name, kind, lane) == answer_text(before, name, kind, lane)
+        for vnid in (0, 10, 11):
+            assert answer_text(after, name, kind, vnid) == answer_text(before, name, kind, vnid)
         assert answer_text(after, name, kind)[1]
-    assert [who.lane(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")] == [
-        ASKERS.lane(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")
+    assert [who.vnid_of(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")] == [
+        CLIENTS.vnid_of(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")
     ]
 
 
