@@ -5,7 +5,6 @@ autoscaling/v1 has one metric, the use of CPU. Annotations hold what it has no f
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted, unsuppor
 from api.meta.selectors import LabelSelector, check_selector
 from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource, Version
 from master.resources.validation import exactly_one, minimum, quantity_at_least, required
 
@@ -400,26 +399,21 @@ def _metrics_text(item: HorizontalPodAutoscaler) -> str:
     return ", ".join(metric_text(*pair) for pair in pairs[:MAX_METRICS_SHOWN]) + more if pairs else "<none>"
 
 
-def _autoscaler_cells(item: HorizontalPodAutoscaler, now: datetime.datetime) -> tuple[object, ...]:
-    reference = item.spec.scale_target_ref
-    return (
-        item.metadata.name,
-        f"{reference.kind}/{reference.name}",
-        _metrics_text(item),
-        "<unset>" if item.spec.min_replicas is None else str(item.spec.min_replicas),
-        item.spec.max_replicas,
-        item.status.current_replicas,
-        age(item.metadata.creation_timestamp, now),
-    )
-
-
 AUTOSCALER_COLUMNS = (
     NAME,
-    Column("Reference", "Whose pods are counted."),
-    Column("Targets", "What there is, and what there is to be."),
-    Column("MinPods", "The least number of pods."),
-    Column("MaxPods", "The greatest number of pods."),
-    Column("Replicas", "How many there are."),
+    Column(
+        "Reference",
+        "Whose pods are counted.",
+        lambda autoscaler, _: f"{autoscaler.spec.scale_target_ref.kind}/{autoscaler.spec.scale_target_ref.name}",
+    ),
+    Column("Targets", "What there is, and what there is to be.", lambda autoscaler, _: _metrics_text(autoscaler)),
+    Column(
+        "MinPods",
+        "The least number of pods.",
+        lambda autoscaler, _: "<unset>" if autoscaler.spec.min_replicas is None else str(autoscaler.spec.min_replicas),
+    ),
+    Column("MaxPods", "The greatest number of pods.", lambda autoscaler, _: autoscaler.spec.max_replicas),
+    Column("Replicas", "How many there are.", lambda autoscaler, _: autoscaler.status.current_replicas),
     AGE,
 )
 
@@ -430,7 +424,6 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
-    cells=_autoscaler_cells,
     spec=lambda item: item.spec,
     rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
 )
@@ -592,10 +585,6 @@ def _with_old_status(new: HorizontalPodAutoscalerV1, old: HorizontalPodAutoscale
     return replace(new, metadata=replace(new.metadata, annotations=notes), status=old.status)
 
 
-def _autoscaler_v1_cells(item: HorizontalPodAutoscalerV1, now: datetime.datetime) -> tuple[object, ...]:
-    return HORIZONTAL_POD_AUTOSCALERS.cells(_autoscaler_v1_to_stored(item), now)
-
-
 HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     type=HorizontalPodAutoscalerV1,
     plural="horizontalpodautoscalers",
@@ -603,7 +592,6 @@ HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
-    cells=_autoscaler_v1_cells,
     prepare_for_create=lambda item: _with_old_status(item, HorizontalPodAutoscalerV1()),
     prepare_for_update=_with_old_status,
     spec=lambda item: _autoscaler_v1_to_stored(item).spec,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -22,7 +21,7 @@ from api.pki import keys
 from api.pki.pem import BadPem
 from api.validation.registry import KindRules
 from master.resources.metadata import with_metadata
-from master.resources.printing import AGE, NAME, age, duration
+from master.resources.printing import AGE, NAME, duration
 from master.resources.resource import Column, Resource, Subresource
 from master.resources.validation import minimum
 
@@ -171,13 +170,6 @@ def _csr_state(item: CertificateSigningRequest) -> str:
     return ",".join(word for word in (decided, failed, "Issued" if item.status.certificate else "") if word)
 
 
-def _csr_cells(item: CertificateSigningRequest, now: datetime.datetime) -> tuple[object, ...]:
-    spec = item.spec
-    wished = "<none>" if spec.expiration_seconds is None else duration(spec.expiration_seconds)
-    made = age(item.metadata.creation_timestamp, now)
-    return item.metadata.name, made, spec.signer_name, spec.username, wished, _csr_state(item)
-
-
 def _prepare_csr_for_update(
     new: CertificateSigningRequest, old: CertificateSigningRequest
 ) -> CertificateSigningRequest:
@@ -193,12 +185,19 @@ CERTIFICATE_SIGNING_REQUESTS = Resource(
     columns=(
         NAME,
         AGE,
-        Column("SignerName", "Who is to sign."),
-        Column("Requestor", "Who asks."),
-        Column("RequestedDuration", "For how long it is to hold."),
-        Column("Condition", "Pending, Approved or Denied; Failed if the signer cannot sign; Issued when it is signed."),
+        Column("SignerName", "Who is to sign.", lambda csr, _: csr.spec.signer_name),
+        Column("Requestor", "Who asks.", lambda csr, _: csr.spec.username),
+        Column(
+            "RequestedDuration",
+            "For how long it is to hold.",
+            lambda csr, _: "<none>" if csr.spec.expiration_seconds is None else duration(csr.spec.expiration_seconds),
+        ),
+        Column(
+            "Condition",
+            "Pending, Approved or Denied; Failed if the signer cannot sign; Issued when it is signed.",
+            lambda csr, _: _csr_state(csr),
+        ),
     ),
-    cells=_csr_cells,
     selectable_fields=lambda item: {"spec.signerName": item.spec.signer_name},
     prepare_for_update=_prepare_csr_for_update,
     rules=KindRules(validate=_validate_csr, validate_name=names.path_segment_error),

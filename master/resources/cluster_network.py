@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.registry import RULES
 from master.resources.printing import NAME
 from master.resources.resource import Column, Resource
-
-
-def _cluster_network_cells(item: ClusterNetwork, now: datetime.datetime) -> tuple[object, ...]:
-    del now
-    return item.metadata.name, item.network, item.service_network, item.plugin_name
-
 
 CLUSTER_NETWORKS = Resource(
     type=ClusterNetwork,
@@ -21,28 +13,15 @@ CLUSTER_NETWORKS = Resource(
     namespaced=False,
     columns=(
         NAME,
-        Column("Cluster Network", "The network of all pods."),
-        Column("Service Network", "The network of all services."),
-        Column("Plugin Name", "How pods are connected."),
+        Column("Cluster Network", "The network of all pods.", lambda network, _: network.network),
+        Column("Service Network", "The network of all services.", lambda network, _: network.service_network),
+        Column("Plugin Name", "How pods are connected.", lambda network, _: network.plugin_name),
     ),
     rules=RULES[ClusterNetwork],
-    cells=_cluster_network_cells,
 )
 
 NODE_UID_ANNOTATION = "pod.network.openshift.io/node-uid"
 """Annotation: the uid of the Node for which the master made it."""
-
-
-def _host_subnet_cells(item: HostSubnet, now: datetime.datetime) -> tuple[object, ...]:
-    del now
-    return (
-        item.metadata.name,
-        item.host,
-        item.host_ip,
-        item.subnet,
-        ",".join(item.egress_cidrs),
-        ",".join(item.egress_ips),
-    )
 
 
 HOST_SUBNETS = Resource(
@@ -51,20 +30,22 @@ HOST_SUBNETS = Resource(
     namespaced=False,
     columns=(
         NAME,
-        Column("Host", "The name of the node."),
-        Column("Host IP", "The address of the node, behind which the subnet lies."),
-        Column("Subnet", "The network of the node's pods."),
-        Column("Egress CIDRs", "Networks from which egress addresses may be put on this node."),
-        Column("Egress IPs", "Egress addresses on this node."),
+        Column("Host", "The name of the node.", lambda host_subnet, _: host_subnet.host),
+        Column(
+            "Host IP",
+            "The address of the node, behind which the subnet lies.",
+            lambda host_subnet, _: host_subnet.host_ip,
+        ),
+        Column("Subnet", "The network of the node's pods.", lambda host_subnet, _: host_subnet.subnet),
+        Column(
+            "Egress CIDRs",
+            "Networks from which egress addresses may be put on this node.",
+            lambda host_subnet, _: ",".join(host_subnet.egress_cidrs),
+        ),
+        Column("Egress IPs", "Egress addresses on this node.", lambda host_subnet, _: ",".join(host_subnet.egress_ips)),
     ),
     rules=RULES[HostSubnet],
-    cells=_host_subnet_cells,
 )
-
-
-def _net_namespace_cells(item: NetNamespace, now: datetime.datetime) -> tuple[object, ...]:
-    del now
-    return item.metadata.name, item.netid, ",".join(item.egress_ips)
 
 
 NET_NAMESPACES = Resource(
@@ -73,9 +54,17 @@ NET_NAMESPACES = Resource(
     namespaced=False,
     columns=(
         NAME,
-        Column("NetID", "The VNID; 0 reaches all and is reached by all.", type="integer"),
-        Column("Egress IPs", "The addresses under which the project's pods leave the cluster."),
+        Column(
+            "NetID",
+            "The VNID; 0 reaches all and is reached by all.",
+            lambda net_namespace, _: net_namespace.netid,
+            type="integer",
+        ),
+        Column(
+            "Egress IPs",
+            "The addresses under which the project's pods leave the cluster.",
+            lambda net_namespace, _: ",".join(net_namespace.egress_ips),
+        ),
     ),
     rules=RULES[NetNamespace],
-    cells=_net_namespace_cells,
 )

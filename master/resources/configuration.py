@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Annotated
 
 from api.core.config import ConfigMap, Secret
 from api.meta.types import LocalObjectReference, Object, ObjectReference, merge_keys
 from api.validation.registry import RULES, KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource, Subresource
-
-
-def _config_map_cells(item: ConfigMap, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, len(item.data) + len(item.binary_data), age(item.metadata.creation_timestamp, now)
-
 
 CONFIG_MAPS = Resource(
     type=ConfigMap,
     plural="configmaps",
     namespaced=True,
     short_names=("cm",),
-    columns=(NAME, Column("Data", "How many keys it has."), AGE),
+    columns=(
+        NAME,
+        Column(
+            "Data", "How many keys it has.", lambda config_map, _: len(config_map.data) + len(config_map.binary_data)
+        ),
+        AGE,
+    ),
     rules=RULES[ConfigMap],
-    cells=_config_map_cells,
 )
-
-
-def _secret_cells(item: Secret, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, item.type, len(item.data), age(item.metadata.creation_timestamp, now)
 
 
 SECRETS = Resource(
     type=Secret,
     plural="secrets",
     namespaced=True,
-    columns=(NAME, Column("Type", "Which keys are to be expected."), Column("Data", "How many keys it has."), AGE),
+    columns=(
+        NAME,
+        Column("Type", "Which keys are to be expected.", lambda secret, _: secret.type),
+        Column("Data", "How many keys it has.", lambda secret, _: len(secret.data)),
+        AGE,
+    ),
     rules=RULES[Secret],
-    cells=_secret_cells,
     selectable_fields=lambda item: {"type": item.type},
 )
 
@@ -53,17 +52,15 @@ class ServiceAccount(Object, frozen=True):
     automount_service_account_token: bool | None = None
 
 
-def _service_account_cells(item: ServiceAccount, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, age(item.metadata.creation_timestamp, now)
-
-
 SERVICE_ACCOUNTS = Resource(
     type=ServiceAccount,
     plural="serviceaccounts",
     namespaced=True,
     short_names=("sa",),
-    columns=(NAME, AGE),
-    cells=_service_account_cells,
+    columns=(
+        NAME,
+        AGE,
+    ),
     rules=KindRules(),
     subresources=(Subresource("token", body_kind=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
 )

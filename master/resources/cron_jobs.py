@@ -18,7 +18,7 @@ from api.meta.selectors import format_selector
 from api.meta.types import Object, ObjectMeta, ObjectReference, Value
 from api.validation.registry import KindRules
 from master.resources.jobs import JobSpec, validate_job_spec
-from master.resources.pod_template import TEMPLATE_COLUMNS, default_template, template_cells
+from master.resources.pod_template import default_template, template_columns
 from master.resources.printing import AGE, NAME, age, none_if_empty
 from master.resources.resource import Column, Resource, Version
 from master.resources.validation import minimum
@@ -177,21 +177,6 @@ def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
         yield FieldError("spec.jobTemplate.spec.selector", quoted(format_selector(job.selector)), why)
 
 
-def _cron_job_cells(item: CronJob, now: datetime.datetime) -> tuple[object, ...]:
-    spec, last = item.spec, item.status.last_schedule_time
-    job = spec.job_template.spec
-    return (
-        item.metadata.name,
-        spec.schedule,
-        none_if_empty(spec.time_zone or ""),
-        str(bool(spec.suspend)),
-        len(item.status.active),
-        age(last, now) if last else "<none>",
-        age(item.metadata.creation_timestamp, now),
-        *template_cells(job.template, format_selector(job.selector)),
-    )
-
-
 CRON_JOBS = Resource(
     type=CronJob,
     plural="cronjobs",
@@ -200,15 +185,30 @@ CRON_JOBS = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Schedule", "When a job begins, in the form of cron."),
-        Column("Timezone", "In whose time that is."),
-        Column("Suspend", "Whether no more begin.", "boolean"),
-        Column("Active", "How many of its jobs have not finished.", "integer"),
-        Column("Last Schedule", "Time since the last one was due."),
+        Column("Schedule", "When a job begins, in the form of cron.", lambda cron_job, _: cron_job.spec.schedule),
+        Column("Timezone", "In whose time that is.", lambda cron_job, _: none_if_empty(cron_job.spec.time_zone or "")),
+        Column(
+            "Suspend", "Whether no more begin.", lambda cron_job, _: str(bool(cron_job.spec.suspend)), type="boolean"
+        ),
+        Column(
+            "Active",
+            "How many of its jobs have not finished.",
+            lambda cron_job, _: len(cron_job.status.active),
+            type="integer",
+        ),
+        Column(
+            "Last Schedule",
+            "Time since the last one was due.",
+            lambda cron_job, now: (
+                age(cron_job.status.last_schedule_time, now) if cron_job.status.last_schedule_time else "<none>"
+            ),
+        ),
         AGE,
-        *TEMPLATE_COLUMNS,
+        *template_columns(
+            lambda cron_job: cron_job.spec.job_template.spec.template,
+            lambda cron_job: format_selector(cron_job.spec.job_template.spec.selector),
+        ),
     ),
-    cells=_cron_job_cells,
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_cron_job, validate=_validate_cron_job),
 )
@@ -246,7 +246,6 @@ CRON_JOBS_V1BETA1 = Resource(
     namespaced=True,
     short_names=CRON_JOBS.short_names,
     columns=CRON_JOBS.columns,
-    cells=lambda item, now: CRON_JOBS.cells(_cron_job_v1beta1_to_stored(item), now),
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_cron_job_v1beta1, validate=_validate_cron_job_v1beta1),
     stored_as=Version(CRON_JOBS, _cron_job_v1beta1_from_stored, _cron_job_v1beta1_to_stored),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, duplicate_values, 
 from api.meta.selectors import LabelSelector, check_selector
 from api.meta.types import MERGED_SET, Object, Value, merge_keys
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import immutable, minimum, quantity_at_least, required
 from master.resources.volumes import driver_name_problem
@@ -181,52 +180,63 @@ def _immutable_capacity(old: CSIStorageCapacity, new: CSIStorageCapacity) -> Ite
     )
 
 
-def _driver_cells(item: CSIDriver, now: datetime.datetime) -> tuple[object, ...]:
-    spec = item.spec
-    return (
-        item.metadata.name,
-        bool(spec.attach_required),
-        bool(spec.pod_info_on_mount),
-        bool(spec.storage_capacity),
-        ",".join(row.audience for row in spec.token_requests) if spec.token_requests else "<unset>",
-        bool(spec.requires_republish),
-        ",".join(spec.volume_lifecycle_modes) or "<none>",
-        age(item.metadata.creation_timestamp, now),
-    )
-
-
-def _node_cells(item: CSINode, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, len(item.spec.drivers), age(item.metadata.creation_timestamp, now)
-
-
-def _capacity_cells(item: CSIStorageCapacity, now: datetime.datetime) -> tuple[object, ...]:
-    held = "<unset>" if item.capacity is None else str(item.capacity)
-    return item.metadata.name, item.storage_class_name, held, age(item.metadata.creation_timestamp, now)
-
-
 CSI_DRIVERS = Resource(
     type=CSIDriver,
     plural="csidrivers",
     namespaced=False,
     columns=(
         NAME,
-        Column("AttachRequired", "Whether a volume is attached before it is mounted.", "boolean"),
-        Column("PodInfoOnMount", "Whether it is told of the pod.", "boolean"),
-        Column("StorageCapacity", "Whether it says how much can be had.", "boolean"),
-        Column("TokenRequests", "For whom it gets tokens of the pod."),
-        Column("RequiresRepublish", "Whether it mounts again and again.", "boolean"),
-        Column("Modes", "Persistent, Ephemeral or both."),
+        Column(
+            "AttachRequired",
+            "Whether a volume is attached before it is mounted.",
+            lambda driver, _: bool(driver.spec.attach_required),
+            type="boolean",
+        ),
+        Column(
+            "PodInfoOnMount",
+            "Whether it is told of the pod.",
+            lambda driver, _: bool(driver.spec.pod_info_on_mount),
+            type="boolean",
+        ),
+        Column(
+            "StorageCapacity",
+            "Whether it says how much can be had.",
+            lambda driver, _: bool(driver.spec.storage_capacity),
+            type="boolean",
+        ),
+        Column(
+            "TokenRequests",
+            "For whom it gets tokens of the pod.",
+            lambda driver, _: (
+                ",".join(row.audience for row in driver.spec.token_requests)
+                if driver.spec.token_requests
+                else "<unset>"
+            ),
+        ),
+        Column(
+            "RequiresRepublish",
+            "Whether it mounts again and again.",
+            lambda driver, _: bool(driver.spec.requires_republish),
+            type="boolean",
+        ),
+        Column(
+            "Modes",
+            "Persistent, Ephemeral or both.",
+            lambda driver, _: ",".join(driver.spec.volume_lifecycle_modes) or "<none>",
+        ),
         AGE,
     ),
-    cells=_driver_cells,
     rules=KindRules(_default_driver, _check_driver, _immutable_driver),
 )
 CSI_NODES = Resource(
     type=CSINode,
     plural="csinodes",
     namespaced=False,
-    columns=(NAME, Column("Drivers", "How many drivers it has.", "integer"), AGE),
-    cells=_node_cells,
+    columns=(
+        NAME,
+        Column("Drivers", "How many drivers it has.", lambda node, _: len(node.spec.drivers), type="integer"),
+        AGE,
+    ),
     rules=KindRules(validate=_check_node, validate_update=_immutable_node),
 )
 CSI_STORAGE_CAPACITIES = Resource(
@@ -235,10 +245,13 @@ CSI_STORAGE_CAPACITIES = Resource(
     namespaced=True,
     columns=(
         NAME,
-        Column("StorageClassName", "The class of the storage."),
-        Column("Capacity", "How much can be had."),
+        Column("StorageClassName", "The class of the storage.", lambda capacity, _: capacity.storage_class_name),
+        Column(
+            "Capacity",
+            "How much can be had.",
+            lambda capacity, _: "<unset>" if capacity.capacity is None else str(capacity.capacity),
+        ),
         AGE,
     ),
-    cells=_capacity_cells,
     rules=KindRules(validate=_check_capacity, validate_update=_immutable_capacity),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -17,12 +16,11 @@ from master.resources.pod_template import (
     PodTemplateSpec,
     default_template,
     is_zero_share,
-    template_cells,
     validate_int_or_percent,
     validate_required_selector,
     validate_template,
 )
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import immutable, minimum
 
@@ -136,22 +134,6 @@ def _validate_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[FieldError
         yield FieldError(f"{path}.maxUnavailable", quoted(unavailable), "cannot be 0 when maxSurge is 0", MISSING)
 
 
-def _daemon_set_cells(item: DaemonSet, now: datetime.datetime) -> tuple[object, ...]:
-    status, pods = item.status, item.spec.template.spec
-    chosen = LabelSelector(match_labels=pods.node_selector)
-    return (
-        item.metadata.name,
-        status.desired_number_scheduled,
-        status.current_number_scheduled,
-        status.number_ready,
-        status.updated_number_scheduled,
-        status.number_available,
-        format_selector(chosen),
-        age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, format_selector(item.spec.selector)),
-    )
-
-
 DAEMON_SETS = Resource(
     type=DaemonSet,
     plural="daemonsets",
@@ -160,16 +142,43 @@ DAEMON_SETS = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Desired", "On how many nodes there is to be a pod.", "integer"),
-        Column("Current", "On how many there is one.", "integer"),
-        Column("Ready", "On how many it is ready.", "integer"),
-        Column("Up-to-date", "On how many it is made from the newest template.", "integer"),
-        Column("Available", "On how many it has been ready for minReadySeconds.", "integer"),
-        Column("Node Selector", "Labels that a node must have."),
+        Column(
+            "Desired",
+            "On how many nodes there is to be a pod.",
+            lambda daemon_set, _: daemon_set.status.desired_number_scheduled,
+            type="integer",
+        ),
+        Column(
+            "Current",
+            "On how many there is one.",
+            lambda daemon_set, _: daemon_set.status.current_number_scheduled,
+            type="integer",
+        ),
+        Column(
+            "Ready", "On how many it is ready.", lambda daemon_set, _: daemon_set.status.number_ready, type="integer"
+        ),
+        Column(
+            "Up-to-date",
+            "On how many it is made from the newest template.",
+            lambda daemon_set, _: daemon_set.status.updated_number_scheduled,
+            type="integer",
+        ),
+        Column(
+            "Available",
+            "On how many it has been ready for minReadySeconds.",
+            lambda daemon_set, _: daemon_set.status.number_available,
+            type="integer",
+        ),
+        Column(
+            "Node Selector",
+            "Labels that a node must have.",
+            lambda daemon_set, _: format_selector(
+                LabelSelector(match_labels=daemon_set.spec.template.spec.node_selector)
+            ),
+        ),
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    cells=_daemon_set_cells,
     spec=lambda item: item.spec,
     rules=KindRules(
         default=_default_daemon_set,

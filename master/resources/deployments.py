@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -18,13 +17,13 @@ from master.resources.pod_template import (
     PodTemplateSpec,
     ReplicasStatus,
     default_template,
-    template_cells,
+    template_columns,
     validate_int_or_percent,
     validate_replicas,
     validate_required_selector,
     validate_template,
 )
-from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.printing import AGE, NAME, none_if_empty
 from master.resources.resource import Column, Resource, Scale
 
 
@@ -67,17 +66,6 @@ def _validate_replica_set_update(old: ReplicaSet, new: ReplicaSet) -> Iterator[F
         yield FieldError("spec.selector", quoted(new.spec.selector), "field is immutable", FORBIDDEN)
 
 
-def _replica_set_cells(item: ReplicaSet, now: datetime.datetime) -> tuple[object, ...]:
-    return (
-        item.metadata.name,
-        item.spec.replicas or 0,
-        item.status.replicas,
-        item.status.ready_replicas,
-        age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, format_selector(item.spec.selector)),
-    )
-
-
 REPLICA_SETS = Resource(
     type=ReplicaSet,
     plural="replicasets",
@@ -90,7 +78,6 @@ REPLICA_SETS = Resource(
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    cells=_replica_set_cells,
     selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
     spec=lambda item: item.spec,
     scale=Scale(
@@ -229,18 +216,6 @@ def _validate_deployment_update(old: Deployment, new: Deployment) -> Iterator[Fi
         yield FieldError("spec.selector", quoted(new.spec.selector), "field is immutable", FORBIDDEN)
 
 
-def _deployment_cells(item: Deployment, now: datetime.datetime) -> tuple[object, ...]:
-    status = item.status
-    return (
-        item.metadata.name,
-        f"{status.ready_replicas}/{item.spec.replicas or 0}",
-        status.updated_replicas,
-        status.available_replicas,
-        age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, format_selector(item.spec.selector)),
-    )
-
-
 DEPLOYMENTS = Resource(
     type=Deployment,
     plural="deployments",
@@ -249,13 +224,24 @@ DEPLOYMENTS = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Ready", "How many pods are ready, of how many."),
-        Column("Up-to-date", "How many are made from the newest template."),
-        Column("Available", "How many have been ready for minReadySeconds."),
+        Column(
+            "Ready",
+            "How many pods are ready, of how many.",
+            lambda deployment, _: f"{deployment.status.ready_replicas}/{deployment.spec.replicas or 0}",
+        ),
+        Column(
+            "Up-to-date",
+            "How many are made from the newest template.",
+            lambda deployment, _: deployment.status.updated_replicas,
+        ),
+        Column(
+            "Available",
+            "How many have been ready for minReadySeconds.",
+            lambda deployment, _: deployment.status.available_replicas,
+        ),
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    cells=_deployment_cells,
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
@@ -313,16 +299,8 @@ def _validate_replication_controller(item: ReplicationController) -> Iterator[Fi
     yield from validate_template(spec.template, wish)
 
 
-def _replication_controller_cells(item: ReplicationController, now: datetime.datetime) -> tuple[object, ...]:
-    selector = ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items()))
-    return (
-        item.metadata.name,
-        item.spec.replicas or 0,
-        item.status.replicas,
-        item.status.ready_replicas,
-        age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template or PodTemplateSpec(), none_if_empty(selector)),
-    )
+def _selector_text(controller: ReplicationController) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(controller.spec.selector.items()))
 
 
 REPLICATION_CONTROLLERS = Resource(
@@ -335,15 +313,17 @@ REPLICATION_CONTROLLERS = Resource(
         NAME,
         *REPLICA_COLUMNS,
         AGE,
-        *TEMPLATE_COLUMNS,
+        *template_columns(
+            lambda controller: controller.spec.template or PodTemplateSpec(),
+            lambda controller: none_if_empty(_selector_text(controller)),
+        ),
     ),
-    cells=_replication_controller_cells,
     selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
         status_replicas=lambda item: item.status.replicas,
-        selector=lambda item: ",".join(f"{key}={value}" for key, value in sorted(item.spec.selector.items())),
+        selector=_selector_text,
         with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
     ),
     rules=KindRules(default=_default_replication_controller, validate=_validate_replication_controller),

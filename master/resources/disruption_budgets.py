@@ -19,7 +19,7 @@ from api.meta.types import Condition, Object, StatusCondition, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.metadata import format_time
 from master.resources.pod_template import int_or_percent, validate_int_or_percent
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource, Version
 
 IF_HEALTHY, ALWAYS = "IfHealthyBudget", "AlwaysAllow"
@@ -82,17 +82,6 @@ def _int_or_percent_problem(value: int | str | None) -> str:
     return "" if int_or_percent(value, 100, up=False) <= 100 else "must not be greater than 100%"
 
 
-def _disruption_budget_cells(item: PodDisruptionBudget, now: datetime.datetime) -> tuple[object, ...]:
-    spec = item.spec
-    return (
-        item.metadata.name,
-        "N/A" if spec.min_available is None else str(spec.min_available),
-        "N/A" if spec.max_unavailable is None else str(spec.max_unavailable),
-        item.status.disruptions_allowed,
-        age(item.metadata.creation_timestamp, now),
-    )
-
-
 POD_DISRUPTION_BUDGETS = Resource(
     type=PodDisruptionBudget,
     plural="poddisruptionbudgets",
@@ -100,12 +89,24 @@ POD_DISRUPTION_BUDGETS = Resource(
     short_names=("pdb",),
     columns=(
         NAME,
-        Column("Min Available", "How many pods must be healthy."),
-        Column("Max Unavailable", "How many pods may be missing."),
-        Column("Allowed Disruptions", "How many pods may be evicted now.", "integer"),
+        Column(
+            "Min Available",
+            "How many pods must be healthy.",
+            lambda budget, _: "N/A" if budget.spec.min_available is None else str(budget.spec.min_available),
+        ),
+        Column(
+            "Max Unavailable",
+            "How many pods may be missing.",
+            lambda budget, _: "N/A" if budget.spec.max_unavailable is None else str(budget.spec.max_unavailable),
+        ),
+        Column(
+            "Allowed Disruptions",
+            "How many pods may be evicted now.",
+            lambda budget, _: budget.status.disruptions_allowed,
+            type="integer",
+        ),
         AGE,
     ),
-    cells=_disruption_budget_cells,
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_disruption_budget),
 )
@@ -154,7 +155,6 @@ POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
     namespaced=True,
     short_names=POD_DISRUPTION_BUDGETS.short_names,
     columns=POD_DISRUPTION_BUDGETS.columns,
-    cells=lambda item, now: POD_DISRUPTION_BUDGETS.cells(_disruption_budget_v1beta1_to_stored(item), now),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_disruption_budget_v1beta1),
     stored_as=Version(

@@ -31,23 +31,6 @@ def _source(item: Event) -> str:
     return ", ".join(part for part in (component, item.source.host or item.reporting_instance) if part)
 
 
-def event_cells(item: Event, now: datetime.datetime) -> tuple[object, ...]:
-    """The values for COLUMNS."""
-    about = item.involved_object
-    return (
-        _last_seen(item, now),
-        item.type,
-        item.reason,
-        f"{about.kind.lower()}/{about.name}",
-        about.field_path,
-        _source(item),
-        item.message.strip(),
-        _first_seen(item, now),
-        (item.series and item.series.count) or item.count or 1,
-        item.metadata.name,
-    )
-
-
 def _event_fields(item: Event) -> dict[str, str]:
     about = item.involved_object
     return {
@@ -66,16 +49,25 @@ def _event_fields(item: Event) -> dict[str, str]:
 
 
 EVENT_COLUMNS = (
-    Column("Last Seen", "Time since it happened last."),
-    Column("Type", "Normal, or Warning for what somebody should look at."),
-    Column("Reason", "What happened, in one word."),
-    Column("Object", "To what it happened."),
-    Column("Subobject", "To which part of the object.", wide=True),
-    Column("Source", "Who tells, and on which node.", wide=True),
-    Column("Message", "What happened, in a sentence."),
-    Column("First Seen", "Time since it happened first.", wide=True),
-    Column("Count", "How often it happened.", wide=True),
-    Column("Name", "Name of the event.", format="name", wide=True),
+    Column("Last Seen", "Time since it happened last.", lambda event, now: _last_seen(event, now)),
+    Column("Type", "Normal, or Warning for what somebody should look at.", lambda event, _: event.type),
+    Column("Reason", "What happened, in one word.", lambda event, _: event.reason),
+    Column(
+        "Object",
+        "To what it happened.",
+        lambda event, _: f"{event.involved_object.kind.lower()}/{event.involved_object.name}",
+    ),
+    Column("Subobject", "To which part of the object.", lambda event, _: event.involved_object.field_path, wide=True),
+    Column("Source", "Who tells, and on which node.", lambda event, _: _source(event), wide=True),
+    Column("Message", "What happened, in a sentence.", lambda event, _: event.message.strip()),
+    Column("First Seen", "Time since it happened first.", lambda event, now: _first_seen(event, now), wide=True),
+    Column(
+        "Count",
+        "How often it happened.",
+        lambda event, _: (event.series and event.series.count) or event.count or 1,
+        wide=True,
+    ),
+    Column("Name", "Name of the event.", lambda event, _: event.metadata.name, format="name", wide=True),
 )
 
 EVENTS = Resource(
@@ -85,7 +77,6 @@ EVENTS = Resource(
     short_names=("ev",),
     columns=EVENT_COLUMNS,
     rules=RULES[Event],
-    cells=event_cells,
     selectable_fields=_event_fields,
     allow_create_on_update=True,
 )
@@ -182,10 +173,6 @@ def _validate_event_v1_update(old: EventV1, new: EventV1) -> Iterator[FieldError
         yield problem._replace(path=CORE_PATHS.get(problem.path, problem.path))
 
 
-def _event_v1_cells(item: EventV1, now: datetime.datetime) -> tuple[object, ...]:
-    return event_cells(_event_v1_to_stored(item), now)
-
-
 def _event_v1_fields(item: EventV1) -> dict[str, str]:
     about = item.regarding
     return {
@@ -208,7 +195,6 @@ EVENTS_V1 = Resource(
     namespaced=True,
     short_names=("ev",),
     columns=EVENT_COLUMNS,
-    cells=_event_v1_cells,
     selectable_fields=_event_v1_fields,
     rules=KindRules(validate=_validate_event_v1, validate_update=_validate_event_v1_update),
     stored_as=Version(EVENTS, _event_v1_from_stored, _event_v1_to_stored),

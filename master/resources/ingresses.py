@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterator
 from ipaddress import ip_address
@@ -14,7 +13,7 @@ from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
 from api.meta.types import Object, Value
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.printing import AGE, NAME, none_if_empty
 from master.resources.resource import Column, Resource
 from master.resources.validation import immutable, required
 
@@ -244,16 +243,8 @@ def _hosts_text(rules: tuple[IngressRule, ...]) -> str:
     return ",".join(found) + more if found else "*"
 
 
-def _ingress_cells(item: Ingress, now: datetime.datetime) -> tuple[object, ...]:
-    reached = sorted({row.ip or row.hostname for row in item.status.load_balancer.ingress} - {""})
-    return (
-        item.metadata.name,
-        none_if_empty(item.spec.ingress_class_name or ""),
-        _hosts_text(item.spec.rules),
-        ",".join(reached),
-        "80, 443" if item.spec.tls else "80",
-        age(item.metadata.creation_timestamp, now),
-    )
+def _addresses_text(ingress: Ingress) -> str:
+    return ",".join(sorted({address.ip or address.hostname for address in ingress.status.load_balancer.ingress} - {""}))
 
 
 def _validate_ingress_create(item: Ingress) -> Iterator[FieldError]:
@@ -298,11 +289,11 @@ def _validate_ingress_class(item: IngressClass) -> Iterator[FieldError]:
         yield FieldError(f"{path}.namespace", quoted(row.namespace), why, FORBIDDEN)
 
 
-def _ingress_class_cells(item: IngressClass, now: datetime.datetime) -> tuple[object, ...]:
-    row, parameters = item.spec.parameters, "<none>"
-    if row is not None:
-        parameters = f"{row.kind}{'.' + row.api_group if row.api_group else ''}/{row.name}"
-    return item.metadata.name, item.spec.controller, parameters, age(item.metadata.creation_timestamp, now)
+def _parameters_text(ingress_class: IngressClass) -> str:
+    parameters = ingress_class.spec.parameters
+    if parameters is None:
+        return "<none>"
+    return f"{parameters.kind}{'.' + parameters.api_group if parameters.api_group else ''}/{parameters.name}"
 
 
 INGRESSES = Resource(
@@ -312,13 +303,12 @@ INGRESSES = Resource(
     short_names=("ing",),
     columns=(
         NAME,
-        Column("Class", "Its class."),
-        Column("Hosts", "The names by which it is reached."),
-        Column("Address", "Where the outside finds it."),
-        Column("Ports", "The ports that are open."),
+        Column("Class", "Its class.", lambda ingress, _: none_if_empty(ingress.spec.ingress_class_name or "")),
+        Column("Hosts", "The names by which it is reached.", lambda ingress, _: _hosts_text(ingress.spec.rules)),
+        Column("Address", "Where the outside finds it.", lambda ingress, _: _addresses_text(ingress)),
+        Column("Ports", "The ports that are open.", lambda ingress, _: "80, 443" if ingress.spec.tls else "80"),
         AGE,
     ),
-    cells=_ingress_cells,
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_ingress_create, warnings=lambda item: iter((INGRESS_WARNING,))),
 )
@@ -328,11 +318,10 @@ INGRESS_CLASSES = Resource(
     namespaced=False,
     columns=(
         NAME,
-        Column("Controller", "Who acts on its ingresses."),
-        Column("Parameters", "More for the controller."),
+        Column("Controller", "Who acts on its ingresses.", lambda ingress_class, _: ingress_class.spec.controller),
+        Column("Parameters", "More for the controller.", lambda ingress_class, _: _parameters_text(ingress_class)),
         AGE,
     ),
-    cells=_ingress_class_cells,
     spec=lambda item: item.spec,
     rules=KindRules(
         _default_ingress_class,

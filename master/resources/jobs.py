@@ -20,10 +20,9 @@ from master.resources.pod_template import (
     TEMPLATE_COLUMNS,
     PodTemplateSpec,
     default_template,
-    template_cells,
     validate_template,
 )
-from master.resources.printing import AGE, NAME, age, duration
+from master.resources.printing import AGE, NAME, duration
 from master.resources.resource import Column, Resource
 from master.resources.validation import minimum
 
@@ -577,17 +576,6 @@ def _duration_text(item: Job, now: datetime.datetime) -> str:
     return "" if begun is None else duration(int(((ended or now) - begun).total_seconds()))
 
 
-def _job_cells(item: Job, now: datetime.datetime) -> tuple[object, ...]:
-    return (
-        item.metadata.name,
-        job_state(item),
-        _completions_text(item),
-        _duration_text(item, now),
-        age(item.metadata.creation_timestamp, now),
-        *template_cells(item.spec.template, format_selector(item.spec.selector)),
-    )
-
-
 JOBS = Resource(
     type=Job,
     plural="jobs",
@@ -595,13 +583,12 @@ JOBS = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Status", "Whether it runs, waits or has ended."),
-        Column("Completions", "How many pods have ended well, of how many."),
-        Column("Duration", "How long it has taken, or takes so far."),
+        Column("Status", "Whether it runs, waits or has ended.", lambda job, _: job_state(job)),
+        Column("Completions", "How many pods have ended well, of how many.", lambda job, _: _completions_text(job)),
+        Column("Duration", "How long it has taken, or takes so far.", lambda job, now: _duration_text(job, now)),
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    cells=_job_cells,
     selectable_fields=lambda item: {"status.successful": str(item.status.succeeded)},
     prepare_for_create=_prepare_job_for_create,
     spec=lambda item: item.spec,

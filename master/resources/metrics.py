@@ -7,6 +7,8 @@ part of k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+from typing import Any
 
 from api.core.node import Node
 from api.core.pod import Pod
@@ -157,21 +159,22 @@ def _total(item: PodMetrics) -> Usage:
     return Usage(f"{cpu}n", f"{memory}Ki")
 
 
-METRICS_COLUMNS = (
-    NAME,
-    Column("CPU", "What is used of the processor."),
-    Column("Memory", "What is used of memory."),
-    Column("Window", "Over which time the processor was watched."),
-)
+def _metrics_columns(usage: Callable[[Any], Usage]) -> tuple[Column, ...]:
+    return (
+        NAME,
+        Column("CPU", "What is used of the processor.", lambda item, _: usage(item).cpu),
+        Column("Memory", "What is used of memory.", lambda item, _: usage(item).memory),
+        Column("Window", "Over which time the processor was watched.", lambda item, _: item.window),
+    )
+
 
 NODE_METRICS = Resource(
     type=NodeMetrics,
     plural="nodes",
     singular_name="",
     namespaced=False,
-    columns=METRICS_COLUMNS,
+    columns=_metrics_columns(lambda node: node.usage),
     rules=KindRules(),
-    cells=lambda item, now: (item.metadata.name, item.usage.cpu, item.usage.memory, item.window),
     verbs=METRICS_VERBS,
 )
 POD_METRICS = Resource(
@@ -179,8 +182,7 @@ POD_METRICS = Resource(
     plural="pods",
     singular_name="",
     namespaced=True,
-    columns=METRICS_COLUMNS,
+    columns=_metrics_columns(_total),
     rules=KindRules(),
-    cells=lambda item, now: (item.metadata.name, _total(item).cpu, _total(item).memory, item.window),
     verbs=METRICS_VERBS,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -13,7 +12,7 @@ from api.meta.schema import FieldError, quoted
 from api.meta.types import Object
 from api.validation.registry import RULES, KindRules, default
 from master.resources.metadata import with_metadata
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import VERBS, Column, Resource, Subresource, Version
 
 KUBERNETES_FINALIZER = "kubernetes"
@@ -23,10 +22,6 @@ NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 SYSTEM_NAMESPACES = ("default", NODE_LEASES, "kube-public", "kube-system")
 """Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
-
-
-def _namespace_cells(item: Namespace, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, item.status.phase or "Active", age(item.metadata.creation_timestamp, now)
 
 
 def _with_name_label(item: Namespace) -> Namespace:
@@ -57,9 +52,16 @@ NAMESPACES = Resource(
     plural="namespaces",
     namespaced=False,
     short_names=("ns",),
-    columns=(NAME, Column("Status", "Active, or Terminating while its contents go away."), AGE),
+    columns=(
+        NAME,
+        Column(
+            "Status",
+            "Active, or Terminating while its contents go away.",
+            lambda namespace, _: namespace.status.phase or "Active",
+        ),
+        AGE,
+    ),
     rules=RULES[Namespace],
-    cells=_namespace_cells,
     selectable_fields=lambda item: {"status.phase": item.status.phase, "name": item.metadata.name},
     prepare_for_create=_prepare_namespace_for_create,
     prepare_for_update=_prepare_namespace_for_update,
@@ -125,21 +127,23 @@ def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]
             yield FieldError(f"metadata.labels[{key}]", quoted(after.labels.get(key)), why)
 
 
-def _project_cells(item: Project, now: datetime.datetime) -> tuple[object, ...]:
-    del now
-    return item.metadata.name, item.metadata.annotations.get(DISPLAY_NAME_ANNOTATION, ""), item.status.phase or "Active"
-
-
 PROJECTS = Resource(
     type=Project,
     plural="projects",
     namespaced=False,
     columns=(
         NAME,
-        Column("Display Name", "What people call it."),
-        Column("Status", "Active, or Terminating while its contents go away."),
+        Column(
+            "Display Name",
+            "What people call it.",
+            lambda project, _: project.metadata.annotations.get(DISPLAY_NAME_ANNOTATION, ""),
+        ),
+        Column(
+            "Status",
+            "Active, or Terminating while its contents go away.",
+            lambda project, _: project.status.phase or "Active",
+        ),
     ),
-    cells=_project_cells,
     selectable_fields=lambda item: NAMESPACES.selectable_fields(_project_to_stored(item)),
     prepare_for_create=_as_namespace(NAMESPACES.prepare_for_create),
     prepare_for_update=lambda new, old: _project_from_stored(

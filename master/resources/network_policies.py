@@ -5,7 +5,6 @@ EgressNetworkPolicy follows network.openshift.io of OpenShift.
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterator
 from ipaddress import ip_network
@@ -18,7 +17,7 @@ from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quote
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Object, Value
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import exactly_one, max_items
 
@@ -185,17 +184,18 @@ def _is_subnet_of(inner: str, outer: str) -> bool:
     return small.network_address in large
 
 
-def _network_policy_cells(item: NetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, format_selector(item.spec.pod_selector), age(item.metadata.creation_timestamp, now)
-
-
 NETWORK_POLICIES = Resource(
     type=NetworkPolicy,
     plural="networkpolicies",
     namespaced=True,
     short_names=("netpol",),
-    columns=(NAME, Column("Pod-Selector", "The pods that it is about."), AGE),
-    cells=_network_policy_cells,
+    columns=(
+        NAME,
+        Column(
+            "Pod-Selector", "The pods that it is about.", lambda policy, _: format_selector(policy.spec.pod_selector)
+        ),
+        AGE,
+    ),
     spec=lambda item: item.spec,
     rules=KindRules(
         _default_network_policy, _validate_network_policy, warnings=lambda item: iter((NETWORK_POLICY_WARNING,))
@@ -250,16 +250,14 @@ def _validate_egress_network_policy(item: EgressNetworkPolicy) -> Iterator[Field
             yield FieldError(f"{path}.to.dnsName", quoted(to.dns_name), names.dns_subdomain_error(to.dns_name))
 
 
-def _egress_network_policy_cells(item: EgressNetworkPolicy, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, age(item.metadata.creation_timestamp, now)
-
-
 EGRESS_NETWORK_POLICIES = Resource(
     type=EgressNetworkPolicy,
     plural="egressnetworkpolicies",
     namespaced=True,
-    columns=(NAME, AGE),
-    cells=_egress_network_policy_cells,
+    columns=(
+        NAME,
+        AGE,
+    ),
     rules=KindRules(
         validate=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from api.meta.types import ATOMIC, Object, Value
 from api.network.queries import NodeQuery
 from api.validation.placement import check_toleration
 from api.validation.registry import RULES, KindRules
-from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.printing import AGE, NAME, none_if_empty
 from master.resources.resource import Column, Resource, accept_status, proxy_subresource
 from master.resources.validation import immutable, quantities_at_least_zero, required
 
@@ -33,26 +32,38 @@ def internal_ip(item: Node) -> str:
     return next((row.address for row in item.status.addresses if row.type == "InternalIP"), "")
 
 
-def _node_cells(item: Node, now: datetime.datetime) -> tuple[object, ...]:
-    info = item.status.node_info
-    state = {"True": "Ready", "False": "NotReady", "Unknown": "NotReady"}.get(ready_status(item), "Unknown")
-    if not any(row.type == "Ready" for row in item.status.conditions):
+def _state_text(node: Node) -> str:
+    state = {"True": "Ready", "False": "NotReady", "Unknown": "NotReady"}.get(ready_status(node), "Unknown")
+    if not any(condition.type == "Ready" for condition in node.status.conditions):
         state = "Unknown"
-    roles = sorted(label.removeprefix(ROLE_LABEL) for label in item.metadata.labels if label.startswith(ROLE_LABEL))
-    external = next((row.address for row in item.status.addresses if row.type == "ExternalIP"), "")
+    return state + (",SchedulingDisabled" if node.spec.unschedulable else "")
+
+
+def _roles_text(node: Node) -> str:
+    roles = sorted(label.removeprefix(ROLE_LABEL) for label in node.metadata.labels if label.startswith(ROLE_LABEL))
+    return none_if_empty(",".join(role for role in roles if role))
+
+
+def _external_ip(node: Node) -> str:
+    return next((address.address for address in node.status.addresses if address.type == "ExternalIP"), "")
+
+
+def _kernel_text(node: Node) -> str:
+    info = node.status.node_info
     kernel = info.kernel_version if info else ""
-    return (
-        item.metadata.name,
-        state + (",SchedulingDisabled" if item.spec.unschedulable else ""),
-        none_if_empty(",".join(role for role in roles if role)),
-        age(item.metadata.creation_timestamp, now),
-        info.kubelet_version if info else "",
-        none_if_empty(internal_ip(item)),
-        none_if_empty(external),
-        info.os_image if info and info.os_image else "<unknown>",
-        (f"{kernel} ({info.architecture})" if info and info.architecture else kernel) or "<unknown>",
-        info.container_runtime_version if info and info.container_runtime_version else "<unknown>",
-    )
+    return (f"{kernel} ({info.architecture})" if info and info.architecture else kernel) or "<unknown>"
+
+
+def _kubelet_version(node: Node) -> str:
+    return node.status.node_info.kubelet_version if node.status.node_info else ""
+
+
+def _os_image(node: Node) -> str:
+    return (node.status.node_info and node.status.node_info.os_image) or "<unknown>"
+
+
+def _container_runtime(node: Node) -> str:
+    return (node.status.node_info and node.status.node_info.container_runtime_version) or "<unknown>"
 
 
 def _prepare_node_for_update(new: Node, old: Node) -> Node:
@@ -66,18 +77,29 @@ NODES: Resource[Node] = Resource(
     short_names=("no",),
     columns=(
         NAME,
-        Column("Status", "Ready or NotReady, and whether new pods may be placed on it."),
-        Column("Roles", "The roles of the node, from its labels."),
+        Column(
+            "Status", "Ready or NotReady, and whether new pods may be placed on it.", lambda node, _: _state_text(node)
+        ),
+        Column("Roles", "The roles of the node, from its labels.", lambda node, _: _roles_text(node)),
         AGE,
-        Column("Version", "The version of its node agent."),
-        Column("Internal-IP", "The address by which other nodes reach it.", wide=True),
-        Column("External-IP", "The address by which the outside reaches it.", wide=True),
-        Column("OS-Image", "Its operating system.", wide=True),
-        Column("Kernel-Version", "Its kernel.", wide=True),
-        Column("Container-Runtime", "What runs its containers.", wide=True),
+        Column("Version", "The version of its node agent.", lambda node, _: _kubelet_version(node)),
+        Column(
+            "Internal-IP",
+            "The address by which other nodes reach it.",
+            lambda node, _: none_if_empty(internal_ip(node)),
+            wide=True,
+        ),
+        Column(
+            "External-IP",
+            "The address by which the outside reaches it.",
+            lambda node, _: none_if_empty(_external_ip(node)),
+            wide=True,
+        ),
+        Column("OS-Image", "Its operating system.", lambda node, _: _os_image(node), wide=True),
+        Column("Kernel-Version", "Its kernel.", lambda node, _: _kernel_text(node), wide=True),
+        Column("Container-Runtime", "What runs its containers.", lambda node, _: _container_runtime(node), wide=True),
     ),
     rules=RULES[Node],
-    cells=_node_cells,
     selectable_fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
     prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_for_update,
@@ -86,17 +108,16 @@ NODES: Resource[Node] = Resource(
 )
 
 
-def _lease_cells(item: Lease, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, item.spec.holder_identity, age(item.metadata.creation_timestamp, now)
-
-
 LEASES = Resource(
     type=Lease,
     plural="leases",
     namespaced=True,
-    columns=(NAME, Column("Holder", "Who holds it."), AGE),
+    columns=(
+        NAME,
+        Column("Holder", "Who holds it.", lambda lease, _: lease.spec.holder_identity),
+        AGE,
+    ),
     rules=RULES[Lease],
-    cells=_lease_cells,
     allow_create_on_update=True,
 )
 
@@ -139,16 +160,15 @@ def _validate_runtime_class(item: RuntimeClass) -> Iterator[FieldError]:
         yield from check_toleration(f"scheduling.tolerations[{number}]", row)
 
 
-def _runtime_class_cells(item: RuntimeClass, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, item.handler, age(item.metadata.creation_timestamp, now)
-
-
 RUNTIME_CLASSES = Resource(
     type=RuntimeClass,
     plural="runtimeclasses",
     namespaced=False,
-    columns=(NAME, Column("Handler", "The runtime's name on the nodes."), AGE),
-    cells=_runtime_class_cells,
+    columns=(
+        NAME,
+        Column("Handler", "The runtime's name on the nodes.", lambda runtime_class, _: runtime_class.handler),
+        AGE,
+    ),
     rules=KindRules(
         validate=_validate_runtime_class,
         validate_update=lambda old, new: immutable(("handler", old.handler, new.handler)),
@@ -156,11 +176,13 @@ RUNTIME_CLASSES = Resource(
 )
 
 
-def _node_query_cells(item: NodeQuery, now: datetime.datetime) -> tuple[object, ...]:
-    parts = {"trace": item.spec.trace, "report": item.spec.report or None, "services": item.spec.services}
-    asks = next((name for name, part in parts.items() if part is not None), "capture")
-    answer = item.status.error or ("answered" if item.status.answered else "waiting")
-    return item.metadata.name, item.spec.node_name, asks, answer, age(item.metadata.creation_timestamp, now)
+def _question_text(query: NodeQuery) -> str:
+    parts = {"trace": query.spec.trace, "report": query.spec.report or None, "services": query.spec.services}
+    return next((name for name, part in parts.items() if part is not None), "capture")
+
+
+def _answer_text(query: NodeQuery) -> str:
+    return query.status.error or ("answered" if query.status.answered else "waiting")
 
 
 def _node_query_with_status(new: NodeQuery, old: NodeQuery) -> NodeQuery:
@@ -177,13 +199,12 @@ NODE_QUERYS = Resource(
     namespaced=False,
     columns=(
         NAME,
-        Column("Node", "The node that is asked."),
-        Column("Asks", "trace, report, capture or services."),
-        Column("Answer", "Whether the node has answered, or why it could not."),
+        Column("Node", "The node that is asked.", lambda query, _: query.spec.node_name),
+        Column("Asks", "trace, report, capture or services.", lambda query, _: _question_text(query)),
+        Column("Answer", "Whether the node has answered, or why it could not.", lambda query, _: _answer_text(query)),
         AGE,
     ),
     rules=RULES[NodeQuery],
-    cells=_node_query_cells,
     selectable_fields=lambda item: {"spec.nodeName": item.spec.node_name},
     prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_query_for_update,

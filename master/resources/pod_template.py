@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import re
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
 from api.core.pod import Pod, PodSpec
 from api.meta.schema import MISSING, FieldError, quoted
-from api.meta.selectors import LabelSelector, compile_selector
+from api.meta.selectors import LabelSelector, compile_selector, format_selector
 from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
 from api.validation import pod
 from api.validation.defaults import spec_defaults
@@ -44,22 +43,43 @@ class ReplicasStatus(Value, frozen=True, omit_defaults=False):
 
 
 REPLICA_COLUMNS = (
-    Column("Desired", "How many pods there are to be.", "integer"),
-    Column("Current", "How many there are.", "integer"),
-    Column("Ready", "How many of them are ready.", "integer"),
-)
-
-TEMPLATE_COLUMNS = (
-    Column("Containers", "The names of the template's containers.", wide=True),
-    Column("Images", "The images of the template's containers.", wide=True),
-    Column("Selector", "Which pods belong to it.", wide=True),
+    Column("Desired", "How many pods there are to be.", lambda item, _: item.spec.replicas or 0, type="integer"),
+    Column("Current", "How many there are.", lambda item, _: item.status.replicas, type="integer"),
+    Column("Ready", "How many of them are ready.", lambda item, _: item.status.ready_replicas, type="integer"),
 )
 
 
-def template_cells(template: PodTemplateSpec, shown_selector: str) -> tuple[str, str, str]:
-    """The values for WIDE."""
-    containers = template.spec.containers
-    return ",".join(one.name for one in containers), ",".join(one.image for one in containers), shown_selector
+def _container_names(template: PodTemplateSpec) -> str:
+    return ",".join(container.name for container in template.spec.containers)
+
+
+def _container_images(template: PodTemplateSpec) -> str:
+    return ",".join(container.image for container in template.spec.containers)
+
+
+def template_columns(
+    template: Callable[[Any], PodTemplateSpec], selector: Callable[[Any], str]
+) -> tuple[Column, Column, Column]:
+    """Return the wide columns of a resource with a pod template, which `template` and `selector` read."""
+    return (
+        Column(
+            "Containers",
+            "The names of the template's containers.",
+            lambda item, _: _container_names(template(item)),
+            wide=True,
+        ),
+        Column(
+            "Images",
+            "The images of the template's containers.",
+            lambda item, _: _container_images(template(item)),
+            wide=True,
+        ),
+        Column("Selector", "Which pods belong to it.", lambda item, _: selector(item), wide=True),
+    )
+
+
+TEMPLATE_COLUMNS = template_columns(lambda item: item.spec.template, lambda item: format_selector(item.spec.selector))
+"""The wide columns of a resource with `spec.template` and a label selector in `spec.selector`."""
 
 
 def default_template(template: PodTemplateSpec) -> PodTemplateSpec:
@@ -131,16 +151,9 @@ def _validate_pod_template(item: PodTemplate) -> Iterator[FieldError]:
         yield problem._replace(path=f"template.{problem.path}")
 
 
-def _pod_template_cells(item: PodTemplate, now: datetime.datetime) -> tuple[object, ...]:
-    del now
-    containers = item.template.spec.containers
-    labels = ",".join(f"{key}={value}" for key, value in sorted(item.template.metadata.labels.items()))
-    return (
-        item.metadata.name,
-        ",".join(one.name for one in containers),
-        ",".join(one.image for one in containers),
-        labels or "<none>",
-    )
+def _labels_text(item: PodTemplate) -> str:
+    labels = item.template.metadata.labels
+    return ",".join(f"{key}={labels[key]}" for key in sorted(labels)) or "<none>"
 
 
 POD_TEMPLATES = Resource(
@@ -149,11 +162,18 @@ POD_TEMPLATES = Resource(
     namespaced=True,
     columns=(
         NAME,
-        Column("Containers", "The names of its containers."),
-        Column("Images", "The images of its containers."),
-        Column("Pod Labels", "The labels that the pods would have."),
+        Column(
+            "Containers",
+            "The names of its containers.",
+            lambda pod_template, _: _container_names(pod_template.template),
+        ),
+        Column(
+            "Images", "The images of its containers.", lambda pod_template, _: _container_images(pod_template.template)
+        ),
+        Column(
+            "Pod Labels", "The labels that the pods would have.", lambda pod_template, _: _labels_text(pod_template)
+        ),
     ),
-    cells=_pod_template_cells,
     spec=lambda item: item.template,
     rules=KindRules(
         default=lambda item: replace(item, template=default_template(item.template)),

@@ -137,19 +137,9 @@ def _readiness_gates(item: Pod) -> str:
     return f"{sum(gate in passed for gate in gates)}/{len(gates)}"
 
 
-def _pod_cells(item: Pod, now: datetime.datetime) -> tuple[object, ...]:
-    ready = sum(row.ready and row.state.running is not None for row in _running_statuses(item))
-    return (
-        item.metadata.name,
-        f"{ready}/{len(item.spec.containers) + len(_sidecar_names(item))}",
-        pod_state(item),
-        _restarts(item, now),
-        age(item.metadata.creation_timestamp, now),
-        none_if_empty(item.status.pod_ip),
-        none_if_empty(item.spec.node_name),
-        none_if_empty(item.status.nominated_node_name),
-        _readiness_gates(item),
-    )
+def _ready_text(pod: Pod) -> str:
+    ready = sum(status.ready and status.state.running is not None for status in _running_statuses(pod))
+    return f"{ready}/{len(pod.spec.containers) + len(_sidecar_names(pod))}"
 
 
 def _pod_fields(item: Pod) -> dict[str, str]:
@@ -178,17 +168,30 @@ PODS: Resource[Pod] = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Ready", "How many of its containers are ready to serve."),
-        Column("Status", "Its phase, or what holds it up."),
-        Column("Restarts", "How often its containers were started again, and when last."),
+        Column("Ready", "How many of its containers are ready to serve.", lambda pod, _: _ready_text(pod)),
+        Column("Status", "Its phase, or what holds it up.", lambda pod, _: pod_state(pod)),
+        Column(
+            "Restarts",
+            "How often its containers were started again, and when last.",
+            lambda pod, now: _restarts(pod, now),
+        ),
         AGE,
-        Column("IP", "Its address.", wide=True),
-        Column("Node", "The node it runs on.", wide=True),
-        Column("Nominated Node", "The node that is being cleared for it.", wide=True),
-        Column("Readiness Gates", "How many of its further conditions are met.", wide=True),
+        Column("IP", "Its address.", lambda pod, _: none_if_empty(pod.status.pod_ip), wide=True),
+        Column("Node", "The node it runs on.", lambda pod, _: none_if_empty(pod.spec.node_name), wide=True),
+        Column(
+            "Nominated Node",
+            "The node that is being cleared for it.",
+            lambda pod, _: none_if_empty(pod.status.nominated_node_name),
+            wide=True,
+        ),
+        Column(
+            "Readiness Gates",
+            "How many of its further conditions are met.",
+            lambda pod, _: _readiness_gates(pod),
+            wide=True,
+        ),
     ),
     rules=RULES[Pod],
-    cells=_pod_cells,
     selectable_fields=_pod_fields,
     prepare_for_create=_prepare_pod_for_create,
     prepare_for_update=_prepare_pod_for_update,
@@ -234,23 +237,22 @@ def _pod_address_to_stored(item: PodAddress) -> Pod:
     )
 
 
-def _pod_address_cells(item: PodAddress, now: datetime.datetime) -> tuple[object, ...]:
-    created = item.metadata.creation_timestamp
-    return item.metadata.name, none_if_empty(item.ip), item.phase, item.host_network, age(created, now)
-
-
 POD_ADDRESSS = Resource(
     type=PodAddress,
     plural="podaddresses",
     namespaced=True,
     columns=(
         NAME,
-        Column("IP", "The pod's address."),
-        Column("Phase", "Pending, Running, Succeeded, Failed or Unknown."),
-        Column("Host network", "Whether the address is that of its node.", type="boolean"),
+        Column("IP", "The pod's address.", lambda address, _: none_if_empty(address.ip)),
+        Column("Phase", "Pending, Running, Succeeded, Failed or Unknown.", lambda address, _: address.phase),
+        Column(
+            "Host network",
+            "Whether the address is that of its node.",
+            lambda address, _: address.host_network,
+            type="boolean",
+        ),
         AGE,
     ),
-    cells=_pod_address_cells,
     rules=KindRules(),
     stored_as=Version(PODS, _pod_address_from_stored, _pod_address_to_stored),
     verbs=READ_VERBS,

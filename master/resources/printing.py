@@ -1,4 +1,4 @@
-"""Columns and cells that the tables of many resources share: name, age, durations. Pure."""
+"""Columns that the tables of many resources share: name, age, durations. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import datetime
 
 from master.resources.metadata import parse_time
 from master.resources.resource import Column
-
-NAME = Column("Name", "Name, unique among objects of this kind in a namespace.", format="name")
-AGE = Column("Age", "Time since the object was created.")
 
 
 def age(text: str | None, now: datetime.datetime) -> str:
@@ -42,3 +39,12 @@ def duration(seconds: int) -> str:
 def none_if_empty(text: str) -> str:
     """The text, or how tables show that there is none."""
     return text or "<none>"
+
+
+NAME = Column(
+    "Name",
+    "Name, unique among objects of this kind in a namespace.",
+    lambda item, _: item.metadata.name,
+    format="name",
+)
+AGE = Column("Age", "Time since the object was created.", lambda item, now: age(item.metadata.creation_timestamp, now))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 
 from msgspec.structs import replace
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 from api.meta.schema import FORBIDDEN, FieldError, quoted, unsupported_values
 from api.meta.types import Object, ObjectMeta
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 
 PREEMPT_LOWER_PRIORITY, PREEMPT_NEVER = "PreemptLowerPriority", "Never"
@@ -75,11 +74,6 @@ def _validate_priority_class_update(old: PriorityClass, new: PriorityClass) -> I
         yield FieldError("preemptionPolicy", quoted(new.preemption_policy), "field is immutable")
 
 
-def _priority_class_cells(item: PriorityClass, now: datetime.datetime) -> tuple[object, ...]:
-    age_now = age(item.metadata.creation_timestamp, now)
-    return item.metadata.name, item.value, item.global_default, age_now, item.preemption_policy
-
-
 PRIORITY_CLASSES = Resource(
     type=PriorityClass,
     plural="priorityclasses",
@@ -87,12 +81,20 @@ PRIORITY_CLASSES = Resource(
     short_names=("pc",),
     columns=(
         NAME,
-        Column("Value", "The priority of its pods.", "integer"),
-        Column("Global-Default", "Whether pods that name no class are of this one.", "boolean"),
+        Column("Value", "The priority of its pods.", lambda priority_class, _: priority_class.value, type="integer"),
+        Column(
+            "Global-Default",
+            "Whether pods that name no class are of this one.",
+            lambda priority_class, _: priority_class.global_default,
+            type="boolean",
+        ),
         AGE,
-        Column("PreemptionPolicy", "Whether its pods may push others aside."),
+        Column(
+            "PreemptionPolicy",
+            "Whether its pods may push others aside.",
+            lambda priority_class, _: priority_class.preemption_policy,
+        ),
     ),
-    cells=_priority_class_cells,
     spec=lambda item: item.value,
     rules=KindRules(_default_priority_class, _validate_priority_class, _validate_priority_class_update),
 )

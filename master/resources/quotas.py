@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from api.meta.quantity import Quantity
 from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, FieldError, quoted
 from api.meta.types import Object, Value
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.quantities import Quantities, RawQuantities, canonical, parse_all
 from master.resources.resource import Column, Resource
 from master.resources.validation import quantities_at_least_zero
@@ -186,11 +185,6 @@ def _usage_text(item: ResourceQuota, of_limits: bool) -> str:
     return ", ".join(f"{name}: {used.get(name, 0)}/{hard}" for name, hard in rows)
 
 
-def _quota_cells(item: ResourceQuota, now: datetime.datetime) -> tuple[object, ...]:
-    made = age(item.metadata.creation_timestamp, now)
-    return item.metadata.name, _usage_text(item, of_limits=False), _usage_text(item, of_limits=True), made
-
-
 RESOURCE_QUOTAS = Resource(
     type=ResourceQuota,
     plural="resourcequotas",
@@ -198,11 +192,18 @@ RESOURCE_QUOTAS = Resource(
     short_names=("quota",),
     columns=(
         NAME,
-        Column("Request", "What is taken of what may be taken, without limits."),
-        Column("Limit", "What is taken of what the limits may be together."),
+        Column(
+            "Request",
+            "What is taken of what may be taken, without limits.",
+            lambda quota, _: _usage_text(quota, of_limits=False),
+        ),
+        Column(
+            "Limit",
+            "What is taken of what the limits may be together.",
+            lambda quota, _: _usage_text(quota, of_limits=True),
+        ),
         AGE,
     ),
-    cells=_quota_cells,
     rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
 )
 
@@ -341,17 +342,19 @@ def _validate_ratio(path: str, name: str, fields: Mapping[str, Quantities]) -> I
         )
 
 
-def _limit_range_cells(item: LimitRange, now: datetime.datetime) -> tuple[object, ...]:
-    del now
-    return item.metadata.name, item.metadata.creation_timestamp
-
-
 LIMIT_RANGES = Resource(
     type=LimitRange,
     plural="limitranges",
     namespaced=True,
     short_names=("limits",),
-    columns=(NAME, Column("Created At", "When it was made.", "date")),
-    cells=_limit_range_cells,
+    columns=(
+        NAME,
+        Column(
+            "Created At",
+            "When it was made.",
+            lambda limit_range, _: limit_range.metadata.creation_timestamp,
+            type="date",
+        ),
+    ),
     rules=KindRules(_default_limit_range, _validate_limit_range),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -146,34 +145,32 @@ def _validate_binding_update(old: Any, new: Any) -> Iterator[FieldError]:
         yield FieldError("roleRef", quoted(new.role_ref), "cannot change roleRef", FORBIDDEN)
 
 
-def _role_cells(item: Role | ClusterRole, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, item.metadata.creation_timestamp or age(None, now)
-
-
 def _subjects_text(item: RoleBinding | ClusterRoleBinding, kind: str) -> str:
     rows = (one for one in item.subjects if one.kind == kind)
     return ", ".join(f"{one.namespace}/{one.name}" if kind == "ServiceAccount" else one.name for one in rows)
 
 
-def _binding_cells(item: RoleBinding | ClusterRoleBinding, now: datetime.datetime) -> tuple[object, ...]:
-    return (
-        item.metadata.name,
-        f"{item.role_ref.kind}/{item.role_ref.name}",
-        age(item.metadata.creation_timestamp, now),
-        _subjects_text(item, "User"),
-        _subjects_text(item, "Group"),
-        _subjects_text(item, "ServiceAccount"),
-    )
-
-
-_ROLE_COLUMNS = (NAME, Column("Created At", "When it was made.", "date"))
+_ROLE_COLUMNS = (
+    NAME,
+    Column(
+        "Created At",
+        "When it was made.",
+        lambda role, now: role.metadata.creation_timestamp or age(None, now),
+        type="date",
+    ),
+)
 _BINDING_COLUMNS = (
     NAME,
-    Column("Role", "The role that is bound."),
+    Column("Role", "The role that is bound.", lambda binding, _: f"{binding.role_ref.kind}/{binding.role_ref.name}"),
     AGE,
-    Column("Users", "Users who have it.", wide=True),
-    Column("Groups", "Groups that have it.", wide=True),
-    Column("ServiceAccounts", "Service accounts that have it.", wide=True),
+    Column("Users", "Users who have it.", lambda binding, _: _subjects_text(binding, "User"), wide=True),
+    Column("Groups", "Groups that have it.", lambda binding, _: _subjects_text(binding, "Group"), wide=True),
+    Column(
+        "ServiceAccounts",
+        "Service accounts that have it.",
+        lambda binding, _: _subjects_text(binding, "ServiceAccount"),
+        wide=True,
+    ),
 )
 _ROLE_STRATEGY: KindRules[Any] = KindRules(validate=_validate_role, validate_name=names.path_segment_error)
 _BINDING_STRATEGY: KindRules[Any] = KindRules(
@@ -185,7 +182,6 @@ ROLES = Resource(
     plural="roles",
     namespaced=True,
     columns=_ROLE_COLUMNS,
-    cells=_role_cells,
     rules=_ROLE_STRATEGY,
 )
 CLUSTER_ROLES = Resource(
@@ -193,7 +189,6 @@ CLUSTER_ROLES = Resource(
     plural="clusterroles",
     namespaced=False,
     columns=_ROLE_COLUMNS,
-    cells=_role_cells,
     rules=_ROLE_STRATEGY,
 )
 ROLE_BINDINGS = Resource(
@@ -201,7 +196,6 @@ ROLE_BINDINGS = Resource(
     plural="rolebindings",
     namespaced=True,
     columns=_BINDING_COLUMNS,
-    cells=_binding_cells,
     rules=_BINDING_STRATEGY,
 )
 CLUSTER_ROLE_BINDINGS = Resource(
@@ -209,6 +203,5 @@ CLUSTER_ROLE_BINDINGS = Resource(
     plural="clusterrolebindings",
     namespaced=False,
     columns=_BINDING_COLUMNS,
-    cells=_binding_cells,
     rules=_BINDING_STRATEGY,
 )

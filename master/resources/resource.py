@@ -25,6 +25,8 @@ class Column:
 
     name: str
     description: str
+    cell: Callable[[Any, datetime.datetime], object]
+    """`cell(object, now)` returns the value in the row of an object."""
     type: str = "string"
     format: str = ""
     wide: bool = False
@@ -131,8 +133,7 @@ class Resource(Generic[O]):
     plural: str
     namespaced: bool
     columns: tuple[Column, ...]
-    cells: Callable[[O, datetime.datetime], tuple[object, ...]]
-    """`cells(object, now)` returns the values of `columns`."""
+    """The columns of a Table. A version that has the columns of the stored resource shows the stored form."""
     rules: KindRules[O]
     """Defaults and validation. Those of types that other daemons read, too, are in `api.validation`."""
     short_names: tuple[str, ...] = ()
@@ -195,6 +196,11 @@ class Resource(Generic[O]):
     def version(self) -> str:
         """Return the version within the group."""
         return self.type.API_VERSION.rpartition("/")[2]
+
+    def cells(self, item: O, now: datetime.datetime) -> tuple[object, ...]:
+        """Return the values of `columns` for an object."""
+        shown = self.to_stored(item) if self.columns is self.stored_resource.columns else item
+        return tuple(column.cell(shown, now) for column in self.columns)
 
     @property
     def merge_schema(self) -> MergeSchema:

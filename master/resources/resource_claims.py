@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -26,7 +25,7 @@ from master.resources.devices import (
     check_selectors,
     defaulted_claim,
 )
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import immutable, max_items, required
 
@@ -197,20 +196,15 @@ def _state(item: ResourceClaim) -> str:
     return ",".join(found)
 
 
-def _resource_claim_cells(item: ResourceClaim, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, _state(item), age(item.metadata.creation_timestamp, now)
-
-
-def _plain_cells(item: ResourceClaimTemplate | DeviceClass, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, age(item.metadata.creation_timestamp, now)
-
-
 RESOURCE_CLAIMS = Resource(
     type=ResourceClaim,
     plural="resourceclaims",
     namespaced=True,
-    columns=(NAME, Column("State", "pending, allocated, reserved."), AGE),
-    cells=_resource_claim_cells,
+    columns=(
+        NAME,
+        Column("State", "pending, allocated, reserved.", lambda claim, _: _state(claim)),
+        AGE,
+    ),
     rules=KindRules(
         default=lambda item: replace(item, spec=_defaulted(item.spec)),
         validate=lambda item: check_claim("spec.devices", item.spec.devices),
@@ -222,8 +216,10 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
     type=ResourceClaimTemplate,
     plural="resourceclaimtemplates",
     namespaced=True,
-    columns=(NAME, AGE),
-    cells=_plain_cells,
+    columns=(
+        NAME,
+        AGE,
+    ),
     rules=KindRules(
         default=lambda item: replace(item, spec=replace(item.spec, spec=_defaulted(item.spec.spec))),
         validate=_check_template,
@@ -235,8 +231,10 @@ DEVICE_CLASSES = Resource(
     type=DeviceClass,
     plural="deviceclasses",
     namespaced=False,
-    columns=(NAME, AGE),
-    cells=_plain_cells,
+    columns=(
+        NAME,
+        AGE,
+    ),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_check_class),
 )

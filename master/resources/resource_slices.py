@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +12,7 @@ from api.meta import names
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, duplicate_values, quoted
 from api.meta.types import Object, Value
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import exactly_one, immutable, max_items, minimum, quantity_at_least, required
 from master.resources.volumes import driver_name_problem
@@ -240,24 +239,21 @@ def _validate_resource_slice_update(old: ResourceSlice, new: ResourceSlice) -> I
     )
 
 
-def _resource_slice_cells(item: ResourceSlice, now: datetime.datetime) -> tuple[object, ...]:
-    spec = item.spec
-    made = age(item.metadata.creation_timestamp, now)
-    return item.metadata.name, spec.node_name or "<unset>", spec.driver, spec.pool.name, made
-
-
 RESOURCE_SLICES = Resource(
     type=ResourceSlice,
     plural="resourceslices",
     namespaced=False,
     columns=(
         NAME,
-        Column("Node", "The node where the devices are."),
-        Column("Driver", "Whose devices they are."),
-        Column("Pool", "The pool that it is a part of."),
+        Column(
+            "Node",
+            "The node where the devices are.",
+            lambda resource_slice, _: resource_slice.spec.node_name or "<unset>",
+        ),
+        Column("Driver", "Whose devices they are.", lambda resource_slice, _: resource_slice.spec.driver),
+        Column("Pool", "The pool that it is a part of.", lambda resource_slice, _: resource_slice.spec.pool.name),
         AGE,
     ),
-    cells=_resource_slice_cells,
     selectable_fields=lambda item: {"spec.nodeName": item.spec.node_name or "", "spec.driver": item.spec.driver},
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_resource_slice, validate_update=_validate_resource_slice_update),

@@ -5,7 +5,6 @@ Components of Kubernetes before 1.21 use EndpointSlice of discovery.k8s.io/v1bet
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -32,7 +31,7 @@ from api.meta.types import Object, ObjectReference, StatusCondition, Value, merg
 from api.validation.registry import RULES, KindRules
 from api.validation.services import check_endpoint_slice, check_endpoint_slice_update
 from master.resources.network_policies import validate_network
-from master.resources.printing import AGE, NAME, age, none_if_empty
+from master.resources.printing import AGE, NAME, none_if_empty
 from master.resources.resource import VERBS, Column, Resource, Version, proxy_subresource
 from master.resources.validation import immutable
 
@@ -50,17 +49,8 @@ def _port_text(port: ServicePort) -> str:
     return f"{port.port}:{port.node_port}/{port.protocol}" if port.node_port else f"{port.port}/{port.protocol}"
 
 
-def _service_cells(item: Service, now: datetime.datetime) -> tuple[object, ...]:
-    spec = item.spec
-    return (
-        item.metadata.name,
-        spec.type,
-        none_if_empty(spec.cluster_ip),
-        _external_addresses(item),
-        none_if_empty(",".join(map(_port_text, spec.ports))),
-        age(item.metadata.creation_timestamp, now),
-        none_if_empty(",".join(f"{key}={value}" for key, value in sorted(spec.selector.items()))),
-    )
+def _selector_text(service: Service) -> str:
+    return none_if_empty(",".join(f"{key}={value}" for key, value in sorted(service.spec.selector.items())))
 
 
 def _prepare_service_for_update(new: Service, old: Service) -> Service:
@@ -156,15 +146,20 @@ SERVICES: Resource[Service] = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Type", "ClusterIP, NodePort, LoadBalancer or ExternalName."),
-        Column("Cluster-IP", "Its address inside the cluster."),
-        Column("External-IP", "Its addresses outside."),
-        Column("Port(s)", "Its ports; behind a colon those of the nodes."),
+        Column("Type", "ClusterIP, NodePort, LoadBalancer or ExternalName.", lambda service, _: service.spec.type),
+        Column(
+            "Cluster-IP", "Its address inside the cluster.", lambda service, _: none_if_empty(service.spec.cluster_ip)
+        ),
+        Column("External-IP", "Its addresses outside.", lambda service, _: _external_addresses(service)),
+        Column(
+            "Port(s)",
+            "Its ports; behind a colon those of the nodes.",
+            lambda service, _: none_if_empty(",".join(map(_port_text, service.spec.ports))),
+        ),
         AGE,
-        Column("Selector", "Which pods it leads to.", wide=True),
+        Column("Selector", "Which pods it leads to.", lambda service, _: _selector_text(service), wide=True),
     ),
     rules=RULES[Service],
-    cells=_service_cells,
     selectable_fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
     prepare_for_update=_prepare_service_for_update,
     normalize_update=_normalize_service_update,
@@ -174,16 +169,15 @@ SERVICES: Resource[Service] = Resource(
 MAX_SUBSETS_SHOWN = 3
 
 
-def _endpoints_cells(item: Endpoints, now: datetime.datetime) -> tuple[object, ...]:
-    found = [
+def _endpoints_text(endpoints: Endpoints) -> str:
+    addresses = [
         f"{address.ip}:{port.port}" if port is not None else address.ip
-        for subset in item.subsets
+        for subset in endpoints.subsets
         for port in (subset.ports or (None,))
         for address in subset.addresses
     ]
-    more = f" + {len(found) - MAX_SUBSETS_SHOWN} more..." if len(found) > MAX_SUBSETS_SHOWN else ""
-    shown = none_if_empty(",".join(found[:MAX_SUBSETS_SHOWN])) + more
-    return item.metadata.name, shown, age(item.metadata.creation_timestamp, now)
+    more = f" + {len(addresses) - MAX_SUBSETS_SHOWN} more..." if len(addresses) > MAX_SUBSETS_SHOWN else ""
+    return none_if_empty(",".join(addresses[:MAX_SUBSETS_SHOWN])) + more
 
 
 ENDPOINTS = Resource(
@@ -191,9 +185,12 @@ ENDPOINTS = Resource(
     plural="endpoints",
     namespaced=True,
     short_names=("ep",),
-    columns=(NAME, Column("Endpoints", "The first addresses, with their ports."), AGE),
+    columns=(
+        NAME,
+        Column("Endpoints", "The first addresses, with their ports.", lambda endpoints, _: _endpoints_text(endpoints)),
+        AGE,
+    ),
     rules=RULES[Endpoints],
-    cells=_endpoints_cells,
 )
 
 MAX_ENDPOINTS_SHOWN = 3
@@ -204,29 +201,28 @@ def _shortened_list(found: list[str]) -> str:
     return (",".join(found[:MAX_ENDPOINTS_SHOWN]) or "<unset>") + more
 
 
-def _endpoint_slice_cells(item: EndpointSlice, now: datetime.datetime) -> tuple[object, ...]:
-    return (
-        item.metadata.name,
-        item.address_type,
-        _shortened_list([str(port.port or "*") for port in item.ports]),
-        _shortened_list([address for row in item.endpoints for address in row.addresses]),
-        age(item.metadata.creation_timestamp, now),
-    )
-
-
 ENDPOINT_SLICES = Resource(
     type=EndpointSlice,
     plural="endpointslices",
     namespaced=True,
     columns=(
         NAME,
-        Column("AddressType", "IPv4, IPv6 or FQDN."),
-        Column("Ports", "The ports that are open at every address."),
-        Column("Endpoints", "The first addresses."),
+        Column("AddressType", "IPv4, IPv6 or FQDN.", lambda endpoint_slice, _: endpoint_slice.address_type),
+        Column(
+            "Ports",
+            "The ports that are open at every address.",
+            lambda endpoint_slice, _: _shortened_list([str(port.port or "*") for port in endpoint_slice.ports]),
+        ),
+        Column(
+            "Endpoints",
+            "The first addresses.",
+            lambda endpoint_slice, _: _shortened_list(
+                [address for row in endpoint_slice.endpoints for address in row.addresses]
+            ),
+        ),
         AGE,
     ),
     rules=RULES[EndpointSlice],
-    cells=_endpoint_slice_cells,
     spec=lambda item: (item.endpoints, item.ports),
 )
 
@@ -316,7 +312,6 @@ ENDPOINT_SLICES_V1BETA1 = Resource(
     plural=ENDPOINT_SLICES.plural,
     namespaced=True,
     columns=ENDPOINT_SLICES.columns,
-    cells=lambda item, now: ENDPOINT_SLICES.cells(_endpoint_slice_v1beta1_to_stored(item), now),
     spec=lambda item: (item.endpoints, item.ports),
     rules=KindRules(
         default=_default_endpoint_slice_v1beta1,
@@ -356,16 +351,15 @@ def _validate_service_cidr(item: ServiceCIDR) -> Iterator[FieldError]:
         yield from validate_network(f"spec.cidrs[{number}]", text)
 
 
-def _service_cidr_cells(item: ServiceCIDR, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, ",".join(item.spec.cidrs), age(item.metadata.creation_timestamp, now)
-
-
 SERVICE_CIDRS = Resource(
     type=ServiceCIDR,
     plural="servicecidrs",
     namespaced=False,
-    columns=(NAME, Column("CIDRs", "The networks."), AGE),
-    cells=_service_cidr_cells,
+    columns=(
+        NAME,
+        Column("CIDRs", "The networks.", lambda service_cidr, _: ",".join(service_cidr.spec.cidrs)),
+        AGE,
+    ),
     spec=lambda item: item.spec,
     rules=KindRules(
         validate=_validate_service_cidr,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
@@ -16,16 +15,16 @@ from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quote
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Json, Object, Value, merge_keys
 from api.validation.registry import KindRules
+from master.resources.metadata import controller_of
 from master.resources.pod_template import (
     TEMPLATE_COLUMNS,
     PodTemplateSpec,
     default_template,
-    template_cells,
     validate_replicas,
     validate_required_selector,
     validate_template,
 )
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource, Scale
 from master.resources.validation import immutable, minimum
 
@@ -230,25 +229,22 @@ def _immutable_part(spec: StatefulSetSpec) -> StatefulSetSpec:
 # --- how it is shown --------------------------------------------------------------------------------------------------
 
 
-def _stateful_set_cells(item: StatefulSet, now: datetime.datetime) -> tuple[object, ...]:
-    containers, images, _ = template_cells(item.spec.template, "")
-    return (
-        item.metadata.name,
-        f"{item.status.ready_replicas}/{item.spec.replicas or 0}",
-        age(item.metadata.creation_timestamp, now),
-        containers,
-        images,
-    )
-
-
 STATEFUL_SETS = Resource(
     type=StatefulSet,
     plural="statefulsets",
     namespaced=True,
     short_names=("sts",),
     categories=("all",),
-    columns=(NAME, Column("Ready", "How many pods are ready, of how many."), AGE, *TEMPLATE_COLUMNS[:2]),
-    cells=_stateful_set_cells,
+    columns=(
+        NAME,
+        Column(
+            "Ready",
+            "How many pods are ready, of how many.",
+            lambda stateful_set, _: f"{stateful_set.status.ready_replicas}/{stateful_set.spec.replicas or 0}",
+        ),
+        AGE,
+        *TEMPLATE_COLUMNS[:2],
+    ),
     spec=lambda item: item.spec,
     scale=Scale(
         replicas=lambda item: item.spec.replicas or 0,
@@ -285,13 +281,12 @@ def _prepare_controller_revision_for_update(new: ControllerRevision, old: Contro
     return replace(new, data=old.data) if without_nulls(new.data) == without_nulls(old.data) else new
 
 
-def _controller_revision_cells(item: ControllerRevision, now: datetime.datetime) -> tuple[object, ...]:
-    owner = next((row for row in item.metadata.owner_references if row.controller), None)
-    name = "<none>"
-    if owner is not None:
-        group = owner.api_version.rpartition("/")[0]
-        name = f"{owner.kind}{'.' if group else ''}{group}".lower() + f"/{owner.name}"
-    return item.metadata.name, name, item.revision, age(item.metadata.creation_timestamp, now)
+def _controller_text(revision: ControllerRevision) -> str:
+    owner = controller_of(revision.metadata)
+    if owner is None:
+        return "<none>"
+    group = owner.api_version.rpartition("/")[0]
+    return f"{owner.kind}{'.' if group else ''}{group}".lower() + f"/{owner.name}"
 
 
 CONTROLLER_REVISIONS = Resource(
@@ -300,11 +295,10 @@ CONTROLLER_REVISIONS = Resource(
     namespaced=True,
     columns=(
         NAME,
-        Column("Controller", "Whose state it is."),
-        Column("Revision", "Its number among the states of its owner."),
+        Column("Controller", "Whose state it is.", lambda revision, _: _controller_text(revision)),
+        Column("Revision", "Its number among the states of its owner.", lambda revision, _: revision.revision),
         AGE,
     ),
-    cells=_controller_revision_cells,
     prepare_for_update=_prepare_controller_revision_for_update,
     rules=KindRules(
         validate=_validate_controller_revision, validate_update=lambda old, new: immutable(("data", old.data, new.data))

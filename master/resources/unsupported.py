@@ -6,12 +6,11 @@ See docs/adr/0015-kinds-without-a-controller.md.
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from api.meta.types import Object
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import READ_VERBS, Resource
 
 WEBHOOKS = "this master calls no webhooks: one that is kept and never called would let through what it is to stop"
@@ -101,18 +100,16 @@ class IPAddress(Object, frozen=True):
     KIND = "IPAddress"
 
 
-def _unsupported_cells(item: Object, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, age(item.metadata.creation_timestamp, now)
-
-
 def _unsupported(of: type[Object], plural: str, refusal: str, short: tuple[str, ...] = ()) -> Resource[Any]:
     return Resource(
         type=of,
         plural=plural,
         namespaced=False,
         short_names=short,
-        columns=(NAME, AGE),
-        cells=_unsupported_cells,
+        columns=(
+            NAME,
+            AGE,
+        ),
         rules=KindRules(),
         verbs=READ_VERBS,
         unsupported=refusal,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 
 from msgspec.structs import asdict
@@ -12,7 +11,7 @@ from api.meta import names
 from api.meta.schema import FieldError
 from api.meta.types import Object, Value
 from api.validation.registry import KindRules
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import exactly_one, immutable, required
 from master.resources.volumes import driver_name_problem
@@ -72,30 +71,18 @@ def _validate_volume_attachment(item: VolumeAttachment) -> Iterator[FieldError]:
         yield from required("spec.source.persistentVolumeName", name, names.dns_subdomain_error)
 
 
-def _volume_attachment_cells(item: VolumeAttachment, now: datetime.datetime) -> tuple[object, ...]:
-    return (
-        item.metadata.name,
-        item.spec.attacher,
-        item.spec.source.persistent_volume_name or "",
-        item.spec.node_name,
-        item.status.attached,
-        age(item.metadata.creation_timestamp, now),
-    )
-
-
 VOLUME_ATTACHMENTS = Resource(
     type=VolumeAttachment,
     plural="volumeattachments",
     namespaced=False,
     columns=(
         NAME,
-        Column("Attacher", "The driver.", format="name"),
-        Column("PV", "The volume."),
-        Column("Node", "The node where it is to be."),
-        Column("Attached", "Whether it is there.", "boolean"),
+        Column("Attacher", "The driver.", lambda attachment, _: attachment.spec.attacher, format="name"),
+        Column("PV", "The volume.", lambda attachment, _: attachment.spec.source.persistent_volume_name or ""),
+        Column("Node", "The node where it is to be.", lambda attachment, _: attachment.spec.node_name),
+        Column("Attached", "Whether it is there.", lambda attachment, _: attachment.status.attached, type="boolean"),
         AGE,
     ),
-    cells=_volume_attachment_cells,
     rules=KindRules(
         validate=_validate_volume_attachment, validate_update=lambda old, new: immutable(("spec", old.spec, new.spec))
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -20,7 +20,7 @@ from api.meta.schema import FORBIDDEN, MISSING, FieldError, duplicate_values, qu
 from api.meta.types import Object, Value
 from api.validation.registry import RULES, KindRules
 from master.resources.metadata import with_metadata
-from master.resources.printing import AGE, NAME, age
+from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
 from master.resources.validation import immutable, max_items, required
 
@@ -38,24 +38,6 @@ def unset_if_empty(text: str | None) -> str:
     return text or "<unset>"
 
 
-def _volume_cells(item: PersistentVolume, now: datetime.datetime) -> tuple[object, ...]:
-    spec, status = item.spec, item.status
-    claim = f"{spec.claim_ref.namespace}/{spec.claim_ref.name}" if spec.claim_ref is not None else ""
-    return (
-        item.metadata.name,
-        str(spec.capacity.get("storage", "")),
-        access_modes_text(spec.access_modes),
-        spec.persistent_volume_reclaim_policy,
-        "Terminating" if item.metadata.deletion_timestamp else status.phase,
-        claim,
-        spec.storage_class_name,
-        unset_if_empty(spec.volume_attributes_class_name),
-        status.reason,
-        age(item.metadata.creation_timestamp, now),
-        spec.volume_mode or "<unset>",
-    )
-
-
 def _prepare_volume_for_create(item: PersistentVolume) -> PersistentVolume:
     finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, VOLUME_FINALIZER)))
     return with_metadata(
@@ -70,39 +52,52 @@ PERSISTENT_VOLUMES = Resource(
     short_names=("pv",),
     columns=(
         NAME,
-        Column("Capacity", "How much it holds."),
-        Column("Access Modes", "How many may use it, and how."),
-        Column("Reclaim Policy", "What becomes of it when its claim is gone."),
-        Column("Status", "Available, Bound or Released."),
-        Column("Claim", "The claim that has it."),
-        Column("StorageClass", "The class to which it belongs."),
-        Column("VolumeAttributesClass", "The attributes that it was given."),
-        Column("Reason", "Why it is as it is."),
+        Column("Capacity", "How much it holds.", lambda volume, _: str(volume.spec.capacity.get("storage", ""))),
+        Column(
+            "Access Modes",
+            "How many may use it, and how.",
+            lambda volume, _: access_modes_text(volume.spec.access_modes),
+        ),
+        Column(
+            "Reclaim Policy",
+            "What becomes of it when its claim is gone.",
+            lambda volume, _: volume.spec.persistent_volume_reclaim_policy,
+        ),
+        Column(
+            "Status",
+            "Available, Bound or Released.",
+            lambda volume, _: "Terminating" if volume.metadata.deletion_timestamp else volume.status.phase,
+        ),
+        Column(
+            "Claim",
+            "The claim that has it.",
+            lambda volume, _: (
+                f"{volume.spec.claim_ref.namespace}/{volume.spec.claim_ref.name}"
+                if volume.spec.claim_ref is not None
+                else ""
+            ),
+        ),
+        Column("StorageClass", "The class to which it belongs.", lambda volume, _: volume.spec.storage_class_name),
+        Column(
+            "VolumeAttributesClass",
+            "The attributes that it was given.",
+            lambda volume, _: unset_if_empty(volume.spec.volume_attributes_class_name),
+        ),
+        Column("Reason", "Why it is as it is.", lambda volume, _: volume.status.reason),
         AGE,
-        Column("VolumeMode", "Whether it is a filesystem.", wide=True),
+        Column(
+            "VolumeMode",
+            "Whether it is a filesystem.",
+            lambda volume, _: volume.spec.volume_mode or "<unset>",
+            wide=True,
+        ),
     ),
     rules=RULES[PersistentVolume],
-    cells=_volume_cells,
     prepare_for_create=_prepare_volume_for_create,
 )
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 """Keeps what is being deleted as long as it is in use."""
-
-
-def _claim_cells(item: PersistentVolumeClaim, now: datetime.datetime) -> tuple[object, ...]:
-    spec, status = item.spec, item.status
-    return (
-        item.metadata.name,
-        "Terminating" if item.metadata.deletion_timestamp else status.phase,
-        spec.volume_name,
-        str(status.capacity.get("storage", "")),
-        access_modes_text(status.access_modes),
-        spec.storage_class_name or "",
-        unset_if_empty(spec.volume_attributes_class_name),
-        age(item.metadata.creation_timestamp, now),
-        spec.volume_mode or "<unset>",
-    )
 
 
 def _prepare_claim_for_create(item: PersistentVolumeClaim) -> PersistentVolumeClaim:
@@ -119,17 +114,32 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
     short_names=("pvc",),
     columns=(
         NAME,
-        Column("Status", "Pending, Bound or Lost."),
-        Column("Volume", "The volume that it has, or asks for."),
-        Column("Capacity", "How much the volume holds."),
-        Column("Access Modes", "How many may use it, and how."),
-        Column("StorageClass", "The class that it asks for."),
-        Column("VolumeAttributesClass", "The attributes that it asks for."),
+        Column(
+            "Status",
+            "Pending, Bound or Lost.",
+            lambda claim, _: "Terminating" if claim.metadata.deletion_timestamp else claim.status.phase,
+        ),
+        Column("Volume", "The volume that it has, or asks for.", lambda claim, _: claim.spec.volume_name),
+        Column(
+            "Capacity", "How much the volume holds.", lambda claim, _: str(claim.status.capacity.get("storage", ""))
+        ),
+        Column(
+            "Access Modes",
+            "How many may use it, and how.",
+            lambda claim, _: access_modes_text(claim.status.access_modes),
+        ),
+        Column("StorageClass", "The class that it asks for.", lambda claim, _: claim.spec.storage_class_name or ""),
+        Column(
+            "VolumeAttributesClass",
+            "The attributes that it asks for.",
+            lambda claim, _: unset_if_empty(claim.spec.volume_attributes_class_name),
+        ),
         AGE,
-        Column("VolumeMode", "Whether it is a filesystem.", wide=True),
+        Column(
+            "VolumeMode", "Whether it is a filesystem.", lambda claim, _: claim.spec.volume_mode or "<unset>", wide=True
+        ),
     ),
     rules=RULES[PersistentVolumeClaim],
-    cells=_claim_cells,
     prepare_for_create=_prepare_claim_for_create,
 )
 
@@ -241,16 +251,9 @@ def _validate_storage_class_update(old: StorageClass, new: StorageClass) -> Iter
     yield from immutable(("volumeBindingMode", old.volume_binding_mode, new.volume_binding_mode))
 
 
-def _storage_class_cells(item: StorageClass, now: datetime.datetime) -> tuple[object, ...]:
-    is_default = any(item.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
-    return (
-        item.metadata.name + (" (default)" if is_default else ""),
-        item.provisioner,
-        item.reclaim_policy,
-        item.volume_binding_mode,
-        bool(item.allow_volume_expansion),
-        age(item.metadata.creation_timestamp, now),
-    )
+def _class_name_text(storage_class: StorageClass) -> str:
+    is_default = any(storage_class.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+    return storage_class.metadata.name + (" (default)" if is_default else "")
 
 
 def _validate_attributes_class(item: VolumeAttributesClass) -> Iterator[FieldError]:
@@ -271,24 +274,31 @@ def _validate_attributes_class_update(old: VolumeAttributesClass, new: VolumeAtt
     )
 
 
-def _attributes_class_cells(item: VolumeAttributesClass, now: datetime.datetime) -> tuple[object, ...]:
-    return item.metadata.name, item.driver_name, age(item.metadata.creation_timestamp, now)
-
-
 STORAGE_CLASSES = Resource(
     type=StorageClass,
     plural="storageclasses",
     namespaced=False,
     short_names=("sc",),
     columns=(
-        NAME,
-        Column("Provisioner", "Who makes its volumes."),
-        Column("ReclaimPolicy", "What becomes of a volume when its claim is gone."),
-        Column("VolumeBindingMode", "When a claim gets its volume."),
-        Column("AllowVolumeExpansion", "Whether a volume can grow."),
+        dataclasses.replace(NAME, cell=lambda storage_class, _: _class_name_text(storage_class)),
+        Column("Provisioner", "Who makes its volumes.", lambda storage_class, _: storage_class.provisioner),
+        Column(
+            "ReclaimPolicy",
+            "What becomes of a volume when its claim is gone.",
+            lambda storage_class, _: storage_class.reclaim_policy,
+        ),
+        Column(
+            "VolumeBindingMode",
+            "When a claim gets its volume.",
+            lambda storage_class, _: storage_class.volume_binding_mode,
+        ),
+        Column(
+            "AllowVolumeExpansion",
+            "Whether a volume can grow.",
+            lambda storage_class, _: bool(storage_class.allow_volume_expansion),
+        ),
         AGE,
     ),
-    cells=_storage_class_cells,
     rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
 )
 VOLUME_ATTRIBUTES_CLASSES = Resource(
@@ -296,7 +306,14 @@ VOLUME_ATTRIBUTES_CLASSES = Resource(
     plural="volumeattributesclasses",
     namespaced=False,
     short_names=("vac",),
-    columns=(NAME, Column("DriverName", "The driver that gives the attributes."), AGE),
-    cells=_attributes_class_cells,
+    columns=(
+        NAME,
+        Column(
+            "DriverName",
+            "The driver that gives the attributes.",
+            lambda attributes_class, _: attributes_class.driver_name,
+        ),
+        AGE,
+    ),
     rules=KindRules(validate=_validate_attributes_class, validate_update=_validate_attributes_class_update),
 )
