@@ -146,12 +146,12 @@ class StatusInputs:
     address: str
     now: datetime
     started_at: datetime
-    troubles: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    trouble: tuple[str, str] | None = None
+    container_failures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    sandbox_failure: tuple[str, str] | None = None
     addressless: bool = False
     terminating: bool = False
     messages: Mapping[str, str] = field(default_factory=dict)
-    progress: LifecycleState = NO_LIFECYCLE_STATE
+    state: LifecycleState = NO_LIFECYCLE_STATE
 
 
 def compute_pod_status(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> PodStatus:
@@ -163,7 +163,7 @@ def compute_pod_status(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> PodSt
     phase = _phase(pod, seen, facts)
     told = pod.status
     verdict = (told.reason, told.message) if told.phase in FINAL_PHASES else ("", "")
-    reason, message = facts.trouble or verdict
+    reason, message = facts.sandbox_failure or verdict
     rows, init_rows, extra_rows = (
         _rows(pod, wishes, known, seen, facts, phase)
         for wishes, known in (
@@ -241,7 +241,7 @@ def _phase(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> str:
         return "Failed"
     tried = [history for history in histories if history and (history[0].exited or history[0].running)]
     ended = [history[0] for history in tried if history[0].exited]
-    over = facts.terminating or all(not should_restart(pod.spec.restart_policy, one, facts.progress) for one in ended)
+    over = facts.terminating or all(not should_restart(pod.spec.restart_policy, one, facts.state) for one in ended)
     if len(ended) == len(histories) and over:
         return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
     if facts.terminating and len(ended) == len(tried):
@@ -272,7 +272,7 @@ def _container(
         image=wish.image,
         image_id=image_id(newest) if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
-        started=newest is not None and facts.progress.is_started(wish, newest),
+        started=newest is not None and facts.state.is_started(wish, newest),
         allocated_resources=wish.resources.requests if newest is not None else {},
         resources=container_resources(wish, newest),
         volume_mounts=volume_mount_statuses(wish),
@@ -302,7 +302,7 @@ def _has_begun(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs) -> b
 
 def _has_run(wish: Wish, newest: RuntimeContainer, facts: StatusInputs) -> bool:
     """Whether it has got as far as running; while its postStart hook runs, it has not."""
-    return newest.exited or facts.progress.is_running(wish, newest)
+    return newest.exited or facts.state.is_running(wish, newest)
 
 
 def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: StatusInputs) -> bool:
@@ -311,25 +311,25 @@ def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: Stat
         return False
     if is_regular_init_container(pod, wish):
         return newest.exited and newest.succeeded
-    return facts.progress.is_ready(wish, newest)
+    return facts.state.is_ready(wish, newest)
 
 
 def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: str) -> ContainerState:
     newest = next(iter(seen.containers.get(wish.name, ())), None)
-    if newest is not None and facts.progress.is_running(wish, newest):
+    if newest is not None and facts.state.is_running(wish, newest):
         started = times.format_time(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
     over = facts.terminating or phase in FINAL_PHASES
-    held = newest is not None and not over and should_restart(restart_policy(pod, wish), newest, facts.progress)
-    if wish.name in facts.troubles and (newest is None or not newest.exited or held):
-        reason, message = facts.troubles[wish.name]
+    held = newest is not None and not over and should_restart(restart_policy(pod, wish), newest, facts.state)
+    if wish.name in facts.container_failures and (newest is None or not newest.exited or held):
+        reason, message = facts.container_failures[wish.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.never_started or newest.running:
         return ContainerState(waiting=_before_it_runs(pod, newest, facts))
     if (
         held
         and wish in pod.spec.containers
-        and not containers_to_start(pod, seen, seen.sandbox, facts.progress).initialized
+        and not containers_to_start(pod, seen, seen.sandbox, facts.state).initialized
     ):
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
     if held and facts.now < restart_time(newest, facts.now):
@@ -343,7 +343,7 @@ def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: s
 
 
 def _before_it_runs(pod: Pod, newest: RuntimeContainer | None, facts: StatusInputs) -> ContainerStateWaiting:
-    if newest is not None and newest.id in facts.progress.to_kill:
+    if newest is not None and newest.id in facts.state.to_kill:
         return ContainerStateWaiting(reason="PostStartHookError", message="PostStartHook failed")
     return ContainerStateWaiting(reason=waiting_reason(pod))
 

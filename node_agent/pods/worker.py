@@ -436,11 +436,11 @@ class PodWorker:
             addressless=self._sandbox.is_attached and not self._sandbox.address and self._sandbox.failure is None,
             now=wall_clock(),
             started_at=self._started_at,
-            troubles=dict(self._container_failures),
-            trouble=self._sandbox.failure,
+            container_failures=dict(self._container_failures),
+            sandbox_failure=self._sandbox.failure,
             terminating=terminating,
             messages=self._messages,
-            progress=self._lifecycle.state,
+            state=self._lifecycle.state,
         )
         status = compute_pod_status(self._pod, observed, inputs)
         before = self._pod.status

@@ -1,7 +1,7 @@
 """Computes what to do for a pod now (kubelet: computePodActions). Pure.
 
-A first restart is immediate; after that a container that keeps ending soon waits 10 s, 20 s, ... up to 5 min, counted
-from its end. One that ran for 10 minutes begins anew.
+A container that exits is restarted at once the first time. If it keeps exiting soon, it waits 10 s, 20 s, ... up to
+5 min after its exit. A container that ran for 10 minutes starts with the first delay again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ class ContainerStart:
 
 @dataclass(frozen=True, slots=True)
 class PodActions:
-    """In the order of the fields; `str` is one line for the log, empty when there is nothing to do.
+    """The actions for a pod, in the order of the fields. `str` is one line for the log, empty if there is no action.
 
-    `kill` are containers to end at once; `retire` are asked to stop because their image has changed or a probe or hook
-    has failed, and have their grace period; `remove` may be deleted; `sandbox_attempt` asks for a new sandbox;
-    `waiting` tells until when a container is held back; the postStart hook of `hook` is run. `finished`: the pod has
-    come to its end; what still runs is asked to stop, and then `kill` and what the pod holds besides its containers go.
+    `kill`: containers to kill at once. `stop`: containers to stop with their grace period, because their image has
+    changed or a probe or hook has failed. `remove`: containers to remove. `sandbox_attempt`: number of the sandbox to
+    create, None for no new sandbox. `start`: containers to start. `backing_off`: containers whose restart waits, by
+    name, and until when. `post_start`: the container whose postStart hook runs next.
+
+    `finished`: the pod has ended. What still runs is stopped, then the containers in `kill` are killed, and the network
+    and the volumes of the pod are released.
     """
 
     kill: tuple[RuntimeContainer, ...] = ()
@@ -52,135 +55,188 @@ class PodActions:
     post_start: RuntimeContainer | None = None
 
     def __str__(self) -> str:
-        parts = [
-            f"kill {_names(self.kill)}" if self.kill else "",
-            f"stop {_names(self.stop)}" if self.stop else "",
-            f"remove {len(self.remove)}" if self.remove else "",
-            f"new sandbox {self.sandbox_attempt}" if self.sandbox_attempt is not None else "",
-            f"start {' '.join(start.container.name for start in self.start)}" if self.start else "",
-        ]
-        return ", ".join(part for part in parts if part)
+        parts = []
+        if self.kill:
+            parts.append(f"kill {_names(self.kill)}")
+        if self.stop:
+            parts.append(f"stop {_names(self.stop)}")
+        if self.remove:
+            parts.append(f"remove {len(self.remove)}")
+        if self.sandbox_attempt is not None:
+            parts.append(f"new sandbox {self.sandbox_attempt}")
+        if self.start:
+            parts.append(f"start {' '.join(start.container.name for start in self.start)}")
+        return ", ".join(parts)
 
     def wake_at(self) -> datetime | None:
-        """When there will be something to do without any event."""
+        """Return when the next container may restart. Return None if none waits."""
         return min((until for _, until in self.backing_off), default=None)
 
 
 def _names(containers: tuple[RuntimeContainer, ...]) -> str:
-    return " ".join(one.name for one in containers)
+    return " ".join(container.name for container in containers)
 
 
 def compute_pod_actions(
     pod: Pod,
-    seen: RuntimePod,
+    runtime_pod: RuntimePod,
     now: datetime,
-    retired: frozenset[str] = frozenset(),
-    progress: LifecycleState = NO_LIFECYCLE_STATE,
+    stopped_for_restart: frozenset[str] = frozenset(),
+    state: LifecycleState = NO_LIFECYCLE_STATE,
 ) -> PodActions:
-    """The actions for a pod that is to run.
+    """Return the actions for a pod that is to run.
 
-    `retired` are ids of containers that were asked to stop by such a plan, because of their image.
+    `stopped_for_restart`: IDs of containers that earlier actions have stopped because their image has changed.
 
-    A pod whose phase is final never starts anything again, whatever has become of its containers.
+    A pod whose phase is final starts nothing again, whatever happens to its containers.
     """
-    if pod.status.phase in FINAL_PHASES or is_pod_finished(pod, seen, retired, progress):
-        return PodActions(kill=tuple(one for one in seen.sandboxes if one.running), finished=True)
-    sandbox = seen.sandbox
+    if pod.status.phase in FINAL_PHASES or is_pod_finished(pod, runtime_pod, stopped_for_restart, state):
+        running_sandboxes = tuple(sandbox for sandbox in runtime_pod.sandboxes if sandbox.running)
+        return PodActions(kill=running_sandboxes, finished=True)
+    sandbox = runtime_pod.sandbox
     if sandbox is None or not sandbox.running:
-        return _new_sandbox(pod, seen)
-    return _in_sandbox(pod, seen, sandbox, now, retired, progress)
+        return _actions_for_new_sandbox(pod, runtime_pod)
+    return _actions_in_sandbox(pod, runtime_pod, sandbox, now, stopped_for_restart, state)
 
 
-def _new_sandbox(pod: Pod, seen: RuntimePod) -> PodActions:
-    """Containers of a sandbox that is gone have no network: they end, and all that may run again start anew."""
-    stale = tuple(one for one in seen.all if one.running)
-    if not any(_restarts_in_new_sandbox(pod, wish, seen) for wish in pod.spec.containers):
-        return PodActions(kill=stale)
+def _actions_for_new_sandbox(pod: Pod, runtime_pod: RuntimePod) -> PodActions:
+    """Kill the containers of the lost sandbox, because they have no network, and start those that may run again."""
+    running = tuple(container for container in runtime_pod.all if container.running)
+    if not any(_restarts_in_new_sandbox(pod, container, runtime_pod) for container in pod.spec.containers):
+        return PodActions(kill=running)
     starts = tuple(
-        _container_start(pod, wish, seen)
-        for wish in containers_to_start(pod, seen, None).containers
-        if _restarts_in_new_sandbox(pod, wish, seen)
+        _container_start(pod, container, runtime_pod)
+        for container in containers_to_start(pod, runtime_pod, None).containers
+        if _restarts_in_new_sandbox(pod, container, runtime_pod)
     )
-    box = seen.sandbox
-    attempt = 0 if box is None else box.attempt if box.never_started else box.attempt + 1
-    gone = tuple(one for one in seen.all if one.never_started and not one.is_sandbox) + seen.sandboxes
-    return PodActions(kill=stale, remove=gone, sandbox_attempt=attempt, start=starts)
+    last = runtime_pod.sandbox
+    if last is None:
+        attempt = 0
+    elif last.never_started:
+        attempt = last.attempt
+    else:
+        attempt = last.attempt + 1
+    never_started = tuple(
+        container for container in runtime_pod.all if container.never_started and not container.is_sandbox
+    )
+    return PodActions(kill=running, remove=never_started + runtime_pod.sandboxes, sandbox_attempt=attempt, start=starts)
 
 
-def _in_sandbox(
+def _actions_in_sandbox(
     pod: Pod,
-    seen: RuntimePod,
+    runtime_pod: RuntimePod,
     sandbox: RuntimeContainer,
     now: datetime,
-    retired: frozenset[str],
-    progress: LifecycleState,
+    stopped_for_restart: frozenset[str],
+    state: LifecycleState,
 ) -> PodActions:
-    newest_of = [history[0] for history in seen.containers.values()]
-    kill = [one for one in newest_of if one.running and one.labels.get(SANDBOX_ID) != sandbox.id]
-    remove = [*seen.sandboxes[1:]]
-    start, unborn = _ephemeral_containers(pod, seen)
-    remove += unborn
-    retire, waiting, hook = [], [], None
-    for wish in containers_to_start(pod, seen, sandbox, progress).containers:
-        history = seen.containers.get(wish.name, ())
+    start, never_started = _ephemeral_containers(pod, runtime_pod)
+    remove = [*runtime_pod.sandboxes[1:], *never_started]
+    stop: list[RuntimeContainer] = []
+    backing_off: list[tuple[str, datetime]] = []
+    post_start = None
+    for container in containers_to_start(pod, runtime_pod, sandbox, state).containers:
+        history = runtime_pod.containers.get(container.name, ())
         newest = history[0] if history else None
-        if newest is None:
-            start.append(_container_start(pod, wish, seen))
-        elif newest.never_started:
-            remove.append(newest)
-            start.append(ContainerStart(wish, newest.restart_count, newest.crash_count))
-        elif newest.labels.get(SANDBOX_ID) != sandbox.id:
-            start += [_container_start(pod, wish, seen)] if _restarts_in_new_sandbox(pod, wish, seen) else []
+        if newest is None or newest.never_started or newest.labels.get(SANDBOX_ID) != sandbox.id:
+            start += _starts_in_sandbox(pod, container, newest, runtime_pod)
+            remove += _never_started(newest)
         elif newest.running:
-            outdated = newest.labels.get(HASH) != container_hash(wish)
-            retire += [newest] if outdated or newest.id in progress.to_kill else []
-            if not outdated and progress.needs_post_start(wish, newest):
-                hook = newest
-                break  # what comes after it waits for its hook
-        elif newest.id in retired:
-            start.append(ContainerStart(wish, newest.restart_count + 1, 0))
-        elif should_restart(restart_policy(pod, wish), newest, progress):
+            is_outdated = newest.labels.get(HASH) != container_hash(container)
+            if is_outdated or newest.id in state.to_kill:
+                stop.append(newest)
+            if not is_outdated and state.needs_post_start(container, newest):
+                post_start = newest
+                break  # The containers after this one wait for its hook.
+        elif newest.id in stopped_for_restart:
+            start.append(ContainerStart(container, newest.restart_count + 1, 0))
+        elif should_restart(restart_policy(pod, container), newest, state):
             if now >= restart_time(newest, now):
-                start.append(ContainerStart(wish, newest.restart_count + 1, previous_crashes(newest) + 1))
+                start.append(ContainerStart(container, newest.restart_count + 1, previous_crashes(newest) + 1))
             else:
-                waiting.append((wish.name, restart_time(newest, now)))
-    return PodActions(tuple(kill), tuple(retire), tuple(remove), None, tuple(start), tuple(waiting), post_start=hook)
+                backing_off.append((container.name, restart_time(newest, now)))
+    return PodActions(
+        kill=_running_outside(runtime_pod, sandbox),
+        stop=tuple(stop),
+        remove=tuple(remove),
+        start=tuple(start),
+        backing_off=tuple(backing_off),
+        post_start=post_start,
+    )
 
 
-def _ephemeral_containers(pod: Pod, seen: RuntimePod) -> tuple[list[ContainerStart], list[RuntimeContainer]]:
-    """Ephemeral containers that were never tried, and what is left of attempts to make them."""
-    tried = [(wish, seen.containers.get(wish.name, ())) for wish in pod.spec.ephemeral_containers]
-    starts = [ContainerStart(wish, 0, 0) for wish, found in tried if all(one.never_started for one in found)]
-    return starts, [one for _, found in tried for one in found if one.never_started]
+def _running_outside(runtime_pod: RuntimePod, sandbox: RuntimeContainer) -> tuple[RuntimeContainer, ...]:
+    """Return the containers that run in another sandbox."""
+    newest_containers = (history[0] for history in runtime_pod.containers.values())
+    return tuple(
+        container
+        for container in newest_containers
+        if container.running and container.labels.get(SANDBOX_ID) != sandbox.id
+    )
 
 
-def _restarts_in_new_sandbox(pod: Pod, wish: Container, seen: RuntimePod) -> bool:
-    """Whether a container that has lost its sandbox starts again: not if it has done its work, nor after Never.
+def _ephemeral_containers(pod: Pod, runtime_pod: RuntimePod) -> tuple[list[ContainerStart], list[RuntimeContainer]]:
+    """Return the ephemeral containers to start, and the containers left by attempts that did not start them."""
+    starts: list[ContainerStart] = []
+    never_started: list[RuntimeContainer] = []
+    for container in pod.spec.ephemeral_containers:
+        history = runtime_pod.containers.get(container.name, ())
+        if all(attempt.never_started for attempt in history):
+            starts.append(ContainerStart(container, 0, 0))
+        never_started += [attempt for attempt in history if attempt.never_started]
+    return starts, never_started
 
-    Init containers do their work anew in each sandbox.
+
+def _starts_in_sandbox(
+    pod: Pod, container: Container, newest: RuntimeContainer | None, runtime_pod: RuntimePod
+) -> list[ContainerStart]:
+    """Return the start of a container that has not been started in this sandbox. Return none if it may not restart."""
+    if newest is not None and newest.never_started:
+        return [ContainerStart(container, newest.restart_count, newest.crash_count)]
+    if newest is None or _restarts_in_new_sandbox(pod, container, runtime_pod):
+        return [_container_start(pod, container, runtime_pod)]
+    return []
+
+
+def _never_started(container: RuntimeContainer | None) -> list[RuntimeContainer]:
+    return [container] if container is not None and container.never_started else []
+
+
+def _restarts_in_new_sandbox(pod: Pod, container: Container, runtime_pod: RuntimePod) -> bool:
+    """Return whether a container that has lost its sandbox starts again.
+
+    It does not if it has succeeded, or under restartPolicy Never. Init containers run again in each sandbox.
     """
-    if any(wish.name == one.name for one in pod.spec.init_containers):
+    if any(container.name == init_container.name for init_container in pod.spec.init_containers):
         return True
-    newest = next((one for one in seen.containers.get(wish.name, ()) if not one.never_started), None)
+    history = runtime_pod.containers.get(container.name, ())
+    newest = next((attempt for attempt in history if not attempt.never_started), None)
     if newest is None:
         return True
     policy = pod.spec.restart_policy
     return policy != "Never" if newest.running else policy_restarts(policy, newest)
 
 
-def _container_start(pod: Pod, wish: Container, seen: RuntimePod) -> ContainerStart:
-    history = [one for one in seen.containers.get(wish.name, ()) if not one.never_started]
-    return ContainerStart(wish, history[0].restart_count + 1 if history else previous_starts(pod, wish.name), 0)
+def _container_start(pod: Pod, container: Container, runtime_pod: RuntimePod) -> ContainerStart:
+    history = [attempt for attempt in runtime_pod.containers.get(container.name, ()) if not attempt.never_started]
+    restarts = history[0].restart_count + 1 if history else previous_starts(pod, container.name)
+    return ContainerStart(container, restarts, 0)
 
 
 def is_pod_finished(
-    pod: Pod, seen: RuntimePod, retired: frozenset[str] = frozenset(), progress: LifecycleState = NO_LIFECYCLE_STATE
+    pod: Pod,
+    runtime_pod: RuntimePod,
+    stopped_for_restart: frozenset[str] = frozenset(),
+    state: LifecycleState = NO_LIFECYCLE_STATE,
 ) -> bool:
-    """Whether every container of the pod's own has ended and none may start again, or an init container has failed."""
-    if init_failed(pod, seen):
+    """Return whether all regular containers have exited and none may restart, or an init container has failed."""
+    if init_failed(pod, runtime_pod):
         return True
-    newest = [seen.containers[wish.name][0] for wish in pod.spec.containers if seen.containers.get(wish.name)]
-    return len(newest) == len(pod.spec.containers) and all(
-        one.exited and one.id not in retired and not should_restart(pod.spec.restart_policy, one, progress)
-        for one in newest
+    histories = [runtime_pod.containers.get(container.name, ()) for container in pod.spec.containers]
+    return all(
+        history
+        and history[0].exited
+        and history[0].id not in stopped_for_restart
+        and not should_restart(pod.spec.restart_policy, history[0], state)
+        for history in histories
     )

@@ -4,78 +4,81 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from api.core.pod import Container as Wish
-from api.core.pod import ContainerStatus, EphemeralContainer, Pod
+from api.core.pod import Container, ContainerStatus, EphemeralContainer, Pod
 from api.core.resources import is_sidecar
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.startup import LifecycleState
 from reconcile.backoff import Backoff
 
+CRASH_LOOP_BACKOFF = Backoff(10.0, 300.0)
+BACKOFF_RESET = timedelta(seconds=600)
+"""Run time after which a container starts with the first delay again."""
 
-def restart_policy(pod: Pod, wish: Wish) -> str:
-    """The policy that holds for one container.
+EXIT_CODE_NOT_STARTED = 128
+"""Exit code of a container that could not be started. Docker itself reports 127 if the program does not exist, and 126
+if it may not be executed."""
 
-    A sidecar always comes back, an init container until it ends well, an ephemeral one never.
+
+def restart_policy(pod: Pod, container: Container) -> str:
+    """Return the restart policy of one container.
+
+    A sidecar always restarts, an init container until it succeeds, an ephemeral container never.
     """
-    if isinstance(wish, EphemeralContainer):
+    if isinstance(container, EphemeralContainer):
         return "Never"
-    if any(one.name == wish.name for one in pod.spec.init_containers):
-        if is_sidecar(wish):
+    if any(init_container.name == container.name for init_container in pod.spec.init_containers):
+        if is_sidecar(container):
             return "Always"
         return "Never" if pod.spec.restart_policy == "Never" else "OnFailure"
     return pod.spec.restart_policy
 
 
-def container_status_of(pod: Pod, name: str) -> ContainerStatus | None:
-    """What the status last told of a container."""
-    status = pod.status
-    groups = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
-    return next((row for group in groups for row in group if row.name == name), None)
+def policy_restarts(policy: str, exited: RuntimeContainer) -> bool:
+    """Return whether the restart policy restarts this exited container."""
+    return policy == "Always" or (policy == "OnFailure" and exit_code(exited) != 0)
 
 
-def previous_starts(pod: Pod, name: str) -> int:
-    """How often a container was started of which nothing is left."""
-    row = container_status_of(pod, name)
-    if row is None or not (row.state.running or row.state.terminated or row.last_state.terminated):
-        return 0
-    return row.restart_count + 1
+def should_restart(policy: str, exited: RuntimeContainer, state: LifecycleState) -> bool:
+    """Return whether an exited container restarts: because of its policy, or because the agent killed it for that."""
+    return policy_restarts(policy, exited) or state.restarts_after_kill(policy, exited)
 
 
-CRASH_LOOP_BACKOFF = Backoff(10.0, 300.0)
-"""Seconds. A container that ran for BACKOFF_RESET starts with the first delay again."""
-
-BACKOFF_RESET = timedelta(seconds=600)
-EXIT_CODE_NOT_STARTED = 128
-"""Exit code of a container that could not be started, but for want of its program (127) or of rights to it (126)."""
+def exit_code(exited: RuntimeContainer) -> int:
+    """Return the exit code. A container that could not be started has failed."""
+    return exited.exit_code or (EXIT_CODE_NOT_STARTED if exited.error else 0)
 
 
 def backoff_delay(crashes: int) -> timedelta:
-    """How long a container waits that has ended soon so many times in a row, this one not counted."""
+    """Return how long a container waits that has exited soon this number of times in a row before the last exit."""
     return timedelta(seconds=CRASH_LOOP_BACKOFF.delay(crashes))
 
 
-def previous_crashes(dead: RuntimeContainer) -> int:
-    """How many starts in a row ended soon before this one; none when this one ran well."""
-    ran = dead.finished_at - dead.started_at if dead.finished_at and dead.started_at else timedelta(0)
-    return 0 if ran >= BACKOFF_RESET else dead.crash_count
+def previous_crashes(exited: RuntimeContainer) -> int:
+    """Return how many starts in a row exited soon before this one. Return 0 if this one ran for BACKOFF_RESET."""
+    ran_for = timedelta(0)
+    if exited.finished_at and exited.started_at:
+        ran_for = exited.finished_at - exited.started_at
+    return 0 if ran_for >= BACKOFF_RESET else exited.crash_count
 
 
-def restart_time(dead: RuntimeContainer, now: datetime) -> datetime:
-    """When an ended container may start again; an end that lies ahead of us (the clock was set back) does not count."""
-    end = dead.exited_at
-    return now if end is None or now < end else end + backoff_delay(previous_crashes(dead))
+def restart_time(exited: RuntimeContainer, now: datetime) -> datetime:
+    """Return when an exited container may restart. An exit in the future counts as now: the clock was set back."""
+    exited_at = exited.exited_at
+    if exited_at is None or now < exited_at:
+        return now
+    return exited_at + backoff_delay(previous_crashes(exited))
 
 
-def policy_restarts(policy: str, dead: RuntimeContainer) -> bool:
-    """Whether the pod's restartPolicy wants this container back."""
-    return policy == "Always" or (policy == "OnFailure" and exit_code(dead) != 0)
+def container_status_of(pod: Pod, name: str) -> ContainerStatus | None:
+    """Return the last status of a container."""
+    status = pod.status
+    groups = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
+    return next((container for group in groups for container in group if container.name == name), None)
 
 
-def should_restart(policy: str, dead: RuntimeContainer, progress: LifecycleState) -> bool:
-    """Whether an ended container starts again, because of its policy or because we ended it to start it again."""
-    return policy_restarts(policy, dead) or progress.restarts_after_kill(policy, dead)
-
-
-def exit_code(dead: RuntimeContainer) -> int:
-    """Its exit code; a container that never ran because it could not be started has failed."""
-    return dead.exit_code or (EXIT_CODE_NOT_STARTED if dead.error else 0)
+def previous_starts(pod: Pod, name: str) -> int:
+    """Return how often a container was started of which Docker has nothing left, from its last status."""
+    status = container_status_of(pod, name)
+    if status is None or not (status.state.running or status.state.terminated or status.last_state.terminated):
+        return 0
+    return status.restart_count + 1

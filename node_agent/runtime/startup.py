@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from api.core.pod import Container as Wish
-from api.core.pod import EphemeralContainer, LifecycleHandler, Pod
+from api.core.pod import Container, EphemeralContainer, LifecycleHandler, Pod
 from api.core.resources import is_sidecar, sidecars
 from node_agent.probes.state import LIVENESS, STARTUP, ProbeResults
 from node_agent.runtime.container import SANDBOX_ID, RuntimeContainer, RuntimePod
@@ -19,17 +18,17 @@ UNKNOWN = ProbeResults(started=False, ready=False)
 
 @dataclass(frozen=True, slots=True)
 class KillReason:
-    """A container that has to end, why (Startup, Liveness or PostStart), and in how many seconds at most."""
+    """Why a container has to stop (Startup, Liveness or PostStart), and its grace period in seconds."""
 
     why: str
     grace: int
 
     def message(self, name: str, policy: str) -> str:
-        """As it is told of the container of that name, under its restart policy."""
+        """Return the message of the Killing event of the container with this name and restart policy."""
         if self.why == POST_START:
             return "FailedPostStartHook"
-        again = ", will be restarted" if policy != "Never" else ""
-        return f"Container {name} failed {self.why.lower()} probe{again}"
+        suffix = ", will be restarted" if policy != "Never" else ""
+        return f"Container {name} failed {self.why.lower()} probe{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,94 +42,107 @@ class LifecycleState:
     post_started: frozenset[str] = frozenset()
     to_kill: Mapping[str, KillReason] = field(default_factory=lambda: MappingProxyType({}))
 
-    def needs_post_start(self, wish: Wish, one: RuntimeContainer) -> bool:
-        """Whether its postStart hook has not been completed yet."""
-        return one.running and not self.is_running(wish, one) and one.id not in self.to_kill
+    def needs_post_start(self, spec: Container, container: RuntimeContainer) -> bool:
+        """Return whether the container's postStart hook has not succeeded yet."""
+        return container.running and not self.is_running(spec, container) and container.id not in self.to_kill
 
-    def is_running(self, wish: Wish, one: RuntimeContainer) -> bool:
-        """Whether it runs and its postStart hook has gone well."""
-        return one.running and (post_start_handler(wish) is None or one.id in self.post_started)
+    def is_running(self, spec: Container, container: RuntimeContainer) -> bool:
+        """Return whether the container runs and its postStart hook, if any, has succeeded."""
+        has_post_started = post_start_handler(spec) is None or container.id in self.post_started
+        return container.running and has_post_started
 
-    def is_started(self, wish: Wish, one: RuntimeContainer) -> bool:
-        """Whether it is up and its startup probe has succeeded."""
-        probed = wish.startup_probe is not None
-        return self.is_running(wish, one) and (not probed or self.probe_results.get(one.id, UNKNOWN).started)
+    def is_started(self, spec: Container, container: RuntimeContainer) -> bool:
+        """Return whether the container is running and its startup probe, if any, has succeeded."""
+        if not self.is_running(spec, container):
+            return False
+        return spec.startup_probe is None or self.probe_results.get(container.id, UNKNOWN).started
 
-    def is_ready(self, wish: Wish, one: RuntimeContainer) -> bool:
-        """Whether it is started and its readiness probe has succeeded."""
-        probed = wish.readiness_probe is not None
-        return self.is_started(wish, one) and (not probed or self.probe_results.get(one.id, UNKNOWN).ready)
+    def is_ready(self, spec: Container, container: RuntimeContainer) -> bool:
+        """Return whether the container is started and its readiness probe, if any, has succeeded."""
+        if not self.is_started(spec, container):
+            return False
+        return spec.readiness_probe is None or self.probe_results.get(container.id, UNKNOWN).ready
 
-    def restarts_after_kill(self, policy: str, one: RuntimeContainer) -> bool:
-        """Whether it has to be started again although its exit code may not ask for it: we have ended it."""
-        return policy != "Never" and one.id in self.to_kill
+    def restarts_after_kill(self, policy: str, container: RuntimeContainer) -> bool:
+        """Return whether a container restarts whatever its exit code is, because the agent has killed it."""
+        return policy != "Never" and container.id in self.to_kill
 
 
 NO_LIFECYCLE_STATE = LifecycleState()
 
 
-def post_start_handler(wish: Wish) -> LifecycleHandler | None:
-    """The hook that a container wishes for when it has been started."""
-    return wish.lifecycle.post_start if wish.lifecycle is not None else None
+def post_start_handler(container: Container) -> LifecycleHandler | None:
+    """Return the postStart hook of a container."""
+    return container.lifecycle.post_start if container.lifecycle is not None else None
 
 
-def kill_reason(wish: Wish, why: str, grace: int) -> KillReason:
-    """The end of a container by one of its probes or its hook; `grace` is the pod's, a probe may have its own."""
-    probe = {STARTUP: wish.startup_probe, LIVENESS: wish.liveness_probe}.get(why)
-    own = probe.termination_grace_period_seconds if probe is not None else None
-    return KillReason(why, grace if own is None else own)
+def kill_reason(container: Container, why: str, grace: int) -> KillReason:
+    """Return the reason for a kill. `grace` is the pod's grace period in seconds; a probe may have its own."""
+    probe = {STARTUP: container.startup_probe, LIVENESS: container.liveness_probe}.get(why)
+    probe_grace = probe.termination_grace_period_seconds if probe is not None else None
+    return KillReason(why, grace if probe_grace is None else probe_grace)
 
 
 @dataclass(frozen=True, slots=True)
 class StartSet:
-    """The containers that are to run now, or to have run, in the order of their start."""
+    """The containers that are to run now or to have run, in start order. `initialized`: init containers are done."""
 
-    containers: tuple[Wish, ...]
+    containers: tuple[Container, ...]
     initialized: bool
 
 
 def containers_to_start(
-    pod: Pod, seen: RuntimePod, sandbox: RuntimeContainer | None, progress: LifecycleState = NO_LIFECYCLE_STATE
+    pod: Pod, runtime_pod: RuntimePod, sandbox: RuntimeContainer | None, state: LifecycleState = NO_LIFECYCLE_STATE
 ) -> StartSet:
-    """What has its turn in this sandbox, or in a new one when there is None."""
-    due: list[Wish] = []
-    if not is_initialized(pod, seen, sandbox):
-        for wish in pod.spec.init_containers:
-            newest = _inside(seen.containers.get(wish.name, ()), sandbox)
-            if is_sidecar(wish):
-                due.append(wish)
-                if newest is None or not progress.is_started(wish, newest):
-                    return StartSet(tuple(due), initialized=False)
-            elif newest is None or not (newest.exited and newest.succeeded):
-                return StartSet((*due, wish), initialized=False)
+    """Return the containers whose turn it is in this sandbox, or in a new one if `sandbox` is None."""
+    if is_initialized(pod, runtime_pod, sandbox):
+        return StartSet((*sidecars(pod), *pod.spec.containers), initialized=True)
+    containers: list[Container] = []
+    for container in pod.spec.init_containers:
+        newest = _newest_in_sandbox(runtime_pod.containers.get(container.name, ()), sandbox)
+        if is_sidecar(container):
+            containers.append(container)
+            if newest is None or not state.is_started(container, newest):
+                return StartSet(tuple(containers), initialized=False)
+        elif newest is None or not (newest.exited and newest.succeeded):
+            return StartSet((*containers, container), initialized=False)
     return StartSet((*sidecars(pod), *pod.spec.containers), initialized=True)
 
 
-def is_initialized(pod: Pod, seen: RuntimePod, sandbox: RuntimeContainer | None) -> bool:
-    """Whether one of the pod's own containers was tried in this sandbox."""
-    tried = (_inside(seen.containers.get(wish.name, ()), sandbox) for wish in pod.spec.containers)
-    return any(one is not None and not one.never_started for one in tried)
+def is_initialized(pod: Pod, runtime_pod: RuntimePod, sandbox: RuntimeContainer | None) -> bool:
+    """Return whether one of the pod's regular containers was started in this sandbox."""
+    for container in pod.spec.containers:
+        newest = _newest_in_sandbox(runtime_pod.containers.get(container.name, ()), sandbox)
+        if newest is not None and not newest.never_started:
+            return True
+    return False
 
 
-def init_failed(pod: Pod, seen: RuntimePod) -> bool:
-    """Whether an init container has failed that may not be tried again."""
+def init_failed(pod: Pod, runtime_pod: RuntimePod) -> bool:
+    """Return whether an init container has failed that may not be tried again."""
     if pod.spec.restart_policy != "Never":
         return False
-    histories = (seen.containers.get(one.name, ()) for one in pod.spec.init_containers if not is_sidecar(one))
+    init_containers = (container for container in pod.spec.init_containers if not is_sidecar(container))
+    histories = (runtime_pod.containers.get(container.name, ()) for container in init_containers)
     return any(history[0].exited and not history[0].succeeded for history in histories if history)
 
 
-def target_container_id(wish: Wish, seen: RuntimePod) -> str:
-    """The container whose processes an ephemeral one is to see; empty when it has none. Raises Refused."""
-    if not isinstance(wish, EphemeralContainer) or not wish.target_container_name:
+def target_container_id(container: Container, runtime_pod: RuntimePod) -> str:
+    """Return the ID of the container whose processes an ephemeral container sees. Return an empty string for none.
+
+    Raises Refused if the target does not run.
+    """
+    if not isinstance(container, EphemeralContainer) or not container.target_container_name:
         return ""
-    history = seen.containers.get(wish.target_container_name, ())
+    history = runtime_pod.containers.get(container.target_container_name, ())
     if not history or not history[0].running:
-        raise Refused(f'unable to find target container "{wish.target_container_name}": it does not run')
+        raise Refused(f'unable to find target container "{container.target_container_name}": it does not run')
     return history[0].id
 
 
-def _inside(history: tuple[RuntimeContainer, ...], sandbox: RuntimeContainer | None) -> RuntimeContainer | None:
+def _newest_in_sandbox(
+    history: tuple[RuntimeContainer, ...], sandbox: RuntimeContainer | None
+) -> RuntimeContainer | None:
     newest = history[0] if history else None
     if newest is None or sandbox is None or newest.labels.get(SANDBOX_ID) != sandbox.id:
         return None

@@ -1,6 +1,7 @@
-"""How containers are stopped: grace period, preStop, signal, kill; activeDeadlineSeconds. Pure.
+"""How containers are stopped: grace period, preStop hook, signal, kill; activeDeadlineSeconds. Pure.
 
-The time begins with the hook, and there are two seconds left after it in any case. Source: facts/node.md 12.
+The grace period begins with the preStop hook. After the hook a container has at least two more seconds (kubelet:
+killContainer).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from node_agent.runtime.container import RuntimeContainer, RuntimePod
 
 MIN_AFTER_HOOK = timedelta(seconds=2)
 MAX_GRACE_SECONDS = (1 << 31) - 1
-"""More than a life; API servers may know no bound."""
+"""Upper limit of a grace period, 68 years. API servers may have no limit."""
 
 REMOVED_SECONDS = 2
-"""The grace of a pod whose object is gone already: somebody did not want to wait."""
+"""Grace period of a pod whose object was deleted already, because its deletion was forced."""
 
 
 def grace_period_seconds(pod: Pod, override: int | None, removed: bool) -> int:
@@ -35,17 +36,17 @@ def grace_period_seconds(pod: Pod, override: int | None, removed: bool) -> int:
 
 
 class StopStep(Enum):
-    """What to do next with a container that is to end."""
+    """The next step to stop a container."""
 
     HOOK = "run its preStop hook"
-    SIGNAL = "ask it to stop"
-    KILL = "end it"
+    SIGNAL = "send its stop signal"
+    KILL = "kill it"
     WAIT = "wait"
 
 
 @dataclass(frozen=True, slots=True)
 class StopState:
-    """How far the end of a container has come. `hook_finished_at`: when its hook was over, however it went."""
+    """Progress of stopping a container. `hook_finished_at`: end of its preStop hook, successful or not."""
 
     hook_running: bool = False
     hook_finished_at: datetime | None = None
@@ -53,14 +54,14 @@ class StopState:
 
 
 def next_stop_step(has_hook: bool, stop: StopState, deadline: datetime, now: datetime) -> tuple[StopStep, datetime]:
-    """What to do now, and when to look again without any event."""
+    """Return the next step to stop a container, and when to call again if no event happens before."""
     kill_at = deadline if stop.hook_finished_at is None else max(deadline, stop.hook_finished_at + MIN_AFTER_HOOK)
     if stop.signalled:
         return (StopStep.KILL if now >= kill_at else StopStep.WAIT), kill_at
     if stop.hook_finished_at is not None:
         return StopStep.SIGNAL, kill_at
     if stop.hook_running:
-        # A hook that has used up all the time is cut off; the container has its two seconds all the same.
+        # A hook that has used up the grace period is cancelled. The container has two more seconds nevertheless.
         return (StopStep.WAIT, deadline) if now < deadline else (StopStep.SIGNAL, now + MIN_AFTER_HOOK)
     if now >= deadline:
         return StopStep.KILL, deadline
@@ -71,24 +72,25 @@ DEADLINE_EXCEEDED = ("DeadlineExceeded", "Pod was active on the node longer than
 """Reason and message."""
 
 
-def active_deadline(pod: Pod, seen: RuntimePod, begun: datetime) -> datetime | None:
-    """The moment, None without a deadline.
+def active_deadline(pod: Pod, runtime_pod: RuntimePod, started_at: datetime) -> datetime | None:
+    """Return when the pod must have ended (activeDeadlineSeconds). Return None without such a limit.
 
-    It counts from the start that the status tells; while it tells none, from `begun` or the oldest container, whichever
-    is earlier, so that a restart of the agent gives no pod more time.
+    The time counts from the start time in the status. Without one it counts from `started_at` or from the oldest
+    container, whichever is earlier, so that a restart of the agent gives no pod more time.
     """
     if pod.spec.active_deadline_seconds is None:
         return None
     if pod.status.start_time:
         since = times.parse_time(pod.status.start_time)
     else:
-        since = min([begun, *(one.created_at for one in seen.all if one.created_at is not None)])
+        created_at = [container.created_at for container in runtime_pod.all if container.created_at is not None]
+        since = min([started_at, *created_at])
     return since + timedelta(seconds=min(pod.spec.active_deadline_seconds, MAX_GRACE_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
 class Termination:
-    """The next step of a pod that is to go; without a deadline nothing runs any more."""
+    """The containers to signal and to kill now. Without a deadline nothing runs any more."""
 
     signal: tuple[RuntimeContainer, ...] = ()
     kill: tuple[RuntimeContainer, ...] = ()
@@ -96,17 +98,22 @@ class Termination:
 
 
 def plan_termination(
-    pod: Pod, seen: RuntimePod, signalled: frozenset[str], deadline: datetime, now: datetime
+    pod: Pod, runtime_pod: RuntimePod, signalled: frozenset[str], deadline: datetime, now: datetime
 ) -> Termination:
-    """Ask running containers to stop, kill them at the deadline.
+    """Return the next step to stop all containers: signals first, kills at the deadline.
 
-    Sidecars are asked when the others have ended, one after the other, the one that was started last first.
+    Sidecars are stopped after the other containers, one after the other, in reverse start order.
     """
-    running = tuple(one for group in seen.containers.values() for one in group if one.running)
+    running = tuple(
+        container for history in runtime_pod.containers.values() for container in history if container.running
+    )
     if not running:
         return Termination()
     if now >= deadline:
         return Termination(kill=running, deadline=deadline)
-    last = {wish.name: number for number, wish in enumerate(sidecars(pod))}
-    turn = [one for one in running if one.name not in last] or [max(running, key=lambda one: last[one.name])]
-    return Termination(signal=tuple(one for one in turn if one.id not in signalled), deadline=deadline)
+    sidecar_order = {sidecar.name: number for number, sidecar in enumerate(sidecars(pod))}
+    to_stop = [container for container in running if container.name not in sidecar_order]
+    if not to_stop:
+        to_stop = [max(running, key=lambda container: sidecar_order[container.name])]
+    signal = tuple(container for container in to_stop if container.id not in signalled)
+    return Termination(signal=signal, deadline=deadline)

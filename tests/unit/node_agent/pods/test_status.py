@@ -26,7 +26,7 @@ def facts(**other: object) -> StatusInputs:
 def test_unstartable_container_that_may_not_restart_is_terminated(code: int, reason: str, told: int) -> None:
     dead = container(ONCE, state="created", code=code, error="no")
     trouble = {"main": ("RunContainerError", "Docker: no")}
-    (row,) = compute_pod_status(ONCE, runtime_pod(dead), facts(troubles=trouble)).container_statuses
+    (row,) = compute_pod_status(ONCE, runtime_pod(dead), facts(container_failures=trouble)).container_statuses
     assert row.state.terminated is not None
     assert (row.state.terminated.reason, row.state.terminated.exit_code) == (reason, told)
     assert row.state.terminated.started_at == row.state.terminated.finished_at

@@ -266,7 +266,7 @@ def test_completed_pod_has_a_final_phase(codes: tuple[int, int], phase: str) -> 
 def test_unstartable_container_reports_why() -> None:
     dead = container(WEB, state="created", code=127, error="exec: no such file")
     trouble = {"main": ("RunContainerError", "Docker: exec: no such file")}
-    (row,) = compute_pod_status(WEB, runtime_pod(dead), facts(troubles=trouble)).container_statuses
+    (row,) = compute_pod_status(WEB, runtime_pod(dead), facts(container_failures=trouble)).container_statuses
     assert row.state.waiting is not None
     assert (row.state.waiting.reason, row.state.waiting.message) == trouble["main"]
     assert not row.ready
@@ -288,7 +288,7 @@ def test_oom_kill_is_reported() -> None:
 
 def test_pod_without_a_sandbox_waits_and_is_not_ready() -> None:
     status = compute_pod_status(
-        WEB, group_containers([]), replace(facts(), address="", trouble=("FailedCreatePodSandBox", "no room"))
+        WEB, group_containers([]), replace(facts(), address="", sandbox_failure=("FailedCreatePodSandBox", "no room"))
     )
     assert (status.phase, status.reason, status.message) == ("Pending", "FailedCreatePodSandBox", "no room")
     assert not any(row.status == "True" for row in status.conditions if row.type in {"Ready", "ContainersReady"})

@@ -209,7 +209,7 @@ def told(verdict: ProbeResults) -> LifecycleState:
 
 
 def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating: bool = False) -> ContainerStatus:
-    facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, terminating=terminating, progress=progress)
+    facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, terminating=terminating, state=progress)
     return compute_pod_status(of, runtime_pod(*found), facts).container_statuses[0]
 
 
@@ -227,7 +227,7 @@ def test_container_is_started_and_ready_by_its_probes(progress: LifecycleState, 
     seen = row(PROBED_POD, progress, container(PROBED_POD))
     assert (seen.started, seen.ready) == (started, ready)
     assert seen.state.running is not None
-    facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, progress=progress)
+    facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, state=progress)
     conditions = {
         one.type: one for one in compute_pod_status(PROBED_POD, runtime_pod(container(PROBED_POD)), facts).conditions
     }
@@ -252,7 +252,7 @@ def test_post_start_hook_runs_before_later_containers_and_delays_the_running_sta
     assert first.state.waiting is not None
     assert (first.state.waiting.reason, first.started, first.ready) == ("ContainerCreating", False, False)
     done = LifecycleState(post_started=frozenset({main.id}))
-    starts = compute_pod_actions(HOOKED, runtime_pod(main), NOW, progress=done).start
+    starts = compute_pod_actions(HOOKED, runtime_pod(main), NOW, state=done).start
     assert [start.container.name for start in starts] == ["side"]
     assert row(HOOKED, done, main).ready
 
@@ -260,7 +260,7 @@ def test_post_start_hook_runs_before_later_containers_and_delays_the_running_sta
 def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
     main = container(HOOKED)
     failed = LifecycleState(to_kill={main.id: KillReason("PostStart", 30)})
-    actions = compute_pod_actions(HOOKED, runtime_pod(main), NOW, progress=failed)
+    actions = compute_pod_actions(HOOKED, runtime_pod(main), NOW, state=failed)
     assert (actions.stop, actions.post_start) == ((main,), None)
     state = row(HOOKED, failed, main).state
     assert state.waiting is not None
@@ -272,16 +272,16 @@ def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str
     wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
     main = container(wish)
     dying = LifecycleState(to_kill={main.id: KillReason("Liveness", 5)})
-    assert compute_pod_actions(wish, runtime_pod(main), NOW, progress=dying).stop == (main,)
+    assert compute_pod_actions(wish, runtime_pod(main), NOW, state=dying).stop == (main,)
     dead = replace(main, state="exited", exit_code=0, finished_at=NOW)
-    actions = compute_pod_actions(wish, runtime_pod(dead), NOW, progress=dying)
+    actions = compute_pod_actions(wish, runtime_pod(dead), NOW, state=dying)
     assert ([start.restarts for start in actions.start], actions.finished) == (([1], False) if again else ([], True))
 
 
 def test_later_containers_start_when_the_sidecars_startup_probe_succeeds() -> None:
     proxy = container(BESIDE, "proxy")
-    assert compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, progress=told(ProbeResults(False, False))).start == ()
-    after = compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, progress=told(ProbeResults(True, True)))
+    assert compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, state=told(ProbeResults(False, False))).start == ()
+    after = compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, state=told(ProbeResults(True, True)))
     assert [start.container.name for start in after.start] == ["main"]
 
 
