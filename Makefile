@@ -1,4 +1,4 @@
-# Podlane: `make` lists the targets. Everything a target needs is installed by it, on Debian 12 as root, once.
+# Podlane: `make` lists the targets. On Debian 12, as root, each target installs what it needs, once.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,16 +21,21 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: lab
-lab: install ## bring up a cluster of 3 nodes on this machine and show who reaches whom (NODES=, PLUGIN=)
+lab: install ## start a cluster of 3 nodes on this machine and show which pods reach each other (NODES=, PLUGIN=)
 	@$(BIN)/podlane lab up --nodes $(NODES) --plugin $(PLUGIN)
 
 .PHONY: lab-down
-lab-down: install ## take the lab away without a trace
+lab-down: install ## stop the lab and remove everything that it created
 	@$(BIN)/podlane lab down
 
 .PHONY: test
-test: install ## run every tier of tests that this machine can run (WORKERS=processes that share them)
+test: install ## run every tier of tests that this machine can run (WORKERS=number of test processes)
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/conformance
+
+QUICK := tests/unit tests/golden tests/contract/store tests/contract/reconcile tests/contract/nameserver
+.PHONY: quick
+quick: install ## run the tests that start no daemon: unit, golden, and contracts of store, health and DNS
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(QUICK)
 
 TIER_TARGETS := $(filter-out golden,$(TIERS))
 .PHONY: $(TIER_TARGETS)
@@ -41,7 +46,7 @@ EVENTS ?= 100000
 KILLS ?= 1000
 
 .PHONY: soak
-soak: install ## many clients against the master: EVENTS= writes that are watched, KILLS= SIGKILLs (half an hour)
+soak: install ## load test of the master: EVENTS= watched writes, KILLS= SIGKILLs (half an hour)
 	@PODLANE_SOAK_EVENTS=$(EVENTS) PODLANE_SOAK_KILLS=$(KILLS) $(BIN)/pytest -q -s \
 		tests/contract/apiserver/test_watch_consistency.py tests/contract/apiserver/test_crash_recovery.py tests/contract/store/test_crash_recovery.py
 
@@ -49,11 +54,11 @@ KERNEL := .vm/boot
 VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static kmod
 
 .PHONY: vm
-vm: install $(KERNEL) ## test control groups and the kernel datapath in machines with a kernel of their own (minutes)
+vm: install $(KERNEL) ## test cgroups and the kernel datapath in virtual machines (minutes)
 	@PODLANE_VM=1 $(BIN)/pytest -v -s tests/vm
 
 $(KERNEL):
-	@echo "installing what virtual machines need, once"
+	@echo "installing the packages for virtual machines, once"
 	@export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
 	apt-get -qq install -y --no-install-recommends $(VM_PACKAGES) >/dev/null
 	@rm -rf .vm; mkdir -p .vm/archives; cd .vm/archives; \
@@ -62,7 +67,7 @@ $(KERNEL):
 	dpkg-deb -x linux-image-*.deb ../unpacked; cd ..; rm -r archives; mv unpacked/lib unpacked/boot .; rm -r unpacked
 
 .PHONY: check
-check: install ## format, lint, types and architecture
+check: install ## check format, lint, types, import layers and generated documents
 	@$(BIN)/ruff format --check -q .
 	@$(BIN)/ruff check -q .
 	@$(BIN)/mypy
@@ -72,20 +77,20 @@ check: install ## format, lint, types and architecture
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
-bench: install ## measure, with medians, beside the floor of this machine
+bench: install ## measure; prints medians beside the floor of this machine
 	@$(BIN)/python -m bench
 
 .PHONY: docs
-docs: install ## write docs/pipeline.md from the code
+docs: install ## generate docs/pipeline.md from the code
 	@$(BIN)/python -m sdn.pipeline.document
 
 .PHONY: golden
-golden: install ## rewrite the golden files; read the difference like code
+golden: install ## rewrite the golden files; review the difference like code
 	@GOLDEN=write $(BIN)/pytest -q tests/golden || true
 	@git diff --stat -- tests/golden
 
 .PHONY: conformance
-conformance: install ## hold node agent and master against a real Kubernetes and its own specs; builds them first, once (SPECS=regex)
+conformance: install ## test against a real Kubernetes and its own specs; builds them first, once (SPECS=regex)
 	@$(BIN)/python -m tests.conformance.suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/python -m tests.conformance.api_suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/python -m tests.conformance.network_suite $(if $(SPECS),'$(SPECS)')
@@ -94,7 +99,7 @@ conformance: install ## hold node agent and master against a real Kubernetes and
 FUZZER := .venv-fuzz/bin/schemathesis
 
 .PHONY: fuzz
-fuzz: install $(FUZZER) ## send the master what its own description allows and forbids (minutes; DOCUMENTS="api/v1 ...")
+fuzz: install $(FUZZER) ## fuzz the API server with its own OpenAPI documents (minutes; DOCUMENTS="api/v1 ...")
 	@$(BIN)/python -m tests.fuzz --program $(FUZZER) $(DOCUMENTS)
 
 $(FUZZER):
@@ -103,11 +108,11 @@ $(FUZZER):
 	@.venv-fuzz/bin/pip install -q --disable-pip-version-check 'schemathesis>=4.32,<5' 2> >(grep -v '^WARNING: Location' >&2 || true)
 
 .PHONY: install-master
-install-master: ## make this host the master: commands in /opt/podlane, systemd unit, /etc/podlane
+install-master: ## install the master on this host: commands in /opt/podlane, systemd unit, /etc/podlane
 	@systemd/install.sh master
 
 .PHONY: install-node
-install-node: ## make this host a node: Open vSwitch, Docker, commands, systemd units, /etc/podlane
+install-node: ## install a node on this host: Open vSwitch, Docker, commands, systemd units, /etc/podlane
 	@systemd/install.sh node
 
 .PHONY: install
