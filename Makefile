@@ -32,7 +32,7 @@ lab-down: install ## stop the lab and remove everything that it created
 test: install ## run every tier of tests that this machine can run (WORKERS=number of test processes)
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/conformance
 
-QUICK := tests/unit tests/golden tests/contract/store tests/contract/reconcile tests/contract/nameserver
+QUICK := tests/unit tests/golden tests/contract/store/test_store.py tests/contract/reconcile tests/contract/nameserver
 .PHONY: quick
 quick: install ## run the tests that start no daemon: unit, golden, and contracts of store, health and DNS
 	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(QUICK)

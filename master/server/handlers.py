@@ -26,11 +26,13 @@ from master.resources.scheme import COMPUTED
 from master.serialization import negotiation
 from master.server import nonresource, watch
 from master.server.proxy.pod_streams import PodStreams
-from master.server.request_body import read_body
 from master.server.routes import ProxyRoute, ResourceRoute, ReviewRoute
 from master.storage.interface import Storage
 
 Action = Callable[[Request], Awaitable[Response]]
+
+MAX_BODY_BYTES = 3 << 20
+BODY_TIMEOUT_SECONDS = 30.0
 
 
 class Handlers:
@@ -151,7 +153,7 @@ class Handlers:
 
     async def _read_document(self, http: web.Request, content_type: str) -> Any:
         """Read the body as a document. YAML is decoded in a thread, because it takes long."""
-        body = await read_body(http, self._body_seconds)
+        body = await _read_body(http, self._body_seconds)
         if not body and http.method == "DELETE":
             return None
         is_patch = http.method == "PATCH"
@@ -219,3 +221,17 @@ def _quoted(text: str) -> str:
     """Quote a text as the Warning header carries it (RFC 7234): in one line of ASCII."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace").decode("ascii")
     return '"' + "".join(c if c.isprintable() else " " for c in plain) + '"'
+
+
+async def _read_body(http: web.Request, seconds: float) -> bytes:
+    """Read the whole body of a request, within `seconds`. Raises StatusError."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await http.read()
+    except TimeoutError:
+        raise errors.status_error(408, "Timeout", f"the body did not come within {seconds:.0f} seconds") from None
+    except web.HTTPRequestEntityTooLarge:
+        message = f"the body is larger than {MAX_BODY_BYTES} bytes"
+        raise errors.status_error(413, "RequestEntityTooLarge", message) from None
+    except web.RequestPayloadError as error:
+        raise errors.bad_request(f"the body is not as its headers say: {error}") from None

@@ -26,10 +26,9 @@ from master.registry.registry import Registry
 from master.registry.tokens import TokenRequests
 from master.resources import namespaces, virtual
 from master.server import routes, watch
-from master.server.handlers import Handlers, warning_headers
+from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
-from master.server.request_body import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.routes import (
     NonResourceRoute,
     ProjectRequestRoute,

@@ -54,8 +54,13 @@ def layer(path: Path) -> str:
     return declared[1] if declared else ""
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the full names of imported modules, and of names imported from them: `a.b` and `a.b.name`."""
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the full names of imported modules, and of names imported from them: `a.b` and `a.b.name`."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

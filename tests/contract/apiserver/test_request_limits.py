@@ -23,8 +23,8 @@ from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.registry.creation import ObjectCreation
 from master.resources.scheme import TYPES
+from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
-from master.server.request_body import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage

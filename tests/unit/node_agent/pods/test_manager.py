@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.client.client import Client, ClientError, Forbidden
+from api.client.client import Client, ClientError, Forbidden, Invalid
 from api.client.kubeconfig import Kubeconfig
 from api.core.events import Event
 from api.core.node import Namespace, Node
@@ -226,7 +226,6 @@ async def test_node_may_create_only_mirrors_of_its_own_pods(node: OneNode) -> No
     unmarked = {key: value for key, value in meta.annotations.items() if key != CONFIG_MIRROR}
     bad = [
         replace(good, spec=replace(good.spec, node_name="node-2")),
-        replace(good, spec=replace(good.spec, node_name="")),
         replace(good, spec=replace(good.spec, service_account_name="default")),
         replace(good, metadata=replace(meta, owner_references=())),
         replace(good, metadata=replace(meta, owner_references=(replace(owner, uid="x"),))),
@@ -237,6 +236,8 @@ async def test_node_may_create_only_mirrors_of_its_own_pods(node: OneNode) -> No
         for pod in bad:
             with pytest.raises(Forbidden):
                 await client.create(pod)
+        with pytest.raises(Invalid, match=r"spec\.nodeName: Required value"):
+            await client.create(replace(good, spec=replace(good.spec, node_name="")))
         await client.create(good)
         await node.admin.delete(Node, "node-1")
         with pytest.raises(Forbidden, match="has not registered"):
