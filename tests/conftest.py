@@ -1,4 +1,4 @@
-"""Shared by all tiers: a test that is skipped where it must run is a failure; which tests share a process."""
+"""Hooks for all tiers: a skip in a tier that must run is a failure; tests that share a fixture share a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kubernetes' specs about the API, and those of them that cannot pass against our master, each with the reason.
+"""Specs of the Kubernetes API conformance suite, and those that cannot pass against the master, each with its reason.
 
 All whose names match one of GROUPS are meant; a spec has the first reason of NOT_ASKED whose pattern its name matches,
 and one without a reason has to pass.

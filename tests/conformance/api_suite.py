@@ -1,4 +1,4 @@
-"""Runs Kubernetes' own specs of the API against our master, and tells how each one ended, or why it was not asked.
+"""Runs the API specs of Kubernetes against the master and prints the result of each, or why it was skipped.
 
 python -m tests.conformance.api_suite [FOCUS]
 """

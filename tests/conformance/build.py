@@ -1,4 +1,4 @@
-"""Builds a real Kubernetes and its own specs from Debian's source package, once, into `.conformance/`.
+"""Builds Kubernetes and its conformance specs from Debian's source package, once, into `.conformance/`.
 
 Nothing but Debian's archive is read: the sources carry all they need in `vendor/`. The system's own lists of packages
 stay as they are.

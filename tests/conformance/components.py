@@ -1,4 +1,4 @@
-"""The components of a real Kubernetes beside our master: scheduler, controllers, service proxy, and a second node."""
+"""The components of Kubernetes with our master: scheduler, controller manager, kube-proxy and a second node."""
 
 from __future__ import annotations
 

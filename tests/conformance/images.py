@@ -1,4 +1,4 @@
-"""The images that Kubernetes' specs name, made on the spot under those names; there is no registry."""
+"""The images that the Kubernetes specs name, built locally under those names; there is no registry."""
 
 from __future__ import annotations
 

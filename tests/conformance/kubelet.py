@@ -1,4 +1,4 @@
-"""A kubelet with a Docker of its own beside a node of ours."""
+"""A kubelet with a Docker of its own on a second node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of ours joined to a real Kubernetes: etcd, kube-apiserver, its controllers and its scheduler.
+"""A node of ours that has joined a Kubernetes: etcd, kube-apiserver, controller manager and scheduler.
 
 All of it lives in one network namespace and in one folder. The pods have addresses of CNI's bridge plugin.
 """

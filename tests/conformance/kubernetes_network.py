@@ -1,4 +1,4 @@
-"""Two nodes whose pods have our network, in a real Kubernetes: its API server, its controllers, and ours beside them.
+"""Two nodes of a Kubernetes whose pods use our network: its API server, its controllers and our network controllers.
 
 All of it lives in network namespaces and in one folder; each node has its own Open vSwitch.
 """

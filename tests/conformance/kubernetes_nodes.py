@@ -1,4 +1,4 @@
-"""Nodes of a real Kubernetes with Docker, something that runs pods, and our network."""
+"""Nodes of a Kubernetes with Docker, a node agent or kubelet, and our network."""
 
 from __future__ import annotations
 

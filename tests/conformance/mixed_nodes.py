@@ -1,4 +1,4 @@
-"""A node of ours and a node with a kubelet in one real Kubernetes: what users of one see, users of the other see."""
+"""A node of ours and a node with a kubelet in one Kubernetes, to compare what users see of both."""
 
 from __future__ import annotations
 

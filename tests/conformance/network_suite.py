@@ -1,4 +1,4 @@
-"""Runs Kubernetes' own specs of the network against a lab of three nodes, and tells how each one ended.
+"""Runs the network specs of Kubernetes against a lab of three nodes and prints the result of each.
 
 python -m tests.conformance.network_suite [FOCUS]
 """

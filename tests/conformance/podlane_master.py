@@ -1,4 +1,4 @@
-"""A master and a node of ours in one network namespace, for the specs and the components of a real Kubernetes."""
+"""A master and a node of ours in one network namespace, for the specs and the components of Kubernetes."""
 
 from __future__ import annotations
 

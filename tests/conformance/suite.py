@@ -1,4 +1,4 @@
-"""Runs Kubernetes' own specs against a node of ours that has joined a real Kubernetes, and tells how each one ended.
+"""Runs the node specs of Kubernetes against a node of ours that has joined a Kubernetes, and prints the result of each.
 
 python -m tests.conformance.suite [FOCUS]
 """

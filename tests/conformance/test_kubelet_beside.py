@@ -1,4 +1,4 @@
-"""Our network under a kubelet, beside a node with our agent: the network does not know the difference."""
+"""Our network under a kubelet, on a cluster whose other node has our agent: both nodes behave alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The components of a real Kubernetes join our master and do their work there, each with its own kind of user."""
+"""The components of Kubernetes join our master and work, each with its own kind of user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kubectl talks to what runs in pods of our node through a real kube-apiserver; others ask the node itself."""
+"""Sessions of every kubectl with pods of our node through kube-apiserver, and direct use of the node API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our pod network in a real Kubernetes: subnets and VNIDs are its objects, and projects are apart."""
+"""Our pod network in a Kubernetes: subnets and VNIDs are its objects, and projects are isolated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing in the node agent assumes our master: it does its work as a node of a real Kubernetes."""
+"""The node agent depends on nothing of our master: it works as a node of a Kubernetes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of a real Kubernetes with our agent, our network and Docker: pods of projects over two nodes."""
+"""Nodes of a Kubernetes with our agent, our network and Docker: pods of projects over two nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Into pods through a real kube-apiserver: the node beside ours has a kubelet, and users cannot tell the two apart."""
+"""Exec, logs and port forwarding through kube-apiserver give the same results on our node and on a kubelet's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with a token becomes a node of a real Kubernetes, and stays one although certificates last a minute."""
+"""A machine with a bootstrap token becomes a node of a Kubernetes and renews certificates that last a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node of ours that has nothing but a token, and a real Kubernetes that signs certificates for a minute only."""
+"""A node of ours that has only a bootstrap token, and a Kubernetes that signs certificates for a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other sides that drivers talk to, for real: a switch without packets, and network namespaces."""
+"""The counterparts of drivers: a master, a switch without packets, and network namespaces."""
 
 from __future__ import annotations
 

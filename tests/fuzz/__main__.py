@@ -1,4 +1,4 @@
-"""Send a master what its own description allows, and what it forbids: `python -m tests.fuzz [DOCUMENT...]`.
+"""Sends a master what its OpenAPI documents allow and what they forbid: `python -m tests.fuzz [DOCUMENT...]`.
 
 A document is named as in the index of OpenAPI, such as `api/v1`; without one, all are taken. For each it must hold that
 no answer is a 5xx or late, that every answer is as its schema says, and that nothing is accepted which the schema

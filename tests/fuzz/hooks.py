@@ -1,4 +1,4 @@
-"""What schemathesis has to know of our paths and schemas, beyond what they say."""
+"""Hooks for schemathesis: facts of our paths and schemas that OpenAPI cannot express."""
 
 from __future__ import annotations
 

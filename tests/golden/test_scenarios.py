@@ -1,7 +1,7 @@
-"""Scenarios as text: a view goes in; flows, links and firewall come out, to be read like code.
+"""Scenarios as text: the view of a node goes in; flows, links and firewall come out, to be reviewed like code.
 
-A difference means that the meaning of the compiler has changed. If that was intended, `make golden` rewrites the files;
-read what git shows of it, line by line.
+A difference means that the output of the compiler has changed. If that was intended, `make golden` rewrites the files;
+review the diff line by line.
 """
 
 from __future__ import annotations

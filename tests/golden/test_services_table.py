@@ -1,4 +1,4 @@
-"""The firewall's table for services as text: served ports go in, commands for nft come out, to be read like code."""
+"""The firewall's table for services as text: service ports go in, nft commands come out, to be reviewed like code."""
 
 from __future__ import annotations
 

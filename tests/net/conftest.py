@@ -1,4 +1,4 @@
-"""Worlds of real packets."""
+"""Clusters with real packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worlds whose switches answer by trace."""
+"""Clusters whose switches answer by trace."""
 
 from __future__ import annotations
 

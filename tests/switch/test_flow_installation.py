@@ -1,4 +1,4 @@
-"""What only a real switch can tell of the flows: that it takes them, gives them back, and answers ARP."""
+"""Flows on a real switch: it accepts them, returns them, and answers ARP."""
 
 from __future__ import annotations
 

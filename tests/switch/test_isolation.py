@@ -1,3 +1,3 @@
-"""The isolation tests, asked of real switches by trace."""
+"""The isolation checks, by trace on real switches."""
 
 from tests.testbed.isolation.checks import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Real switches and a model of ten lines agree about every pair of pods of hundreds of generated clusters."""
+"""Real switches agree with a model of ten lines for every pair of pods of hundreds of generated clusters."""
 
 from __future__ import annotations
 

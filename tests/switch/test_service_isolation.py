@@ -1,4 +1,4 @@
-"""Every pod calls every service at every front: the switches let pass what the model lets pass, and nothing else."""
+"""Every pod connects to every service at every frontend: the switches permit exactly what the model permits."""
 
 from __future__ import annotations
 

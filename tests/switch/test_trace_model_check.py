@@ -1,4 +1,4 @@
-"""Every attempt of the adversary, asked by the words of the command: the sentence says what the model says."""
+"""Every attempt of the attacker, as a trace command: its sentence agrees with the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real switch says of a packet, with our own names, and the sentence that follows from it."""
+"""Traces of real switches, with our names of tables, and the resulting sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the real switch says of calls to services, and the sentence that follows from it."""
+"""Traces of service connections on real switches, and the resulting sentences."""
 
 from __future__ import annotations
 

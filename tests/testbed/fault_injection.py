@@ -1,4 +1,4 @@
-"""Ends what runs before any of the things that it does to files, or before it runs another program."""
+"""Ends the running code before any of its file operations, or before it starts another program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as bytes, also such as no honest stack would send."""
+"""Ethernet frames as bytes, also those that no correct stack sends."""
 
 from __future__ import annotations
 

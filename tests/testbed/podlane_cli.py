@@ -1,4 +1,4 @@
-"""The command `podlane network`, as an administrator runs it."""
+"""The command `podlane network`."""
 
 from __future__ import annotations
 

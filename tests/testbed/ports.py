@@ -1,4 +1,4 @@
-"""Ports that nothing listens on."""
+"""Free TCP ports."""
 
 from __future__ import annotations
 

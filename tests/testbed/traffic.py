@@ -1,4 +1,4 @@
-"""A stream of pings, and how many of them were lost."""
+"""Streams of pings and TCP messages, and how many of them were lost."""
 
 from __future__ import annotations
 

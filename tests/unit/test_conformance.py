@@ -1,4 +1,4 @@
-"""docs/conformance.md: every row names tests that there are, or says why there is none."""
+"""docs/conformance.md: every row names existing tests, or states why there is none."""
 
 from __future__ import annotations
 

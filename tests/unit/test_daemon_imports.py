@@ -1,4 +1,4 @@
-"""Libraries that are large stay out of daemons that have to be small."""
+"""Large libraries are not imported by daemons that must stay small."""
 
 from __future__ import annotations
 

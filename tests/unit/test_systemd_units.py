@@ -1,4 +1,4 @@
-"""The systemd units and example configurations, read by those who will read them."""
+"""The systemd units and example configurations, checked by their readers."""
 
 from __future__ import annotations
 

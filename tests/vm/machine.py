@@ -1,4 +1,4 @@
-"""A machine with a kernel of its own, whose root is that of this host: nothing is installed, and nothing written here.
+"""A virtual machine with its own kernel whose root is this host's, read-only: nothing is installed.
 
 QEMU without hardware support runs Debian's cloud kernel. The host's `/` comes by virtiofs, read-only, below a file
 system in memory; there systemd runs one unit, which runs one script. What it says comes out of the serial port.

@@ -1,4 +1,4 @@
-"""Control groups of versions 1 and 2, made by Docker itself and through systemd, on kernels of their own."""
+"""Cgroups of versions 1 and 2, created by Docker and by systemd, on kernels of their own."""
 
 from __future__ import annotations
 

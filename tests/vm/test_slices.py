@@ -1,4 +1,4 @@
-"""Slices for pods on a real systemd; in the machines of test_machines.py, with both versions of control groups."""
+"""Slices of pods on a real systemd; test_cgroup_versions.py runs them with both versions of cgroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Vagrantfile, read by vagrant itself."""
+"""The Vagrantfile, validated by vagrant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates over the wire: asked for by people, approved and signed."""
+"""CertificateSigningRequests over HTTP: created, approved and signed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what, over the wire: no certificate, a foreign one, a node's, the administrator's."""
+"""Authorization of clients over HTTP: without certificate, with a foreign one, as a node and as administrator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The master tells names to those outside; its store is real."""
+"""The master's DNS server for clients outside the cluster, over a real store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real components as they start: every informer is in sync and is told what changes, and their writes are taken.
+"""The startup requests of Kubernetes components: every informer syncs and follows changes, and every write succeeds.
 
 Once with WatchList, as components from 1.35 on open their informers, and once with LIST, page by page, and WATCH.
 """

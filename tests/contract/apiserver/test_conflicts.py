@@ -1,4 +1,4 @@
-"""Many who change one object at once, at the door of a real master."""
+"""Concurrent writers of one object, against a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A master killed while it is written to, or while it starts: what it had acknowledged is there again.
+"""A master killed while clients write, or while it starts: every acknowledged write is there after a restart.
 
 `make soak` kills it 1,000 times; here a few times.
 """

@@ -1,4 +1,4 @@
-"""A full disk: what was acknowledged stays, what is refused has changed nothing, and room is all that is needed."""
+"""A full disk: acknowledged writes stay, rejected ones change nothing, and free space alone resumes writing."""
 
 from __future__ import annotations
 

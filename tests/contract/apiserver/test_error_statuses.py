@@ -1,4 +1,4 @@
-"""Refusals, word for word as a kube-apiserver recorded them (version 1.36): clients match on them."""
+"""Error statuses equal those recorded from kube-apiserver 1.36 word for word, because clients match on them."""
 
 from __future__ import annotations
 

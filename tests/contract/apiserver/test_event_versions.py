@@ -1,4 +1,4 @@
-"""Events of the core and of events.k8s.io: one object in two forms, at the door of a real master."""
+"""Events of the core group and of events.k8s.io are one object in two versions, against a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evictions and disruption budgets at the door of a real master, and `kubectl drain`."""
+"""Evictions, disruption budgets and `kubectl drain`, against a real master."""
 
 from __future__ import annotations
 

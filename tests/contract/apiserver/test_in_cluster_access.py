@@ -1,4 +1,4 @@
-"""What pods rely on to talk to the master: its service, its names, their accounts."""
+"""What pods need to reach the master: the `kubernetes` service, its names, and service accounts."""
 
 from __future__ import annotations
 

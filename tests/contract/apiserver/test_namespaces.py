@@ -1,4 +1,4 @@
-"""The life of namespaces at the door of a real master."""
+"""Creation and deletion of namespaces, against a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that have ended, in a real master that keeps one of them."""
+"""Garbage collection of terminated pods, by a real master that keeps one of them."""
 
 from __future__ import annotations
 

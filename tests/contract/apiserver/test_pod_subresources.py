@@ -1,4 +1,4 @@
-"""Logs of containers and conversations with them, through the master: what a node is asked, and what comes back."""
+"""Logs, exec, attach and port-forward through the master: the requests that the node gets, and the answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projects as oc asks for them: a view on the namespaces that somebody may read, and how to get one."""
+"""Projects as oc uses them: the namespaces that a user may read, and project requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that the master passes on to nodes, pods and services."""
+"""The proxy subresources of nodes, pods and services."""
 
 from __future__ import annotations
 

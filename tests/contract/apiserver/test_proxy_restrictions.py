@@ -1,4 +1,4 @@
-"""Where the master lets nobody lead it: to itself, to its machine, and with bytes that it would change."""
+"""What the proxy rejects: the master itself, its machine, and headers that it would have to change."""
 
 from __future__ import annotations
 

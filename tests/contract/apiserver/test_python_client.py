@@ -1,4 +1,4 @@
-"""The client that programs in Python use, against a real master: its models accept what the master answers."""
+"""The Kubernetes client for Python against a real master: its models accept every answer."""
 
 from __future__ import annotations
 

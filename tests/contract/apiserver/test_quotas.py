@@ -1,4 +1,4 @@
-"""Quotas, bounds and priorities at the door of a real master, for clients and for its own controllers."""
+"""Quotas, limit ranges and priorities against a real master, for clients and for controllers."""
 
 from __future__ import annotations
 

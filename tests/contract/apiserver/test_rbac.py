@@ -1,4 +1,4 @@
-"""What roles give over the wire, to users by certificate, by token and by impersonation."""
+"""RBAC over HTTP, for users by certificate, by token and by impersonation."""
 
 from __future__ import annotations
 

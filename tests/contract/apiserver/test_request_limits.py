@@ -1,4 +1,4 @@
-"""What clients can do to the server: too much, too slowly, too many at once, or what is no HTTP at all."""
+"""Limits on clients of the server: large, slow, numerous and malformed requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many clients write and watch while connections break, history is forgotten and the master is killed.
+"""Many clients write and watch while connections break, history is compacted and the master is killed.
 
 `make soak` runs it over 100,000 events; here it is kept short.
 """

@@ -1,4 +1,4 @@
-"""Lists by watch (`sendInitialEvents`), with which informers of Kubernetes 1.35 open: what is asked, and what comes."""
+"""Streaming lists (`sendInitialEvents`), with which informers of Kubernetes 1.35 and later start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people type: every kubectl on this machine against a real master."""
+"""Commands of every kubectl on this machine against a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas and bounds as people set and read them: the oldest and the newest kubectl against a real master."""
+"""Quotas and limit ranges by the oldest and the newest kubectl, against a real master."""
 
 from __future__ import annotations
 

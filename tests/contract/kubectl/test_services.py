@@ -1,4 +1,4 @@
-"""Services as people make and change them: the oldest and the newest kubectl against a real master."""
+"""Services by the oldest and the newest kubectl, against a real master."""
 
 from __future__ import annotations
 

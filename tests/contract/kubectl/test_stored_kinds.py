@@ -1,4 +1,4 @@
-"""Kinds on which nothing acts, as people meet them: the oldest and the newest kubectl against a real master."""
+"""Kinds that are stored without effect, by the oldest and the newest kubectl, against a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workloads as people drive them: the oldest and the newest kubectl against a real master; a test lets the pods end."""
+"""Workloads by the oldest and the newest kubectl, against a real master; the test sets the status of the pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name server over its sockets, and other servers that it asks; `dig`'s part is dnspython's own client."""
+"""The name server over UDP and TCP, with upstream servers; the client is dnspython."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control groups of pods on the kernel of this machine."""
+"""Control groups of pods in the kernel of this machine."""
 
 from __future__ import annotations
 

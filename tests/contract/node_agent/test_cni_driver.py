@@ -1,4 +1,4 @@
-"""The plugins of Debian's containernetworking-plugins, executed for real: a bridge with addresses of its own."""
+"""The CNI plugins of Debian's containernetworking-plugins, executed: a bridge with local addresses."""
 
 from __future__ import annotations
 

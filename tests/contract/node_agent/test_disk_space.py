@@ -1,4 +1,4 @@
-"""How full a file system is, as `df` tells it."""
+"""Usage of a file system as `df` computes it."""
 
 from __future__ import annotations
 

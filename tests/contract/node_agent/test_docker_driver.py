@@ -1,4 +1,4 @@
-"""The same cases on the fake Docker and on a dockerd of our own: what the fake says is what Docker says."""
+"""The same cases on the fake Docker and on a real dockerd: both behave alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of containers on a real Docker: all of them, the end of them, and what comes."""
+"""Logs of containers on a real Docker: complete, tailed and followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs and containers that somebody talks to, on a real Docker."""
+"""Exec and attach on a real Docker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events of the node agent, told to a real master."""
+"""Events of the node agent, sent to a real master."""
 
 from __future__ import annotations
 

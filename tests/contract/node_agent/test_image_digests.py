@@ -1,4 +1,4 @@
-"""Images that come from a registry, here one of our own on loopback, are known by their digest."""
+"""Images from a local registry are identified by their digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the pull of an image when its registry is slow, silent or in trouble; the registry is our own."""
+"""Image pulls from a local registry that is slow, silent or failing."""
 
 from __future__ import annotations
 

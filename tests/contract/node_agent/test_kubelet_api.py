@@ -1,4 +1,4 @@
-"""The agent's door on a port of its own: who gets in, and what for; the master answers its questions."""
+"""The kubelet API on its port: authentication and authorization by a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells of itself, told to a real master that loses patience soon."""
+"""Node status and lease, written to a real master with a short grace period."""
 
 from __future__ import annotations
 

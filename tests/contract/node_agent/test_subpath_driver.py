@@ -1,4 +1,4 @@
-"""Parts of volumes on a real host: nothing leads out, nothing is left."""
+"""Sub-paths of volumes on a real host: they never leave the volume, and nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that join by a token, and nodes that keep their certificates good, against a real master."""
+"""Machines that join by a bootstrap token, and nodes that renew their certificates, against a real master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens in the volumes of pods that run: written once, and again when they have been renewed."""
+"""Token volumes of running pods: a file is written once, and again after each renewal."""
 
 from __future__ import annotations
 

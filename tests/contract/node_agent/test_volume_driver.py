@@ -1,4 +1,4 @@
-"""Volumes on a real host: what is mounted, what it looks like, and that nothing is left."""
+"""Volumes on a real host: their mounts and modes, and that nothing is left."""
 
 from __future__ import annotations
 

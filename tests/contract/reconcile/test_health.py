@@ -1,4 +1,4 @@
-"""A daemon's door for its operator and for what watches over it."""
+"""The health endpoints of a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenFlow driver and a real switch: what is written is what is read back, and nothing is lost on the way."""
+"""The OpenFlow client and a real switch: flows are read back as written, and no change is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose process is killed while it writes and forgets: what it acknowledged is there, and fits together."""
+"""A store whose process is killed while it writes and compacts: every acknowledged write is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store must do: the same cases for each of them. A new one is one more row in STORES."""
+"""What every store must do: the same cases for each row of STORES."""
 
 from __future__ import annotations
 

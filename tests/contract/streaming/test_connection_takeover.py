@@ -1,4 +1,4 @@
-"""The raw connection behind a request and behind an answer, over real TLS."""
+"""The raw connection behind a request and behind a response, over real TLS."""
 
 from __future__ import annotations
 

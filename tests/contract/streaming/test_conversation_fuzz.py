@@ -1,4 +1,4 @@
-"""Recorded conversations, changed in every way: each ends, in order, and leaves nothing behind.
+"""Recorded streaming sessions, mutated in every way: each ends in order and leaves nothing.
 
 PODLANE_FUZZ_FRAMES says how many frames are sent (100,000 is a long look), PODLANE_FUZZ_SEED
 where to begin: anywhere unless it is given, and a failure tells where.

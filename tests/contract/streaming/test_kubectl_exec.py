@@ -1,4 +1,4 @@
-"""Commands and connections into a pod as every kubectl makes them, in each protocol that it speaks."""
+"""`kubectl exec` of every version, in each protocol that it speaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections into a pod as every kubectl makes them, in each protocol that it speaks."""
+"""`kubectl port-forward` of every version, in each protocol that it speaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are slow, silent, gone or wrong: what they get, and what they cost."""
+"""Streaming clients that are slow, silent, disconnected or wrong: the answers they get, and what they cost."""
 
 from __future__ import annotations
 

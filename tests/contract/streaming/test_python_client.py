@@ -1,4 +1,4 @@
-"""Commands and connections into a pod as the Python client makes them."""
+"""Exec and port forwarding by the Kubernetes client for Python."""
 
 from __future__ import annotations
 

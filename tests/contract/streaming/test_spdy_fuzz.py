@@ -1,4 +1,4 @@
-"""Conversations that went wrong: whatever comes, a session ends cleanly and leaves no task, stream or socket."""
+"""SPDY sessions on arbitrary input: each ends cleanly and leaves no task, stream or socket."""
 
 from __future__ import annotations
 

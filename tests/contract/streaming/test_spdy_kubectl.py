@@ -1,4 +1,4 @@
-"""The other side of SPDY as people have it: every kubectl of this machine, with WebSockets off."""
+"""SPDY with every kubectl of this machine, WebSockets disabled."""
 
 from __future__ import annotations
 

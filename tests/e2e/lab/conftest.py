@@ -1,4 +1,4 @@
-"""One lab for all tests of this tier, beside the user's own if there is one."""
+"""One lab for all tests of this folder; the user's own lab is not touched."""
 
 from __future__ import annotations
 

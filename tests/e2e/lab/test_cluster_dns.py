@@ -1,4 +1,4 @@
-"""Names in the lab: what a resolver in a container finds, what other projects and the outside do."""
+"""DNS in the lab: for resolvers in containers, for other projects and for clients outside."""
 
 from __future__ import annotations
 

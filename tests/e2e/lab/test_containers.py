@@ -1,4 +1,4 @@
-"""What a user sees of the containers of a pod: their order, their rights, their surroundings."""
+"""Containers of a pod as a user sees them: order, rights and environment."""
 
 from __future__ import annotations
 

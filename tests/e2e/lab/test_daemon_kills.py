@@ -1,4 +1,4 @@
-"""SIGKILL of every daemon under traffic: no packet is lost, and afterwards all is as it was."""
+"""SIGKILL of every daemon under traffic: no packet is lost, and the state afterwards is as before."""
 
 from __future__ import annotations
 

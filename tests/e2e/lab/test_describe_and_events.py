@@ -1,4 +1,4 @@
-"""What a user is told: describe, events, nodes, leases."""
+"""`kubectl describe`, events, nodes and leases."""
 
 from __future__ import annotations
 

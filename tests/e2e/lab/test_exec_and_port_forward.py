@@ -1,4 +1,4 @@
-"""Talking to what runs in pods: terminals, ports, many at once, and a client that is no kubectl."""
+"""Exec and port forwarding: terminals, many parallel sessions, and the Python client."""
 
 from __future__ import annotations
 

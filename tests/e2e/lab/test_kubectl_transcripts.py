@@ -1,4 +1,4 @@
-"""What people type: the transcripts of `commands`, with every kubectl on this machine, against a real master."""
+"""The transcripts of `transcripts/`, by every kubectl on this machine, against a real master."""
 
 from __future__ import annotations
 

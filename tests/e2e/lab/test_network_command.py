@@ -1,4 +1,4 @@
-"""The administrator's view of the pod network, through the command."""
+"""The command `podlane network`, as an administrator uses it."""
 
 from __future__ import annotations
 

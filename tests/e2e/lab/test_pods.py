@@ -1,4 +1,4 @@
-"""Pods through kubectl, as their user sees them."""
+"""Pods through kubectl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes and hooks as a user sees them."""
+"""Probes and lifecycle hooks through kubectl."""
 
 from __future__ import annotations
 

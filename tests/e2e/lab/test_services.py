@@ -1,4 +1,4 @@
-"""Services as their users have them: who calls where, who answers, and what happens while pods and daemons go."""
+"""Services: clients, frontends and endpoints, and what happens while pods and daemons end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Static pods as the operator of a node has them: from a file, a URL and the socket; what a node refuses."""
+"""Static pods from a file, a URL and the local socket, and what a node rejects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volumes of every kind as a pod sees them, and what is left of them on the node."""
+"""Volumes of every type inside a pod, and what is left of them on the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node whose pods are written by the test."""
+"""A node without a pod network, shared by the tests of a module."""
 
 from __future__ import annotations
 

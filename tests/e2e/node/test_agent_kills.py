@@ -1,4 +1,4 @@
-"""SIGKILL of the agent at every driver call of a pod's whole life, on a real Docker: nothing is started twice."""
+"""SIGKILL of the agent at every driver call of a pod's lifetime, on a real Docker: no container is started twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's clock is set, and the master is away for ten minutes of it: no pod notices.
+"""Clock changes, and ten minutes without the master: no pod is affected.
 
 The clock is that of the agent alone (libfaketime): no test sets the clock of the machine that it runs on.
 """

@@ -1,4 +1,4 @@
-"""What a container is started with: its program, its environment, its mounts, its terminal."""
+"""The program, environment, mounts and terminal with which a container starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How containers begin, why they do not, and what is told of those that have ended."""
+"""How containers start, why they do not, and the status of terminated ones."""
 
 from __future__ import annotations
 

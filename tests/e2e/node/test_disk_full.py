@@ -1,4 +1,4 @@
-"""A disk that is full: what runs goes on, what fails says so, and nobody has to help once there is space again."""
+"""A full disk: running pods continue, failures are reported, and free space alone resumes everything."""
 
 from __future__ import annotations
 

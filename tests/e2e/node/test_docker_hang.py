@@ -1,4 +1,4 @@
-"""A Docker that hangs: it takes connections and answers nobody."""
+"""A Docker that accepts connections and never answers."""
 
 from __future__ import annotations
 

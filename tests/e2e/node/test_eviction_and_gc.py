@@ -1,4 +1,4 @@
-"""A node that runs short, and what it clears up. Its thresholds make it run short, not its pods."""
+"""Eviction and garbage collection on a node whose thresholds, not its pods, cause the pressure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to a node disturbs no pod; afterwards everything is as was wished, and nothing is left over."""
+"""Faults of a node disturb no pod; afterwards the state is as desired and nothing is left."""
 
 from __future__ import annotations
 

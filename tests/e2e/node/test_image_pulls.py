@@ -1,4 +1,4 @@
-"""Images: where they come from, what is waited for and what is told; the registry is one with a password."""
+"""Image pulls from a registry with a password: sources, waiting and reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that falls silent: its taints, its pods, and how it comes back. The master waits only 2 s for a node."""
+"""An unreachable node: its taints, its pods and its return. The master's grace period is 2 s."""
 
 from __future__ import annotations
 

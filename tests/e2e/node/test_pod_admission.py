@@ -1,4 +1,4 @@
-"""What a node takes and what it does not, and that it hears of what happens; on a node of its own."""
+"""Admission of pods by a node, and its reaction to container events."""
 
 from __future__ import annotations
 

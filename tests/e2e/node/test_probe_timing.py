@@ -1,4 +1,4 @@
-"""How probes ask, when they stop asking, and what their answers do to a pod that goes."""
+"""When probes run, when they stop, and what their results do to a terminating pod."""
 
 from __future__ import annotations
 

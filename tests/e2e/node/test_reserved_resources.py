@@ -1,4 +1,4 @@
-"""A node that keeps something for itself, reads one manifest file, and does not hold containers back."""
+"""A node that reserves resources, reads a single manifest file and sets no CPU quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods may use: classes of service, and what the kernel holds containers, pods and all pods together to.
+"""Resource limits: QoS classes, and the cgroup limits of containers, pods and all pods together.
 
 Runs with whatever version of control groups and cgroup driver it finds: tests/vm runs it in machines that have others.
 """

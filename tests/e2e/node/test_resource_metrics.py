@@ -1,4 +1,4 @@
-"""What a node tells of its load, beside what Docker and the kernel tell of the same containers, and `kubectl top`."""
+"""Resource metrics of a node, compared with those of Docker and the kernel, and `kubectl top`."""
 
 from __future__ import annotations
 

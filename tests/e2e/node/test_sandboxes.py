@@ -1,4 +1,4 @@
-"""Docker names, labels and sandboxes; how a pod calls itself and whom it asks for names."""
+"""Names, labels and sandboxes in Docker; host names and resolvers of pods."""
 
 from __future__ import annotations
 

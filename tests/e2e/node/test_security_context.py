@@ -1,4 +1,4 @@
-"""Who a container is and what it may do: security contexts of pods and containers."""
+"""Security contexts of pods and containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container finds the services of its namespace in its environment."""
+"""Environment variables of services."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the pods of a node come from besides the master: files, a URL, its socket; on a node of its own."""
+"""Sources of static pods: files, a URL and the local socket."""
 
 from __future__ import annotations
 

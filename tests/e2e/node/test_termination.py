@@ -1,4 +1,4 @@
-"""How containers and pods end: hooks, signals, the order, and what the API is told meanwhile."""
+"""Termination of containers and pods: hooks, signals, order, and the status meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with nothing but a token becomes a node, whose server the master believes."""
+"""A machine with only a bootstrap token becomes a node whose serving certificate the master verifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volumes of a node without a network: what lies where on the host, with which modes, and what is refused."""
+"""Volume types on a node without a network: paths and modes on the host, and what is rejected."""
 
 from __future__ import annotations
 

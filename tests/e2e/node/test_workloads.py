@@ -1,4 +1,4 @@
-"""Deployments, replica sets, replication controllers and service accounts, as kubectl shows and drives them."""
+"""Deployments, replica sets, replication controllers, jobs and service accounts through kubectl."""
 
 from __future__ import annotations
 

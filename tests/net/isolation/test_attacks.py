@@ -1,4 +1,4 @@
-"""Real packets and a model of ten lines agree, however six projects share lanes; and a hole is found by its packets."""
+"""Real packets agree with a model of ten lines, however six projects share VNIDs; mutants are detected."""
 
 from __future__ import annotations
 

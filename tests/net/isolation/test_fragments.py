@@ -1,4 +1,4 @@
-"""Packets in parts: the switch sees no ports in them, the node's firewall puts them together."""
+"""Fragmented packets: the switch sees no ports in them; the node's firewall reassembles them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""The isolation tests, with real packets between two nodes."""
+"""The isolation checks, with real packets between two nodes."""
 
 from tests.testbed.isolation.checks import *  # noqa: F403

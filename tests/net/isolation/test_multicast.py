@@ -1,4 +1,4 @@
-"""Packets to many: within a project that has it switched on, on every node, and nowhere else."""
+"""Multicast arrives on every node within a project that enables it, and nowhere else."""
 
 from __future__ import annotations
 

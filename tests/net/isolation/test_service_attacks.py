@@ -1,4 +1,4 @@
-"""Services open no way into another lane: frames such as no honest stack sends, too, and an honest one beside each."""
+"""Services give no access to another project, even for forged frames; each case has a permitted control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projects that are joined, isolated and made global while their pods talk."""
+"""Projects that are joined, isolated and made global while their pods exchange packets."""
 
 from __future__ import annotations
 

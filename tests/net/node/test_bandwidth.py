@@ -1,4 +1,4 @@
-"""Pods that may send and receive only so much."""
+"""Bandwidth limits of pods."""
 
 from __future__ import annotations
 

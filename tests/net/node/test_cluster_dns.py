@@ -1,4 +1,4 @@
-"""Names as pods see them: told at their gateway, to whom may know them, master or no master."""
+"""DNS for pods at their gateway, with and without the master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers of another runtime, containerd, on the same network: it calls podlane-cni as it calls any plugin."""
+"""Containers of containerd on the same network, attached by podlane-cni."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sdn daemon killed after every single call that changes something: the end is the same as without."""
+"""The sdn daemon, killed after every single changing call, reaches the same final state."""
 
 from __future__ import annotations
 

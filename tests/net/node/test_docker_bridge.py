@@ -1,4 +1,4 @@
-"""Containers outside of any pod: dockerd starts them on lbr0, br0 gives them a project's lane."""
+"""Containers outside pods: dockerd starts them on lbr0, and br0 gives them a project's VNID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's network through kills, restarts and departures, under real traffic."""
+"""The network of a node through kills, restarts and changes of the topology, under real traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node on which something stands in the way: the daemon says what, and touches nothing."""
+"""A node with a conflicting link, route or address: the daemon reports it and changes nothing."""
 
 from __future__ import annotations
 

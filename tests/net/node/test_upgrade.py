@@ -1,4 +1,4 @@
-"""A new version of the sdn daemon with another pipeline takes over a node that carries traffic."""
+"""An sdn daemon with another pipeline takes over a node that carries traffic."""
 
 from __future__ import annotations
 

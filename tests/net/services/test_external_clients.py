@@ -1,4 +1,4 @@
-"""Services for the node and the outside, as the daemon keeps them: who calls from outside, who meddles, who dies."""
+"""Services for the node and for external clients, as the daemon maintains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services that pods call, by the switch: real packets between two nodes."""
+"""Services for pods by the switch, with real packets between two nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services by real packets: who gets an answer, of whom, and as whom callers are seen."""
+"""Services with real packets: which clients get an answer, from which endpoint, and with which source address."""
 
 from __future__ import annotations
 

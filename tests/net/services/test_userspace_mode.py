@@ -1,4 +1,4 @@
-"""proxyMode userspace by real packets: pods call services through their node's proxy, each project its own."""
+"""proxyMode userspace with real packets: pods reach services of their own project through their node's proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The userspace proxy with real packets: what the firewall redirects to it reaches backends, and nothing else does."""
+"""The userspace proxy with real packets: only redirected connections reach endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real components ask for when they start (facts/api.md 9), and a cluster in which each finds something."""
+"""The startup requests of Kubernetes components, and objects of which each component finds some."""
 
 from __future__ import annotations
 

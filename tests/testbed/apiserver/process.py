@@ -1,4 +1,4 @@
-"""podlane-master as a process of its own, on a free port of loopback."""
+"""podlane-master as a process on a free port of loopback."""
 
 from __future__ import annotations
 

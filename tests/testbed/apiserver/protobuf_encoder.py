@@ -1,4 +1,4 @@
-"""Documents → protobuf bodies, as components of Kubernetes send them unless they are told otherwise."""
+"""Encodes documents as protobuf bodies, which Kubernetes components send by default."""
 
 from __future__ import annotations
 

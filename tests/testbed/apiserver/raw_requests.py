@@ -1,4 +1,4 @@
-"""Requests to a master as they go over the wire: any method, any header, any parameter."""
+"""Requests to a master with any method, header and parameter."""
 
 from __future__ import annotations
 

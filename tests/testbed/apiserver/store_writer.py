@@ -1,4 +1,4 @@
-"""A process that writes to a store as long as it lives, and tells what was acknowledged: `NAME REVISION STEP` a line.
+"""A process that writes to a store until it is killed, and prints acknowledged writes: `NAME REVISION STEP` per line.
 
 The history is kept so short that it is forgotten all the time.
 """

@@ -1,4 +1,4 @@
-"""The door of a master as a client without types sees it: documents in, documents out."""
+"""A client of the master without types: documents in, documents out."""
 
 from __future__ import annotations
 

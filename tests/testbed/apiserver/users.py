@@ -1,4 +1,4 @@
-"""People with certificates of a cluster's authority."""
+"""Users with certificates of a cluster's CA."""
 
 from __future__ import annotations
 

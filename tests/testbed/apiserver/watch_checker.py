@@ -1,4 +1,4 @@
-"""Judges what clients saw of a collection while it was written to: lists, watches and acknowledged writes. Pure.
+"""Checks what clients saw of a collection under concurrent writes: lists, watches and acknowledged writes. Pure.
 
 What happened is put together from the watches that select everything, which must tell one story between them: each
 object added once, changed step by step, removed in its last state. Every other watch must have told exactly the part of

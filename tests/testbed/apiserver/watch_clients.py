@@ -1,4 +1,4 @@
-"""Clients that write Secrets at random, and clients that watch them; `watch_checker` judges what they were sent."""
+"""Clients that write Secrets at random, and clients that watch them; `watch_checker` checks what they received."""
 
 from __future__ import annotations
 

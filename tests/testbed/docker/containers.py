@@ -1,4 +1,4 @@
-"""Containers to talk to, on a dockerd of the module's own."""
+"""Containers on a dockerd of the tests' own, and what runs in them."""
 
 from __future__ import annotations
 

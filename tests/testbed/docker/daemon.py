@@ -1,4 +1,4 @@
-"""A dockerd of a test's own."""
+"""A dockerd of the tests' own."""
 
 from __future__ import annotations
 

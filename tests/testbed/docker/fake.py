@@ -1,4 +1,4 @@
-"""A Docker in memory: the only fake there is.
+"""A Docker in memory; there is no other fake.
 
 `tests/contract/node_agent/test_docker_driver.py` compares it with the real one.
 

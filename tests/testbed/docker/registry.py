@@ -1,4 +1,4 @@
-"""Debian's docker-registry with a password, on a port of the loopback."""
+"""Debian's docker-registry with a password, on a port of loopback."""
 
 from __future__ import annotations
 

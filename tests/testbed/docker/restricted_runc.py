@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A runtime for Docker on a machine whose root lacks rights: runc, asked for no more than the machine can give.
+"""A Docker runtime for machines whose root lacks capabilities: runc without those that are missing.
 
 Docker asks runc for every capability for a privileged container; where this machine's own root lacks one, runc fails.
-With `dockerd --add-runtime=whole=FILE` pods with `runtimeClassName: whole` run all the same (facts/node.md, T8).
+With `dockerd --add-runtime=whole=FILE` pods with `runtimeClassName: whole` run all the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Everything that one pod may try to get through to another one, and a model of ten lines that knows what arrives.
+"""Every packet that one pod may send to reach another, and a model of ten lines that knows which arrive.
 
-Written once: the prover asks real switches by trace, the packet adversary sends the frames.
+Written once: the model check traces them on real switches, the attacker sends them as packets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What must always hold between projects, written once; every tier that has a `world` runs it.
+"""Isolation between projects, written once; every tier that has a `world` runs these tests.
 
-Every test first shows that the network works at all: a world in which nothing arrives passes none of them.
+Every test has a positive control: a world in which nothing arrives passes none of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pipelines with a hole each, to show that a test which is to find holes does."""
+"""Pipelines with one defect each, to show that the isolation tests detect it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod may try to get at by way of services, drawn by lot, and who may be reached so."""
+"""Random attempts of a pod to reach others through services, and which of them may succeed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The language of isolation tests: projects, nodes, pods, and which frames arrive where.
+"""The vocabulary of isolation tests: projects, nodes, pods, and which frames arrive.
 
-A world has several bodies: real switches asked by trace, real packets between namespaces. A test is written once.
+A world is implemented by traces on real switches and by real packets between namespaces. A test is written once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A whole lab as its user has it: kubectl, docker, and what lies on the nodes."""
+"""A lab as its user has it: kubectl, docker, and the files on the nodes."""
 
 from __future__ import annotations
 

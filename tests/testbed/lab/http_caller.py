@@ -1,7 +1,7 @@
-"""Calls a web server again and again, on a new connection each time, and tells who has answered.
+"""Calls a web server repeatedly, on a new connection each time, and counts which endpoint answered.
 
-    python calling.py ADDRESS PORT TIMES            so often, some at once
-    python calling.py ADDRESS PORT each-second N    N times a second, until the standard input ends
+    python http_caller.py ADDRESS PORT TIMES            so often, some at once
+    python http_caller.py ADDRESS PORT each-second N    N times a second, until the standard input ends
 
 What answers says its name in its page. One JSON object is printed: `answers` counts by name, `failures` has a sentence
 for each call without an answer. Needs nothing of ours, for it runs in network namespaces of others.

@@ -1,4 +1,4 @@
-"""Transcripts of a terminal: what is typed, and what must come. The folder `commands` holds them as plain text.
+"""Transcripts of a terminal: commands and their expected output, as plain text in the folder `transcripts`.
 
     ## a section: a project of its own, in which its commands run one after the other
     ; a remark

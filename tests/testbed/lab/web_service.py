@@ -1,4 +1,4 @@
-"""A project with a web server of several pods behind services, and everybody who may call them or may not."""
+"""A project with a web server of several pods behind services, and clients that may reach it or may not."""
 
 from __future__ import annotations
 

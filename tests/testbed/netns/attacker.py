@@ -1,4 +1,4 @@
-"""An attacker in every pod of a cluster and on every node's cable: sends all that it knows, and listens everywhere.
+"""An attacker in every pod of a cluster and on every node's cable: it sends every attempt and listens everywhere.
 
 Every frame has a marker of its own, so that of whatever arrives, however late, it is known who tried what, and when.
 """

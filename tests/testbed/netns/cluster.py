@@ -1,4 +1,4 @@
-"""A cluster without Docker: master, switches and sdn daemons, each node in its namespace; pods are bare namespaces."""
+"""A cluster without Docker: master, switches and sdn daemons, one namespace per node and per pod."""
 
 from __future__ import annotations
 

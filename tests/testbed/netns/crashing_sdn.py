@@ -1,4 +1,4 @@
-"""podlane-sdn that is killed after so many calls that change something: `crashing_sdn.py CALLS ARGUMENTS...`."""
+"""podlane-sdn that is killed after a number of changing calls: `crashing_sdn.py CALLS ARGUMENTS...`."""
 
 from __future__ import annotations
 

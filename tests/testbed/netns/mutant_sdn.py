@@ -1,4 +1,4 @@
-"""podlane-sdn whose pipeline has a hole: `python -m tests.testbed.netns.mutant_sdn HOLE ARGUMENTS...`."""
+"""podlane-sdn with a mutant pipeline: `python -m tests.testbed.netns.mutant_sdn MUTANT ARGUMENTS...`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two real nodes without Docker: Open vSwitch, master and sdn daemons in namespaces, pods that are bare namespaces."""
+"""Two real nodes without Docker whose pods exchange real packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node without a switch, for services: pods on one side, the outside on the other; callers ask who answers them."""
+"""A node without a switch, for services: pods on one side, the outside on the other."""
 
 from __future__ import annotations
 

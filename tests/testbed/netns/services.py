@@ -1,4 +1,4 @@
-"""Services over bare nodes: pods that are known to the master, programs in them that say who they are, and callers."""
+"""Services on namespaced nodes: pods that the master knows, programs that answer with their name, and clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node that serves services in user space, and a client beside it: two namespaces and one cable."""
+"""A node that serves services in user space, and a client: two namespaces and one cable."""
 
 from __future__ import annotations
 

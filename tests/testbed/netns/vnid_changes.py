@@ -1,4 +1,4 @@
-"""Other lanes for the projects of a cluster, asked for as `podlane network` does, and in force on every node."""
+"""Changes the VNIDs of projects as `podlane network` does, until they are in force on every node."""
 
 from __future__ import annotations
 

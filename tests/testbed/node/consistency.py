@@ -1,4 +1,4 @@
-"""Whether a node is as was wished: what Docker, the kernel and the disk hold, against what the API says."""
+"""Compares the state of a node, in Docker, kernel and file system, with the API."""
 
 from __future__ import annotations
 

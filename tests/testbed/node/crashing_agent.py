@@ -1,4 +1,4 @@
-"""The node agent, killed by SIGKILL before each thing that it does, and once more while Docker does it.
+"""The node agent, killed by SIGKILL before each changing call, and once more while Docker executes it.
 
 It dies once for each, and is started again: what it has died of is written to the file MORTAL_RECORD. What counts are
 requests to Docker, programs that are run, and changes to files below the directories MORTAL_PLACES (PEP 578).

@@ -1,4 +1,4 @@
-"""A node to which things happen: its daemons can be killed, stopped, set to another time, and started again."""
+"""A node whose daemons can be killed, stopped, set to another time and restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gRPC server with a health service. As a program it takes a port, and a file that is there as long as it serves."""
+"""A gRPC server with a health service. As a program it takes a port and a file; it is healthy while the file exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images of their own: the toolbox with other files and another configuration."""
+"""Images built from the toolbox with other files and another configuration."""
 
 from __future__ import annotations
 

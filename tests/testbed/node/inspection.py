@@ -1,4 +1,4 @@
-"""What Docker, the host and a pod itself show of a pod of a SingleNode."""
+"""Inspects a pod of a SingleNode: its containers in Docker, its files on the host, its status and events."""
 
 from __future__ import annotations
 

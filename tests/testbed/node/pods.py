@@ -1,4 +1,4 @@
-"""Pods on a node of their own, without a network of pods: what a user sees of them, and the node from outside."""
+"""Pods on a node without a pod network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One node without a network of pods: a master, a dockerd and a node agent in a folder of their own."""
+"""One node without a pod network: a master, a dockerd and a node agent in one folder."""
 
 from __future__ import annotations
 

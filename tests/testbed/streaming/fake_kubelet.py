@@ -1,4 +1,4 @@
-"""The other side of a master: the server of a node, over real TLS, that says what it was asked."""
+"""The kubelet API of a node over real TLS, which records the requests of the master."""
 
 from __future__ import annotations
 

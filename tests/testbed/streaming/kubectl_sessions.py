@@ -1,4 +1,4 @@
-"""Sessions of kubectl with the programs and ports of a pod."""
+"""Exec and port-forward sessions of kubectl with a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program on this machine with the face of one in a container."""
+"""A program on this machine with the interface of one in a container."""
 
 from __future__ import annotations
 

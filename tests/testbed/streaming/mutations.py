@@ -1,4 +1,4 @@
-"""Recorded conversations, taken apart into frames, changed, and put together again."""
+"""Recorded streaming sessions, split into frames, mutated and reassembled."""
 
 from __future__ import annotations
 

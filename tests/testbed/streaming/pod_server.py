@@ -1,4 +1,4 @@
-"""An API server that knows one pod and carries commands and connections into it by itself: the pod is this machine."""
+"""An API server with one pod, this machine, that serves exec and port-forward itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API server with one pod: its programs send back what they are told, its ports what comes to them, over SPDY."""
+"""An API server with one pod whose programs and ports echo their input over SPDY."""
 
 from __future__ import annotations
 

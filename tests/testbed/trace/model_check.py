@@ -1,4 +1,4 @@
-"""Any cluster on real switches, and where they answer the adversary otherwise than the model."""
+"""Any cluster on real switches, and where they differ from the model."""
 
 from __future__ import annotations
 

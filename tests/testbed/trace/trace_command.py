@@ -1,4 +1,4 @@
-"""`podlane network trace` without a cluster: its words, asked of the dummy switches of a world."""
+"""`podlane network trace` without a cluster: its arguments, answered by the dummy switches of a world."""
 
 from __future__ import annotations
 

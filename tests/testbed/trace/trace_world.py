@@ -1,4 +1,4 @@
-"""Real Open vSwitch with its dummy datapath: no root, no packets, answers by trace."""
+"""A cluster on Open vSwitch's dummy datapath: no root, no packets, answers by trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CNI plugin, against a socket that says what the sdn daemon would say."""
+"""The CNI plugin, against a socket that answers as the sdn daemon does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`podlane pod`, against the socket as the node agent serves it."""
+"""`podlane pod`, against the socket that the node agent serves."""
 
 from __future__ import annotations
 

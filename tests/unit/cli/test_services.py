@@ -1,4 +1,4 @@
-"""What `podlane network services` prints."""
+"""The output of `podlane network services`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What controllers wish, in a line each."""
+"""The actions of controllers, as one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects for tests, with what a test cares about and nothing else."""
+"""Objects for tests, with only the fields that a test needs."""
 
 from __future__ import annotations
 

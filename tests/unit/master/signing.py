@@ -1,4 +1,4 @@
-"""Requests for certificates, nodes that ask for them, and what became of each."""
+"""Signing requests, nodes that create them, and the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster without a server: the controllers' writes are carried out on a dictionary, and pods become ready."""
+"""A cluster without a server: actions of controllers are applied to a dictionary, and pods become ready."""
 
 from __future__ import annotations
 

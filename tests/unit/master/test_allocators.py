@@ -1,3 +1,5 @@
+"""Allocators of subnets and numbers."""
+
 from __future__ import annotations
 
 from ipaddress import IPv4Network

@@ -1,4 +1,4 @@
-"""Services, slices and what is asked about them, as the tests of names need them."""
+"""Services, slices and queries for the tests of the name server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes come as a question: nothing is raised, and what is answered is a message that answers it."""
+"""Malformed DNS packets: nothing is raised, and every answer belongs to its query."""
 
 from __future__ import annotations
 

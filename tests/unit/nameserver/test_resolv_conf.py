@@ -1,4 +1,4 @@
-"""Whom else a name server asks."""
+"""Upstream servers from resolv.conf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: who sees which names, and what other servers are asked."""
+"""Answers: which clients see which names, and which queries are forwarded."""
 
 from __future__ import annotations
 

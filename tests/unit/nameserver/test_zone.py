@@ -1,4 +1,4 @@
-"""What the names of the cluster mean, and to whom."""
+"""The names of the cluster zone."""
 
 from __future__ import annotations
 

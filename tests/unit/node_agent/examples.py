@@ -1,4 +1,4 @@
-"""Pods and containers as the node agent sees them."""
+"""Pods and containers for the tests of the node agent."""
 
 from __future__ import annotations
 

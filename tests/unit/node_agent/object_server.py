@@ -1,4 +1,4 @@
-"""Objects over HTTP, one at a time by name, as the master serves them to a node."""
+"""An HTTP server of single objects by name, as the master serves them to a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One node with its real master: the agent as it is wired, a Docker in memory, and what outlives the agent."""
+"""One node with a real master: the complete agent, a Docker in memory, and the state that outlives the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that is set shows another time from then on; what is counted from a moment goes on as it did."""
+"""The steady clock and alarms."""
 
 from __future__ import annotations
 

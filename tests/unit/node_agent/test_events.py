@@ -1,3 +1,5 @@
+"""Events of the node agent and their aggregation."""
+
 from __future__ import annotations
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Ten thousand spoiled manifests: none stops the agent, each refusal says where, no other pod is disturbed."""
+"""Ten thousand mutated manifests: none stops the agent, every error has a path, and no other pod is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that pods refer to are followed one by one, and no longer than needed."""
+"""Objects that pods reference are watched one by one, while they are needed."""
 
 from __future__ import annotations
 

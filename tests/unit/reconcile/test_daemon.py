@@ -1,4 +1,4 @@
-"""What all daemons do: log lines."""
+"""Log lines of daemons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop, the difference by key, settings and log lines."""
+"""The reconcile loop and the containment of bugs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a burst has needed goes back to the machine, in a process of its own: it is about the whole of one."""
+"""Memory freed after a burst returns to the kernel, in a separate process."""
 
 from __future__ import annotations
 

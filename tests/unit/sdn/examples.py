@@ -1,4 +1,4 @@
-"""A node and its cluster, peers and services, as the tests of the sdn daemon need them."""
+"""A node, its cluster, peers and services for the tests of the sdn daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node believes of an API server that checks nothing: nothing is opened that is not certain."""
+"""Objects of an API server that does not validate them: only consistent ones are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that goes while nothing of what it sent is read."""
+"""A client that disconnects while its data is unread."""
 
 from __future__ import annotations
 

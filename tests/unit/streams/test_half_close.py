@@ -1,4 +1,4 @@
-"""The end of a connection over TCP, when the other side is slow to read and does not stop to speak."""
+"""Closing a TCP connection while the peer reads slowly."""
 
 from __future__ import annotations
 

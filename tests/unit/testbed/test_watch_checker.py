@@ -1,4 +1,4 @@
-"""The judge of watches, judged: it finds nothing in a true history, and every way of spoiling one."""
+"""The watch checker accepts a correct history and finds every kind of error in it."""
 
 from __future__ import annotations
 

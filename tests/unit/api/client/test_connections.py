@@ -1,4 +1,4 @@
-"""A client whose kubeconfig is written anew while it is at work."""
+"""A client whose kubeconfig is rewritten while it works."""
 
 from __future__ import annotations
 

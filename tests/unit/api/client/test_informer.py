@@ -1,4 +1,4 @@
-"""A mirror follows a server that forgets, breaks off and comes back."""
+"""An informer and a server that compacts its history, disconnects and returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in kubeconfigs: as kubectl, kubeadm and we ourselves write them."""
+"""Kubeconfigs as kubectl, kubeadm and Podlane write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an API server says, read: nulls are what was not said, nonsense is refused in words."""
+"""JSON of an API server: null means absent, and invalid documents are rejected with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents are read in threads while others come from the master: the first ones, too."""
+"""The first documents are decoded in several threads at once."""
 
 from __future__ import annotations
 

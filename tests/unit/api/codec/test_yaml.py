@@ -1,3 +1,5 @@
+"""YAML documents."""
+
 from __future__ import annotations
 
 from api.codec import yaml

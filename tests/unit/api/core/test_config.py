@@ -1,3 +1,5 @@
+"""ConfigMaps and Secrets."""
+
 from __future__ import annotations
 
 from base64 import b64encode

@@ -1,4 +1,4 @@
-"""Queries for logs: each default, each refusal of the reference, and times to the nanosecond."""
+"""Log queries: every default, every rejection of the reference, and times to the nanosecond."""
 
 from __future__ import annotations
 

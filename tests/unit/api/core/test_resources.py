@@ -1,4 +1,4 @@
-"""What a pod needs as a whole."""
+"""Resource requests and limits of a pod as a whole."""
 
 from __future__ import annotations
 

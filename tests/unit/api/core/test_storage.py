@@ -1,3 +1,5 @@
+"""PersistentVolumes and PersistentVolumeClaims."""
+
 from __future__ import annotations
 
 from typing import Any

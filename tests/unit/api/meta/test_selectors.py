@@ -1,4 +1,4 @@
-"""Quantities, selectors, times."""
+"""Label and field selectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which addresses lead to another machine."""
+"""Which addresses can be reached from other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked on the sdn daemon's socket."""
+"""Requests on the sdn daemon's socket."""
 
 from __future__ import annotations
 

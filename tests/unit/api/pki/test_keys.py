@@ -1,4 +1,4 @@
-"""Keys, requests, certificates, and when they are renewed."""
+"""Keys, signing requests, certificates, and when they are renewed."""
 
 from __future__ import annotations
 

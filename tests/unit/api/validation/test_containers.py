@@ -1,4 +1,4 @@
-"""Probes and hooks: what is filled in, and every problem by path."""
+"""Probes and lifecycle hooks: their defaults, and every error by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node affinity, tolerations, operating system and deadlines: every problem by path."""
+"""Affinity, tolerations, operating system and deadlines: every error by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every problem of a document, by path, in one go."""
+"""Validation of documents: every error by path, all at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Volumes and mounts that are wrong, by path; what is filled in where they are silent."""
+"""Volumes and mounts: their defaults, and every error by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods a trace may be of, by name and by address."""
+"""Which pods can be traced, by name and by address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of a packet to a service."""
+"""Explanations of traces, also to services and from outdated switches."""
 
 from __future__ import annotations
 

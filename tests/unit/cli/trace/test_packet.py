@@ -1,4 +1,4 @@
-"""The words of `podlane network trace`: what they mean, and which make no sense together."""
+"""The arguments of `podlane network trace` and their invalid combinations."""
 
 from __future__ import annotations
 

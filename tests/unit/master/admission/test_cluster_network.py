@@ -1,4 +1,4 @@
-"""What may not be written beside what is there."""
+"""Admission of host subnets and cluster networks that overlap existing ones."""
 
 from __future__ import annotations
 

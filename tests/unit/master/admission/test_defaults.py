@@ -1,4 +1,4 @@
-"""The class of an ingress that names none."""
+"""The default class of ingresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""External addresses that users choose, and ingress addresses that the master gives."""
+"""External IPs that users choose, and ingress IPs that the master assigns."""
 
 from __future__ import annotations
 

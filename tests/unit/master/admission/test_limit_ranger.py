@@ -1,3 +1,5 @@
+"""Defaults and rejections by LimitRanges."""
+
 from __future__ import annotations
 
 from typing import Any

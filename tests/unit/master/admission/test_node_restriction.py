@@ -1,4 +1,4 @@
-"""What a node may say of itself."""
+"""What a node may change of its own Node."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Usage, scopes and rejections of ResourceQuotas."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,4 +1,4 @@
-"""What a new pod has from its service account."""
+"""What a new pod gets from its service account."""
 
 from __future__ import annotations
 

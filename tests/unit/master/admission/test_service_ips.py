@@ -1,3 +1,5 @@
+"""Cluster IPs and node ports of services."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""For which places the server of a node gets a certificate by itself."""
+"""Automatic approval of serving certificates of nodes."""
 
 from __future__ import annotations
 

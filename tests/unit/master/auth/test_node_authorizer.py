@@ -1,3 +1,5 @@
+"""Authorization of nodes."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""The master's authority and keys, made by a process that is killed before any of the things it does to files."""
+"""The master's CA and keys, created by a process that is killed before any of its file operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules allow, what they cover, and who has them."""
+"""What RBAC rules allow, what they cover, and which subjects have them."""
 
 from __future__ import annotations
 

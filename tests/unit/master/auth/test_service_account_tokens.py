@@ -1,3 +1,5 @@
+"""Tokens of service accounts, and their reviews."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""Objects that every cluster has from the start."""
+
 from __future__ import annotations
 
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""What is approved by itself, what is signed, what is forgotten, and who a token to join by is."""
+"""Approval, signing and removal of signing requests, and bootstrap tokens."""
 
 from __future__ import annotations
 

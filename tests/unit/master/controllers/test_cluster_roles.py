@@ -1,4 +1,4 @@
-"""Roles of every cluster, roles made of others, and who may give roles away."""
+"""Default and aggregated cluster roles, and who may grant roles."""
 
 from __future__ import annotations
 

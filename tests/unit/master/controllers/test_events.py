@@ -1,3 +1,5 @@
+"""Events of the master, their validation and expiry."""
+
 from __future__ import annotations
 
 from datetime import timedelta

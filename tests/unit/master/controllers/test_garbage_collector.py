@@ -1,4 +1,4 @@
-"""What becomes of the dependents of an object, and of who waits for whom."""
+"""Dependents of deleted objects, and owners that wait for them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Deletion of namespaces."""
+
 from __future__ import annotations
 
 import datetime

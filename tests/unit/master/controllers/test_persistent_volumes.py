@@ -1,4 +1,4 @@
-"""Claims and volumes are paired as people have written it down, on both sides, or by what suits, and stay so."""
+"""Binding of claims and volumes, and their protection finalizers."""
 
 from __future__ import annotations
 

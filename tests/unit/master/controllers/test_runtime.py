@@ -1,3 +1,5 @@
+"""Back-off and cool-down of controllers."""
+
 from __future__ import annotations
 
 from typing import Any

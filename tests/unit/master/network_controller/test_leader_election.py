@@ -1,4 +1,4 @@
-"""One of several is in charge, and knows when it may be no more."""
+"""One of several candidates leads, and notices when it no longer does."""
 
 from __future__ import annotations
 

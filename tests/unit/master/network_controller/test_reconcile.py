@@ -1,4 +1,4 @@
-"""The network on somebody else's API server: what is written, in which order, and that no number is given twice."""
+"""The network on a Kubernetes API server: what is written, in which order; no number is allocated twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists in pages, against a store."""
+"""Paginated lists over a store."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Server-side apply and field ownership."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What nodes and pods use, asked of nodes that answer, that do not, and that answer late."""
+"""Metrics of nodes and pods, from nodes that answer, fail or answer late."""
 
 from __future__ import annotations
 

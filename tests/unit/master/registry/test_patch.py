@@ -1,3 +1,5 @@
+"""JSON merge, JSON and strategic merge patches."""
+
 from __future__ import annotations
 
 from typing import Any

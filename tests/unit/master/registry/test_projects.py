@@ -1,4 +1,4 @@
-"""Projects as another form of namespaces, and requests for them."""
+"""Projects as a view of namespaces, and project requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the body of a request."""
+"""Decoding and validation of request bodies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The columns of tables, as kube-apiserver 1.36 answered them: names, order, types, formats, and which are wide.
+"""Table columns equal those of kube-apiserver 1.36: names, order, types, formats and priority.
 
-Written down from the recorded answers of facts/captures; of kinds that are not among those, from what kubectl shows.
+The columns were recorded from kube-apiserver; those of kinds that it does not serve are what kubectl shows.
 """
 
 from __future__ import annotations

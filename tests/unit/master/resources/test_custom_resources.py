@@ -1,4 +1,4 @@
-"""Our kinds as custom resources: the manifest says of them what our own master says."""
+"""Our kinds as custom resources: the manifest agrees with the master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of resource.k8s.io: what is filled in, what is refused, how they are shown."""
+"""Kinds of resource.k8s.io: defaults, validation and tables."""
 
 from __future__ import annotations
 

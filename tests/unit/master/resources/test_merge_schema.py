@@ -1,3 +1,5 @@
+"""Merge keys of lists and maps."""
+
 from __future__ import annotations
 
 from api.core.config import ConfigMap

@@ -1,4 +1,4 @@
-"""Kinds that are kept and served: what is filled in, what is refused, what may not change, how they are shown."""
+"""Stored kinds: defaults, validation, immutable fields and tables."""
 
 from __future__ import annotations
 

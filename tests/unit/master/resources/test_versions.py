@@ -1,4 +1,4 @@
-"""Kinds that are another form of one that is stored."""
+"""Conversion between served and stored versions."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Protobuf request bodies."""
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,3 +1,5 @@
+"""Rows of tables."""
+
 from __future__ import annotations
 
 import datetime

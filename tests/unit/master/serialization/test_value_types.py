@@ -1,3 +1,5 @@
+"""Values that clients with fixed types cannot decode."""
+
 from __future__ import annotations
 
 from typing import Any

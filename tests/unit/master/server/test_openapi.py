@@ -1,3 +1,5 @@
+"""OpenAPI documents."""
+
 from __future__ import annotations
 
 import functools

@@ -1,3 +1,5 @@
+"""Routing of request paths, Accept headers and continue tokens."""
+
 from __future__ import annotations
 
 import pytest

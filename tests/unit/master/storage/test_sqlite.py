@@ -1,3 +1,5 @@
+"""The SQLite storage."""
+
 from __future__ import annotations
 
 import asyncio

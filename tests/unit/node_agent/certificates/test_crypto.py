@@ -1,4 +1,4 @@
-"""Keys and certificates by the program of their own, as the agent has it done."""
+"""Keys and certificates by the separate crypto worker."""
 
 from __future__ import annotations
 

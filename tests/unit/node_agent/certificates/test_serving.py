@@ -1,3 +1,5 @@
+"""The serving certificate of the kubelet API."""
+
 import asyncio
 import datetime
 import socket

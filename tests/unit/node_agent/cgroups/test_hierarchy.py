@@ -1,4 +1,4 @@
-"""Where the control group of a pod is, and what it may use."""
+"""Paths and limits of cgroups."""
 
 from __future__ import annotations
 

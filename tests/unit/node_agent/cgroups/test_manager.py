@@ -1,4 +1,4 @@
-"""Which way of making control groups the agent takes, by what Docker says of itself."""
+"""The selection of a cgroup driver by Docker's setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agent says where Docker works with systemd and there is none to talk to."""
+"""The systemd cgroup driver on a machine without systemd."""
 
 from __future__ import annotations
 

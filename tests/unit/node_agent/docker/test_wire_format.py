@@ -1,4 +1,4 @@
-"""Frames and entries of logs: the same whatever the cuts, and only what was written."""
+"""Frames and log entries of Docker decode equally at any split."""
 
 from __future__ import annotations
 

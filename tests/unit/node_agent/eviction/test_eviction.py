@@ -1,4 +1,4 @@
-"""Who has to leave a node that runs short, in which order, and what is said about it."""
+"""Eviction thresholds, the ranking of pods, and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod that has to go: its containers, its network and its directory go, its object stays and says why."""
+"""Evicted pods: containers, network and directory are removed; the object stays and states the reason."""
 
 from __future__ import annotations
 

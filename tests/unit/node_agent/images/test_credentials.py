@@ -1,4 +1,4 @@
-"""Which passwords fit an image."""
+"""Selection of registry credentials for an image."""
 
 from __future__ import annotations
 

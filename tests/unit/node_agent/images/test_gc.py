@@ -1,4 +1,4 @@
-"""What is left of containers, images and logs on a host, with a Docker in memory."""
+"""Garbage collection of images, against a Docker in memory."""
 
 from __future__ import annotations
 

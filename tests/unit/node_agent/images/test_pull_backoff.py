@@ -1,4 +1,4 @@
-"""How hard registries are asked, and what is said of images meanwhile."""
+"""Rate limits and back-off of image pulls."""
 
 from __future__ import annotations
 

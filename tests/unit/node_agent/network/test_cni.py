@@ -1,4 +1,4 @@
-"""What a plugin is told, and what is read from a network configuration and from a result."""
+"""CNI: the plugin's environment, network configurations and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod's names, its resolver, and the ports of its host that lead to it."""
+"""Host names, resolvers and host ports of pods."""
 
 from __future__ import annotations
 

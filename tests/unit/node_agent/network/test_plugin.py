@@ -1,4 +1,4 @@
-"""Pods on a node without a network: they run, and say so only if they need an address."""
+"""Pods on a node without a network: they run, and report it only if they need an address."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The Node object, its conditions and reserved resources."""
+
 from __future__ import annotations
 
 from dataclasses import replace as changed

@@ -1,4 +1,4 @@
-"""A Docker that hangs costs one question, and nobody waits for its answer for ever."""
+"""The runtime check of a hanging Docker: one query at a time, with a timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods a node takes, and who makes room for whom."""
+"""Admission of pods by the node, and preemption."""
 
 from __future__ import annotations
 

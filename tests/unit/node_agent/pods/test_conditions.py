@@ -1,3 +1,5 @@
+"""Conditions and readiness gates of pods."""
+
 from __future__ import annotations
 
 from dataclasses import replace as changed

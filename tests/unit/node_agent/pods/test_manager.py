@@ -1,4 +1,4 @@
-"""Static pods from their manifest to the master and back, with the agent as it is wired."""
+"""Static pods from manifest to mirror pod, with the complete agent."""
 
 from __future__ import annotations
 

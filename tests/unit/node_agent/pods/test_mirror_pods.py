@@ -1,4 +1,4 @@
-"""Which mirror pods are made and dropped."""
+"""Which mirror pods are created and deleted."""
 
 from __future__ import annotations
 

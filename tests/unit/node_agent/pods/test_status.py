@@ -1,4 +1,4 @@
-"""What is told of one container: its end, its mounts, its resources, its user."""
+"""The status of a container: termination, mounts, resources and user."""
 
 from __future__ import annotations
 

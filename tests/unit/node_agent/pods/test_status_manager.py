@@ -1,4 +1,4 @@
-"""What an API server may answer to the status of a pod that is there no more."""
+"""Answers of an API server to the status of a pod that was replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One pod's whole life against a Docker in memory, with the agent killed after every single call."""
+"""The lifetime of a pod against a Docker in memory, with the agent killed after every call."""
 
 from __future__ import annotations
 

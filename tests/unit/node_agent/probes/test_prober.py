@@ -1,4 +1,4 @@
-"""Probes and hooks over the wire, against servers on loopback."""
+"""Probes and hooks over the network, against servers on loopback."""
 
 from __future__ import annotations
 

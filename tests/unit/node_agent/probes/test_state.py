@@ -1,4 +1,4 @@
-"""Thresholds, delays and gates of probes, case by case and for any sequence of answers."""
+"""Thresholds, delays and gates of probes, for cases and for any sequence of results."""
 
 from __future__ import annotations
 

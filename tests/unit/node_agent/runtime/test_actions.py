@@ -1,4 +1,4 @@
-"""What is to be done with a pod, and what its status says, for everything Docker may hold of it."""
+"""Actions for a pod, and its status, for every state of Docker."""
 
 from __future__ import annotations
 

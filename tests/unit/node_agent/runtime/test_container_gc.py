@@ -1,4 +1,4 @@
-"""What of dead containers and unused images goes, and what stays."""
+"""Garbage collection of dead containers and sandboxes."""
 
 from __future__ import annotations
 

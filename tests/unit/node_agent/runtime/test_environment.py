@@ -1,4 +1,4 @@
-"""What a container's environment is taken from, and what is missing there."""
+"""Sources of a container's environment variables."""
 
 from __future__ import annotations
 

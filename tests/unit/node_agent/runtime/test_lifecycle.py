@@ -1,4 +1,4 @@
-"""Probes and hooks in the life of a pod, against a Docker in memory, with the agent killed after every single call."""
+"""Probes and hooks of a pod against a Docker in memory, with the agent killed after every call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When Docker is asked what it holds of a pod, and when what was seen is good enough."""
+"""When Docker is queried about a pod, and when the cached answer is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Security contexts in Docker's words."""
+"""Translation of security contexts to Docker options."""
 
 from __future__ import annotations
 

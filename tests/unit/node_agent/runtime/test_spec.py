@@ -1,4 +1,4 @@
-"""What is asked of Docker for a pod."""
+"""Docker's configuration of sandboxes and containers."""
 
 from __future__ import annotations
 

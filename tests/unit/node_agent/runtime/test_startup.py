@@ -1,4 +1,4 @@
-"""Init containers, sidecars and ephemeral containers: who has his turn, and how it is told."""
+"""The order of init containers, sidecars and ephemeral containers, and their status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a container, step by step, and what is written on it for that."""
+"""The steps of a container's termination, and the labels that store them."""
 
 from __future__ import annotations
 

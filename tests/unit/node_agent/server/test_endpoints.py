@@ -1,4 +1,4 @@
-"""What the agent shows of its settings."""
+"""Settings that the agent shows."""
 
 from __future__ import annotations
 

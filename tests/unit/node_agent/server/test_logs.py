@@ -1,4 +1,4 @@
-"""Which container's log a reader gets, by what the status says of the container."""
+"""Selection of the container whose log is read."""
 
 from __future__ import annotations
 

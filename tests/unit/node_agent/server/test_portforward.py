@@ -1,4 +1,4 @@
-"""Connections joined in memory: how each side ends, and that nothing stays open whenever it is stopped."""
+"""Port-forward connections in memory: how each side ends; nothing stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where pods come from besides the master: files, a URL, a socket; what is read of a text, and what counts of them."""
+"""Sources of static pods: files, a URL and a socket; parsing and precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control groups of both versions, as folders with the files that the kernel has there."""
+"""Usage from cgroup files of both versions."""
 
 from __future__ import annotations
 

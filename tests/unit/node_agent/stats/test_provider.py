@@ -1,4 +1,4 @@
-"""Documents that are made when somebody asks: over a tree of files in place of the kernel's."""
+"""Stats documents on request, over a tree of cgroup files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of one look, as their readers read them."""
+"""The summary and metrics documents of one sample."""
 
 from __future__ import annotations
 

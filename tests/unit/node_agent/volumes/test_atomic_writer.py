@@ -1,4 +1,4 @@
-"""All files of a volume change at once, and whoever is killed in between leaves nothing behind."""
+"""All files of a volume change atomically, even when the writer is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod and its volumes against a Docker in memory: what it waits for, what it sees, what is left."""
+"""Volumes of a pod against a Docker in memory: waiting, contents and removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where volumes are on the host, and what of them a container gets."""
+"""Paths of volumes on the host, and mounts of containers."""
 
 from __future__ import annotations
 

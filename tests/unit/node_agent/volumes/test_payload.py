@@ -1,4 +1,4 @@
-"""What files a volume has, whatever it is made of."""
+"""The files of volumes of every type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens are asked for as a kubelet asks, and renewed in time."""
+"""Requests and renewal of service account tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VNIDs of DNS clients, and the state file."""
+"""VNIDs of DNS clients, and the stored state of cluster DNS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which address, and what a node with no memory knows from marks alone."""
+"""Addresses and ports of pods, recovered from the switch alone after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What on a node stands in the way of the pod network."""
+"""Conflicts of a node with the pod network."""
 
 from __future__ import annotations
 

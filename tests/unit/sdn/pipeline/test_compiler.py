@@ -1,4 +1,4 @@
-"""Properties that every compiled set of flows has."""
+"""Properties of every compiled set of flows."""
 
 from __future__ import annotations
 

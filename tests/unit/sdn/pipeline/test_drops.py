@@ -1,4 +1,4 @@
-"""Why packets were dropped, and whose they were."""
+"""Reasons of dropped packets, and the pods concerned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the switch holds for services: properties of every set of ports and of every change."""
+"""Flows of services: properties of every set of ports and of every change."""
 
 from __future__ import annotations
 

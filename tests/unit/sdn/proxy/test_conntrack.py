@@ -1,4 +1,4 @@
-"""Connections that are deleted because their endpoint is gone."""
+"""Connections that are deleted because their endpoint was removed."""
 
 from __future__ import annotations
 

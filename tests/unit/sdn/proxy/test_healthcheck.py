@@ -1,4 +1,4 @@
-"""What load balancers outside are told of a service's endpoints on this node."""
+"""Health checks of load balancers for a service's endpoints on this node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The firewall's table for services: edits lead to the same as writing it whole, and no number is lost."""
+"""The nftables table for services: updates lead to the same table as a full write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service map: changes one by one lead to what reading everything leads to."""
+"""The service map: single changes lead to the same map as a full read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service map: which service and endpoints belong to the address that a caller dialled."""
+"""The service map: the service and endpoints for the address that a client connects to."""
 
 from __future__ import annotations
 

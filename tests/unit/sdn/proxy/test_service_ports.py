@@ -1,4 +1,4 @@
-"""What a node serves of services, endpoints and pods: policies, readiness, lanes; and that it is kept up."""
+"""Service ports of a node from services, slices and pods: policies, readiness and projects."""
 
 from __future__ import annotations
 

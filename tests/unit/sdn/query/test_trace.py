@@ -1,4 +1,4 @@
-"""Which service a traced packet calls, and how its way is put together from what the switch says."""
+"""The service of a traced packet, and the steps of its path."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Frames and headers of SPDY."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What kubectl sent in real conversations, played again: exec with a hello, port-forward with three connections."""
+"""Recorded kubectl sessions, replayed: exec, and port-forward with three connections."""
 
 from __future__ import annotations
 

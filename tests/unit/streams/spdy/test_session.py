@@ -1,3 +1,5 @@
+"""Sessions and streams of SPDY."""
+
 from __future__ import annotations
 
 import asyncio

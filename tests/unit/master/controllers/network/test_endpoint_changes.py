@@ -1,4 +1,4 @@
-"""Endpoints after each change: what is written is what a look at everything would write."""
+"""Endpoints after each change equal those of a full recomputation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints that people made, as slices."""
+"""EndpointSlices of Endpoints that users created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which part of the cluster network each node has."""
+"""Allocation of subnets to nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service by which pods know where the API is."""
+"""The `kubernetes` service, by which pods find the API server."""
 
 from __future__ import annotations
 

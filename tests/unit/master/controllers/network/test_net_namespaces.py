@@ -1,4 +1,4 @@
-"""Which VNID each project has, and how it gets another."""
+"""Allocation of VNIDs to projects, and requests to change them."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""Garbage collection of pods."""
+
 from __future__ import annotations
 
 from msgspec.structs import replace

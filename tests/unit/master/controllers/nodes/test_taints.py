@@ -1,3 +1,5 @@
+"""Taints of nodes, and evictions that follow from them."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The selection of a node for a pod."""
+
 from __future__ import annotations
 
 from msgspec.structs import replace

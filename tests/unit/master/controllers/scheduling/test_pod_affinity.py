@@ -1,3 +1,5 @@
+"""Pod affinity and topology spread constraints."""
+
 from __future__ import annotations
 
 from collections import Counter

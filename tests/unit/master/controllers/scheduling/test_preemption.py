@@ -1,3 +1,5 @@
+"""Preemption of pods by others of higher priority."""
+
 from __future__ import annotations
 
 import datetime

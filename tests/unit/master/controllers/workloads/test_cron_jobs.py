@@ -1,3 +1,5 @@
+"""CronJobs and their schedules."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""DaemonSets."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""Deployments and their rollouts."""
+
 from __future__ import annotations
 
 import datetime

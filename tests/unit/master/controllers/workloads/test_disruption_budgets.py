@@ -1,3 +1,5 @@
+"""The status of PodDisruptionBudgets."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""Jobs, their indexes and failure policies."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""StatefulSets."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,4 +1,4 @@
-"""Paths that lead through the master, and headers that go along."""
+"""Proxied paths, headers and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a pod's containers."""
+"""Options of log and streaming requests."""
 
 from __future__ import annotations
 

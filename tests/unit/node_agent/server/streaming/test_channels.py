@@ -1,4 +1,4 @@
-"""What the messages of channels mean, which sizes a terminal takes, and how the end of a command is told."""
+"""Channel messages, terminal sizes, and the encoding of exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of a WebSocket in any cuts, against a client's own; what breaks the protocol; and how little is kept."""
+"""WebSocket frames at any split, protocol violations, and bounded buffers."""
 
 from __future__ import annotations
 

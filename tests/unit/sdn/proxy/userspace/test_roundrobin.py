@@ -1,4 +1,4 @@
-"""The userspace proxy's decisions: what was called, who may answer, whose turn it is."""
+"""The userspace proxy's selection of endpoints."""
 
 from __future__ import annotations
 
