@@ -14,7 +14,7 @@ from master.resources.resource import AnyResource
 
 
 class StatusError(Exception):
-    """Ends a request with this Status; the warnings go with it."""
+    """An error that ends a request with this Status; the warnings are sent with it."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.message)
@@ -24,7 +24,7 @@ class StatusError(Exception):
 
 @contextmanager
 def with_warnings(warnings: tuple[str, ...]) -> Iterator[None]:
-    """What fails in here fails with these warnings."""
+    """Add these warnings to every StatusError that is raised inside."""
     try:
         yield
     except StatusError as found:
@@ -33,40 +33,40 @@ def with_warnings(warnings: tuple[str, ...]) -> Iterator[None]:
 
 
 def status_error(code: int, reason: str, message: str, details: StatusDetails | None = None) -> StatusError:
-    """A Status of failure, to be raised."""
+    """Return an error with a Status of failure."""
     return StatusError(Status(status="Failure", code=code, reason=reason, message=message, details=details))
 
 
 def success(details: StatusDetails | None = None, code: int = 0) -> Status:
-    """A Status of success; a code stands in it only where the reference has one."""
+    """Return a Status of success; it has a code only where kube-apiserver sends one."""
     return Status(status="Success", details=details, code=code)
 
 
 def details_of(
     resource: AnyResource, name: str = "", uid: str = "", causes: Iterable[StatusCause] = ()
 ) -> StatusDetails:
-    """The details of an answer about an object."""
+    """Return the details of a Status about an object."""
     return StatusDetails(name=name, group=resource.group, kind=resource.plural, uid=uid, causes=tuple(causes))
 
 
 def qualified_resource(resource: AnyResource) -> str:
-    """A resource as messages name it: pods, hostsubnets.network.openshift.io."""
+    """Return a resource as messages name it: pods, hostsubnets.network.openshift.io."""
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
 def bad_request(message: str) -> StatusError:
-    """400: the request makes no sense."""
+    """Return 400: the request is malformed."""
     return status_error(400, "BadRequest", message)
 
 
 def forbidden(resource: AnyResource, name: str, why: str, causes: Iterable[StatusCause] = ()) -> StatusError:
-    """403: the request is understood and not allowed."""
+    """Return 403: the request is understood and not allowed."""
     subject = f'{qualified_resource(resource)} "{name}"' if name else qualified_resource(resource)
     return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(resource, name, causes=causes))
 
 
 def forbidden_request(group: str, plural: str, name: str, reason: str) -> StatusError:
-    """403 for a request that is not about stored objects."""
+    """Return 403 for a request that is not about stored objects."""
     qualified = f"{plural}.{group}" if group else plural
     subject = f'{qualified} "{name}"' if name else qualified
     details = StatusDetails(name=name, group=group, kind=plural)
@@ -74,73 +74,73 @@ def forbidden_request(group: str, plural: str, name: str, reason: str) -> Status
 
 
 def forbidden_path(reason: str) -> StatusError:
-    """403 for a path that names no resource."""
+    """Return 403 for a path that names no resource."""
     return status_error(403, "Forbidden", f"forbidden: {reason}", StatusDetails())
 
 
 def path_not_found() -> StatusError:
-    """404: there is nothing at this path."""
+    """Return 404: the path does not exist."""
     return status_error(404, "NotFound", "the server could not find the requested resource", StatusDetails())
 
 
 def not_found(resource: AnyResource, name: str) -> StatusError:
-    """404: there is no such object."""
+    """Return 404: the object does not exist."""
     return status_error(
         404, "NotFound", f'{qualified_resource(resource)} "{name}" not found', details_of(resource, name)
     )
 
 
 def method_not_allowed(why: str = "") -> StatusError:
-    """405: the path exists, but not for this method."""
+    """Return 405: the path exists, but not for this method."""
     message = "the server does not allow this method on the requested resource" + (f": {why}" if why else "")
     return status_error(405, "MethodNotAllowed", message, StatusDetails())
 
 
 def not_acceptable() -> StatusError:
-    """406: the client takes none of the forms that there are."""
+    """Return 406: the server has none of the media types that the client accepts."""
     message = "406: Not Acceptable\n\nAvailable representations: application/json"
     return status_error(406, "NotAcceptable", message, StatusDetails())
 
 
 def already_exists(resource: AnyResource, name: str) -> StatusError:
-    """409: the name is taken."""
+    """Return 409: an object of this name exists."""
     return status_error(
         409, "AlreadyExists", f'{qualified_resource(resource)} "{name}" already exists', details_of(resource, name)
     )
 
 
 def conflict(resource: AnyResource, name: str, why: str = "") -> StatusError:
-    """409: the object is not as the request takes it to be."""
+    """Return 409: the object differs from the state that the request is based on."""
     modified = "the object has been modified; please apply your changes to the latest version and try again"
     message = f'Operation cannot be fulfilled on {qualified_resource(resource)} "{name}": {why or modified}'
     return status_error(409, "Conflict", message, details_of(resource, name))
 
 
 def uid_conflict(resource: AnyResource, name: str, wanted: str, found: str) -> StatusError:
-    """409: the object is another one than the body names; `found` is empty if there is none."""
+    """Return 409: the UID of the object is not that in the body; `found` is empty if there is no object."""
     return conflict(resource, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
 
 
 def precondition_failed(resource: AnyResource, name: str, why: str) -> StatusError:
-    """409: the object is not the one that a delete is meant for. The answer names its kind, not its resource."""
+    """Return 409: a precondition of a delete does not hold. The Status names the kind, not the resource."""
     message = f'Operation cannot be fulfilled on {resource.name} "{name}": {why}'
     return status_error(409, "Conflict", message, StatusDetails(name=name, group=resource.group, kind=resource.name))
 
 
 def invalid_patch(why: str) -> StatusError:
-    """422: a patch that cannot be done to the object."""
+    """Return 422: the patch cannot be applied to the object."""
     message = "the server rejected our request due to an error in our request"
     cause = StatusCause(reason=schema.INVALID, message=why, field="patch")
     return status_error(422, "Invalid", message, StatusDetails(causes=(cause,)))
 
 
 def expired(message: str) -> StatusError:
-    """410: the history asked for is gone; list again."""
+    """Return 410: the requested revision is compacted; the client must list again."""
     return status_error(410, "Expired", message)
 
 
 def continue_expired(token: str) -> StatusError:
-    """410: the list cannot be gone on with as it was; with this token it can be, as it is now."""
+    """Return 410: the rest of the list is compacted; `token` continues with the current state instead."""
     message = (
         "The provided continue parameter is too old to display a consistent list result. You can start a new list "
         "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
@@ -152,17 +152,17 @@ def continue_expired(token: str) -> StatusError:
 
 
 def unsupported_media_type(message: str) -> StatusError:
-    """415: the body has a form that is not read."""
+    """Return 415: the server does not read the media type of the body."""
     return status_error(415, "UnsupportedMediaType", message)
 
 
 def unsupported_patch() -> StatusError:
-    """415: a patch of a form that is not read."""
+    """Return 415: the server does not read the patch format."""
     return status_error(415, "UnsupportedMediaType", "415: Unsupported Media Type", StatusDetails())
 
 
 def resource_version_too_large(asked: int, current: int) -> StatusError:
-    """504: a revision that has not been given yet."""
+    """Return 504: the requested revision is in the future."""
     cause = StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version")
     details = StatusDetails(causes=(cause,), retry_after_seconds=1)
     message = f"Timeout: Too large resource version: {asked}, current: {current}"
@@ -170,7 +170,7 @@ def resource_version_too_large(asked: int, current: int) -> StatusError:
 
 
 def service_unavailable(message: str) -> StatusError:
-    """503: what the server depends on does not work; nothing was changed."""
+    """Return 503: a dependency of the server does not work; nothing was changed."""
     return status_error(503, "ServiceUnavailable", message, StatusDetails(retry_after_seconds=1))
 
 
@@ -178,7 +178,7 @@ def service_unavailable(message: str) -> StatusError:
 
 
 def status_cause(problem: FieldError) -> StatusCause:
-    """One problem, as clients show it."""
+    """Return the cause in a Status for a field error."""
     return StatusCause(reason=problem.reason, message=_problem_message(problem), field=problem.path)
 
 
@@ -199,12 +199,12 @@ def _problem_message(problem: FieldError) -> str:
 
 
 def invalid(resource: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:
-    """422: every problem of the object, each with its path."""
+    """Return 422 with every error of the object, each with its path."""
     return invalid_as(resource.group, resource.name, name, problems)
 
 
 def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> StatusError:
-    """The same for what is no object that is kept."""
+    """Return 422 for an object that is not stored, such as an Eviction."""
     causes = tuple(status_cause(problem) for problem in problems)
     lines = [row.message if row.reason == schema.UNKNOWN else f"{row.field}: {row.message}" for row in causes]
     listed = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
@@ -213,7 +213,7 @@ def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError])
 
 
 def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
-    """422: a review that cannot be answered."""
+    """Return 422: the review cannot be answered."""
     causes = tuple(status_cause(problem) for problem in problems)
     listed = ", ".join(f"{row.field}: {row.message}" for row in causes)
     details = StatusDetails(kind=kind, causes=causes)
@@ -221,14 +221,14 @@ def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
 
 
 def invalid_options(kind: str, problem: FieldError) -> StatusError:
-    """422: parameters of a request that do not go together."""
+    """Return 422: parameters of the request exclude each other."""
     found, group = status_cause(problem), "meta.k8s.io"
     details = StatusDetails(group=group, kind=kind, causes=(found,))
     return status_error(422, "Invalid", f'{kind}.{group} "" is invalid: {found.field}: {found.message}', details)
 
 
 def unknown_fields(resource: AnyResource, fields: Iterable[str]) -> StatusError:
-    """400: a strict request named fields that the kind does not have."""
+    """Return 400: a request with strict validation has fields that the kind does not have."""
     listed = ", ".join(f'unknown field "{path}"' for path in fields)
     version = f"{resource.group}/{resource.version}" if resource.group else resource.version
     return bad_request(
@@ -238,7 +238,7 @@ def unknown_fields(resource: AnyResource, fields: Iterable[str]) -> StatusError:
 
 
 def encode_status(status: Status) -> bytes:
-    """The Status as JSON. Clients rely on `metadata` being there."""
+    """Return the Status as JSON. `metadata` is always there because clients rely on it."""
     document = msgspec.to_builtins(status)
     head = {"kind": "Status", "apiVersion": "v1", "metadata": msgspec.to_builtins(ListMeta())}
     return msgspec.json.encode(head | document)

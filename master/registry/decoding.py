@@ -17,7 +17,7 @@ from master.serialization.readable import unreadable
 
 
 def random_letters() -> str:
-    """Five of them."""
+    """Return five random letters for a generated name."""
     return "".join(random.choices(NAME_LETTERS, k=5))
 
 
@@ -29,7 +29,7 @@ MAX_GENERATED_NAME_LENGTH = 63
 
 @dataclass(frozen=True, slots=True)
 class DecodedObject:
-    """An object from a client, accepted; the warnings go back with the answer."""
+    """A valid object from a client; the warnings are sent with the response."""
 
     item: Any
     warnings: tuple[str, ...]
@@ -38,7 +38,7 @@ class DecodedObject:
 def decode_object(
     info: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
 ) -> DecodedObject:
-    """The object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
+    """Return the object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
     resource = info.resource
     if not isinstance(document, dict):
         raise errors.bad_request(f"the body is not a {resource.name}: a JSON object is accepted")
@@ -75,7 +75,7 @@ def check_type_meta(resource: AnyResource, document: Mapping[str, Any]) -> dict[
 
 
 def _fill_name(info: RequestInfo, document: dict[str, Any], random_letters: Callable[[], str] | None) -> dict[str, Any]:
-    """The document with namespace and name as the path has them, which it may leave out but not contradict."""
+    """Return the document with the namespace and name of the path. The body may omit but not contradict them."""
     given = document.get("metadata")
     if given is not None and not isinstance(given, dict):
         return document
@@ -105,5 +105,5 @@ def check_namespace(given: object, wanted: str) -> None:
 
 
 def generate_name(prefix: str, letters: str) -> str:
-    """A generated name."""
+    """Return a generated name."""
     return prefix[: MAX_GENERATED_NAME_LENGTH - len(letters)] + letters

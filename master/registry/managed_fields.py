@@ -44,7 +44,7 @@ _UNOWNED = frozenset(
 
 
 def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]:
-    """Every field that can have an owner, with its value."""
+    """Return every field that can have a manager, with its value."""
     return {path: value for path, value in _leaves(document, shape, ()) if path and path not in _UNOWNED}
 
 
@@ -65,7 +65,7 @@ def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path,
 
 
 def step_of(item: Json, shape: MergeSchema) -> str:
-    """The step to an item of a list."""
+    """Return the path step to an item of a list."""
     if shape.kind is MergeKind.LIST_MAP and isinstance(item, dict):
         keys = {key: item.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
         return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
@@ -77,7 +77,7 @@ def _compact(value: Json) -> str:
 
 
 def to_fields(paths: Iterable[Path]) -> dict[str, Json]:
-    """FieldsV1: the paths as a tree, in which `.` says that a place with others below it is owned, too."""
+    """Return FieldsV1: the paths as a tree, in which `.` marks a path that is owned besides the paths below it."""
     root: dict[str, Json] = {}
     for path in sorted(paths, key=len):
         place = root
@@ -94,7 +94,7 @@ def _without_unowned(tree: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def from_fields(fields: Json) -> FieldSet:
-    """The paths of a FieldsV1; what has not its form is left out."""
+    """Return the paths of a FieldsV1; malformed entries are ignored."""
     return frozenset(path for path in _paths(fields, ()) if path)
 
 
@@ -109,7 +109,7 @@ def _paths(tree: Json, path: Path) -> Iterator[Path]:
 
 
 def format_path(path: Path) -> str:
-    """A path for people, as the reference writes it: .spec.containers[name="a"].image"""
+    """Return a path for messages, as kube-apiserver writes it: .spec.containers[name="a"].image"""
     return "".join(map(_format_step, path))
 
 
@@ -129,7 +129,7 @@ BEFORE_FIRST_APPLY = "before-first-apply"
 
 @dataclass(frozen=True, slots=True)
 class FieldManager:
-    """One row of `metadata.managedFields`. `time` is when its fields last changed."""
+    """An entry of `metadata.managedFields`. `time` is when its fields last changed."""
 
     manager: str
     operation: str
@@ -140,13 +140,13 @@ class FieldManager:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """By which an owner is known from one write to the next."""
+        """Return the key that identifies a manager from one write to the next."""
         return self.manager, self.operation, self.subresource
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A field that an apply would change although somebody else owns it."""
+    """A field that an apply would change although another manager owns it."""
 
     owner: FieldManager
     path: Path
@@ -154,7 +154,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The document after an apply, who owns what in it, and what it may not change unless it is forced to."""
+    """The document after an apply, its field managers, and the conflicts."""
 
     document: dict[str, Json]
     owners: tuple[FieldManager, ...]
@@ -162,7 +162,7 @@ class Applied:
 
 
 def managers_in(document: Mapping[str, Json]) -> tuple[FieldManager, ...]:
-    """The owners that `metadata.managedFields` tells; rows that have not its form are left out."""
+    """Return the field managers in `metadata.managedFields`; malformed entries are ignored."""
     metadata = document.get("metadata")
     managed = metadata.get("managedFields") if isinstance(metadata, dict) else None
     rows = managed if isinstance(managed, list | tuple) else ()
@@ -180,7 +180,7 @@ def _parse_manager(row: Mapping[str, Json]) -> FieldManager:
 
 
 def format_managers(owners: Iterable[FieldManager]) -> list[dict[str, Json]]:
-    """`metadata.managedFields`; owners of nothing are dropped."""
+    """Return `metadata.managedFields`; managers without fields are dropped."""
     return [_format_manager(owner) for owner in owners if owner.fields]
 
 
@@ -237,7 +237,7 @@ def _merge(live: Json, wish: Json, shape: MergeSchema) -> Json:
 
 
 def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldSet) -> list[Path]:
-    """What nobody else owns, nor anything below it; what goes with a place above it is not named again."""
+    """Return the paths that no other manager owns, nor anything below them. Paths below a removed path are left out."""
     needed = {
         place
         for fields in (wanted, *(owner.fields for owner in others))
@@ -249,7 +249,7 @@ def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldS
 
 
 def _ancestors(path: Path) -> Iterator[Path]:
-    """The path and all places above it."""
+    """Yield the path and all its ancestors."""
     return (path[:length] for length in range(1, len(path) + 1))
 
 
@@ -304,7 +304,7 @@ def track_update(
 
 
 def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[str, Any]:
-    """The part of an apply's body that its path is about. Raises StatusError if it is no body of an apply."""
+    """Return the part of an apply's body that the subresource covers. Raise StatusError if it is no apply body."""
     if not manager:
         problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
         raise errors.invalid_options("PatchOptions", problem)
@@ -336,12 +336,12 @@ def managers_after_update(
 
 
 def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:
-    """The object with the record of its owners."""
+    """Return the object with these field managers."""
     return with_metadata(item, managed_fields=format_managers(owners) or None)
 
 
 def apply_conflict(conflicts: Sequence[Conflict]) -> StatusError:
-    """409: an apply would change what others own. kubectl shows the causes and tells of --force-conflicts."""
+    """Return 409: an apply would change fields of other managers. kubectl shows the causes and --force-conflicts."""
     causes = tuple(
         StatusCause(
             reason="FieldManagerConflict", message=f"conflict with {_shown(row.owner)}", field=format_path(row.path)

@@ -31,22 +31,25 @@ MAX_PARALLEL_REQUESTS = 32
 
 
 class KubeletReader(Protocol):
-    """The way to the servers of nodes."""
+    """A client for the kubelets."""
 
     async def get(self, node: str, path: str, seconds: float = ...) -> bytes:
-        """The whole answer. Raises NotReady."""
+        """Return the whole response. Raise NotReady."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedSummary:
-    """What a node has said, None if nothing; by `time.monotonic`."""
+    """The last summary of a node, None if it did not answer; with the time of `time.monotonic`."""
 
     until: float
     summary: Summary | None
 
 
 class MetricsReader:
-    """A node that does not answer is left out, with its pods; it is not asked again for a moment either."""
+    """Reads metrics of kubelets.
+
+    A node that does not answer is omitted with its pods, and is not asked again for a moment.
+    """
 
     def __init__(self, storage: Storage, nodes: KubeletReader, clock: Clock) -> None:
         self._store = storage
@@ -57,7 +60,7 @@ class MetricsReader:
         self._room = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
     async def answer(self, verb: str, request: Request) -> Response:
-        """GET of one or of many. Raises StatusError."""
+        """Return the response to GET of one object or a list. Raise StatusError."""
         resource, view = request.info.resource, negotiation.negotiate(request.accept)
         if request.info.subresource:
             raise errors.path_not_found()
@@ -119,13 +122,13 @@ class MetricsReader:
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def _told(self, names: set[str]) -> dict[str, Summary]:
-        """What each of these nodes says, of those that answer."""
+        """Return the summary of each node that answers."""
         ordered = sorted(names)
         said = await asyncio.gather(*(self._ask(name) for name in ordered))
         return {name: one for name, one in zip(ordered, said, strict=True) if one is not None}
 
     async def _ask(self, name: str) -> Summary | None:
-        """Who asks while somebody else asks the same waits for the same answer."""
+        """Return the summary of a node. Concurrent requests for the same node share one request to its kubelet."""
         known = self._heard.get(name)
         if known is not None and time.monotonic() < known.until:
             return known.summary
@@ -156,7 +159,7 @@ class MetricsReader:
 
 
 def _selects(selection: Selection, item: Node | Pod) -> bool:
-    """Whether what is said of this object is among what is asked for."""
+    """Return whether the request selects the metrics of this object."""
     labels, fields = selection.labels, selection.fields
     names = {"metadata.name": item.metadata.name, "metadata.namespace": item.metadata.namespace}
     return labels.matches(item.metadata.labels) and fields.matches(names)

@@ -19,11 +19,11 @@ _ORDER = "$setElementOrder/"
 
 
 class InvalidPatch(ValueError):
-    """Says which part of the patch does not fit, and what was found there."""
+    """The patch cannot be applied; says which part of it, and which value was there."""
 
 
 def merge_patch(target: Json, patch: Json) -> Json:
-    """RFC 7386: maps are joined, null removes, everything else replaces."""
+    """Apply RFC 7386: maps are merged, null removes, every other value replaces."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}
@@ -39,7 +39,7 @@ def merge_patch(target: Json, patch: Json) -> Json:
 
 
 def json_patch(target: Json, operations: Json) -> Json:
-    """RFC 6902: the operations in order, all or none."""
+    """Apply the operations of RFC 6902 in order, all or none."""
     if not isinstance(operations, list):
         raise InvalidPatch("a JSON patch is a list of operations")
     result = copy.deepcopy(target)
@@ -125,7 +125,7 @@ def _remove(document: Json, path: Sequence[str]) -> Json:
 
 
 def _same(one: Json, other: Json) -> bool:
-    """JSON equality: true is not 1."""
+    """Return whether two JSON values are equal; true is not 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -220,7 +220,7 @@ def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], sha
 
 
 def _ordered(identity: Identity, before: list[Json], after: list[Json], order: list[Json]) -> list[Json]:
-    """The items that the patch orders in its order; items that only the server has stay where they were among them."""
+    """Return the items in the order of the patch; items that only the server has keep their relative positions."""
     wanted = {_hashable(identity(item)): place for place, item in enumerate(order)}
     was = {_hashable(identity(item)): place for place, item in enumerate(before)}
     named = sorted(

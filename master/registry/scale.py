@@ -14,20 +14,20 @@ from master.resources.resource import Scale as Scaling
 
 
 class ScaleSpec(Value, frozen=True):
-    """How many there are to be."""
+    """The desired number of pods."""
 
     replicas: int = 0
 
 
 class ScaleStatus(Value, frozen=True, omit_defaults=False):
-    """How many there are, and which: a label selector as text."""
+    """The actual number of pods, and their label selector as text."""
 
     replicas: int = 0
     selector: str = ""
 
 
 class Scale(Object, frozen=True):
-    """How many pods a workload is to have, and how many it has."""
+    """The desired and the actual number of pods of a workload."""
 
     API_VERSION = "autoscaling/v1"
     KIND = "Scale"
@@ -37,7 +37,7 @@ class Scale(Object, frozen=True):
 
 
 def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
-    """What the subresource shows."""
+    """Return the Scale of an object."""
     meta = item.metadata
     return Scale(
         api_version=Scale.API_VERSION,
@@ -55,7 +55,7 @@ def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
 
 
 def decode_scale(resource: AnyResource, name: str, document: Any) -> Scale:
-    """The Scale in a body. Raises `errors.StatusError`."""
+    """Return the Scale in a body. Raise `errors.StatusError`."""
     try:
         scale = msgspec.convert(without_nulls(document), Scale)
     except msgspec.ValidationError as error:
@@ -77,7 +77,7 @@ def decode_scale(resource: AnyResource, name: str, document: Any) -> Scale:
 
 
 def with_scale(scaling: Scaling[Any], item: Any, scale: Scale) -> Any:
-    """The object with as many pods as the Scale wishes; its identity is that which the Scale names."""
+    """Return the object with the replicas, UID and resourceVersion of the Scale."""
     wish = scaling.with_replicas(item, scale.spec.replicas)
     metadata = msgspec.structs.replace(
         item.metadata, uid=scale.metadata.uid, resource_version=scale.metadata.resource_version

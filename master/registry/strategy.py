@@ -39,7 +39,7 @@ PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": OR
 
 
 def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
-    """The object as it begins."""
+    """Return a new object with the fields that the server sets."""
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
         why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
         raise errors.invalid(
@@ -58,7 +58,7 @@ def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.dat
 
 
 def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
-    """The object after an update of all but its status."""
+    """Return the object after an update of everything but its status."""
     _check_identity(resource, new, old)
     new = resource.prepare_for_update(_with_old_metadata(new, old), old)
     problems = list(check_update(old, new, resource.rules))
@@ -72,14 +72,14 @@ def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
 
 
 def _with_next_generation(resource: AnyResource, new: Any, old: Any) -> Any:
-    """With the next generation, if what counts has changed."""
+    """Return the object with the next generation, if the part that counts has changed."""
     if resource.spec is None or resource.spec(new) == resource.spec(old):
         return new
     return with_metadata(new, generation=old.metadata.generation + 1)
 
 
 def prepare_subresource_update(resource: AnyResource, name: str, new: Any, old: Any) -> Any:
-    """The object after an update of the part that the subresource of that name is, and of nothing else."""
+    """Return the object after an update of the part that the named subresource covers."""
     subresource = resource.subresource(name)
     if subresource is None or subresource.replace is None:
         raise errors.path_not_found()
@@ -98,7 +98,7 @@ def _check_identity(resource: AnyResource, new: Any, old: Any) -> None:
 
 
 def _with_old_metadata(new: Any, old: Any) -> Any:
-    """The new object with those parts of the metadata that no client changes."""
+    """Return the new object with the metadata that clients cannot change."""
     return with_metadata(
         new,
         name=old.metadata.name,
@@ -114,7 +114,7 @@ def _with_old_metadata(new: Any, old: Any) -> Any:
 
 
 def is_deletable(resource: AnyResource, item: Any) -> bool:
-    """Whether an object that is being deleted has nothing left to wait for."""
+    """Return whether an object that is being deleted has no finalizer and no other reason to stay."""
     return (
         bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not resource.blocks_deletion(item)
     )
@@ -140,9 +140,9 @@ def check_preconditions(resource: AnyResource, item: Object, options: DeleteOpti
 def prepare_delete(
     resource: AnyResource, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
 ) -> Any | None:
-    """What a delete leaves of an object: the object marked for its end, or None if it goes at once.
+    """Return the object marked for deletion, or None if it is deleted at once.
 
-    `node` is the node that a pod is bound to, if there is such a node.
+    `node` is the node that a pod is bound to, if that node exists.
     """
     if resource.name == "Namespace":
         return _prepare_namespace_delete(resource, item, now)
@@ -189,9 +189,9 @@ def _prepare_namespace_delete(resource: AnyResource, item: Any, now: datetime.da
 
 
 def _grace_seconds(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
-    """Seconds until the pod must have ended; 0 where nobody is there to end it, or nothing is left to end.
+    """Return the seconds until the pod must have ended; 0 if it has no kubelet or has already ended.
 
-    Less than nothing counts as one second: only a plain 0 ends a pod without waiting for its containers.
+    A negative grace period counts as one second: only 0 deletes a pod without waiting for its containers.
     """
     if node is None or pod.status.phase in FINAL_PHASES:
         return 0

@@ -57,10 +57,7 @@ SERVICE_ACCOUNTS = Resource(
     plural="serviceaccounts",
     namespaced=True,
     short_names=("sa",),
-    columns=(
-        NAME,
-        AGE,
-    ),
+    columns=(NAME, AGE),
     rules=KindRules(),
     subresources=(Subresource("token", body_kind=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
 )

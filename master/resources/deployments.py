@@ -72,12 +72,7 @@ REPLICA_SETS = Resource(
     namespaced=True,
     short_names=("rs",),
     categories=("all",),
-    columns=(
-        NAME,
-        *REPLICA_COLUMNS,
-        AGE,
-        *TEMPLATE_COLUMNS,
-    ),
+    columns=(NAME, *REPLICA_COLUMNS, AGE, *TEMPLATE_COLUMNS),
     selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
     spec=lambda item: item.spec,
     scale=Scale(

@@ -254,10 +254,7 @@ EGRESS_NETWORK_POLICIES = Resource(
     type=EgressNetworkPolicy,
     plural="egressnetworkpolicies",
     namespaced=True,
-    columns=(
-        NAME,
-        AGE,
-    ),
+    columns=(NAME, AGE),
     rules=KindRules(
         validate=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))
     ),

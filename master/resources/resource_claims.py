@@ -216,10 +216,7 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
     type=ResourceClaimTemplate,
     plural="resourceclaimtemplates",
     namespaced=True,
-    columns=(
-        NAME,
-        AGE,
-    ),
+    columns=(NAME, AGE),
     rules=KindRules(
         default=lambda item: replace(item, spec=replace(item.spec, spec=_defaulted(item.spec.spec))),
         validate=_check_template,
@@ -231,10 +228,7 @@ DEVICE_CLASSES = Resource(
     type=DeviceClass,
     plural="deviceclasses",
     namespaced=False,
-    columns=(
-        NAME,
-        AGE,
-    ),
+    columns=(NAME, AGE),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_check_class),
 )

@@ -59,7 +59,7 @@ _FIELD = re.compile(r"(?:(repeated) )?(?:map<string, (?P<map>\w+)>|(?P<type>\w+)
 
 
 class Field(NamedTuple):
-    """One field of a message; `map` says that it is one from strings to `type`."""
+    """A field of a message; if `map` is set, a map from strings to `type`."""
 
     name: str
     number: int
@@ -70,13 +70,13 @@ class Field(NamedTuple):
 
 
 def message_of(version: str, kind: str) -> str:
-    """The name of the message for a kind, whether there is one or not."""
+    """Return the name of the message for a kind, even if there is no such message."""
     return _SECOND.get((version, kind), kind)
 
 
 @cache
 def messages() -> Mapping[str, tuple[Field, ...]]:
-    """Message → its fields."""
+    """Return the fields of each message, by its name."""
     found: dict[str, list[Field]] = {}
     name = ""
     for line in (_OWN_FORMS + MESSAGES.read_text()).splitlines():

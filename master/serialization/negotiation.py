@@ -20,7 +20,7 @@ META = "meta.k8s.io"
 
 
 class View(Enum):
-    """The form in which objects are answered: what it is called, and its version in meta.k8s.io."""
+    """The form of the objects in a response: its kind, and its version in meta.k8s.io."""
 
     _value_: tuple[str, str]
 
@@ -32,17 +32,17 @@ class View(Enum):
 
     @property
     def is_table(self) -> bool:
-        """Whether it shows objects as rows."""
+        """Return whether objects are shown as rows of a Table."""
         return self.value[0] == "Table"
 
     @property
     def is_metadata(self) -> bool:
-        """Whether it leaves out all but the metadata."""
+        """Return whether only the metadata is shown."""
         return self.value[0] == "PartialObjectMetadata"
 
     @property
     def api_version(self) -> str:
-        """As the answer names it."""
+        """Return the apiVersion of the response."""
         return f"{META}/{self.value[1]}"
 
 
@@ -51,14 +51,14 @@ class View(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """One entry of an Accept header."""
+    """An entry of an Accept header."""
 
     type: str
     parameters: Mapping[str, str]
 
 
 def parse_accept(header: str) -> list[Media]:
-    """The entries of an Accept header, in its order; qualities are not weighed, as clients list the best first."""
+    """Return the entries of an Accept header in its order. Qualities are ignored: clients list the best first."""
     entries: list[Media] = []
     for entry in header.split(","):
         kind, *parameters = (part.strip() for part in entry.split(";"))
@@ -69,7 +69,7 @@ def parse_accept(header: str) -> list[Media]:
 
 
 def negotiate(header: str) -> View:
-    """The first form of the Accept header that there is. Raises StatusError."""
+    """Return the first supported form in the Accept header. Raise StatusError if there is none."""
     for entry in parse_accept(header):
         if entry.type not in ("application/json", "application/*", "*/*"):
             continue
@@ -94,7 +94,7 @@ MAX_YAML_BYTES = 256 << 10
 
 
 def decode_body(patches: bool, content_type: str, body: bytes) -> Any:
-    """The document of a body; `patches` says that the request is a PATCH."""
+    """Return the document in a body; `patches` is set for a PATCH request."""
     readers = _PATCH_DECODERS if patches else _OBJECT_DECODERS
     if content_type not in readers:
         if patches:

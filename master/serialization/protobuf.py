@@ -33,11 +33,14 @@ _SCALARS = {
 
 
 class Unreadable(ValueError):
-    """The bytes are no such message."""
+    """The bytes are not a message of the expected type."""
 
 
 def document(body: bytes) -> dict[str, Any]:
-    """The JSON document of an object in a protobuf envelope. Raises Unreadable, also for kinds without a message."""
+    """Return the JSON document of an object in a protobuf envelope.
+
+    Raise Unreadable, also for kinds without a message.
+    """
     if not body.startswith(MAGIC):
         raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
     envelope: Any = _parsed("Unknown", body[len(MAGIC) :])
@@ -62,7 +65,7 @@ def _parsed(name: str, content: bytes) -> Message:
 
 @cache
 def classes() -> Mapping[str, type[Message]]:
-    """Message → its type."""
+    """Return the type of each message, by its name."""
     file = descriptor_pb2.FileDescriptorProto(name="podlane.proto", package="podlane", syntax="proto2")
     for name, fields in messages().items():
         message = file.message_type.add(name=name)
@@ -97,7 +100,7 @@ def _typed(described: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
 
 
 def _struct(message: Message) -> dict[str, Any]:
-    """The message as JSON has it: an empty text or time is one that is not there."""
+    """Return the message as JSON has it; empty texts and times are omitted."""
     name = message.DESCRIPTOR.name
     unknown = unknown_fields.UnknownFieldSet(message)
     if len(unknown):
@@ -148,12 +151,12 @@ def _micro_time(message: Any) -> str | None:
 
 
 def _seconds(moment: datetime.datetime) -> str:
-    """Four digits for each year: %Y has fewer for the first ones."""
+    """Return a time in RFC 3339 with a year of four digits; %Y has fewer for years before 1000."""
     return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}"
 
 
 def _raw(message: Any) -> Any:
-    """What is in no form of its own is sent as JSON inside of the protobuf."""
+    """Return a RawExtension or FieldsV1, which protobuf carries as JSON."""
     try:
         return msgspec.json.decode(message.raw) if message.raw else None
     except (msgspec.DecodeError, RecursionError) as error:

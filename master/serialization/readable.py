@@ -21,14 +21,14 @@ _WIDTHS = {"int32": 1 << 31, "int64": 1 << 63}
 
 
 def unreadable(version: str, kind: str, document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Every such value, by path; nothing of kinds of which there is no message."""
+    """Return every such value with its path; empty for kinds without a message."""
     name = message_of(version, kind)
     return _struct(name, document, "") if name in messages() else iter(())
 
 
 @cache
 def _fields(name: str) -> Mapping[str, Field]:
-    """By the name in JSON, with those that stand inline among them."""
+    """Return the fields of a message by their name in JSON, with those of inline messages."""
     found: dict[str, Field] = {}
     for field in messages()[name]:
         found |= _fields(field.type) if field.inline else {field.name: field}

@@ -12,7 +12,7 @@ from master.serialization.negotiation import View
 
 
 def columns(resource: AnyResource) -> list[dict[str, object]]:
-    """The column definitions of a kind."""
+    """Return the column definitions of a resource."""
     return [
         {
             "name": column.name,
@@ -26,12 +26,12 @@ def columns(resource: AnyResource) -> list[dict[str, object]]:
 
 
 def metadata_only(item: Any, version: str) -> dict[str, object]:
-    """The object's metadata, as a PartialObjectMetadata of that API version."""
+    """Return the object's metadata, as a PartialObjectMetadata of that API version."""
     return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": msgspec.to_builtins(item.metadata)}
 
 
 def table_row(resource: AnyResource, item: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
-    """One row; `include` (None, Metadata or Object) says what of the object goes with it."""
+    """Return a row; `include` (None, Metadata or Object) says which part of the object is added to it."""
     cells: dict[str, object] = {"cells": resource.cells(item, now)}
     if include == "None":
         return cells
@@ -43,7 +43,7 @@ def table_row(resource: AnyResource, item: Any, view: View, now: datetime.dateti
 def encode_table(
     view: View, rows: list[dict[str, object]], metadata: object, definitions: list[dict[str, object]] | None
 ) -> bytes:
-    """A whole Table."""
+    """Return a whole Table as JSON."""
     head = {"kind": "Table", "apiVersion": view.api_version}
     return msgspec.json.encode({**head, "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
 
@@ -51,7 +51,7 @@ def encode_table(
 def encode_object(
     resource: AnyResource, item: Any, view: View, now: datetime.datetime, include: str = "Metadata"
 ) -> bytes:
-    """One object in the form that was asked for."""
+    """Return an object in the requested form as JSON."""
     if view.is_table:
         metadata = {"resourceVersion": item.metadata.resource_version}
         return encode_table(view, [table_row(resource, item, view, now, include)], metadata, columns(resource))

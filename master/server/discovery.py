@@ -41,7 +41,10 @@ Row = dict[str, Any]
 
 
 def _groups() -> dict[str, dict[str, list[AnyResource]]]:
-    """Group → version → kinds: the core first; in a group first the preferred version, that of its first kind."""
+    """Return group → version → kinds.
+
+    The core is first; in a group, the preferred version, that of its first kind, is first.
+    """
     found: dict[str, dict[str, list[AnyResource]]] = {}
     for resource in sorted(ALL, key=lambda resource: resource.group):
         found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
@@ -52,7 +55,7 @@ def _groups() -> dict[str, dict[str, list[AnyResource]]]:
 
 
 def _names() -> tuple[str, ...]:
-    """Of all groups, those first of which something is kept."""
+    """Return the names of all groups; groups with stored resources are first."""
     known = _groups()
     return (*known, *(name for name in VIRTUAL_RESOURCES if name not in known))
 
@@ -70,7 +73,7 @@ def _subresources(resource: AnyResource) -> list[tuple[str, Row, list[str]]]:
 
 
 def versions() -> Row:
-    """GET /api."""
+    """Return the response to GET /api."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
@@ -80,20 +83,20 @@ def _group(name: str, versions: Iterable[str]) -> Row:
 
 
 def groups() -> Row:
-    """GET /apis."""
+    """Return the response to GET /apis."""
     known = _groups()
     listed = [_group(name, known.get(name, ("v1",))) for name in _names() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
 def group(name: str) -> Row | None:
-    """GET /apis/GROUP."""
+    """Return the response to GET /apis/GROUP."""
     found = next((row for row in groups()["groups"] if row["name"] == name), None)
     return None if found is None else {"kind": "APIGroup", "apiVersion": "v1", **found}
 
 
 def resources(group_name: str, version: str) -> Row | None:
-    """GET /api/v1 and /apis/GROUP/VERSION."""
+    """Return the response to GET /api/v1 and /apis/GROUP/VERSION."""
     kinds = _groups().get(group_name, {}).get(version, [])
     asked = [_virtual_row(one) for one in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
     rows = [*asked, *(row for resource in kinds for row in _resource_rows(resource))]
@@ -148,7 +151,7 @@ def _virtual_row(asked: VirtualResource) -> Row:
 
 
 def aggregated_version(accept: str) -> str:
-    """Which aggregated form (v2, v2beta1) the client takes before the old one; empty if none."""
+    """Return the aggregated form (v2, v2beta1) that the client prefers to the old form; empty if none."""
     for entry in parse_accept(accept):
         wish = entry.parameters
         if entry.type != "application/json":
@@ -161,7 +164,7 @@ def aggregated_version(accept: str) -> str:
 
 
 def aggregated(core: bool, form: str) -> Row:
-    """GET /api (core) and GET /apis with an Accept header for the aggregated form."""
+    """Return the response to GET /api (core) or GET /apis in the aggregated form."""
     items, known = [], _groups()
     for name in _names():
         if core == (name == ""):

@@ -60,18 +60,18 @@ _CHOSEN: Row = {
 
 
 def name_of(resource: AnyResource) -> str:
-    """The name of a kind's schema: the group's domain backwards, the version, the kind."""
+    """Return the name of a kind's schema: the group's domain reversed, the version, the kind."""
     domain = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
     return f"{domain}.{resource.version}.{resource.name}"
 
 
 def identity(resource: AnyResource) -> Row:
-    """By which a client knows that a schema or an operation is about this kind."""
+    """Return the group, version and kind by which clients match a schema or an operation to a kind."""
     return {"group": resource.group, "version": resource.version, "kind": resource.name}
 
 
 def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struct]]) -> Row:
-    """The schemas of these kinds, of their lists, of other types, and of everything that they are made of."""
+    """Return the schemas of these kinds, their lists, the other types, and every type inside them."""
     schemas: Row = dict(_CHOSEN)
     for other in others:
         for info in (inspect.type_info(other), *parts(inspect.type_info(other))):
@@ -104,7 +104,7 @@ def _list_of(resource: AnyResource) -> Row:
 
 
 def parts(info: inspect.Type) -> Iterator[inspect.StructType]:
-    """Every struct inside a type, without the type itself."""
+    """Return every struct inside a type, without the type itself."""
     for inner in _inside(info):
         if isinstance(inner, inspect.StructType):
             yield inner
@@ -135,7 +135,7 @@ def _struct(info: inspect.Type) -> Row:
 
 
 def _property(info: inspect.StructType, field: inspect.Field) -> Row:
-    """With the sentences of its type's description that name it."""
+    """Return a field's schema, described by the sentences of its type's description that name it."""
     described = " ".join(_description(info, one) for one in info.cls.__mro__ if issubclass(one, msgspec.Struct))
     sentences = _SENTENCE_END.split(" ".join(described.split()))
     told = " ".join(one for one in sentences if f"`{field.encode_name}`" in one)
@@ -145,19 +145,19 @@ def _property(info: inspect.StructType, field: inspect.Field) -> Row:
 
 @cache
 def _narrow(name: str) -> frozenset[str]:
-    """The fields of a type of Kubernetes that are numbers of 32 bits."""
+    """Return the fields of a Kubernetes type that are 32-bit integers."""
     return frozenset(field.name for field in messages().get(name, ()) if field.type == "int32" and not field.map)
 
 
 def _description(info: inspect.StructType, cls: type) -> str:
-    """What a class says of itself, with its fields as documents name them."""
+    """Return the docstring of a class, with its fields as JSON names them."""
     names = {field.name: field.encode_name for field in info.fields}
     text = python.cleandoc(vars(cls).get("__doc__") or "")
     return _QUOTED.sub(lambda found: f"`{names.get(found[1], found[1])}`", text)
 
 
 def _schema(info: inspect.Type) -> Row:
-    """null means the same as absent, wherever a value may be left out."""
+    """Return the schema of a type. Optional values are not nullable, because null means the same as absent."""
     if isinstance(info, inspect.Metadata):
         return _schema(info.type) | _marks(info)
     if isinstance(info, inspect.UnionType):
@@ -199,9 +199,10 @@ V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def v2() -> bytes:
-    """GET /openapi/v2, in protobuf (gnostic's Document: 1 swagger, 2 info {1 title, 2 version}), with no kinds in it.
+    """Return the response to GET /openapi/v2 without any kinds, in protobuf.
 
-    kubectl 1.27 and 1.28 read it before they look at v3, and give up without it.
+    The message is gnostic's Document: 1 swagger, 2 info {1 title, 2 version}. kubectl 1.27 and 1.28 read it before v3,
+    and fail without it.
     """
     info = _text(1, INFO["title"]) + _text(2, INFO["version"])
     return _text(1, "2.0") + b"\x12" + bytes([len(info)]) + info
@@ -213,7 +214,7 @@ def _text(number: int, text: str) -> bytes:
 
 @cache
 def index() -> Row:
-    """GET /openapi/v3: the hash in an address changes with what is found there, so that clients can keep it."""
+    """Return the response to GET /openapi/v3. Each URL has a hash of its content, so that clients can cache it."""
     paths = {}
     for path in sorted({_root(resource) for resource in ALL}):
         digest = hashlib.sha256(content(path) or b"").hexdigest()[:32].upper()
@@ -227,13 +228,13 @@ def _root(resource: AnyResource) -> str:
 
 @cache
 def content(path: str) -> bytes | None:
-    """GET /openapi/v3/PATH, as JSON: the kinds of one group and version; None if there are none."""
+    """Return the response to GET /openapi/v3/PATH, as JSON; None if the group and version have no kinds."""
     found = document(path)
     return None if found is None else msgspec.json.encode(found)
 
 
 def document(path: str) -> Row | None:
-    """The same before it is JSON."""
+    """Return the OpenAPI document of a group and version, before it is encoded."""
     kinds = [resource for resource in ALL if _root(resource) == path]
     if not kinds:
         return None
@@ -273,7 +274,7 @@ _VERBS = {"post": "create", "put": "update"}
 
 
 def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
-    """The same without what is not for clients."""
+    """Return the paths and operations that clients may use."""
     for place, row in _places(resource):
         actions = {key: found.get("x-kubernetes-action", "") for key, found in row.items() if key != "parameters"}
         refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in resource.verbs}
@@ -281,7 +282,7 @@ def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
 
 
 def _places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
-    """(path below the group's, its operations)"""
+    """Yield (path below the group's path, its operations)."""
     within = f"namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else resource.plural
     in_path = ("namespace",) if resource.namespaced else ()
     whole = name_of(resource)
@@ -321,7 +322,7 @@ def _scale(resource: AnyResource) -> Row:
 
 
 def _named(place: str, row: Row) -> Row:
-    """The operations of a path, each with an identity of its own."""
+    """Return the operations of a path, each with a unique operationId."""
     words = "".join(part.strip("{}").capitalize() for part in place.split("/"))
     return {
         key: found if key == "parameters" else {**found, "operationId": found["x-kubernetes-action"] + words}

@@ -37,7 +37,10 @@ TRANSPORT_BUFFER = 32 << 10
 
 
 class ClientStream:
-    """`write` never waits; `flush` does. Made when the head of the answer is on its way."""
+    """The response of a watch.
+
+    `write` never waits; `flush` does. It is created when the response's head is being sent.
+    """
 
     def __init__(self, http: web.Request, transport: asyncio.Transport, response: web.StreamResponse) -> None:
         transport.set_write_buffer_limits(high=TRANSPORT_BUFFER)
@@ -54,7 +57,7 @@ class ClientStream:
 
     @property
     def full(self) -> bool:
-        """Whether what is written now has to wait."""
+        """Return whether further writes have to wait."""
         return bool(self._waiting)
 
     def write(self, chunk: bytes) -> None:
@@ -71,7 +74,7 @@ class ClientStream:
             self.owe(len(chunk))
 
     def owe(self, size: int) -> None:
-        """So many bytes more wait for the client."""
+        """Add a number of bytes to those queued for the client."""
         self._unread += size
         if self._unread > MAX_QUEUED_BYTES and not self.cut_off:
             self.cut_off = True
@@ -80,11 +83,11 @@ class ClientStream:
             self.end()
 
     def paid(self, size: int) -> None:
-        """So many bytes, of which `owe` was told, wait no more."""
+        """Subtract a number of bytes, added by `owe`, from those queued for the client."""
         self._unread -= size
 
     async def flush(self) -> None:
-        """Until nothing waits, or it has ended. Raises ConnectionError when the client goes."""
+        """Wait until nothing is queued or the stream has ended. Raise ConnectionError when the client disconnects."""
         while self._waiting and not self.ended:
             await self._response.drain()
             while self._waiting and not self._protocol.writing_paused:
@@ -100,7 +103,7 @@ class ClientStream:
             self._stirred.clear()
 
     def end(self) -> None:
-        """Nothing more is to be sent."""
+        """End the stream: nothing more is sent."""
         self.ended = True
         self._stirred.set()
 
@@ -121,7 +124,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How events are to look."""
+    """The form of the events of a watch."""
 
     view: View
     include: str
@@ -130,7 +133,7 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """A watch as it was asked for: after `revision`, or with what there is first, or (neither) with what comes."""
+    """The options of a watch. It starts after `revision`, or with the initial objects, or (neither) with new events."""
 
     selection: Selection
     form: OutputOptions
@@ -166,7 +169,7 @@ def _forbidden_match(why: str) -> errors.StatusError:
 
 
 def event_type(selection: Selection, event: WatchEvent) -> str:
-    """What an event is to those who see only a selection: an object may enter it or leave it. Empty if nothing."""
+    """Return the type of an event for a selection, which an object may enter or leave; empty if it sees nothing."""
     before = selection.matches(event.previous)
     after = event.type != "DELETED" and selection.matches(event.record)
     if after:
@@ -187,11 +190,11 @@ class WatchHandler:
 
     @property
     def count(self) -> int:
-        """How many watches there are."""
+        """Return the number of open watches."""
         return len(self._open)
 
     def end_all(self) -> None:
-        """End every watch cleanly, as if its time were up."""
+        """End every watch cleanly, as if its timeout had expired."""
         for follower in tuple(self._open):
             follower.end()
 
@@ -217,7 +220,7 @@ class WatchHandler:
         return response
 
     def beginning(self, wanted: WatchOptions) -> Iterator[WatchEvent]:
-        """What a watch is sent first. Raises Expired."""
+        """Return the initial events of a watch. Raise Expired."""
         selection = wanted.selection
         if wanted.existing:
             records = self._store.list(selection.resource.stored_kind, selection.namespace)
@@ -227,7 +230,7 @@ class WatchHandler:
         )
 
     def words(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
-        """The event as a chunk of HTTP for one selection and form; empty if it is nothing to them."""
+        """Return the event as an HTTP chunk for a selection and form; empty if the selection does not see it."""
         if self._worded is not event:
             self._worded, self._words, self._seen = event, {}, {}
         version = selection.resource.type.API_VERSION
@@ -256,7 +259,7 @@ class WatchHandler:
         return tables.encode_table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
 
     def bookmark(self, wanted: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
-        """Says how far the client has come."""
+        """Return the event that reports the current revision to the client."""
         resource, view = wanted.selection.resource, wanted.form.view
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
@@ -270,7 +273,7 @@ class WatchHandler:
 
 
 class Watcher:
-    """One client's watch."""
+    """The watch of one client."""
 
     def __init__(self, watches: WatchHandler, wanted: WatchOptions, stream: ClientStream) -> None:
         self._watches = watches
@@ -280,7 +283,7 @@ class Watcher:
         self._backlog: list[WatchEvent] | None = []
 
     async def run(self, storage: Storage) -> None:
-        """Until its time is up, the client goes, or is cut off."""
+        """Send events until the timeout expires, the client disconnects, or its queue is full."""
         wanted = self._wanted
         try:
             # From here to the registration nothing waits, so no event falls between the beginning and what follows.
@@ -306,11 +309,11 @@ class Watcher:
                 log.warning("client does not read its watch", extra={"kind": wanted.selection.resource.name})
 
     def end(self) -> None:
-        """As if its time were up."""
+        """End the watch as if its timeout had expired."""
         self._stream.end()
 
     def _take(self, event: WatchEvent) -> None:
-        """An event from the store; it waits while the beginning is being sent."""
+        """Receive an event from the store; it is held back while the initial events are being sent."""
         if self._backlog is not None:
             self._backlog.append(event)
             self._stream.owe(len(event.record.data))
@@ -342,7 +345,7 @@ class Watcher:
         self._backlog = None
 
     async def _keep_up(self, storage: Storage) -> None:
-        """Until the end; meanwhile bookmarks."""
+        """Send bookmarks until the watch ends."""
         while not self._stream.ended:
             try:
                 async with asyncio.timeout(BOOKMARK_SECONDS):
@@ -353,6 +356,6 @@ class Watcher:
 
 
 def _framed(what: str, item: bytes) -> bytes:
-    """One event on a line of its own, as one chunk of HTTP."""
+    """Return an event with its newline as one HTTP chunk."""
     line = b'{"type":"%s","object":%s}\n' % (what.encode("ascii"), item)
     return b"%x\r\n%s\r\n" % (len(line), line)

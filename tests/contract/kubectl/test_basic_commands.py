@@ -240,7 +240,7 @@ def test_explain_shows_the_fields(kubectl: RunKubectl) -> None:
     told = kubectl("explain", "pod.spec.containers.ports").stdout
     assert "containerPort\t<integer> -required-" in told
     assert "hostIP\t<string>" in told
-    assert "A project's claim to storage." in kubectl("explain", "pvc").stdout
+    assert "A request of a project for storage." in kubectl("explain", "pvc").stdout
     assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr
 
