@@ -1,7 +1,7 @@
 """Admission predicates and the choice of pods to preempt. Pure.
 
-The reasons are those of a kubelet (facts/node.md 2). Static pods and those of the highest priorities are critical:
-others make room for them.
+The reasons are kubelet's. Static pods and pods with a system-critical priority are critical: other pods are preempted
+for them.
 """
 
 from __future__ import annotations
@@ -32,36 +32,39 @@ CLASSES = ("BestEffort", "Burstable", "Guaranteed")
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """`reason` is one word for the status, `message` a sentence."""
+    """Why a pod is not admitted: reason and message of its status."""
 
     reason: str
     message: str
 
     @property
     def is_out_of_resources(self) -> bool:
-        """Whether the pod could run if there were fewer others."""
+        """Whether the pod could run if there were fewer other pods."""
         return self.reason.startswith("OutOf")
 
 
 def admit(pod: Pod, node: Node, others: Iterable[Pod], sysctls: tuple[str, ...] = ()) -> Rejection | None:
-    """Why the node does not take the pod beside the others that hold a part of it; None if it takes it.
+    """Return why the node rejects a pod, given the other pods on it. Return None if it admits the pod.
 
-    `sysctls` are those that its pods may set besides the safe ones.
+    `sysctls` are unsafe sysctls that pods may set.
     """
-    beside = tuple(others)
+    other_pods = tuple(others)
     return (
-        _node_mismatch(pod, node, sysctls) or _port_conflict(pod, beside) or _insufficient_resource(pod, node, beside)
+        _node_mismatch(pod, node, sysctls)
+        or _port_conflict(pod, other_pods)
+        or _insufficient_resource(pod, node, other_pods)
     )
 
 
 def is_critical_pod(pod: Pod) -> bool:
-    """Whether others make room for it, and it for nobody."""
+    """Return whether other pods are preempted for this pod, and this pod for none."""
     return is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
 
 
 def pressure_rejection(pod: Pod, pressure: Pressure) -> Rejection | None:
-    """A node that runs short takes only what it must: short of memory it takes pods that request something, or that
-    tolerate the taint of it; short of anything else, or of several things, critical pods only.
+    """Return why a node under pressure rejects a pod. Return None if it admits the pod.
+
+    Critical pods are admitted. Under memory pressure alone, so are pods that request resources or tolerate the taint.
     """
     present = [condition.type for condition in pressure.conditions() if condition.is_true]
     if not present or is_critical_pod(pod):
@@ -74,9 +77,9 @@ def pressure_rejection(pod: Pod, pressure: Pressure) -> Rejection | None:
 
 
 def select_victims(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[Pod, ...]:
-    """Who has to end so that a critical pod fits: no more than needed, the least protected first; none if it is no use.
+    """Return the pods to preempt so that a critical pod fits. Return none if preemption does not help.
 
-    Among equals the youngest goes.
+    No more pods are preempted than needed: BestEffort first, then by priority, then the youngest.
     """
     staying = list(others)
     given_up: list[Pod] = []
@@ -122,7 +125,7 @@ def _port_conflict(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
 
 
 def _insufficient_resource(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
-    """What the node knows nothing of is for the scheduler to count."""
+    """Resources that the node does not list are left to the scheduler."""
     room = allocatable(node)
     asked = {name: amount for name, amount in pod_requests(pod).items() if name in room}
     for name, wanted, taken, there in insufficient_resources(asked, total_requests(others), room):

@@ -17,12 +17,12 @@ DISRUPTION = "DisruptionTarget"
 
 KUBELET_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
 WRITTEN_CONDITIONS = (*KUBELET_CONDITIONS, DISRUPTION)
-"""Also what only the end of a pod brings."""
+"""The conditions that this agent may write, including the one that an eviction adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConditionInputs:
-    """How far a pod is: its phase, whether its sandbox runs and has an address, and the rows of its containers."""
+    """What the conditions depend on. `connected`: the sandbox runs and has an address."""
 
     phase: str
     connected: bool
@@ -32,24 +32,24 @@ class ConditionInputs:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """One condition, and why it does not hold."""
+    """Status of one condition, and the reason if it is False."""
 
     holds: bool
     reason: str = ""
     message: str = ""
 
 
-def pod_conditions(pod: Pod, seen: RuntimePod, standing: ConditionInputs, now: datetime) -> tuple[Condition, ...]:
-    """Ours, then those of others as they are; the time of a condition that has not changed is kept."""
-    containers = _containers(pod, standing)
+def pod_conditions(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs, now: datetime) -> tuple[Condition, ...]:
+    """Return our conditions, then those of other clients. Unchanged conditions keep their transition times."""
+    containers = _containers(pod, inputs)
     states = (
-        _State(standing.connected),
-        _initialized(pod, seen, standing),
+        _State(inputs.connected),
+        _initialized(pod, runtime_pod, inputs),
         _gated(pod, containers),
         containers,
         _State(True),
     )
-    wishes = dict(zip(KUBELET_CONDITIONS, states, strict=True))
+    by_type = dict(zip(KUBELET_CONDITIONS, states, strict=True))
     old = {condition.type: condition for condition in pod.status.conditions}
     ours = tuple(
         Condition(
@@ -60,31 +60,31 @@ def pod_conditions(pod: Pod, seen: RuntimePod, standing: ConditionInputs, now: d
             last_transition_time=_since(old.get(kind), str(state.holds), now),
             observed_generation=pod.metadata.generation,
         )
-        for kind, state in wishes.items()
+        for kind, state in by_type.items()
     )
     return ours + foreign_conditions(pod.status.conditions)
 
 
 def foreign_conditions(rows: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """What is not ours to say."""
+    """Return the conditions that other clients own."""
     return tuple(row for row in rows if row.type not in KUBELET_CONDITIONS)
 
 
-def _containers(pod: Pod, standing: ConditionInputs) -> _State:
-    if standing.phase in FINAL_PHASES:
-        return _State(False, "PodCompleted" if standing.phase == "Succeeded" else "PodFailed")
-    beside = {wish.name for wish in sidecars(pod)}
-    rows = (*(row for row in standing.init_rows if row.name in beside), *standing.rows)
+def _containers(pod: Pod, inputs: ConditionInputs) -> _State:
+    if inputs.phase in FINAL_PHASES:
+        return _State(False, "PodCompleted" if inputs.phase == "Succeeded" else "PodFailed")
+    sidecar_names = {sidecar.name for sidecar in sidecars(pod)}
+    rows = (*(row for row in inputs.init_rows if row.name in sidecar_names), *inputs.rows)
     unready = " ".join(row.name for row in rows if not row.ready)
     if unready:
         return _State(False, "ContainersNotReady", f"containers with unready status: [{unready}]")
-    if not standing.connected:
+    if not inputs.connected:
         return _State(False, "ContainersNotReady", "the pod has no network")
     return _State(True)
 
 
 def _gated(pod: Pod, containers: _State) -> _State:
-    """Ready: the containers are, and everything else that the pod waits for is True."""
+    """Return the state of Ready: the containers are ready and all readiness gates are True."""
     missing = ", ".join(_closed_gates(pod))
     return containers if not containers.holds or not missing else _State(False, "ReadinessGatesNotReady", missing)
 
@@ -99,12 +99,12 @@ def _closed_gates(pod: Pod) -> Iterator[str]:
             yield f'the status of pod readiness gate "{name}" is not "True", but {known[name]}'
 
 
-def _initialized(pod: Pod, seen: RuntimePod, standing: ConditionInputs) -> _State:
-    if standing.phase == "Succeeded":
+def _initialized(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs) -> _State:
+    if inputs.phase == "Succeeded":
         return _State(True, "PodCompleted")
-    began = standing.phase in FINAL_PHASES and any(row.container_id for row in standing.rows)
-    incomplete = " ".join(row.name for row in standing.init_rows if not row.ready)
-    if began or not incomplete or is_initialized(pod, seen, seen.sandbox):
+    began = inputs.phase in FINAL_PHASES and any(row.container_id for row in inputs.rows)
+    incomplete = " ".join(row.name for row in inputs.init_rows if not row.ready)
+    if began or not incomplete or is_initialized(pod, runtime_pod, runtime_pod.sandbox):
         return _State(True)
     return _State(False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]")
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from api.core.pod import (
     FINAL_PHASES,
+    Container,
     ContainerState,
     ContainerStateRunning,
     ContainerStateTerminated,
@@ -24,7 +25,6 @@ from api.core.pod import (
     ResourceRequirements,
     VolumeMountStatus,
 )
-from api.core.pod import Container as Wish
 from api.core.resources import is_regular_init_container
 from api.meta import times
 from api.meta.types import Condition
@@ -52,8 +52,8 @@ EVICTED = "Evicted"
 
 
 def evicted_status(status: PodStatus, message: str, now: datetime) -> PodStatus:
-    """The status of a pod from the moment at which it has to go; it never changes back."""
-    mark = Condition(
+    """Return the status of a pod that is evicted now. It is final."""
+    disruption = Condition(
         type=DISRUPTION,
         status="True",
         reason="TerminationByKubelet",
@@ -61,11 +61,11 @@ def evicted_status(status: PodStatus, message: str, now: datetime) -> PodStatus:
         last_transition_time=times.format_time(now),
     )
     others = tuple(row for row in status.conditions if row.type != DISRUPTION)
-    return replace(status, phase="Failed", reason=EVICTED, message=message, conditions=(*others, mark))
+    return replace(status, phase="Failed", reason=EVICTED, message=message, conditions=(*others, disruption))
 
 
 def is_evicted(status: PodStatus) -> bool:
-    """Whether the pod had to go: nothing of it may be left on the node, while its object stays."""
+    """Return whether the pod was evicted. Nothing of it may be left on the node, but its object stays."""
     return status.phase == "Failed" and status.reason == EVICTED
 
 
@@ -73,16 +73,16 @@ KILLED = 137
 
 
 def lost_container_status(row: ContainerStatus) -> ContainerStatus:
-    """The row of a container of a pod that goes: it does not run, whatever became of it."""
-    quiet = replace(row, ready=False, started=False)
+    """Return the status of a container that Docker no longer has, of a terminating pod: it does not run."""
+    not_ready = replace(row, ready=False, started=False)
     if row.state.running is None:
-        return quiet
-    gone = _unknown(row, "The container could not be located when the pod was terminated")
-    return replace(quiet, state=ContainerState(terminated=gone))
+        return not_ready
+    terminated = _unknown(row, "The container could not be located when the pod was terminated")
+    return replace(not_ready, state=ContainerState(terminated=terminated))
 
 
 def last_termination(row: ContainerStatus | None) -> ContainerStateTerminated | None:
-    """How a container ended of which nothing is left; nothing if it never ran."""
+    """Return how a container ended that Docker no longer has. Return None if it never ran."""
     if row is None:
         return None
     if row.state.running is not None:
@@ -101,8 +101,8 @@ def _unknown(row: ContainerStatus, message: str) -> ContainerStateTerminated:
     )
 
 
-def volume_mount_statuses(wish: Wish) -> tuple[VolumeMountStatus, ...]:
-    """What the container asks for; what is mounted below a volume is never made read-only with it."""
+def volume_mount_statuses(spec: Container) -> tuple[VolumeMountStatus, ...]:
+    """Return the status of a container's volume mounts. Recursive read-only mounts are not supported."""
     return tuple(
         VolumeMountStatus(
             name=mount.name,
@@ -110,19 +110,19 @@ def volume_mount_statuses(wish: Wish) -> tuple[VolumeMountStatus, ...]:
             read_only=mount.read_only,
             recursive_read_only="Disabled" if mount.read_only else None,
         )
-        for mount in wish.volume_mounts
+        for mount in spec.volume_mounts
     )
 
 
-def container_resources(wish: Wish, newest: RuntimeContainer | None) -> ResourceRequirements | None:
-    """What the container has, which is what it asked for; nothing before there is one."""
+def container_resources(spec: Container, newest: RuntimeContainer | None) -> ResourceRequirements | None:
+    """Return the resources of a container, which are those in its spec. Return None before it exists."""
     if newest is None:
         return None
-    return ResourceRequirements(limits=wish.resources.limits, requests=wish.resources.requests)
+    return ResourceRequirements(limits=spec.resources.limits, requests=spec.resources.requests)
 
 
 def container_user(newest: RuntimeContainer | None, known: ContainerStatus | None) -> ContainerUser | None:
-    """Who the container was when it was first seen running: what has become of it since does not count."""
+    """Return the user of the container when it was first seen running. A later change of user does not count."""
     if newest is None:
         return None
     if known is not None and known.user is not None and known.container_id == f"docker://{newest.id}":
@@ -135,11 +135,11 @@ def container_user(newest: RuntimeContainer | None, known: ContainerStatus | Non
 
 @dataclass(frozen=True, slots=True)
 class StatusInputs:
-    """What the containers alone do not tell.
+    """What a pod's status depends on besides its containers.
 
-    `address` is the pod's, empty while it has none; `troubles` says by container why it cannot start (reason, message);
-    `trouble` is the sandbox's own. `addressless`: it is attached to a network that gives no addresses. `messages` are
-    the last words of ended containers, by id.
+    `address` is the pod's, empty while it has none. `container_failures`: reason and message of why a container cannot
+    start, by its name. `sandbox_failure`: the same of the sandbox. `addressless`: the pod is attached to a network that
+    provides no addresses. `messages`: termination messages by container ID.
     """
 
     node_address: str
@@ -154,37 +154,39 @@ class StatusInputs:
     state: LifecycleState = NO_LIFECYCLE_STATE
 
 
-def compute_pod_status(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> PodStatus:
-    """The whole status.
+def compute_pod_status(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) -> PodStatus:
+    """Return the status of a pod.
 
-    Transition times of conditions that have not changed are kept, so are conditions of others and, while the pod goes,
-    the last words about containers that are already removed.
+    Conditions that have not changed keep their transition times. Conditions of other clients stay. While the pod
+    terminates, the last statuses of removed containers stay.
     """
-    phase = _phase(pod, seen, facts)
-    told = pod.status
-    verdict = (told.reason, told.message) if told.phase in FINAL_PHASES else ("", "")
-    reason, message = facts.sandbox_failure or verdict
+    phase = _phase(pod, runtime_pod, inputs)
+    last = pod.status
+    final_reason = (last.reason, last.message) if last.phase in FINAL_PHASES else ("", "")
+    reason, message = inputs.sandbox_failure or final_reason
     rows, init_rows, extra_rows = (
-        _rows(pod, wishes, known, seen, facts, phase)
-        for wishes, known in (
-            (pod.spec.containers, told.container_statuses),
-            (pod.spec.init_containers, told.init_container_statuses),
-            (pod.spec.ephemeral_containers, told.ephemeral_container_statuses),
+        _rows(pod, specs, known, runtime_pod, inputs, phase)
+        for specs, known in (
+            (pod.spec.containers, last.container_statuses),
+            (pod.spec.init_containers, last.init_container_statuses),
+            (pod.spec.ephemeral_containers, last.ephemeral_container_statuses),
         )
     )
-    connected = seen.sandbox is not None and seen.sandbox.running and (bool(facts.address) or facts.addressless)
+    connected = (
+        runtime_pod.sandbox is not None and runtime_pod.sandbox.running and (bool(inputs.address) or inputs.addressless)
+    )
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase=phase,
-        conditions=pod_conditions(pod, seen, ConditionInputs(phase, connected, init_rows, rows), facts.now),
+        conditions=pod_conditions(pod, runtime_pod, ConditionInputs(phase, connected, init_rows, rows), inputs.now),
         message=message,
         reason=reason,
         nominated_node_name=pod.status.nominated_node_name,
-        host_ip=facts.node_address,
-        host_ips=(HostIP(ip=facts.node_address),),
-        pod_ip=facts.address,
-        pod_ips=(PodIP(ip=facts.address),) if facts.address else (),
-        start_time=pod.status.start_time or times.format_time(facts.started_at),
+        host_ip=inputs.node_address,
+        host_ips=(HostIP(ip=inputs.node_address),),
+        pod_ip=inputs.address,
+        pod_ips=(PodIP(ip=inputs.address),) if inputs.address else (),
+        start_time=pod.status.start_time or times.format_time(inputs.started_at),
         init_container_statuses=init_rows,
         container_statuses=rows,
         ephemeral_container_statuses=extra_rows,
@@ -194,29 +196,29 @@ def compute_pod_status(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> PodSt
 
 def _rows(
     pod: Pod,
-    wishes: tuple[Wish, ...],
+    specs: tuple[Container, ...],
     known: tuple[ContainerStatus, ...],
-    seen: RuntimePod,
-    facts: StatusInputs,
+    runtime_pod: RuntimePod,
+    inputs: StatusInputs,
     phase: str,
 ) -> tuple[ContainerStatus, ...]:
     before = {row.name: row for row in known}
-    return tuple(_container(pod, wish, before.get(wish.name), seen, facts, phase) for wish in wishes)
+    return tuple(_container(pod, spec, before.get(spec.name), runtime_pod, inputs, phase) for spec in specs)
 
 
 def rejected_status(pod: Pod, reason: str, message: str) -> PodStatus:
-    """The status of a pod that the node does not take; it is never tried again."""
+    """Return the status of a pod that the node has rejected. It is final."""
     return failed_status(pod, reason, f"Pod was rejected: {message}")
 
 
 def failed_status(pod: Pod, reason: str, message: str) -> PodStatus:
-    """The status of a pod that the node has given up."""
+    """Return the status of a pod that the node has made to fail."""
     generation = pod.metadata.generation
     return replace(pod.status, phase="Failed", reason=reason, message=message, observed_generation=generation)
 
 
 def merge_status(ours: PodStatus, current: PodStatus) -> PodStatus:
-    """What to write over `current`: ours, but for what is others' to say."""
+    """Return `ours`, with the conditions and fields of `current` that other clients own."""
     own = tuple(row for row in ours.conditions if row.type in WRITTEN_CONDITIONS)
     told = {*KUBELET_CONDITIONS, *(row.type for row in own)}
     conditions = own + tuple(row for row in current.conditions if row.type not in told)
@@ -229,59 +231,59 @@ def merge_status(ours: PodStatus, current: PodStatus) -> PodStatus:
     )
 
 
-def _phase(pod: Pod, seen: RuntimePod, facts: StatusInputs) -> str:
+def _phase(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) -> str:
     if pod.status.phase in FINAL_PHASES:
         return pod.status.phase
-    histories = [seen.containers.get(wish.name, ()) for wish in pod.spec.containers]
-    begun = all(_has_begun(pod, wish, seen, facts) for wish in pod.spec.containers)
+    histories = [runtime_pod.containers.get(spec.name, ()) for spec in pod.spec.containers]
+    begun = all(_has_begun(pod, spec, runtime_pod, inputs) for spec in pod.spec.containers)
     lasting = "Running" if begun else "Pending"
-    if any(one.running for group in seen.containers.values() for one in group):
+    if any(one.running for group in runtime_pod.containers.values() for one in group):
         return lasting
-    if init_failed(pod, seen):
+    if init_failed(pod, runtime_pod):
         return "Failed"
     tried = [history for history in histories if history and (history[0].exited or history[0].running)]
     ended = [history[0] for history in tried if history[0].exited]
-    over = facts.terminating or all(not should_restart(pod.spec.restart_policy, one, facts.state) for one in ended)
+    over = inputs.terminating or all(not should_restart(pod.spec.restart_policy, one, inputs.state) for one in ended)
     if len(ended) == len(histories) and over:
         return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
-    if facts.terminating and len(ended) == len(tried):
+    if inputs.terminating and len(ended) == len(tried):
         return "Failed"
     return lasting
 
 
 def _container(
-    pod: Pod, wish: Wish, known: ContainerStatus | None, seen: RuntimePod, facts: StatusInputs, phase: str
+    pod: Pod, spec: Container, known: ContainerStatus | None, runtime_pod: RuntimePod, inputs: StatusInputs, phase: str
 ) -> ContainerStatus:
-    history = seen.containers.get(wish.name, ())
-    if facts.terminating and not history and known is not None:
+    history = runtime_pod.containers.get(spec.name, ())
+    if inputs.terminating and not history and known is not None:
         return lost_container_status(known)
     newest = history[0] if history else None
     earlier = history[1] if len(history) > 1 else None
-    state = _state(pod, wish, seen, facts, phase)
+    state = _state(pod, spec, runtime_pod, inputs, phase)
     last = last_termination(known) if newest is None else _kept(known, newest)
     if earlier is not None:
-        last = _terminated(earlier, facts)
+        last = _terminated(earlier, inputs)
     if state.waiting is not None and newest is not None and newest.exited:
-        last = _terminated(newest, facts)
+        last = _terminated(newest, inputs)
     return ContainerStatus(
-        name=wish.name,
+        name=spec.name,
         state=state,
         last_state=ContainerState(terminated=last),
-        ready=_is_ready(pod, wish, newest, facts),
+        ready=_is_ready(pod, spec, newest, inputs),
         restart_count=newest.restart_count if newest is not None else known.restart_count if known is not None else 0,
-        image=wish.image,
+        image=spec.image,
         image_id=image_id(newest) if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
-        started=newest is not None and facts.state.is_started(wish, newest),
-        allocated_resources=wish.resources.requests if newest is not None else {},
-        resources=container_resources(wish, newest),
-        volume_mounts=volume_mount_statuses(wish),
+        started=newest is not None and inputs.state.is_started(spec, newest),
+        allocated_resources=spec.resources.requests if newest is not None else {},
+        resources=container_resources(spec, newest),
+        volume_mounts=volume_mount_statuses(spec),
         user=container_user(newest, known),
     )
 
 
 def _kept(known: ContainerStatus | None, newest: RuntimeContainer) -> ContainerStateTerminated | None:
-    """How the container before this one ended, when only the status still tells of it."""
+    """Return how the previous container ended, if only the status still has it."""
     if known is None or not newest.restart_count:
         return None
     is_before = known.container_id not in ("", f"docker://{newest.id}")
@@ -289,71 +291,71 @@ def _kept(known: ContainerStatus | None, newest: RuntimeContainer) -> ContainerS
 
 
 def image_id(container: RuntimeContainer) -> str:
-    """The image as others can pull it, where it came from a registry; its id on this host otherwise."""
+    """Return the image's name in its registry. Return its ID on this host if it comes from no registry."""
     return f"docker-pullable://{container.digest}" if container.digest else f"docker://{container.image_id}"
 
 
-def _has_begun(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs) -> bool:
-    """Whether a container has got as far as running at least once, as far as is known."""
-    history = seen.containers.get(wish.name, ())
-    has_run = len(history) > 1 or (bool(history) and _has_run(wish, history[0], facts))
-    return has_run or previous_starts(pod, wish.name) > 0
+def _has_begun(pod: Pod, spec: Container, runtime_pod: RuntimePod, inputs: StatusInputs) -> bool:
+    """Return whether a container has run at least once, as far as is known."""
+    history = runtime_pod.containers.get(spec.name, ())
+    has_run = len(history) > 1 or (bool(history) and _has_run(spec, history[0], inputs))
+    return has_run or previous_starts(pod, spec.name) > 0
 
 
-def _has_run(wish: Wish, newest: RuntimeContainer, facts: StatusInputs) -> bool:
-    """Whether it has got as far as running; while its postStart hook runs, it has not."""
-    return newest.exited or facts.state.is_running(wish, newest)
+def _has_run(spec: Container, newest: RuntimeContainer, inputs: StatusInputs) -> bool:
+    """Return whether a container has run. It has not while its postStart hook runs."""
+    return newest.exited or inputs.state.is_running(spec, newest)
 
 
-def _is_ready(pod: Pod, wish: Wish, newest: RuntimeContainer | None, facts: StatusInputs) -> bool:
-    """An init container is ready when it has done its work, all others while they run and their probes say so."""
+def _is_ready(pod: Pod, spec: Container, newest: RuntimeContainer | None, inputs: StatusInputs) -> bool:
+    """Return whether a container is ready: an init container when it has succeeded, others by their probes."""
     if newest is None:
         return False
-    if is_regular_init_container(pod, wish):
+    if is_regular_init_container(pod, spec):
         return newest.exited and newest.succeeded
-    return facts.state.is_ready(wish, newest)
+    return inputs.state.is_ready(spec, newest)
 
 
-def _state(pod: Pod, wish: Wish, seen: RuntimePod, facts: StatusInputs, phase: str) -> ContainerState:
-    newest = next(iter(seen.containers.get(wish.name, ())), None)
-    if newest is not None and facts.state.is_running(wish, newest):
+def _state(pod: Pod, spec: Container, runtime_pod: RuntimePod, inputs: StatusInputs, phase: str) -> ContainerState:
+    newest = next(iter(runtime_pod.containers.get(spec.name, ())), None)
+    if newest is not None and inputs.state.is_running(spec, newest):
         started = times.format_time(newest.started_at) if newest.started_at else None
         return ContainerState(running=ContainerStateRunning(started_at=started))
-    over = facts.terminating or phase in FINAL_PHASES
-    held = newest is not None and not over and should_restart(restart_policy(pod, wish), newest, facts.state)
-    if wish.name in facts.container_failures and (newest is None or not newest.exited or held):
-        reason, message = facts.container_failures[wish.name]
+    over = inputs.terminating or phase in FINAL_PHASES
+    held = newest is not None and not over and should_restart(restart_policy(pod, spec), newest, inputs.state)
+    if spec.name in inputs.container_failures and (newest is None or not newest.exited or held):
+        reason, message = inputs.container_failures[spec.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.never_started or newest.running:
-        return ContainerState(waiting=_before_it_runs(pod, newest, facts))
+        return ContainerState(waiting=_before_it_runs(pod, newest, inputs))
     if (
         held
-        and wish in pod.spec.containers
-        and not containers_to_start(pod, seen, seen.sandbox, facts.state).initialized
+        and spec in pod.spec.containers
+        and not containers_to_start(pod, runtime_pod, runtime_pod.sandbox, inputs.state).initialized
     ):
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
-    if held and facts.now < restart_time(newest, facts.now):
+    if held and inputs.now < restart_time(newest, inputs.now):
         meta, delay = pod.metadata, backoff_delay(previous_crashes(newest))
         message = (
-            f"back-off {int(delay.total_seconds())}s restarting failed container={wish.name} "
+            f"back-off {int(delay.total_seconds())}s restarting failed container={spec.name} "
             f"pod={meta.name}_{meta.namespace}({meta.uid})"
         )
         return ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff", message=message))
-    return ContainerState(terminated=_terminated(newest, facts))
+    return ContainerState(terminated=_terminated(newest, inputs))
 
 
-def _before_it_runs(pod: Pod, newest: RuntimeContainer | None, facts: StatusInputs) -> ContainerStateWaiting:
-    if newest is not None and newest.id in facts.state.to_kill:
+def _before_it_runs(pod: Pod, newest: RuntimeContainer | None, inputs: StatusInputs) -> ContainerStateWaiting:
+    if newest is not None and newest.id in inputs.state.to_kill:
         return ContainerStateWaiting(reason="PostStartHookError", message="PostStartHook failed")
     return ContainerStateWaiting(reason=waiting_reason(pod))
 
 
 def waiting_reason(pod: Pod) -> str:
-    """Why a container of this pod that has not been started waits, where nothing worse is known."""
+    """Return the reason of a container that was not started and for which no failure is known."""
     return "PodInitializing" if pod.spec.init_containers else "ContainerCreating"
 
 
-def _terminated(dead: RuntimeContainer, facts: StatusInputs) -> ContainerStateTerminated:
+def _terminated(dead: RuntimeContainer, inputs: StatusInputs) -> ContainerStateTerminated:
     code = exit_code(dead)
     if dead.oom_killed:
         reason = "OOMKilled"
@@ -366,7 +368,7 @@ def _terminated(dead: RuntimeContainer, facts: StatusInputs) -> ContainerStateTe
     return ContainerStateTerminated(
         exit_code=code,
         reason=reason,
-        message=facts.messages.get(dead.id) or dead.error,
+        message=inputs.messages.get(dead.id) or dead.error,
         started_at=times.format_time(started) if started else None,
         finished_at=times.format_time(finished) if finished else None,
         container_id=f"docker://{dead.id}",

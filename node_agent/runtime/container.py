@@ -10,8 +10,7 @@ from types import MappingProxyType
 import msgspec
 from msgspec.structs import replace
 
-from api.core.pod import Container as Wish
-from api.core.pod import LifecycleHandler
+from api.core.pod import Container, LifecycleHandler
 
 TYPE = "io.kubernetes.docker.type"
 SANDBOX_TYPE, CONTAINER_TYPE = "podsandbox", "container"
@@ -36,13 +35,14 @@ RESERVED_LABELS = frozenset((HASH, RESTARTS, GRACE, PRE_STOP, MESSAGE_PATH, MESS
 
 @dataclass(frozen=True, slots=True)
 class RuntimeContainer:
-    """One container, as Docker inspects it; `state` is created, running, exited or dead.
+    """A container as Docker inspects it.
 
-    Times are UTC and None where Docker has none yet. `pid` is 0 unless it runs.
-    `log_path` is Docker's own file, empty until the container has been started.
-    `user` are the uid, the gid and the other groups of its first process, None unless it runs.
-    `digest` is its image as a registry knows it (`NAME@sha256:...`), empty if none does.
-    `layer` is the directory of what it has written, empty where Docker's storage driver has none.
+    `state` is created, running, paused, restarting, exited or dead. Times are UTC, None if Docker has none yet. `pid`
+    is 0 unless the container runs. `log_path` is Docker's own file, empty until the container was started.
+
+    `user` is the UID, the GID and the supplementary groups of the first process, None unless the container runs.
+    `digest` is the name of the image in its registry (`NAME@sha256:...`), empty if it comes from none. `layer` is the
+    directory of the writable layer, empty if Docker's storage driver has none.
     """
 
     id: str
@@ -65,42 +65,42 @@ class RuntimeContainer:
 
     @property
     def running(self) -> bool:
-        """Whether its process is alive."""
+        """Whether the process is alive."""
         return self.state in {"running", "paused", "restarting"}
 
     @property
     def never_started(self) -> bool:
-        """Whether nobody has tried to start it yet."""
+        """Whether no start was attempted yet."""
         return self.state == "created" and not self.exit_code and not self.error
 
     @property
     def exited(self) -> bool:
-        """Whether it ran, or could not be started, and does not run now."""
+        """Whether the container ran, or could not be started, and does not run now."""
         return not self.running and not self.never_started
 
     @property
     def succeeded(self) -> bool:
-        """Whether, having ended, it has done its work."""
+        """Whether an exited container ended without an error."""
         return not self.exit_code and not self.error
 
     @property
     def exited_at(self) -> datetime | None:
-        """When it ended; one that could not be started ended when it was made."""
+        """When the container exited. A container that could not be started exited when it was created."""
         return self.finished_at or self.created_at
 
     @property
     def is_sandbox(self) -> bool:
-        """Whether it holds the namespaces of a pod."""
+        """Whether the container holds the namespaces of a pod."""
         return self.labels.get(TYPE) == SANDBOX_TYPE
 
     @property
     def name(self) -> str:
-        """Name of the container in the pod."""
+        """The name of the container in its pod."""
         return self.labels.get(CONTAINER_NAME, "")
 
     @property
     def uid(self) -> str:
-        """UID of its pod."""
+        """The UID of the pod."""
         return self.labels.get(POD_UID, "")
 
     @property
@@ -110,24 +110,24 @@ class RuntimeContainer:
 
     @property
     def crash_count(self) -> int:
-        """How many starts in a row before this one ended soon."""
+        """How many starts in a row before this one exited soon."""
         return int_label(self.labels, CRASHES)
 
     @property
     def attempt(self) -> int:
-        """How many sandboxes of the pod came before this one."""
+        """The number of earlier sandboxes of the pod."""
         return int_label(self.labels, ATTEMPT)
 
 
 def int_label(labels: Mapping[str, str], key: str, otherwise: int = 0) -> int:
-    """A number that we wrote; what anybody else has put in its place counts as `otherwise`."""
+    """Return the number in a label that this agent wrote. Return `otherwise` if the label holds something else."""
     text = labels.get(key, "")
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else otherwise
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimePod:
-    """All containers of one pod: sandboxes newest first, others by name, newest first."""
+    """All containers of one pod: the sandboxes, and the other containers by name. The newest are first."""
 
     sandboxes: tuple[RuntimeContainer, ...] = ()
     containers: Mapping[str, tuple[RuntimeContainer, ...]] = field(default_factory=lambda: MappingProxyType({}))
@@ -139,56 +139,51 @@ class RuntimePod:
 
     @property
     def all(self) -> tuple[RuntimeContainer, ...]:
-        """Containers first, then the sandboxes under them."""
-        return tuple(one for group in self.containers.values() for one in group) + self.sandboxes
+        """The containers, then the sandboxes."""
+        return tuple(container for history in self.containers.values() for container in history) + self.sandboxes
 
     @property
     def sandbox_ids(self) -> frozenset[str]:
-        """Every sandbox that the pod has, or had when one of its containers was made."""
-        named = (one.labels.get(SANDBOX_ID, "") for group in self.containers.values() for one in group)
-        return frozenset(one.id for one in self.sandboxes) | frozenset(one for one in named if one)
+        """The IDs of all sandboxes that exist, or existed when one of the containers was created."""
+        labelled = (
+            container.labels.get(SANDBOX_ID, "") for history in self.containers.values() for container in history
+        )
+        existing = frozenset(sandbox.id for sandbox in self.sandboxes)
+        return existing | frozenset(sandbox_id for sandbox_id in labelled if sandbox_id)
 
 
-def group_containers(found: list[RuntimeContainer]) -> RuntimePod:
-    """Sort what belongs to one pod."""
-    sandboxes = sorted((one for one in found if one.is_sandbox), key=lambda one: one.attempt, reverse=True)
-    names = sorted({one.name for one in found if not one.is_sandbox})
-    return RuntimePod(
-        tuple(sandboxes),
-        {
-            name: tuple(
-                sorted(
-                    (one for one in found if not one.is_sandbox and one.name == name),
-                    key=lambda one: one.restart_count,
-                    reverse=True,
-                )
-            )
-            for name in names
-        },
-    )
+def group_containers(containers: list[RuntimeContainer]) -> RuntimePod:
+    """Group the containers of one pod."""
+    sandboxes = [container for container in containers if container.is_sandbox]
+    sandboxes.sort(key=lambda sandbox: sandbox.attempt, reverse=True)
+    histories: dict[str, list[RuntimeContainer]] = {}
+    for container in sorted(containers, key=lambda container: container.restart_count, reverse=True):
+        if not container.is_sandbox:
+            histories.setdefault(container.name, []).append(container)
+    return RuntimePod(tuple(sandboxes), {name: tuple(histories[name]) for name in sorted(histories)})
 
 
-def pre_stop_labels(wish: Wish) -> dict[str, str]:
-    """What an agent that knows nothing but the container needs to stop it well; names of ports become numbers."""
-    hook = wish.lifecycle.pre_stop if wish.lifecycle is not None else None
+def pre_stop_labels(spec: Container) -> dict[str, str]:
+    """Return labels with the preStop hook, for an agent that knows only the container. Port names become numbers."""
+    hook = spec.lifecycle.pre_stop if spec.lifecycle is not None else None
     if hook is None:
         return {}
     if hook.http_get is not None and isinstance(hook.http_get.port, str):
-        hook = replace(hook, http_get=replace(hook.http_get, port=named_ports(wish)[hook.http_get.port]))
+        hook = replace(hook, http_get=replace(hook.http_get, port=named_ports(spec)[hook.http_get.port]))
     return {PRE_STOP: msgspec.json.encode(hook).decode()}
 
 
-def stop_signal(wish: Wish) -> str:
-    """The signal with which a container wishes to be asked to stop; empty for that of its image."""
-    return wish.lifecycle.stop_signal or "" if wish.lifecycle is not None else ""
+def stop_signal(spec: Container) -> str:
+    """Return the stop signal of a container. Return an empty string for the one of its image."""
+    return spec.lifecycle.stop_signal or "" if spec.lifecycle is not None else ""
 
 
 def pre_stop_handler(container: RuntimeContainer) -> LifecycleHandler | None:
-    """The hook that is written on a container."""
+    """Return the preStop hook in the labels of a container."""
     text = container.labels.get(PRE_STOP)
     return msgspec.json.decode(text, type=LifecycleHandler) if text else None
 
 
-def named_ports(wish: Wish) -> dict[str, int]:
-    """The named ports of a container."""
-    return {port.name: port.container_port for port in wish.ports if port.name}
+def named_ports(spec: Container) -> dict[str, int]:
+    """Return the numbers of the named ports of a container."""
+    return {port.name: port.container_port for port in spec.ports if port.name}

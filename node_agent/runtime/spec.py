@@ -15,12 +15,39 @@ import msgspec
 from api.core.pod import Container, Pod
 from api.meta import quantity
 from api.validation.static_pods import is_static
-from node_agent import host as log_links
 from node_agent.cgroups.hierarchy import MIN_SHARES, cpu_quota, cpu_shares
-from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path, termination_message_path
+from node_agent.host import (
+    LOG_SUFFIX,
+    HostInfo,
+    etc_hosts_path,
+    pod_dir,
+    pod_log_dir_name,
+    resolv_conf_path,
+    termination_message_path,
+)
 from node_agent.network.dns import pod_domain, sandbox_hostname
-from node_agent.runtime import container as label
-from node_agent.runtime import container as stopping
+from node_agent.runtime.container import (
+    ATTEMPT,
+    CONTAINER_NAME,
+    CONTAINER_TYPE,
+    CRASHES,
+    GRACE,
+    HASH,
+    LOG_PATH,
+    MESSAGE_PATH,
+    MESSAGE_POLICY,
+    POD_NAME,
+    POD_NAMESPACE,
+    POD_UID,
+    PORTS,
+    RESERVED_LABELS,
+    RESTARTS,
+    SANDBOX_ID,
+    SANDBOX_TYPE,
+    TYPE,
+    pre_stop_labels,
+    stop_signal,
+)
 from node_agent.runtime.environment import expand
 from node_agent.runtime.security import SecurityOptions, sandbox_security, sysctls
 from node_agent.volumes.paths import binds
@@ -31,11 +58,11 @@ NODE_CRITICAL, SYSTEM_PRIORITY = "system-node-critical", 2_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class ContainerConfig:
-    """One container to create.
+    """The configuration of a container to create.
 
-    `network`, `ipc`, `pid` and `uts` are Docker modes, memory is in bytes, CPU quota in µs per 100 ms. With the network
-    `none` it has a namespace with loopback alone, in which Docker does nothing. Without a
-    `stop_signal` its image's holds.
+    `network`, `ipc`, `pid` and `uts` are Docker modes. `memory` is in bytes, `cpu_quota` in µs per 100 ms. With the
+    network `none` the container has a network namespace with only a loopback interface, in which Docker changes
+    nothing. Without a `stop_signal` the one of the image applies.
     """
 
     name: str
@@ -68,9 +95,9 @@ class ContainerConfig:
 
 def _pod_labels(pod: Pod) -> dict[str, str]:
     return {
-        label.POD_NAME: pod.metadata.name,
-        label.POD_NAMESPACE: pod.metadata.namespace,
-        label.POD_UID: pod.metadata.uid,
+        POD_NAME: pod.metadata.name,
+        POD_NAMESPACE: pod.metadata.namespace,
+        POD_UID: pod.metadata.uid,
     }
 
 
@@ -80,21 +107,21 @@ def _docker_name(container: str, pod: Pod, attempt: int) -> str:
 
 
 def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> ContainerConfig:
-    """The container that holds the pod's namespaces; its network is made by the sdn daemon. Raises Refused."""
+    """Return the configuration of the sandbox, which holds the pod's namespaces. Raises Refused."""
     annotations = {f"annotation.{key}": value for key, value in pod.metadata.annotations.items()}
-    theirs = {
-        key: value for key, value in (pod.metadata.labels | annotations).items() if key not in label.RESERVED_LABELS
+    pod_labels = {
+        key: value for key, value in (pod.metadata.labels | annotations).items() if key not in RESERVED_LABELS
     }
     own = {
-        label.TYPE: label.SANDBOX_TYPE,
-        label.CONTAINER_NAME: "POD",
-        label.ATTEMPT: str(attempt),
-        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+        TYPE: SANDBOX_TYPE,
+        CONTAINER_NAME: "POD",
+        ATTEMPT: str(attempt),
+        GRACE: str(pod.spec.termination_grace_period_seconds or 0),
     }
     return ContainerConfig(
         name=_docker_name("POD", pod, attempt),
         image=image,
-        labels={**theirs, **_pod_labels(pod), **own},
+        labels={**pod_labels, **_pod_labels(pod), **own},
         hostname=sandbox_hostname(pod, host.cluster_domain),
         domain=pod_domain(pod, host.cluster_domain),
         network="host" if pod.spec.host_network else "none",
@@ -153,26 +180,26 @@ def container_config(pod: Pod, container: Container, placement: Placement, host:
         stdin_once=container.stdin_once,
         rights=placement.security,
         runtime=pod.spec.runtime_class_name or "",
-        stop_signal=stopping.stop_signal(container),
+        stop_signal=stop_signal(container),
     )
 
 
 def _labels(pod: Pod, container: Container, placement: Placement, host: HostInfo) -> dict[str, str]:
-    log_dir = log_links.pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+    log_dir = pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
     own = {
-        label.TYPE: label.CONTAINER_TYPE,
-        label.CONTAINER_NAME: container.name,
-        label.SANDBOX_ID: placement.sandbox_id,
-        label.HASH: container_hash(container),
-        label.RESTARTS: str(placement.restarts),
-        label.CRASHES: str(placement.crashes),
-        label.GRACE: str(pod.spec.termination_grace_period_seconds or 0),
-        label.LOG_PATH: f"{host.pod_logs_dir}/{log_dir}/{container.name}/{placement.restarts}{log_links.LOG_SUFFIX}",
-        label.MESSAGE_PATH: container.termination_message_path,
-        label.MESSAGE_POLICY: container.termination_message_policy,
+        TYPE: CONTAINER_TYPE,
+        CONTAINER_NAME: container.name,
+        SANDBOX_ID: placement.sandbox_id,
+        HASH: container_hash(container),
+        RESTARTS: str(placement.restarts),
+        CRASHES: str(placement.crashes),
+        GRACE: str(pod.spec.termination_grace_period_seconds or 0),
+        LOG_PATH: f"{host.pod_logs_dir}/{log_dir}/{container.name}/{placement.restarts}{LOG_SUFFIX}",
+        MESSAGE_PATH: container.termination_message_path,
+        MESSAGE_POLICY: container.termination_message_policy,
     }
-    ports = {label.PORTS: msgspec.json.encode(container.ports).decode()} if container.ports else {}
-    return {**_pod_labels(pod), **own, **ports, **stopping.pre_stop_labels(container)}
+    ports = {PORTS: msgspec.json.encode(container.ports).decode()} if container.ports else {}
+    return {**_pod_labels(pod), **own, **ports, **pre_stop_labels(container)}
 
 
 def _pid_mode(pod: Pod, placement: Placement) -> str:
@@ -183,24 +210,24 @@ def _pid_mode(pod: Pod, placement: Placement) -> str:
 
 
 def container_hash(container: Container) -> str:
-    """Changes when the container has to be made anew: with its image."""
+    """Return a hash that changes when the container must be created again: with its image."""
     return sha256(f"{container.name}\0{container.image}".encode()).hexdigest()[:16]
 
 
 def is_node_critical(pod: Pod) -> bool:
-    """Whether the node is of no use without this pod."""
+    """Return whether the node cannot work without this pod."""
     critical = is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
     return critical and pod.spec.priority_class_name == NODE_CRITICAL
 
 
 def oom_score(pod: Pod, container: Container, memory: int) -> int:
-    """How early the kernel may take this container when memory runs out; `memory` is the host's, in bytes."""
+    """Return how early the kernel kills this container when memory runs out. `memory`: bytes of the host."""
     if pod.status.qos_class == "Guaranteed" or is_node_critical(pod):
         return -997
     if pod.status.qos_class == "BestEffort":
         return 1000
-    wish = quantity.to_int(container.resources.requests.get("memory", 0))
-    return min(max(1000 - 1000 * wish // max(memory, 1), 3), 999)
+    requested = quantity.to_int(container.resources.requests.get("memory", 0))
+    return min(max(1000 - 1000 * requested // max(memory, 1), 3), 999)
 
 
 def _binds(pod: Pod, container: Container, host: HostInfo, restarts: int) -> tuple[str, ...]:
