@@ -39,7 +39,7 @@ from master.storage.interface import Delete, Key, Put, Record, Storage
 
 
 def bind(resource: AnyResource, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
-    """The pod, placed on the node that the binding names."""
+    """Return the pod, bound to the node that the Binding names."""
     name, found, target = pod.metadata.name, binding.metadata, binding.target
     if found.name not in ("", name):
         raise errors.bad_request("name in URL does not match name in Binding object")
@@ -55,7 +55,7 @@ def bind(resource: AnyResource, pod: Pod, binding: Binding, now: datetime.dateti
 
 
 def with_node(pod: Pod, node: str, now: datetime.datetime) -> Pod:
-    """The pod on that node, with the condition that says so."""
+    """Return the pod on that node, with the condition PodScheduled."""
     scheduled = Condition(type="PodScheduled", status="True", last_transition_time=format_time(now))
     conditions = (*(row for row in pod.status.conditions if row.type != "PodScheduled"), scheduled)
     return msgspec.structs.replace(
@@ -74,7 +74,7 @@ MAX_DISRUPTED_PODS = 2000
 
 
 class Eviction(Object, frozen=True):
-    """Asks for the end of a pod, if its disruption budgets allow it."""
+    """Ends a pod if its disruption budgets allow it."""
 
     API_VERSION = "policy/v1"
     KIND = "Eviction"
@@ -83,7 +83,7 @@ class Eviction(Object, frozen=True):
 
 
 def decode_eviction(name: str, document: Any) -> Eviction:
-    """The Eviction in a body."""
+    """Return the Eviction in a body."""
     try:
         found = msgspec.convert(without_nulls(document), Eviction)
     except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ def decode_eviction(name: str, document: Any) -> Eviction:
 def budget_after_eviction(
     pod: Pod, budgets: Iterable[PodDisruptionBudget], now: datetime.datetime
 ) -> PodDisruptionBudget | None:
-    """The budget as it is after the eviction of this pod, None if it costs nothing."""
+    """Return the budget as it is after the eviction of this pod; None if the eviction is not charged to it."""
     if pod.status.phase in (*FINAL_PHASES, "Pending") or pod.metadata.deletion_timestamp:
         return None
     covering = [budget for budget in budgets if covers(budget, pod)]
@@ -116,7 +116,10 @@ def budget_after_eviction(
 
 
 def _costs_nothing(pod: Pod, budget: PodDisruptionBudget) -> bool:
-    """A pod that is not healthy costs nothing, where the budget says so or enough others are."""
+    """Return whether the eviction of an unhealthy pod is not charged to the budget.
+
+    The policy of the budget may say so, or enough pods are healthy.
+    """
     if is_pod_ready(pod):
         return False
     status = budget.status
@@ -158,7 +161,7 @@ def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
 
 
 def _too_many_requests(why: str, seconds: int = 0) -> errors.StatusError:
-    """429. Without seconds it is the client that decides how long it waits, as kubectl tells its user."""
+    """Return 429. Without seconds the client decides how long it waits, as kubectl tells its user."""
     details = StatusDetails(causes=(StatusCause(reason=BUDGET_CAUSE, message=why),), retry_after_seconds=seconds)
     message = "Cannot evict pod as it would violate the pod's disruption budget."
     return errors.status_error(429, "TooManyRequests", message, details)
@@ -170,19 +173,19 @@ def _budget_forbids(name: str, why: str, cause: str) -> errors.StatusError:
 
 
 def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:
-    """The pod with the condition that says why it ends."""
+    """Return the pod with the condition that gives the reason of its end."""
     return with_disruption_target(pod, "EvictionByEvictionAPI", "Eviction API: evicting", now)
 
 
 class PodActions:
-    """Raises `errors.StatusError`, and NotReady when the store refuses."""
+    """Binds and evicts pods. Raises `errors.StatusError`, and NotReady when the store rejects a write."""
 
     def __init__(self, storage: Storage, clock: Callable[[], datetime.datetime]) -> None:
         self._store = storage
         self._clock = clock
 
     async def bind(self, request: Request) -> Response:
-        """POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
+        """Serve POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
         try:
             binding = msgspec.convert(request.body, Binding)
         except msgspec.ValidationError as error:
@@ -194,7 +197,7 @@ class PodActions:
         return Response(201, errors.encode_status(errors.success(code=201)))
 
     async def evict(self, request: Request) -> Response:
-        """POST pods/NAME/eviction. The budget is drawn on in the write that ends the pod."""
+        """Serve POST pods/NAME/eviction. The budget is charged in the write that ends the pod."""
         now, old = self._clock(), self._old(request.info.namespace, request.info.name)
         options = decode_eviction(request.info.name, request.body).delete_options or DeleteOptions()
         pod: Pod = old.object

@@ -27,7 +27,7 @@ Amount = str | int | float | None
 
 
 class CrossVersionObjectReference(Value, frozen=True):
-    """An object of the same project."""
+    """A reference to an object of the same project."""
 
     kind: str = ""
     name: str = ""
@@ -35,7 +35,7 @@ class CrossVersionObjectReference(Value, frozen=True):
 
 
 class MetricIdentifier(Value, frozen=True):
-    """A metric, and which of its series."""
+    """The name of a metric, and a selector of its series."""
 
     name: str = ""
     selector: LabelSelector | None = None
@@ -51,33 +51,33 @@ class MetricTarget(Value, frozen=True):
 
 
 class ResourceMetricSource(Value, frozen=True):
-    """What pods use of a resource."""
+    """The usage of a resource by the pods."""
 
     name: str = ""
     target: MetricTarget = MetricTarget()
 
 
 class ContainerResourceMetricSource(ResourceMetricSource, frozen=True):
-    """What one container of each pod uses of a resource."""
+    """The usage of a resource by one container of each pod."""
 
     container: str = ""
 
 
 class PodsMetricSource(Value, frozen=True):
-    """What each pod says."""
+    """A metric of each pod."""
 
     metric: MetricIdentifier = MetricIdentifier()
     target: MetricTarget = MetricTarget()
 
 
 class ObjectMetricSource(PodsMetricSource, frozen=True):
-    """What is said of one object."""
+    """A metric of one object."""
 
     described_object: CrossVersionObjectReference = CrossVersionObjectReference()
 
 
 class ExternalMetricSource(PodsMetricSource, frozen=True):
-    """What somebody outside of the cluster says."""
+    """A metric from outside of the cluster."""
 
 
 class MetricSpec(Value, frozen=True):
@@ -92,7 +92,7 @@ class MetricSpec(Value, frozen=True):
 
 
 class MetricValueStatus(Value, frozen=True):
-    """What was found."""
+    """The measured value."""
 
     value: Amount = None
     average_value: Amount = None
@@ -100,33 +100,33 @@ class MetricValueStatus(Value, frozen=True):
 
 
 class ResourceMetricStatus(Value, frozen=True):
-    """What pods use of a resource."""
+    """The usage of a resource by the pods."""
 
     name: str = ""
     current: MetricValueStatus = MetricValueStatus()
 
 
 class ContainerResourceMetricStatus(ResourceMetricStatus, frozen=True):
-    """What one container of each pod uses of a resource."""
+    """The usage of a resource by one container of each pod."""
 
     container: str = ""
 
 
 class PodsMetricStatus(Value, frozen=True):
-    """What each pod said."""
+    """The measured metric of each pod."""
 
     metric: MetricIdentifier = MetricIdentifier()
     current: MetricValueStatus = MetricValueStatus()
 
 
 class ObjectMetricStatus(PodsMetricStatus, frozen=True):
-    """What was said of one object."""
+    """The measured metric of one object."""
 
     described_object: CrossVersionObjectReference = CrossVersionObjectReference()
 
 
 class ExternalMetricStatus(PodsMetricStatus, frozen=True):
-    """What somebody outside of the cluster said."""
+    """The measured metric from outside of the cluster."""
 
 
 class MetricStatus(Value, frozen=True):
@@ -141,7 +141,7 @@ class MetricStatus(Value, frozen=True):
 
 
 def cpu_utilization_metric(percent: int) -> MetricSpec:
-    """So much of what the pods ask for of the processor."""
+    """Return the metric for CPU usage, in percent of the pods' requests."""
     return MetricSpec(
         type="Resource",
         resource=ResourceMetricSource(
@@ -158,13 +158,13 @@ def _path_segment(text: str) -> str:
 
 
 def validate_reference(path: str, reference: CrossVersionObjectReference) -> Iterator[FieldError]:
-    """An object of the same project must be named."""
+    """Yield the errors of a reference to an object of the same project."""
     yield from required(f"{path}.kind", reference.kind, _path_segment)
     yield from required(f"{path}.name", reference.name, _path_segment)
 
 
 def validate_metric(path: str, metric: MetricSpec) -> Iterator[FieldError]:
-    """Every problem of a metric that is wished for."""
+    """Yield every error of a metric."""
     held = asdict(metric)
     held.pop("type")
     sources = {("containerResource" if key == "container_resource" else key): row for key, row in held.items()}
@@ -225,7 +225,7 @@ def _validate_target(path: str, target: MetricTarget, accepted: tuple[str, ...])
 
 
 def metric_text(metric: MetricSpec, status: MetricStatus | None) -> str:
-    """A metric as what there is and what there is to be."""
+    """Return a metric as text: its current and its target value."""
     source = metric.resource or metric.container_resource
     other = metric.pods or metric.object or metric.external
     target = source.target if source else other.target if other else MetricTarget()
@@ -253,7 +253,7 @@ AUTOSCALER_WARNING = "no controller of this master acts on a HorizontalPodAutosc
 
 
 class HPAScalingPolicy(Value, frozen=True):
-    """So many pods, or so much of them in percent, within so many seconds."""
+    """A number of pods, or a percentage of them, that may change within a number of seconds."""
 
     type: str = ""
     value: int = 0
@@ -261,7 +261,7 @@ class HPAScalingPolicy(Value, frozen=True):
 
 
 class HPAScalingRules(Value, frozen=True):
-    """How fast it may go."""
+    """How fast the number of pods may change."""
 
     stabilization_window_seconds: int | None = None
     select_policy: str | None = None
@@ -270,7 +270,7 @@ class HPAScalingRules(Value, frozen=True):
 
 
 class HorizontalPodAutoscalerBehavior(Value, frozen=True):
-    """Up and down."""
+    """The rules for scaling up and down."""
 
     scale_up: HPAScalingRules | None = None
     scale_down: HPAScalingRules | None = None
@@ -298,7 +298,7 @@ class HorizontalPodAutoscalerStatus(Value, frozen=True, omit_defaults=False):
 
 
 class HorizontalPodAutoscaler(Object, frozen=True):
-    """How many pods there are to be follows what they do."""
+    """Scales a workload between a minimum and a maximum number of pods by metrics."""
 
     API_VERSION = "autoscaling/v2"
     KIND = "HorizontalPodAutoscaler"
@@ -463,7 +463,7 @@ class HorizontalPodAutoscalerV1Status(Value, frozen=True, omit_defaults=False):
 
 
 class HorizontalPodAutoscalerV1(Object, frozen=True):
-    """How many pods there are to be follows what they do with the processor."""
+    """Scales a workload between a minimum and a maximum number of pods by CPU usage."""
 
     API_VERSION = "autoscaling/v1"
     KIND = "HorizontalPodAutoscaler"
@@ -473,7 +473,7 @@ class HorizontalPodAutoscalerV1(Object, frozen=True):
 
 
 def _cpu_utilization(metric: MetricSpec) -> int | None:
-    """How much of the processor is asked for, if the metric is one that this form has a field for."""
+    """Return the target CPU usage of a metric that autoscaling/v1 has a field for; None for others."""
     asked = metric.resource.target.average_utilization if metric.resource is not None else None
     return asked if asked is not None and metric == cpu_utilization_metric(asked) else None
 
@@ -509,7 +509,7 @@ def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAu
 
 
 def _decode_annotation(metadata: ObjectMeta, key: str, otherwise: Any) -> Any:
-    """What an annotation holds. Raises ValidationError."""
+    """Return the content of an annotation. Raise ValidationError."""
     text = metadata.annotations.get(key)
     return otherwise if text is None else msgspec.json.decode(text, type=_ANNOTATION_TYPES[key])
 
@@ -544,7 +544,7 @@ def _autoscaler_v1_to_stored(item: HorizontalPodAutoscalerV1) -> HorizontalPodAu
 
 
 def _validate_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> Iterator[FieldError]:
-    """What annotations hold has to be what they say; what is wrong with the whole is told by this form's fields."""
+    """Yield the errors of annotations; errors of the whole object are reported at the fields of this version."""
     bad = False
     for key in _ANNOTATION_TYPES:
         try:
@@ -571,7 +571,7 @@ def _default_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> HorizontalPodAuto
 
 
 def _with_old_status(new: HorizontalPodAutoscalerV1, old: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
-    """The new one with the status of the old, of which a part stands in annotations."""
+    """Return the new object with the status of the old one, a part of which is in annotations."""
     notes = {
         key: text
         for key, text in new.metadata.annotations.items()

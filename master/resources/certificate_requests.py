@@ -88,7 +88,7 @@ def _validate_signer(name: str) -> Iterator[FieldError]:
 def _replace_approval(
     new: CertificateSigningRequest, old: CertificateSigningRequest
 ) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
-    """The conditions alone, and labels and annotations."""
+    """Replace the conditions, labels and annotations."""
     after = new.status.conditions
     problems = (*_validate_conditions(after), *_removed_conditions(after, old.status.conditions))
     return _with_conditions(new, old, CertificateSigningRequestStatus(after, old.status.certificate)), problems
@@ -97,7 +97,7 @@ def _replace_approval(
 def _replace_status(
     new: CertificateSigningRequest, old: CertificateSigningRequest
 ) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
-    """The certificate and other conditions; those that approve or deny stay as they are."""
+    """Replace the certificate and other conditions; approvals and denials are kept."""
     decided = {row.type: row for row in old.status.conditions if row.type in DECISIONS}
     after = tuple(decided.get(row.type, row) for row in new.status.conditions)
     problems = (
@@ -173,7 +173,7 @@ def _csr_state(item: CertificateSigningRequest) -> str:
 def _prepare_csr_for_update(
     new: CertificateSigningRequest, old: CertificateSigningRequest
 ) -> CertificateSigningRequest:
-    """Nothing but metadata: what was asked for stays."""
+    """Accept changes of metadata only: the request itself is immutable."""
     return replace(new, spec=old.spec, status=old.status)
 
 

@@ -43,12 +43,12 @@ def _time_zones() -> frozenset[str]:
 
 
 def is_time_zone(name: str) -> bool:
-    """Whether there is such a time zone."""
+    """Return whether a time zone of this name exists."""
     return name in _time_zones()
 
 
 def schedule_problem(schedule: str) -> str:
-    """What is wrong with a schedule; empty if nothing."""
+    """Return what is wrong with a schedule; empty if it is valid."""
     if "TZ" in schedule:
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
     if len(schedule) > MAX_SCHEDULE_LENGTH:
@@ -65,20 +65,20 @@ def schedule_problem(schedule: str) -> str:
 
 
 def _five_fields(schedule: str) -> str:
-    """In the five fields of cron, in which "?" is another way to write "*"."""
+    """Return the schedule as the five fields of cron, with "*" for "?"."""
     words = MACROS.get(schedule.strip(), schedule).split()
     return " ".join(f"*{word[1:]}" if word.startswith("?") else word for word in words)
 
 
 def latest_time(schedule: str, zone: str | None, now: datetime.datetime) -> datetime.datetime | None:
-    """The last time that the schedule names, `now` included; None for one that names none."""
+    """Return the last time of the schedule up to and including `now`; None if there is none."""
     minute = now.astimezone(datetime.UTC).replace(second=0, microsecond=0)
     return _latest_time_at(schedule, zone or "UTC", minute)
 
 
 @lru_cache(maxsize=4096)
 def _latest_time_at(schedule: str, zone: str, minute: datetime.datetime) -> datetime.datetime | None:
-    """Times are named to the minute, so in each minute one look is enough."""
+    """Return the last time of the schedule; cached for the minute, the resolution of schedules."""
     try:
         past = CronSim(_five_fields(schedule), (minute + MINUTE).astimezone(ZoneInfo(zone)), reverse=True)
         return next(past, None)
@@ -93,7 +93,7 @@ MAX_CRON_JOB_NAME_LENGTH = 52
 
 
 class JobTemplateSpec(Value, frozen=True):
-    """What a job is made from."""
+    """The template of a job."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: JobSpec = JobSpec()
@@ -125,7 +125,7 @@ class CronJobStatus(Value, frozen=True):
 
 
 class CronJob(Object, frozen=True):
-    """Makes a job whenever it is time."""
+    """Creates a job at each time of a schedule."""
 
     API_VERSION = "batch/v1"
     KIND = "CronJob"
@@ -215,7 +215,7 @@ CRON_JOBS = Resource(
 
 
 class CronJobV1beta1(Object, frozen=True):
-    """Makes jobs at the times of its schedule."""
+    """Creates a job at each time of a schedule."""
 
     API_VERSION = "batch/v1beta1"
     KIND = "CronJob"

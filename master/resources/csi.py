@@ -159,7 +159,7 @@ def _node_id(text: str) -> str:
 
 
 def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
-    """A driver comes and goes; while it is there, only how many volumes it takes may change."""
+    """Yield an error for each changed driver: only the number of its volumes may change."""
     before = {row.name: (row.node_id, row.topology_keys) for row in old.spec.drivers}
     for number, row in enumerate(new.spec.drivers):
         if before.get(row.name, (row.node_id, row.topology_keys)) != (row.node_id, row.topology_keys):

@@ -114,7 +114,7 @@ class DeviceClaim(Value, frozen=True):
 
 
 def defaulted_claim(claim: DeviceClaim) -> DeviceClaim:
-    """The claim with every default written out."""
+    """Return the claim with every default set."""
     return msgspec.structs.replace(claim, requests=tuple(_defaulted(row) for row in claim.requests))
 
 
@@ -140,7 +140,7 @@ def _counted(row: ExactDeviceRequest | DeviceSubRequest) -> tuple[str, int, tupl
 
 
 def check_claim(path: str, claim: DeviceClaim) -> Iterator[FieldError]:
-    """Every problem, by path."""
+    """Yield every error, with its path."""
     requests = claim.requests
     for field, rows in (("requests", requests), ("constraints", claim.constraints), ("config", claim.config)):
         yield from max_items(f"{path}.{field}", rows, MAX_REQUESTS)
@@ -171,7 +171,7 @@ def _known(path: str, requests: tuple[str, ...], known: set[str]) -> Iterator[Fi
 
 
 def check_configuration(path: str, opaque: OpaqueDeviceConfiguration | None) -> Iterator[FieldError]:
-    """Parameters for a driver must be there, and name it."""
+    """Yield the errors of a driver's parameters: they are required, with the name of the driver."""
     if opaque is None:
         yield FieldError(f"{path}.opaque", "null", "parameters for a driver are required", MISSING)
         return
@@ -210,7 +210,7 @@ def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterat
 
 
 def check_selectors(path: str, rows: tuple[DeviceSelector, ...]) -> Iterator[FieldError]:
-    """Each must have an expression; whether it is one of CEL is not looked at."""
+    """Yield an error for each selector without an expression. Expressions are not parsed."""
     yield from max_items(path, rows, MAX_SELECTORS)
     for number, row in enumerate(rows):
         if row.cel is None or not row.cel.expression:

@@ -51,7 +51,7 @@ class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
 
 
 class PodDisruptionBudget(Object, frozen=True):
-    """Evictions of the pods that it selects are refused while too few of them are healthy."""
+    """Denies evictions of the selected pods while too few of them are healthy."""
 
     API_VERSION = "policy/v1"
     KIND = "PodDisruptionBudget"
@@ -74,7 +74,7 @@ def _validate_disruption_budget(item: PodDisruptionBudget) -> Iterator[FieldErro
 
 
 def _int_or_percent_problem(value: int | str | None) -> str:
-    """What is wrong with a number of pods; empty if nothing."""
+    """Return what is wrong with a number of pods; empty if it is valid."""
     if isinstance(value, int):
         return "" if value >= 0 else "must be greater than or equal to 0"
     if any(validate_int_or_percent("", value)):
@@ -122,7 +122,7 @@ EVERY_POD = LabelSelector(
 
 
 class PodDisruptionBudgetV1beta1(Object, frozen=True):
-    """Evictions of the pods that it selects are refused while too few of them are healthy."""
+    """Denies evictions of the selected pods while too few of them are healthy."""
 
     API_VERSION = "policy/v1beta1"
     KIND = "PodDisruptionBudget"
@@ -170,14 +170,14 @@ DISRUPTION_TARGET = "DisruptionTarget"
 
 
 def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
-    """Whether a pod is one of those that the budget is about."""
+    """Return whether the budget selects a pod."""
     wish = budget.spec.selector
     same = pod.metadata.namespace == budget.metadata.namespace
     return same and wish is not None and compile_selector(wish).matches(pod.metadata.labels)
 
 
 def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.datetime) -> Pod:
-    """The pod with the condition that says why somebody ends it; the first who does has the word."""
+    """Return the pod with the condition DisruptionTarget; the first reason is kept."""
     if any(row.type == DISRUPTION_TARGET and row.status == "True" for row in pod.status.conditions):
         return pod
     row = Condition(
@@ -188,7 +188,7 @@ def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.da
 
 
 def with_condition(status: PodDisruptionBudgetStatus, now: datetime.datetime) -> PodDisruptionBudgetStatus:
-    """The status with the condition that its numbers mean."""
+    """Return the status with the condition that follows from its numbers."""
     reason = SUFFICIENT_PODS if status.disruptions_allowed else INSUFFICIENT_PODS
     return replace(status, conditions=budget_conditions(status, reason, "", now))
 

@@ -143,7 +143,7 @@ CORE_PATHS = {
 
 
 def _validate_event_v1(item: EventV1) -> Iterator[FieldError]:
-    """An event of the core may be shown here and written again as it is, so it has to be good as one of those only."""
+    """Yield the errors of an event; an event of the core is checked as such, because clients may write it back."""
     for problem in check_core(_event_v1_to_stored(item)):
         field, dot, rest = problem.path.partition(".")
         yield problem._replace(path=f"{CORE_PATHS.get(field, field)}{dot}{rest}")
@@ -168,7 +168,7 @@ def _validate_series(series: EventSeries | None) -> Iterator[FieldError]:
 
 
 def _validate_event_v1_update(old: EventV1, new: EventV1) -> Iterator[FieldError]:
-    """As in the core: what else an event says may be said better later, as clients of the reference do."""
+    """Yield the errors of an update, by the rules of the core: other fields may change, as clients of Kubernetes do."""
     for problem in immutable_in_core(_event_v1_to_stored(old), _event_v1_to_stored(new)):
         yield problem._replace(path=CORE_PATHS.get(problem.path, problem.path))
 

@@ -42,7 +42,7 @@ class IngressServiceBackend(Value, frozen=True):
 
 
 class TypedLocalObjectReference(Value, frozen=True):
-    """An object of any kind, in the same project."""
+    """A reference to an object of any kind in the same project."""
 
     api_group: str | None = None
     kind: str = ""
@@ -50,7 +50,7 @@ class TypedLocalObjectReference(Value, frozen=True):
 
 
 class IngressBackend(Value, frozen=True):
-    """Exactly one of the two."""
+    """A service or another object; exactly one of the two."""
 
     service: IngressServiceBackend | None = None
     resource: TypedLocalObjectReference | None = None
@@ -65,7 +65,7 @@ class HTTPIngressPath(Value, frozen=True):
 
 
 class HTTPIngressRuleValue(Value, frozen=True):
-    """What is behind which path."""
+    """The backend of each path."""
 
     paths: tuple[HTTPIngressPath, ...] = ()
 
@@ -78,7 +78,7 @@ class IngressRule(Value, frozen=True):
 
 
 class IngressTLS(Value, frozen=True):
-    """The secret with the certificate for these hosts."""
+    """The secret with the certificate of these hosts."""
 
     hosts: tuple[str, ...] = ()
     secret_name: str = ""
@@ -94,13 +94,13 @@ class IngressSpec(Value, frozen=True):
 
 
 class IngressStatus(Value, frozen=True, omit_defaults=False):
-    """Where the outside finds it."""
+    """The addresses at which the ingress can be reached."""
 
     load_balancer: LoadBalancerStatus = LoadBalancerStatus()
 
 
 class Ingress(Object, frozen=True):
-    """By which names and paths the outside reaches services of a project."""
+    """Exposes services of a project by host names and paths."""
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "Ingress"
@@ -110,7 +110,7 @@ class Ingress(Object, frozen=True):
 
 
 class IngressClassParametersReference(Value, frozen=True):
-    """More for the controller; `scope` is Cluster or Namespace."""
+    """A reference to parameters of the controller; `scope` is Cluster or Namespace."""
 
     api_group: str | None = None
     kind: str = ""
@@ -127,7 +127,7 @@ class IngressClassSpec(Value, frozen=True):
 
 
 class IngressClass(Object, frozen=True):
-    """A sort of ingress, and who acts on it."""
+    """A class of ingresses, with its controller."""
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "IngressClass"

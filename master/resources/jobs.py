@@ -33,13 +33,13 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def completion_index(pod: Pod) -> int | None:
-    """Which index a pod is for; None if it has none."""
+    """Return the completion index of a pod; None if it has none."""
     text = pod.metadata.annotations.get(COMPLETION_INDEX, "")
     return int(text) if text.isdecimal() else None
 
 
 def parse_indexes(text: str | None, count: int) -> frozenset[int]:
-    """The indexes in a text that are below `count`; what is no index is left out."""
+    """Return the indexes in a text that are below `count`; everything else is ignored."""
     found: set[int] = set()
     for part in filter(None, (text or "").split(",")):
         first, dash, last = part.partition("-")
@@ -49,7 +49,7 @@ def parse_indexes(text: str | None, count: int) -> frozenset[int]:
 
 
 def is_index_list(text: str, count: int) -> bool:
-    """Whether a text names nothing but indexes below `count`, in order."""
+    """Return whether a text is a sorted list of indexes below `count`."""
     least = 0
     for part in text.split(","):
         found = _INDEX_RANGE.fullmatch(part)
@@ -61,7 +61,7 @@ def is_index_list(text: str, count: int) -> bool:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """The text; from three in a row on, only the first and the last are named."""
+    """Return the indexes as text; three and more in a row are written as first-last."""
     return ",".join(part for first, last in _index_ranges(sorted(indexes)) for part in _format_range(first, last))
 
 
@@ -99,7 +99,7 @@ class SuccessPolicy(Value, frozen=True):
 
 
 def matched_rule(policy: SuccessPolicy | None, done: frozenset[int], completions: int) -> int | None:
-    """The place of the first rule that is met; None if none is. `done` are the indexes that have ended well."""
+    """Return the position of the first rule that is met; None if there is none. `done` are the succeeded indexes."""
     for number, rule in enumerate(policy.rules if policy else ()):
         named = rule.succeeded_indexes
         wanted = frozenset(range(completions)) if named is None else parse_indexes(named, completions)
@@ -110,7 +110,7 @@ def matched_rule(policy: SuccessPolicy | None, done: frozenset[int], completions
 
 
 def validate_success_policy(policy: SuccessPolicy, completions: int) -> Iterator[FieldError]:
-    """Every problem, of a job with so many completions."""
+    """Yield every error of a success policy for this number of completions."""
     path = "spec.successPolicy.rules"
     if not policy.rules:
         yield FieldError(
@@ -172,7 +172,7 @@ class PodFailurePolicy(Value, frozen=True):
 
 
 def default_failure_policy(policy: PodFailurePolicy) -> PodFailurePolicy:
-    """With every status written out."""
+    """Return the policy with every status set."""
     return PodFailurePolicy(rules=tuple(_default_failure_rule(rule) for rule in policy.rules))
 
 
@@ -185,7 +185,7 @@ def _default_failure_rule(rule: PodFailurePolicyRule) -> PodFailurePolicyRule:
 
 
 def failure_action(policy: PodFailurePolicy | None, pod: Pod) -> tuple[str, str]:
-    """The action for a pod that failed, and the sentence for people where the action ends something."""
+    """Return the action for a failed pod, and the message if the action fails the job or the index."""
     for number, rule in enumerate(policy.rules if policy else ()):
         if rule.on_exit_codes is not None:
             status = next(_matching_container(rule.on_exit_codes, _terminated_statuses(pod)), None)
@@ -227,7 +227,7 @@ def _matching_container(
 def validate_failure_policy(
     policy: PodFailurePolicy, containers: Iterable[str], per_index: bool
 ) -> Iterator[FieldError]:
-    """Every problem; `containers` are the names of the template's, `per_index` says whether each index has a limit."""
+    """Yield every error; `containers` are names in the template, `per_index` is set if each index has a limit."""
     path, names = "spec.podFailurePolicy.rules", frozenset(containers)
     if len(policy.rules) > MAX_FAILURE_RULES:
         yield FieldError(path, str(len(policy.rules)), f"must have at most {MAX_FAILURE_RULES} items")
@@ -341,7 +341,7 @@ class JobStatus(Value, frozen=True):
 
 
 class Job(Object, frozen=True):
-    """Runs pods made from `template` until enough of them have ended well."""
+    """Runs pods from a template until enough of them have succeeded."""
 
     API_VERSION = "batch/v1"
     KIND = "Job"
@@ -351,12 +351,12 @@ class Job(Object, frozen=True):
 
 
 def has_condition(item: Job, condition: str) -> bool:
-    """Whether the job has a condition."""
+    """Return whether the job has a condition."""
     return any(row.type == condition and row.status == "True" for row in item.status.conditions)
 
 
 def is_job_finished(item: Job) -> bool:
-    """Whether the job has ended, well or not."""
+    """Return whether the job has completed or failed."""
     return has_condition(item, COMPLETE) or has_condition(item, FAILED)
 
 
@@ -364,7 +364,7 @@ def is_job_finished(item: Job) -> bool:
 
 
 def default_job_spec(spec: JobSpec) -> JobSpec:
-    """With every default written out."""
+    """Return the spec with every default set."""
     alone = spec.completions is None and spec.parallelism is None
     policy = spec.pod_failure_policy
     replacement = TERMINATING_OR_FAILED if policy is None else FAILED_POLICY
@@ -388,9 +388,9 @@ def _default_job(item: Job) -> Job:
 
 
 def _prepare_job_for_create(item: Job) -> Job:
-    """A job as it begins: its pods are told apart by its uid, even if it was copied from another one.
+    """Set selector and labels of a new job from its uid, even if it was copied from another job.
 
-    A job without labels has those of its pods.
+    A job without labels gets those of its pods.
     """
     spec, meta = item.spec, item.metadata
     if not spec.manual_selector:
@@ -410,7 +410,7 @@ def _prepare_job_for_create(item: Job) -> Job:
 
 
 def validate_job_spec(spec: JobSpec) -> Iterator[FieldError]:
-    """Every problem of a job's spec but for its selector."""
+    """Yield every error of a job's spec but for its selector."""
     yield from minimum(
         ("spec.parallelism", spec.parallelism, 0),
         ("spec.completions", spec.completions, 0),
@@ -539,12 +539,12 @@ def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
 
 
 def _never_ran(item: Job) -> bool:
-    """Whether places and labels of its pods may still be chosen, as a queue for jobs does before it resumes them."""
+    """Return whether node selectors and labels of the pods may change, as job queues do before they resume a job."""
     return bool(item.spec.suspend) and item.status.start_time is None
 
 
 def _immutable_template(item: Job) -> PodTemplateSpec:
-    """The part of the template that never changes."""
+    """Return the part of the template that is immutable."""
     template = item.spec.template
     meta = replace(template.metadata, labels={}, annotations={})
     free = replace(template.spec, node_selector={}, affinity=None, tolerations=(), scheduling_gates=None)
@@ -555,7 +555,7 @@ def _immutable_template(item: Job) -> PodTemplateSpec:
 
 
 def job_state(item: Job) -> str:
-    """One word for how the job is."""
+    """Return the state of the job in one word."""
     if is_job_finished(item):
         return COMPLETE if has_condition(item, COMPLETE) else FAILED
     if item.metadata.deletion_timestamp:

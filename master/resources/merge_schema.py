@@ -14,7 +14,7 @@ from api.meta.types import KEYS, SET
 
 
 class MergeKind(Enum):
-    """What a value is made of."""
+    """The kind of a value, as merges treat it."""
 
     OPEN = "open"
     """Of no type: an object is a map of its fields, a list is one thing."""
@@ -40,7 +40,7 @@ class MergeSchema:
     item: MergeSchema | None = None
 
     def child(self, name: str) -> MergeSchema:
-        """The shape of one field of an object; a field that is not known has none."""
+        """Return the schema of a field of an object; None for an unknown field."""
         if self.kind is MergeKind.STRUCT:
             return self.fields.get(name, OPEN)
         return self.item or OPEN
@@ -52,7 +52,7 @@ PLAIN = MergeSchema(MergeKind.ATOMIC)
 
 @cache
 def merge_schema_of(kind: type[msgspec.Struct]) -> MergeSchema:
-    """The shape of an object of that type."""
+    """Return the merge schema of a type."""
     return _schema(inspect.type_info(kind), None)
 
 

@@ -15,13 +15,13 @@ Clock = Callable[[], datetime.datetime]
 
 
 def with_metadata(item: O, **changes: Any) -> O:
-    """The object with some of its metadata replaced."""
+    """Return the object with some fields of its metadata replaced."""
     metadata: ObjectMeta = msgspec.structs.replace(item.metadata, **changes)
     return msgspec.structs.replace(item, metadata=metadata)
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:
-    """An RFC 3339 time; None if there is none or it is none."""
+    """Return an RFC 3339 time; None if the text is empty or invalid."""
     if not text:
         return None
     try:
@@ -32,17 +32,17 @@ def parse_time(text: str | None) -> datetime.datetime | None:
 
 
 def format_time(moment: datetime.datetime) -> str:
-    """A time as objects carry it."""
+    """Return a time in the RFC 3339 form of objects."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def controller_of(meta: ObjectMeta) -> OwnerReference | None:
-    """The owner that decides about an object, if it has one."""
+    """Return the owner reference of the object's controller; None if it has none."""
     return next((row for row in meta.owner_references if row.controller), None)
 
 
 def controller_reference(owner: Object) -> OwnerReference:
-    """How an object names the owner that made it and decides about it."""
+    """Return the owner reference by which an object names its controller."""
     return OwnerReference(
         api_version=owner.API_VERSION,
         kind=owner.KIND,

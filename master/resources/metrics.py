@@ -25,7 +25,7 @@ WINDOW = "10s"
 
 
 class Usage(Value, frozen=True):
-    """Quantities."""
+    """The usage of CPU and memory, as quantities."""
 
     cpu: str = "0"
     memory: str = "0"
@@ -71,7 +71,7 @@ class CpuStats(Value, frozen=True):
 
 
 class MemoryStats(Value, frozen=True):
-    """What cannot be had back without somebody missing it."""
+    """The working set: memory that cannot be reclaimed without harm."""
 
     working_set_bytes: int | None = None
 
@@ -106,7 +106,7 @@ class NodeStats(Value, frozen=True):
 
 
 class Summary(Value, frozen=True):
-    """What we take of the answer to /stats/summary."""
+    """The used part of the response to /stats/summary."""
 
     node: NodeStats = NodeStats()
     pods: tuple[PodStats, ...] = ()
@@ -116,7 +116,7 @@ class Summary(Value, frozen=True):
 
 
 def node_metrics(node: Node, told: Summary, now: datetime.datetime) -> NodeMetrics | None:
-    """None where the node does not know yet."""
+    """Return the metrics of a node; None while the kubelet has none."""
     usage = _usage(told.node.cpu, told.node.memory)
     if usage is None or told.node.cpu is None:
         return None
@@ -127,7 +127,7 @@ def node_metrics(node: Node, told: Summary, now: datetime.datetime) -> NodeMetri
 
 
 def pod_metrics(pod: Pod, told: PodStats, now: datetime.datetime) -> PodMetrics | None:
-    """None while the node does not know of every container: nobody is to take a part for the whole."""
+    """Return the metrics of a pod; None while a container has none, so that a part is never taken for the whole."""
     rows = [(one.name, _usage(one.cpu, one.memory)) for one in told.containers]
     containers = tuple(ContainerMetrics(name, usage) for name, usage in sorted(rows) if usage is not None)
     if not containers or len(containers) < len(rows):

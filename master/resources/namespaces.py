@@ -82,7 +82,7 @@ MUTABLE_ANNOTATIONS = (DISPLAY_NAME_ANNOTATION, DESCRIPTION_ANNOTATION)
 
 
 class Project(Object, frozen=True):
-    """A namespace. Whoever lists projects is shown those that he may read."""
+    """A namespace. A list of projects contains only those that the user may get."""
 
     API_VERSION = f"{PROJECT_GROUP}/v1"
     KIND = "Project"
@@ -92,7 +92,7 @@ class Project(Object, frozen=True):
 
 
 class ProjectRequest(Object, frozen=True):
-    """Asks for a project of its name; `display_name` is what people call it. It is answered, and not kept."""
+    """A request to create a project of this name; `display_name` is its title. It is not stored."""
 
     API_VERSION = f"{PROJECT_GROUP}/v1"
     KIND = "ProjectRequest"
@@ -116,7 +116,7 @@ def _as_namespace(act: Callable[[Namespace], Namespace]) -> Callable[[Project], 
 
 
 def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]:
-    """Of a project only what people call it is changed; the rest is the namespace's."""
+    """Yield an error for each change except of the display name and description."""
     why = "field is immutable, try updating the namespace"
     before, after = old.metadata, new.metadata
     for key in sorted(before.annotations.keys() | after.annotations.keys()):

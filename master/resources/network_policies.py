@@ -167,7 +167,7 @@ def _validate_ip_block(path: str, block: IPBlock) -> Iterator[FieldError]:
 
 
 def validate_network(path: str, text: str) -> Iterator[FieldError]:
-    """A network such as 10.0.0.0/8."""
+    """Yield an error if the text is not a network such as 10.0.0.0/8."""
     try:
         ip_network(text, strict=False)
         good = _PREFIX_LENGTH.search(text) is not None and "%" not in text

@@ -23,12 +23,12 @@ ROLE_LABEL = "node-role.kubernetes.io/"
 
 
 def ready_status(item: Node) -> str:
-    """The status of its Ready condition: True, False or Unknown."""
+    """Return the status of the condition Ready: True, False or Unknown."""
     return next((row.status for row in item.status.conditions if row.type == "Ready"), "Unknown")
 
 
 def internal_ip(item: Node) -> str:
-    """Its first InternalIP, or nothing: an address is never guessed."""
+    """Return the first InternalIP; empty if there is none, because an address is never guessed."""
     return next((row.address for row in item.status.addresses if row.type == "InternalIP"), "")
 
 

@@ -25,7 +25,7 @@ REPLICA_FAILURE = "ReplicaFailure"
 
 
 class PodTemplateSpec(Value, frozen=True):
-    """What a pod is made from."""
+    """The template of a pod."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
@@ -83,14 +83,14 @@ TEMPLATE_COLUMNS = template_columns(lambda item: item.spec.template, lambda item
 
 
 def default_template(template: PodTemplateSpec) -> PodTemplateSpec:
-    """The template with every default of its pods written out."""
+    """Return the template with every default of its pods set."""
     return replace(template, spec=spec_defaults(template.spec))
 
 
 def validate_template(
     template: PodTemplateSpec, wish: LabelSelector | None, policies: tuple[str, ...] = ("Always",)
 ) -> Iterator[FieldError]:
-    """Every problem of `spec.template`, which must have the labels that `wish` selects; `policies` may restart."""
+    """Yield every error of `spec.template`. `policies` are the accepted restart policies."""
     for problem in pod.check_pod(Pod(metadata=template.metadata, spec=template.spec)):
         yield problem._replace(path=f"spec.template.{problem.path}")
     policy = template.spec.restart_policy
@@ -103,7 +103,7 @@ def validate_template(
 
 
 def int_or_percent(value: int | str | None, of: int, up: bool) -> int:
-    """A number of pods, of which a part in percent is rounded up or down."""
+    """Return a number of pods; a percentage of `of` is rounded up or down."""
     found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
     if found is not None:
         part = int(found[1]) * of
@@ -112,25 +112,25 @@ def int_or_percent(value: int | str | None, of: int, up: bool) -> int:
 
 
 def is_zero_share(value: int | str | None) -> bool:
-    """Whether it is a number of no pods, whatever the whole is."""
+    """Return whether the value means no pods, whatever the total is."""
     return int_or_percent(value, 100, up=True) == 0
 
 
 def validate_int_or_percent(path: str, value: int | str | None) -> Iterator[FieldError]:
-    """A number from 0 on, or a part in percent."""
+    """Yield an error unless the value is a number of at least 0 or a percentage."""
     good = value >= 0 if isinstance(value, int) else value is None or _PERCENT.fullmatch(value) is not None
     if not good:
         yield FieldError(path, quoted(value), 'a number from 0 on, or a part such as "25%", is accepted')
 
 
 def validate_replicas(replicas: int | None) -> Iterator[FieldError]:
-    """A number of pods."""
+    """Yield an error if the number of pods is negative."""
     if replicas is not None and replicas < 0:
         yield FieldError("spec.replicas", quoted(replicas), "must be greater than or equal to 0")
 
 
 def validate_required_selector(wish: LabelSelector | None) -> Iterator[FieldError]:
-    """A selector that selects something."""
+    """Yield an error if the selector is missing or empty."""
     if wish is None:
         yield FieldError("spec.selector", "null", "a selector is required", MISSING)
     elif not wish.match_labels and not wish.match_expressions:
@@ -138,7 +138,7 @@ def validate_required_selector(wish: LabelSelector | None) -> Iterator[FieldErro
 
 
 class PodTemplate(Object, frozen=True):
-    """What pods can be made from. Nobody makes pods of it by itself."""
+    """A stored template of pods. No controller creates pods from it."""
 
     API_VERSION = "v1"
     KIND = "PodTemplate"

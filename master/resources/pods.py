@@ -42,7 +42,7 @@ def _prepare_pod_for_create(item: Pod) -> Pod:
 
 
 def _prepare_pod_for_update(new: Pod, old: Pod) -> Pod:
-    """What admission has filled in stays where a client leaves it out."""
+    """Keep fields that admission has set if the client omits them."""
     priority = old.spec.priority if new.spec.priority is None else new.spec.priority
     policy = new.spec.preemption_policy or old.spec.preemption_policy
     spec = msgspec.structs.replace(new.spec, priority=priority, preemption_policy=policy)
@@ -60,12 +60,12 @@ def _termination_reason(status: ContainerStatus) -> str:
 
 
 def is_pod_ready(item: Pod) -> bool:
-    """Whether a pod says that it can serve."""
+    """Return whether the pod's condition Ready is true."""
     return any(row.type == "Ready" and row.status == "True" for row in item.status.conditions)
 
 
 def _container_reason(item: Pod, reason: str) -> str:
-    """What the containers say: the last one in order that has a reason wins, as with kubectl's reference."""
+    """Return the reason of the last container that has one, as kube-apiserver's printer does."""
     running = False
     for status in reversed(item.status.container_statuses):
         waiting = status.state.waiting
@@ -85,14 +85,14 @@ def _sidecar_names(item: Pod) -> frozenset[str]:
 
 
 def _running_statuses(item: Pod) -> list[ContainerStatus]:
-    """Of the containers that are to keep running: the pod's own, and sidecars."""
+    """Return the statuses of long-running containers: the pod's own and its sidecars."""
     sidecars = _sidecar_names(item)
     beside = [row for row in item.status.init_container_statuses if row.name in sidecars]
     return [*beside, *item.status.container_statuses]
 
 
 def _init_reason(item: Pod) -> str:
-    """What holds up the start, while init containers have not all ended well."""
+    """Return what delays the start, while init containers have not all succeeded."""
     total = len(item.spec.init_containers)
     sidecars = _sidecar_names(item)
     for index, status in enumerate(item.status.init_container_statuses):
@@ -110,7 +110,7 @@ def _init_reason(item: Pod) -> str:
 
 
 def pod_state(item: Pod) -> str:
-    """One word for how the pod is, as `kubectl get pods` shows it."""
+    """Return the state of the pod in one word, as `kubectl get pods` shows it."""
     if item.metadata.deletion_timestamp and item.status.phase not in FINAL_PHASES:
         return "Unknown" if item.status.reason == "NodeLost" else "Terminating"
     reason = (
@@ -229,7 +229,7 @@ def _pod_address_from_stored(pod: Pod) -> PodAddress:
 
 
 def _pod_address_to_stored(item: PodAddress) -> Pod:
-    """As much of it as is seen. Nothing is written in this form."""
+    """Return a pod with the visible fields. This form is read-only."""
     return Pod(
         metadata=item.metadata,
         spec=PodSpec(host_network=item.host_network),

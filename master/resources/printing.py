@@ -9,13 +9,13 @@ from master.resources.resource import Column
 
 
 def age(text: str | None, now: datetime.datetime) -> str:
-    """How long ago that was, for people."""
+    """Return how long ago a time was, as text."""
     then = parse_time(text)
     return "<unknown>" if then is None else duration(int((now - then).total_seconds()))
 
 
 def duration(seconds: int) -> str:
-    """Seconds for people, two units at most: 45s, 5m10s, 3h20m, 2d4h, 1y12d."""
+    """Return seconds as text of at most two units: 45s, 5m10s, 3h20m, 2d4h, 1y12d."""
     if seconds < -1:
         return "<invalid>"
     if seconds < 120:
@@ -37,7 +37,7 @@ def duration(seconds: int) -> str:
 
 
 def none_if_empty(text: str) -> str:
-    """The text, or how tables show that there is none."""
+    """Return the text, or `<none>` if it is empty."""
     return text or "<none>"
 
 

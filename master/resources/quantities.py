@@ -15,32 +15,32 @@ ContainerPart = Callable[[Container], RawQuantities]
 
 
 def parse_all(given: RawQuantities) -> dict[str, Quantity]:
-    """The amounts that an object names."""
+    """Return the parsed quantities."""
     return {name: Quantity.parse(text) for name, text in given.items()}
 
 
 def format_all(amounts: Quantities) -> dict[str, str | int | float]:
-    """The amounts as an object names them, each in its shortest form."""
+    """Return the quantities as text, each in its shortest form."""
     return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 
 def canonical(given: RawQuantities) -> dict[str, str | int | float]:
-    """The same amounts in their shortest form."""
+    """Return the same quantities in their shortest form."""
     return format_all(parse_all(given))
 
 
 def requests(container: Container) -> RawQuantities:
-    """What a container asks for."""
+    """Return the requests of a container."""
     return container.resources.requests
 
 
 def limits(container: Container) -> RawQuantities:
-    """What a container may have at most."""
+    """Return the limits of a container."""
     return container.resources.limits
 
 
 def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
-    """What the pod needs together, where init containers run before the others; a container that is silent counts 0."""
+    """Return the total of a pod. Init containers run before the others; a container without a value counts 0."""
     containers = (*spec.containers, *spec.init_containers)
     found: dict[str, Quantity] = {}
     for name in dict.fromkeys(name for one in containers for name in part(one)):
@@ -52,5 +52,5 @@ def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
 
 
 def plus(one: Quantities, other: Quantities) -> dict[str, Quantity]:
-    """The sums of all that is in either."""
+    """Return the sums of both, by resource."""
     return {name: one.get(name, Quantity()).add(other.get(name, Quantity())) for name in (*one, *other)}

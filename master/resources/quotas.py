@@ -70,7 +70,7 @@ class ScopedResourceSelectorRequirement(Value, frozen=True):
 
 
 class ScopeSelector(Value, frozen=True):
-    """All of it must hold."""
+    """Requirements that must all hold."""
 
     match_expressions: tuple[ScopedResourceSelectorRequirement, ...] = ()
 
@@ -84,14 +84,14 @@ class ResourceQuotaSpec(Value, frozen=True):
 
 
 class ResourceQuotaStatus(Value, frozen=True):
-    """`hard` is what holds, `used` what there is of it."""
+    """`hard`: limits in force. `used`: current usage of each."""
 
     hard: dict[str, str | int | float] = {}
     used: dict[str, str | int | float] = {}
 
 
 class ResourceQuota(Object, frozen=True):
-    """What would take more than this is not made."""
+    """Limits the total resources and objects of a project."""
 
     API_VERSION = "v1"
     KIND = "ResourceQuota"
@@ -101,7 +101,7 @@ class ResourceQuota(Object, frozen=True):
 
 
 def scope_requirements(spec: ResourceQuotaSpec) -> tuple[ScopedResourceSelectorRequirement, ...]:
-    """Every scope of a quota, as what must hold of a pod."""
+    """Return the requirements of every scope of a quota."""
     plain = tuple(ScopedResourceSelectorRequirement(scope_name=name, operator="Exists") for name in spec.scopes)
     return (*plain, *(spec.scope_selector.match_expressions if spec.scope_selector else ()))
 
@@ -234,7 +234,7 @@ class LimitRangeSpec(Value, frozen=True):
 
 
 class LimitRange(Object, frozen=True):
-    """Bounds and defaults for what pods and claims of a project ask for."""
+    """Bounds and defaults for the resources of pods and claims in a project."""
 
     API_VERSION = "v1"
     KIND = "LimitRange"

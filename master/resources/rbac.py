@@ -47,13 +47,13 @@ class RoleRef(Value, frozen=True):
 
 
 class AggregationRule(Value, frozen=True):
-    """The role is made of others, by their labels."""
+    """The labels of the cluster roles whose rules are combined in this role."""
 
     cluster_role_selectors: tuple[LabelSelector, ...] = ()
 
 
 class Role(Object, frozen=True):
-    """What may be done in one project."""
+    """Permissions in one project."""
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "Role"
@@ -62,7 +62,7 @@ class Role(Object, frozen=True):
 
 
 class ClusterRole(Object, frozen=True):
-    """What may be done in the whole cluster, or in each project where it is bound."""
+    """Permissions in the whole cluster, or in each project where the role is bound."""
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "ClusterRole"
@@ -72,7 +72,7 @@ class ClusterRole(Object, frozen=True):
 
 
 class RoleBinding(Object, frozen=True):
-    """Who has a role in one project."""
+    """Grants a role to subjects in one project."""
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "RoleBinding"
@@ -82,7 +82,7 @@ class RoleBinding(Object, frozen=True):
 
 
 class ClusterRoleBinding(Object, frozen=True):
-    """Who has a role in the whole cluster."""
+    """Grants a cluster role to subjects in the whole cluster."""
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "ClusterRoleBinding"

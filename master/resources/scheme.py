@@ -19,7 +19,7 @@ BY_KIND = {kind.name: kind for kind in STORED}
 
 
 def find_resource(group: str, plural: str) -> AnyResource | None:
-    """The kind of a resource, whatever its version."""
+    """Return the resource of a group and plural name, whatever its version."""
     return next(
         (resource for resource in BY_PATH.values() if (resource.group, resource.plural) == (group, plural)), None
     )

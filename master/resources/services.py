@@ -54,7 +54,7 @@ def _selector_text(service: Service) -> str:
 
 
 def _prepare_service_for_update(new: Service, old: Service) -> Service:
-    """What the master has given stays, where the new object leaves it out and may still have it."""
+    """Keep allocated values that the new object omits and may still have."""
     spec = new.spec
     if not spec.cluster_ip and EXTERNAL_NAME not in (spec.type, old.spec.type):
         kept = old.spec.cluster_ip
@@ -70,7 +70,7 @@ def _prepare_service_for_update(new: Service, old: Service) -> Service:
 
 
 def _keep_node_ports(ports: tuple[ServicePort, ...], old: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
-    """A port that says no node port keeps that which the port of its name had, unless another one has it now."""
+    """Keep the node port of each port by its name, unless another port has it now."""
     had = {port.name: port.node_port for port in old}
     taken = {(port.node_port, port.protocol) for port in ports}
     found = []
@@ -98,7 +98,7 @@ _EXTERNAL_TRAFFIC_POLICY, _HEALTH_CHECK_NODE_PORT = "externalTrafficPolicy", "he
 
 
 def _normalize_service_update(document: Any, old: Service) -> Any:
-    """The document without what only another type has, where the client left that as it was."""
+    """Drop fields of another service type from the document, if the client left them unchanged."""
     spec = document.get("spec") if isinstance(document, dict) else None
     if not isinstance(spec, dict):
         return document

@@ -113,7 +113,7 @@ class StatefulSet(Object, frozen=True):
 
 
 def with_claims(spec: PodSpec, claims: Iterable[tuple[str, str]]) -> PodSpec:
-    """With a volume for each (name of a template, name of its claim), in place of a volume of that name."""
+    """Return the pod with a volume for each (template name, claim name), which replaces a volume of that name."""
     own = dict(claims)
     volumes = (
         Volume(name=name, persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name=claim))
@@ -185,7 +185,7 @@ def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
 
 
 def _validate_name_length(item: StatefulSet) -> Iterator[FieldError]:
-    """Its pods and their hosts are named after it, and their revision is the value of a label."""
+    """Yield an error if pod names, host names or the revision label would be too long."""
     name, spec = item.metadata.name, item.spec
     start = spec.ordinals.start if spec.ordinals is not None else 0
     if start > MAX_ORDINAL or (spec.replicas or 0) > MAX_ORDINAL - start:
@@ -217,7 +217,7 @@ def _validate_stateful_set_update(old: StatefulSet, new: StatefulSet) -> Iterato
 
 
 def _immutable_part(spec: StatefulSetSpec) -> StatefulSetSpec:
-    """The part that never changes."""
+    """Return the part of the spec that is immutable."""
     return StatefulSetSpec(
         selector=spec.selector,
         volume_claim_templates=spec.volume_claim_templates,
@@ -277,7 +277,7 @@ def _validate_controller_revision(item: ControllerRevision) -> Iterator[FieldErr
 
 
 def _prepare_controller_revision_for_update(new: ControllerRevision, old: ControllerRevision) -> ControllerRevision:
-    """Clients send no nulls, of which its data may have some."""
+    """Ignore nulls in the data, because clients do not send them."""
     return replace(new, data=old.data) if without_nulls(new.data) == without_nulls(old.data) else new
 
 

@@ -13,94 +13,92 @@ from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import READ_VERBS, Resource
 
-WEBHOOKS = "this master calls no webhooks: one that is kept and never called would let through what it is to stop"
-POLICIES = (
-    "this master heeds no admission policies: one that is kept and not heeded would let through what it is to stop"
-)
-DEFINITIONS = "this master serves the kinds that it knows, and no others"
-SERVERS = "this master passes no requests on to other servers"
-FLOWS = "this master serves all requests alike"
-ADDRESSES = "the addresses of services stand in the services themselves"
+WEBHOOKS = "admission webhooks are not supported: a stored webhook would never be called"
+POLICIES = "admission policies are not supported: a stored policy would not be enforced"
+DEFINITIONS = "custom resources are not supported"
+SERVERS = "aggregated API servers are not supported"
+FLOWS = "API priority and fairness is not supported: all requests have the same priority"
+ADDRESSES = "IPAddress objects are not used: services carry their addresses themselves"
 
 
 class MutatingWebhookConfiguration(Object, frozen=True):
-    """Asks somebody else to change what is written. There is none."""
+    """Webhooks that change requests. Not supported: none can be created."""
 
     API_VERSION = "admissionregistration.k8s.io/v1"
     KIND = "MutatingWebhookConfiguration"
 
 
 class ValidatingWebhookConfiguration(Object, frozen=True):
-    """Asks somebody else whether something may be written. There is none."""
+    """Webhooks that accept or reject requests. Not supported: none can be created."""
 
     API_VERSION = "admissionregistration.k8s.io/v1"
     KIND = "ValidatingWebhookConfiguration"
 
 
 class MutatingAdmissionPolicy(Object, frozen=True):
-    """Changes what is written, by expressions. There is none."""
+    """Expressions that change requests. Not supported: none can be created."""
 
     API_VERSION = "admissionregistration.k8s.io/v1"
     KIND = "MutatingAdmissionPolicy"
 
 
 class MutatingAdmissionPolicyBinding(Object, frozen=True):
-    """Where such a policy holds. There is none."""
+    """The scope of a mutating admission policy. Not supported: none can be created."""
 
     API_VERSION = "admissionregistration.k8s.io/v1"
     KIND = "MutatingAdmissionPolicyBinding"
 
 
 class ValidatingAdmissionPolicy(Object, frozen=True):
-    """Says by expressions what may be written. There is none."""
+    """Expressions that accept or reject requests. Not supported: none can be created."""
 
     API_VERSION = "admissionregistration.k8s.io/v1"
     KIND = "ValidatingAdmissionPolicy"
 
 
 class ValidatingAdmissionPolicyBinding(Object, frozen=True):
-    """Where such a policy holds. There is none."""
+    """The scope of a validating admission policy. Not supported: none can be created."""
 
     API_VERSION = "admissionregistration.k8s.io/v1"
     KIND = "ValidatingAdmissionPolicyBinding"
 
 
 class CustomResourceDefinition(Object, frozen=True):
-    """A kind that somebody else defines. There is none."""
+    """The definition of a custom kind. Not supported: none can be created."""
 
     API_VERSION = "apiextensions.k8s.io/v1"
     KIND = "CustomResourceDefinition"
 
 
 class APIService(Object, frozen=True):
-    """A group that another server serves. There is none."""
+    """A group that another server serves. Not supported: none can be created."""
 
     API_VERSION = "apiregistration.k8s.io/v1"
     KIND = "APIService"
 
 
 class FlowSchema(Object, frozen=True):
-    """Which requests go first. There is none."""
+    """The priority level of requests. Not supported: none can be created."""
 
     API_VERSION = "flowcontrol.apiserver.k8s.io/v1"
     KIND = "FlowSchema"
 
 
 class PriorityLevelConfiguration(Object, frozen=True):
-    """How many requests of a sort there may be at a time. There is none."""
+    """The concurrency limit of a priority level. Not supported: none can be created."""
 
     API_VERSION = "flowcontrol.apiserver.k8s.io/v1"
     KIND = "PriorityLevelConfiguration"
 
 
 class IPAddress(Object, frozen=True):
-    """An address of a service that is taken. There is none: services carry theirs themselves."""
+    """An allocated address of a service. None exists: services carry their addresses themselves."""
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "IPAddress"
 
 
-def _unsupported(of: type[Object], plural: str, refusal: str, short: tuple[str, ...] = ()) -> Resource[Any]:
+def _unsupported(of: type[Object], plural: str, reason: str, short: tuple[str, ...] = ()) -> Resource[Any]:
     return Resource(
         type=of,
         plural=plural,
@@ -109,7 +107,7 @@ def _unsupported(of: type[Object], plural: str, refusal: str, short: tuple[str, 
         columns=(NAME, AGE),
         rules=KindRules(),
         verbs=READ_VERBS,
-        unsupported=refusal,
+        unsupported=reason,
     )
 
 

@@ -9,7 +9,7 @@ from api.meta.schema import FORBIDDEN, MISSING, FieldError, quoted
 
 
 def required(path: str, value: str, syntax: Callable[[str], str]) -> Iterator[FieldError]:
-    """A text that must be there and have this syntax (see `api.names`)."""
+    """Yield an error unless the text is given and has this syntax (see `api.names`)."""
     if not value:
         yield FieldError(path, '""', "a value is required", MISSING)
     elif syntax(value):
@@ -17,7 +17,7 @@ def required(path: str, value: str, syntax: Callable[[str], str]) -> Iterator[Fi
 
 
 def quantity_at_least(path: str, text: str | float | None, least: int = 0) -> Iterator[FieldError]:
-    """A quantity of at least `least`; one that is not there is none."""
+    """Yield an error unless the quantity is at least `least`; an omitted quantity is accepted."""
     if text is None:
         return
     try:
@@ -28,20 +28,20 @@ def quantity_at_least(path: str, text: str | float | None, least: int = 0) -> It
 
 
 def quantities_at_least_zero(path: str, found: Mapping[str, str | int | float]) -> Iterator[FieldError]:
-    """A quantity of 0 or more for each key."""
+    """Yield an error for each negative quantity."""
     for key, text in found.items():
         yield from quantity_at_least(f"{path}[{key}]", text)
 
 
 def minimum(*rows: tuple[str, int | None, int]) -> Iterator[FieldError]:
-    """A problem for each (path, number, least) whose number is given and less."""
+    """Yield an error for each (path, number, least) whose number is given and less."""
     for path, value, least in rows:
         if value is not None and value < least:
             yield FieldError(path, quoted(value), f"must be greater than or equal to {least}")
 
 
 def exactly_one(path: str, found: Mapping[str, object]) -> Iterator[FieldError]:
-    """One of these fields must be set, and no second one."""
+    """Yield an error unless exactly one of these fields is set."""
     named = [name for name, value in found.items() if value is not None]
     accepted = ", ".join(found)
     if not named:
@@ -51,14 +51,14 @@ def exactly_one(path: str, found: Mapping[str, object]) -> Iterator[FieldError]:
 
 
 def immutable(*rows: tuple[str, object, object]) -> Iterator[FieldError]:
-    """A problem for each (path, old, new) that an update has changed."""
+    """Yield an error for each (path, old, new) that an update has changed."""
     for path, old, new in rows:
         if old != new:
             yield FieldError(path, quoted(new), "field is immutable")
 
 
 def max_items(path: str, found: Iterable[object], limit: int) -> Iterator[FieldError]:
-    """No more than so many of them."""
+    """Yield an error if there are more items than allowed."""
     number = len(tuple(found))
     if number > limit:
         yield FieldError(path, str(number), f"must have at most {limit} items")

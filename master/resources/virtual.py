@@ -32,7 +32,7 @@ REVIEW_RESOURCES = {kind: place for place, kind in REVIEW_KINDS.items()}
 
 
 class VirtualResource(NamedTuple):
-    """What is only asked for, and never kept."""
+    """A resource whose objects are answered and never stored."""
 
     plural: str
     kind: str

@@ -29,12 +29,12 @@ VOLUME_FINALIZER = "kubernetes.io/pv-protection"
 
 
 def access_modes_text(names: tuple[str, ...]) -> str:
-    """Access modes in the short form of tables."""
+    """Return access modes in the short form of tables."""
     return ",".join(ACCESS_MODES.get(name, name) for name in names)
 
 
 def unset_if_empty(text: str | None) -> str:
-    """The text, or how tables show that there is none."""
+    """Return the text, or `<unset>` if it is empty."""
     return text or "<unset>"
 
 
@@ -159,7 +159,7 @@ class TopologySelectorLabelRequirement(Value, frozen=True):
 
 
 class TopologySelectorTerm(Value, frozen=True):
-    """All of it must hold."""
+    """Requirements that must all hold."""
 
     match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
 
@@ -183,7 +183,7 @@ class StorageClass(Object, frozen=True):
 
 
 def default_class(classes: Iterable[StorageClass]) -> str:
-    """The name of the class of claims that name none; of several that say so the newest. Empty if there is none."""
+    """Return the name of the default class, the newest if there are several. Empty if there is none."""
     marked = [
         one for one in classes if any(one.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
     ]
@@ -202,7 +202,7 @@ class VolumeAttributesClass(Object, frozen=True):
 
 
 def qualified_name_problem(text: str) -> str:
-    """The syntax of a provisioner: a qualified name in lower case."""
+    """Return what is wrong with a provisioner: it must be a qualified name in lower case."""
     return names.label_key_error(text.lower())
 
 
@@ -264,7 +264,7 @@ def _validate_attributes_class(item: VolumeAttributesClass) -> Iterator[FieldErr
 
 
 def driver_name_problem(text: str) -> str:
-    """The syntax of the name of a driver: a domain of up to 63 characters."""
+    """Return what is wrong with a driver's name: it must be a domain of up to 63 characters."""
     return names.dns_subdomain_error(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
 
 

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 
 class Forwarder:
-    """Everything that goes through at the moment."""
+    """All responses and connections that are being forwarded."""
 
     def __init__(self) -> None:
         self._open: set[Callable[[], None]] = set()
 
     def end_all(self) -> None:
-        """Cut off everything that goes through."""
+        """Close everything that is being forwarded."""
         for cut in tuple(self._open):
             cut()
 
@@ -49,7 +49,7 @@ class Forwarder:
             self._open.difference_update(cuts)
 
     async def upgrade(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Join the client to another side that has answered 101, until one of them has gone."""
+        """Connect the client with a backend that has answered 101, until one of them closes."""
         try:
             answer = UpgradeResponse(response_headers(_pairs(response), upgrade=True))
             ours = await answer.upgrade(http)
@@ -68,10 +68,10 @@ class Forwarder:
         headers: CIMultiDict[str],
         change: Callable[[bytes], bytes] | None = None,
     ) -> web.StreamResponse:
-        """Give the client the answer of another side, each part of its body as it comes.
+        """Send the backend's response to the client, each part of its body as it arrives.
 
-        When the other side breaks off, the client is broken off, too: it must not take a part for the whole.
-        A body is kept back for `change`, unless it is larger than a page may be.
+        If the backend closes its connection early, the client's connection is closed, too, so that it never takes a
+        part for the whole. A body is buffered for `change`, unless it is larger than MAX_PAGE_BYTES.
         """
         if change is not None:
             headers.popall("Content-Length", None)
@@ -103,7 +103,7 @@ class Forwarder:
         return answer
 
     async def messages(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Give the client the body as messages of WebSocket. The first one is empty."""
+        """Send the body to the client as messages of WebSocket. The first message is empty."""
         channel = web.WebSocketResponse(protocols=(BINARY, BASE64))
         with self._through(response.close):
             try:
@@ -116,7 +116,7 @@ class Forwarder:
 
 
 async def _until_first(*works: asyncio.Future[None] | asyncio.Task[None]) -> None:
-    """Until one of the works is done; the others are given up."""
+    """Wait until one of the tasks is done; cancel the others."""
     try:
         done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -181,7 +181,7 @@ def request_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) ->
 
 
 def response_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
-    """Headers of an answer that the client gets, too. Raises StatusError."""
+    """Return the headers of a backend's response that are sent to the client. Raise StatusError."""
     if name := _invalid_header(headers):
         text = f"error trying to reach service: the value of the header {name} of its answer is not UTF-8"
         raise errors.status_error(503, "ServiceUnavailable", text)
@@ -202,7 +202,7 @@ def _without_headers(
 
 
 def _invalid_header(headers: list[tuple[str, str]]) -> str:
-    """The name of a header whose value would not arrive as it came: bytes that are no text stand as lone surrogates."""
+    """Return the name of a header whose value is not text: it contains lone surrogates. Empty if there is none."""
     return next((key for key, value in headers if any("\ud800" <= letter <= "\udfff" for letter in value)), "")
 
 
@@ -217,7 +217,7 @@ def _without_bearer_protocols(headers: list[tuple[str, str]]) -> Iterator[tuple[
 
 
 def wants_upgrade(connection: list[str]) -> bool:
-    """Whether a client asks for another protocol, by its headers Connection."""
+    """Return whether a client requests another protocol with its Connection headers."""
     return any("upgrade" in value.lower() for value in connection)
 
 
@@ -226,7 +226,7 @@ def _header_tokens(value: str) -> list[str]:
 
 
 def rewrite_location(target: str, prefix: str, hosts: tuple[str, ...]) -> str:
-    """Where a redirect of a backend leads, seen from outside: below `prefix`, if it stays at one of the hosts."""
+    """Return a redirect of a backend as seen by the client: below `prefix`, if it stays at one of the hosts."""
     try:
         parts = urlsplit(target)
     except ValueError:
@@ -268,7 +268,10 @@ _VERBATIM = re.compile(
 
 
 def rewrite_links(page: bytes, change: Callable[[str], str]) -> bytes:
-    """The page with every URL in its tags as `change` has it; what stands in comments, scripts and styles stays."""
+    """Return the page with every URL in its tags passed through `change`.
+
+    Comments, scripts and styles are unchanged.
+    """
     parts, done = [], 0
     for verbatim in _VERBATIM.finditer(page):
         parts.append(_rewrite_tags(page[done : verbatim.start()], change))

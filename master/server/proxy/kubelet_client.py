@@ -45,14 +45,14 @@ A connector learns nothing else of the request for which it makes a connection.
 
 
 class AddressNotAllowed(OSError):
-    """An address at which the master talks to nobody, in the words of kube-apiserver."""
+    """The master does not connect to this address; the message is that of kube-apiserver."""
 
     def __init__(self) -> None:
         super().__init__("address not allowed")
 
 
 class RestrictedConnector(aiohttp.TCPConnector):
-    """For one client. `own` says under which address and port the master itself is known."""
+    """A connector for one client. `own` is the address and port of the master itself."""
 
     def __init__(self, own: Callable[[], tuple[str, int]]) -> None:
         super().__init__(limit=0, force_close=True, socket_factory=self._socket)
@@ -74,7 +74,7 @@ class RestrictedConnector(aiohttp.TCPConnector):
         traces: list[Any],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
     ) -> ResponseHandler:
-        """What aiohttp asks a connector for: nothing is sent before it returns."""
+        """Open a connection for aiohttp. Nothing is sent before it returns."""
         protocol = await super()._create_connection(req, traces, timeout)
         expected = EXPECTED_COMMON_NAME.get()
         if expected:
@@ -94,7 +94,7 @@ def _same_address(one: str, other: str) -> bool:
 
 
 def _is_local_address(family: int, host: str) -> bool:
-    """Whether an address is one of this machine's: only those can be bound."""
+    """Return whether an address belongs to this machine: only those can be bound."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((host, 0))
@@ -121,12 +121,12 @@ Headers = Mapping[str, str] | CIMultiDict[str]
 
 
 class Unreachable(Exception):
-    """The other side cannot be reached or does not answer; says what kube-apiserver says of it."""
+    """The backend cannot be reached or does not answer; the message is that of kube-apiserver."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """Where the server of a node listens."""
+    """Where a kubelet listens."""
 
     host: str
     port: int
@@ -136,7 +136,7 @@ class HostPort:
 
 
 def kubelet_address(node: Node) -> HostPort:
-    """Where the server of a node listens, as its status says. Raises StatusError."""
+    """Return where a kubelet listens, from the status of its node. Raise StatusError."""
     known = node.status.addresses
     for kind in ADDRESS_TYPES:
         found = next((one.address for one in known if one.type == kind and one.address), "")
@@ -164,14 +164,14 @@ def client_files(ca: pki.Authority, directory: Path, now: datetime.datetime) -> 
 
 @dataclass(frozen=True, slots=True)
 class KubeletTLS:
-    """How the master shows itself to nodes, and whether it wants to see certificates of the cluster's authority."""
+    """The client certificate of the master, and whether certificates of kubelets are verified."""
 
     verified: ssl.SSLContext
     unverified: ssl.SSLContext
 
     @classmethod
     def of(cls, client: Path, authority: Path, *, verify: bool) -> KubeletTLS:
-        """With the certificate and key in one file, and the authority's certificate in the other."""
+        """Return TLS with the certificate and key in one file, and the authority's certificate in the other."""
         lax = _client_tls(client)
         if not verify:
             return cls(lax, lax)
@@ -187,7 +187,7 @@ def _client_tls(client: Path) -> ssl.SSLContext:
 
 
 def insecure_tls() -> ssl.SSLContext:
-    """TLS with whoever it may be: what runs in pods shows certificates of its own making."""
+    """Return TLS without verification, because servers in pods have self-signed certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -195,21 +195,21 @@ def insecure_tls() -> ssl.SSLContext:
 
 
 class KubeletClient:
-    """`open` gives an answer that is read as it comes, `get` a whole one; `close` in the end."""
+    """An HTTPS client: `open` returns a streamed response, `get` a whole one; `close` ends it."""
 
     def __init__(self, storage: Storage, trust: KubeletTLS, own: Callable[[], tuple[str, int]]) -> None:
-        """`own` is the address and port under which the master itself is known: no node is there."""
+        """Create a client; `own` is the address and port of the master itself, which is never a kubelet's."""
         self._store = storage
         self._trust = trust
         self._own = own
         self._session: aiohttp.ClientSession | None = None
 
     def place(self, node: str) -> HostPort:
-        """Where the server of the node of that name listens. Raises StatusError."""
+        """Return where the kubelet of the named node listens. Raise StatusError."""
         return kubelet_address(self._node(node))
 
     def has(self, node: str, address: str) -> bool:
-        """Whether the address is one of the node's. Raises StatusError."""
+        """Return whether the address belongs to the node. Raise StatusError."""
         return any(row.address == address for row in self._node(node).status.addresses)
 
     def _node(self, node: str) -> Node:
@@ -232,9 +232,10 @@ class KubeletClient:
         data: AsyncIterable[bytes] | None = None,
         verify: bool = True,
     ) -> aiohttp.ClientResponse:
-        """Ask a node; `path` is raw, with its query. Who asks closes the answer. Raises StatusError and Unreachable.
+        """Send a request to a kubelet; `path` is raw, with its query. The caller closes the response.
 
-        An answer 101 is for `streams.upgrade.upgraded_connection`; redirects are not followed.
+        Raise StatusError and Unreachable. A response 101 is for `streams.upgrade.upgraded_connection`. Redirects are
+        not followed.
         """
         where = self.place(node)
         trust = self._trust.verified if verify else self._trust.unverified
@@ -247,7 +248,7 @@ class KubeletClient:
             EXPECTED_COMMON_NAME.reset(told)
 
     async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
-        """The whole answer to GET. Raises NotReady, also when it is not 200."""
+        """Return the whole response to GET. Raise NotReady, also when the status is not 200."""
         try:
             async with asyncio.timeout(seconds):
                 response = await self.open(node, "GET", path)
@@ -264,7 +265,7 @@ class KubeletClient:
         return body
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close every connection."""
         if self._session is not None:
             await self._session.close()
 
@@ -275,7 +276,7 @@ class KubeletClient:
 
 
 def client(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
-    """A client that passes on what it is given and what it gets, and adds nothing of its own."""
+    """Return a client that forwards requests and responses unchanged."""
     return aiohttp.ClientSession(
         connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=IDLE_SECONDS),
@@ -308,7 +309,7 @@ async def ask(
 
 
 def dial_error(where: HostPort, error: Exception) -> str:
-    """Why a connection failed, in the words of kube-apiserver."""
+    """Return why a connection failed, in the words of kube-apiserver."""
     match error:
         case aiohttp.ClientConnectorCertificateError():
             text = f"tls: failed to verify certificate: {_root_cause(error.certificate_error)}"

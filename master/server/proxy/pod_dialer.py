@@ -56,7 +56,7 @@ class PodDialer(aiohttp.BaseConnector):
         traces: list[Any],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
     ) -> ResponseHandler:
-        """What aiohttp asks a connector for."""
+        """Open a connection for aiohttp."""
         session = Session(await self._tunnel(), client=True)
         try:
             headers = {"port": str(self._place.port), "requestid": "0"}
@@ -116,7 +116,7 @@ class PodDialer(aiohttp.BaseConnector):
             told.cancel()
 
     async def _refused(self, errors: SpdyStream, carrier: Connection) -> None:
-        """What the node has to say when it cannot reach the port."""
+        """Return the message of the node when it cannot reach the port."""
         words = b""
         try:
             while part := await errors.read():

@@ -32,7 +32,7 @@ MAX_ERROR_BYTES = 50_000
 
 
 class PodStreams:
-    """`await serve(...)` for one request; `end_all` cuts off all that are under way."""
+    """Serves streams of pods: `serve` handles one request, `end_all` closes all."""
 
     def __init__(self, storage: Storage, nodes: KubeletClient) -> None:
         self._store = storage
@@ -41,7 +41,7 @@ class PodStreams:
         self._proxies = ProxyHandler(storage, nodes, self._joints)
 
     def end_all(self) -> None:
-        """Cut off everything that goes through."""
+        """Close everything that is being forwarded."""
         self._joints.end_all()
 
     async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
@@ -111,7 +111,7 @@ class PodStreams:
 
 
 async def refusal(response: aiohttp.ClientResponse) -> str:
-    """What another side says when it refuses."""
+    """Return the message of a backend that rejects a request."""
     try:
         body = await response.content.read(MAX_ERROR_BYTES)
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -131,7 +131,7 @@ STREAM_FLAGS = (("stdin", "input"), ("stdout", "output"), ("stderr", "error"), (
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """Options of a log: the container, the parameters for the kubelet, and whether to skip verification of its TLS."""
+    """The options of a log: the container, the kubelet's parameters, and whether to skip verification of its TLS."""
 
     container: str
     parameters: tuple[tuple[str, str], ...]
@@ -139,7 +139,7 @@ class LogOptions:
 
 
 def parse_log_options(query: MultiMapping[str], pod: str) -> LogOptions:
-    """The options of GET pods/NAME/log."""
+    """Return the options of GET pods/NAME/log."""
     numbers = {name: _int_option(query, name) for name in ("sinceSeconds", "tailLines", "limitBytes")}
     since = _time_option(query, "sinceTime")
     problems = tuple(_log_option_problems(query, numbers, since))
@@ -174,7 +174,7 @@ def _log_option_problems(query: MultiMapping[str], numbers: dict[str, int | None
 
 
 def bool_option(query: MultiMapping[str], name: str) -> bool:
-    """Whether something is asked for: by any value but 0 and false, also by none."""
+    """Return the value of a flag: true for every value but 0 and false, also for an empty one."""
     return name in query and query[name].lower() not in ("0", "false")
 
 
@@ -194,7 +194,7 @@ def _parse_int(text: str, bound: int) -> int:
 
 
 def _time_option(query: MultiMapping[str], name: str) -> str:
-    """In whole seconds, as the reference passes it on."""
+    """Return the time in whole seconds, as kube-apiserver sends it to kubelets."""
     text = query.get(name, "")
     if not text:
         return ""
@@ -212,12 +212,12 @@ def _time_option(query: MultiMapping[str], name: str) -> str:
 
 
 def log_path(pod: Pod, container: str, options: LogOptions) -> str:
-    """Where a node has the log of a container."""
+    """Return the path of a container's log on its kubelet."""
     return _kubelet_path("containerLogs", pod, container, list(options.parameters))
 
 
 def stream_path(what: str, pod: Pod, query: MultiMapping[str]) -> str:
-    """Where a node lets somebody into a pod; `what` is exec, attach or portforward."""
+    """Return the path of a stream on the kubelet; `what` is exec, attach or portforward."""
     if what == "portforward":
         ports = [str(_parse_int(port, 1 << 31)) for text in query.getall("ports", []) for port in text.split(",")]
         return _kubelet_path("portForward", pod, "", [("port", ",".join(ports))] if ports else [])
@@ -234,7 +234,7 @@ def _kubelet_path(what: str, pod: Pod, container: str, parameters: list[tuple[st
 
 
 def container_name(pod: Pod, name: str) -> str:
-    """The container that is meant: the one that is named, or the only one."""
+    """Return the container that the request names, or the only one."""
     spec = pod.spec
     known = [one.name for one in (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)]
     if name:
@@ -249,7 +249,7 @@ def container_name(pod: Pod, name: str) -> str:
 
 
 def node_of(pod: Pod) -> str:
-    """The node that has a pod."""
+    """Return the node of a pod."""
     if not pod.spec.node_name:
         raise errors.bad_request(f"pod {pod.metadata.name} does not have a host assigned")
     return pod.spec.node_name
@@ -274,7 +274,7 @@ _REASONS_WITH_OWN_MESSAGE = {403: "Forbidden", 415: "UnsupportedMediaType", 406:
 
 
 def log_error(code: int, text: str, pod: str) -> errors.StatusError:
-    """What a node's refusal of a log is to the client."""
+    """Return the error for a kubelet's error response to a log request."""
     if code == 500:
         return internal_error(text)
     if code == 400:
@@ -292,6 +292,6 @@ def log_error(code: int, text: str, pod: str) -> errors.StatusError:
 
 
 def internal_error(text: str) -> errors.StatusError:
-    """500: something behind the master went wrong."""
+    """Return 500: a backend of the master failed."""
     details = StatusDetails(causes=(StatusCause(message=text),))
     return errors.status_error(500, "InternalError", f"Internal error occurred: {text}", details)

@@ -40,7 +40,7 @@ Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientRespo
 
 
 class ProxyHandler:
-    """`await serve(...)` for one request."""
+    """Serves proxy requests: `serve` handles one."""
 
     def __init__(self, storage: Storage, nodes: KubeletClient, joints: Forwarder) -> None:
         self._store = storage
@@ -48,7 +48,7 @@ class ProxyHandler:
         self._joints = joints
 
     async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
-        """Pass a request on, and its answer back."""
+        """Forward a request, and send its response back."""
         resource, name = route.info.resource, route.info.name
         wanted = parse_backend(name)
         if wanted is None:
@@ -105,7 +105,7 @@ class ProxyHandler:
         raise _service_unavailable(f'no endpoints available for service "{asked.strip(":")}"')
 
     def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, HostPort] | None:
-        """A pod of the subset, any, and where it listens. What is no pod of the project is not reached so."""
+        """Return a random pod of the subset and its address. Addresses that are no pod of the project are not used."""
         number = next((one.port for one in subset.ports if one.name == port), None)
         if number is None:
             return None
@@ -126,7 +126,7 @@ class ProxyHandler:
 
     @asynccontextmanager
     async def _inside(self, pod: Pod, scheme: str, place: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
-        """A way to a port of a pod. Pods in their node's network are reached at an address of the node."""
+        """Return a connection to a port of a pod. Pods in the host network are reached at an address of the node."""
         its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
         if unreachable_reason(place.host) or not its_nodes:
             raise errors.bad_request("address not allowed")
@@ -188,13 +188,13 @@ class ProxyHandler:
 
 
 def _is_plain_page(http: web.Request, response: aiohttp.ClientResponse) -> bool:
-    """Whether there is HTML in the answer that can be read."""
+    """Return whether the response is uncompressed HTML."""
     has_body = http.method != "HEAD" and response.status not in (204, 304)
     return has_body and response.content_type == "text/html" and "Content-Encoding" not in response.headers
 
 
 def _service_unavailable(text: str) -> errors.StatusError:
-    """503, without a word of when to come again: clients would wait for what nobody promises."""
+    """Return 503 without Retry-After, because clients would wait for a backend that may never come."""
     return errors.status_error(503, "ServiceUnavailable", text)
 
 
@@ -222,7 +222,7 @@ PROXY_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPT
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The name in the path of a proxy: NAME, NAME:PORT or SCHEME:NAME:PORT."""
+    """The name in the path of a proxy request: NAME, NAME:PORT or SCHEME:NAME:PORT."""
 
     scheme: str
     name: str
@@ -230,7 +230,7 @@ class Backend:
 
 
 def parse_backend(name: str) -> Backend | None:
-    """What a name in the path of a proxy means; None if it means nothing."""
+    """Return the backend that a name in a proxy path means; None if the name is invalid."""
     match name.split(":"):
         case [plain]:
             found = Backend("http", plain, "")
