@@ -1,4 +1,4 @@
-"""`podlane network trace`: asks the switches of the nodes what becomes of a packet."""
+"""`podlane network trace`: traces a packet through the switches of the nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.network import PORT_PROTOCOLS
 from cli.node_query import QueryFailed, query_node
 from cli.trace.explain import endpoint_lines, explain
-from cli.trace.packet import build_question
+from cli.trace.packet import build_request
 from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
 from reconcile.terminal import BOLD, GREEN, RED, colored, table
 
@@ -24,21 +24,21 @@ VXLAN_PORT = 4789
 
 
 async def run(client: Client, arguments: argparse.Namespace) -> None:
-    """Print every table that the packet meets, and what comes of it."""
-    known = await load_topology(client)
-    source, target = _end(arguments.source, known), _end(arguments.target, known)
-    hops = await _follow(client, *build_question(arguments, source, target, known), known)
-    for line in endpoint_lines(hops[0], known):
+    """Print each table that the packet passes, and the outcome."""
+    topology = await load_topology(client)
+    source, target = _find_host(arguments.source, topology), _find_host(arguments.target, topology)
+    hops = await _follow(client, *build_request(arguments, source, target, topology), topology)
+    for line in endpoint_lines(hops[0], topology):
         print(line)
     for hop in hops:
-        print(colored(f"{hop.node}, from {_entry(hop.asked)}", BOLD))
-        print(table(("TABLE", "WHOSE", "ROW", "DOES"), _rows(hop.answer)) + "\n")
-    end = explain(source, target, hops, known)
-    print(colored(end, RED if end.startswith("dropped") else GREEN))
+        print(colored(f"{hop.node}, from {_entry(hop.request)}", BOLD))
+        print(table(("TABLE", "WHOSE", "ROW", "DOES"), _rows(hop.result)) + "\n")
+    outcome = explain(source, target, hops, topology)
+    print(colored(outcome, RED if outcome.startswith("dropped") else GREEN))
 
 
-def _end(text: str, known: ClusterTopology) -> Host:
-    found = known.end(text)
+def _find_host(text: str, topology: ClusterTopology) -> Host:
+    found = topology.find_host(text)
     if found is None:
         with_address = "PROJECT/POD of a pod or PROJECT/SERVICE of a service that has one"
         raise QueryFailed(f"{text!r} is neither an address nor {with_address}, nor a node")
@@ -46,27 +46,27 @@ def _end(text: str, known: ClusterTopology) -> Host:
 
 
 async def load_topology(client: Client) -> ClusterTopology:
-    """Read hosts, pods and services of the cluster from the API."""
+    """Read hosts, pods and services from the API."""
     cluster = await client.get(ClusterNetwork, "default")
     entries = [entry.cidr for entry in cluster.cluster_networks] or [cluster.network]
-    hosts = [one for one in (await client.list(HostSubnet)).items if one.subnet]
+    hosts = [host for host in (await client.list(HostSubnet)).items if host.subnet]
     pods = (await client.list(Pod)).items
     return ClusterTopology(
         pods=pods_with_addresses(pods),
-        vnids={lane.netname: lane.netid for lane in (await client.list(NetNamespace)).items},
-        subnets={one.host: IPv4Network(one.subnet) for one in hosts},
-        addresses={one.host: IPv4Address(one.host_ip) for one in hosts},
+        vnids={item.netname: item.netid for item in (await client.list(NetNamespace)).items},
+        subnets={host.host: IPv4Network(host.subnet) for host in hosts},
+        addresses={host.host: IPv4Address(host.host_ip) for host in hosts},
         nodes=frozenset(node.metadata.name for node in (await client.list(Node)).items),
         networks=tuple(map(IPv4Network, entries)),
         services=IPv4Network(cluster.service_network),
         vxlan_port=cluster.vxlan_port or VXLAN_PORT,
-        fronts=fronts_of((await client.list(Service)).items),
-        guests={_name(pod): pod.spec.node_name for pod in pods if pod.spec.host_network},
+        frontends=frontends_of((await client.list(Service)).items),
+        host_network_pods={_name(pod): pod.spec.node_name for pod in pods if pod.spec.host_network},
     )
 
 
 def pods_with_addresses(pods: Iterable[Pod]) -> tuple[Host, ...]:
-    """Pods as ends of a packet's way: not those in their host's network, nor those that have ended."""
+    """Return the pods that have an address of their own and have not ended."""
     return tuple(
         Host(IPv4Address(pod.status.pod_ip), _name(pod), pod.metadata.namespace, pod.spec.node_name)
         for pod in pods
@@ -77,8 +77,8 @@ def pods_with_addresses(pods: Iterable[Pod]) -> tuple[Host, ...]:
     )
 
 
-def fronts_of(services: Iterable[Service]) -> tuple[Frontend, ...]:
-    """Where services are called, but for node ports: those are ports of every node."""
+def frontends_of(services: Iterable[Service]) -> tuple[Frontend, ...]:
+    """Return the frontends of services, except for node ports, which have no address of their own."""
     return tuple(
         Frontend(f"{service.metadata.namespace}/{service.metadata.name}", IPv4Address(text), protocol, port.port)
         for service in services
@@ -89,7 +89,7 @@ def fronts_of(services: Iterable[Service]) -> tuple[Frontend, ...]:
 
 
 def _addresses(service: Service) -> Iterator[str]:
-    ingress = (one.ip for one in service.status.load_balancer.ingress)
+    ingress = (item.ip for item in service.status.load_balancer.ingress)
     for text in (service.spec.cluster_ip, *service.spec.external_ips, *ingress):
         with contextlib.suppress(ValueError):
             yield str(IPv4Address(text))
@@ -99,27 +99,27 @@ def _name(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
-async def _follow(client: Client, node: str, asked: TraceRequest, known: ClusterTopology) -> list[Hop]:
-    """The first switch, and those at the other ends of the tunnels."""
-    first = await _hop(client, node, asked)
-    return [first, *[await _hop(client, far, next_one) for far, next_one in next_hops(first, known)]]
+async def _follow(client: Client, node: str, request: TraceRequest, topology: ClusterTopology) -> list[Hop]:
+    """Trace the packet at the first node, and at each node to which it goes through a tunnel."""
+    first = await _hop(client, node, request)
+    return [first, *[await _hop(client, next_node, packet) for next_node, packet in next_hops(first, topology)]]
 
 
-async def _hop(client: Client, node: str, asked: TraceRequest) -> Hop:
-    status = await query_node(client, NodeQuerySpec(node_name=node, trace=asked))
-    return Hop(node, asked, status.trace or TraceResult())
+async def _hop(client: Client, node: str, request: TraceRequest) -> Hop:
+    status = await query_node(client, NodeQuerySpec(node_name=node, trace=request))
+    return Hop(node, request, status.trace or TraceResult())
 
 
-def _entry(asked: TraceRequest) -> str:
-    if asked.enters == "tunnel":
-        return f"the tunnel of {asked.tunnel_source} with VNID {asked.vnid}"
-    if asked.enters == "docker":
-        return f"Docker's bridge, {asked.sender}"
-    return f"the pod {asked.sender}" if asked.enters == "pod" else "the node's own network stack"
+def _entry(request: TraceRequest) -> str:
+    if request.enters == "tunnel":
+        return f"the tunnel of {request.tunnel_source} with VNID {request.vnid}"
+    if request.enters == "docker":
+        return f"Docker's bridge, {request.sender}"
+    return f"the pod {request.sender}" if request.enters == "pod" else "the node's own network stack"
 
 
-def _rows(answer: TraceResult) -> list[tuple[str, ...]]:
+def _rows(result: TraceResult) -> list[tuple[str, ...]]:
     return [
         (step.table, step.owner or "-", step.flow or "no row matches", ", ".join(step.actions) or "drop")
-        for step in answer.steps
+        for step in result.steps
     ]

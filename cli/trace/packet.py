@@ -1,4 +1,4 @@
-"""Arguments of `podlane network trace` to a packet and the place where it enters. Pure."""
+"""Arguments of `podlane network trace`, and the request that follows from them. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What can be said about the packet."""
+    """Add the arguments that describe the packet."""
     who = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
     parser.add_argument("source", metavar="SRC", help=who)
     parser.add_argument("target", metavar="DST", help=f"{who}, or PROJECT/SERVICE")
@@ -44,19 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     entrances.add_argument("--on", metavar="NODE", default="", help="the node that it reaches (that of DST)")
 
 
-def build_question(
-    arguments: argparse.Namespace, source: Host, target: Host, known: ClusterTopology
+def build_request(
+    arguments: argparse.Namespace, source: Host, target: Host, topology: ClusterTopology
 ) -> tuple[str, TraceRequest]:
-    """The node whose switch is asked first, and the question. Raises WrongUse."""
-    is_foreign = arguments.from_outside or bool(arguments.from_tunnel)
-    node, enters = _foreign(arguments, target, known) if is_foreign else _own(arguments, source)
-    protocol, port = _kind(arguments, target, known)
-    asked = TraceRequest(
+    """Return the node at which the trace begins, and the request. Raises UsageError."""
+    is_external = arguments.from_outside or bool(arguments.from_tunnel)
+    node, enters = _external_entry(arguments, target, topology) if is_external else _sender_entry(arguments, source)
+    protocol, port = _protocol_and_port(arguments, target, topology)
+    request = TraceRequest(
         enters=enters,
         source=arguments.source_address or str(source.address),
         target=str(target.address),
         sender=str(source.address) if enters in {"pod", "docker"} else "",
-        tunnel_source=_tunnel_source(arguments.from_tunnel, known) if enters == "tunnel" else "",
+        tunnel_source=_tunnel_source(arguments.from_tunnel, topology) if enters == "tunnel" else "",
         vnid=arguments.vnid or 0,
         protocol=protocol,
         port=port,
@@ -65,23 +65,25 @@ def build_question(
         vlan=arguments.vlan,
         fragment=arguments.fragment,
     )
-    problems = [problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in network.check_trace(asked)]
+    problems = [
+        problem._replace(path=_FLAGS.get(problem.path, problem.path)) for problem in network.check_trace(request)
+    ]
     if problems:
         raise UsageError("; ".join(map(str, problems)))
-    return node, asked
+    return node, request
 
 
-def _kind(arguments: argparse.Namespace, target: Host, known: ClusterTopology) -> tuple[str, int]:
-    """Protocol and port: what is not said of a packet to a service follows from its ports."""
-    said: str = arguments.proto
-    front = known.front(target.address, arguments.port, said)
-    if front is not None:
-        return front.protocol, front.port
-    is_service = known.front(target.address) is not None
-    return said or ("tcp" if is_service else "icmp"), arguments.port
+def _protocol_and_port(arguments: argparse.Namespace, target: Host, topology: ClusterTopology) -> tuple[str, int]:
+    """Return protocol and port. For a service, the default is its first port."""
+    protocol: str = arguments.proto
+    frontend = topology.frontend(target.address, arguments.port, protocol)
+    if frontend is not None:
+        return frontend.protocol, frontend.port
+    is_service = topology.frontend(target.address) is not None
+    return protocol or ("tcp" if is_service else "icmp"), arguments.port
 
 
-def _own(arguments: argparse.Namespace, source: Host) -> tuple[str, str]:
+def _sender_entry(arguments: argparse.Namespace, source: Host) -> tuple[str, str]:
     if arguments.vnid is not None:
         raise UsageError("--vnid goes with --from-tunnel: what SRC itself sends has the VNID of its project")
     if arguments.on:
@@ -91,7 +93,7 @@ def _own(arguments: argparse.Namespace, source: Host) -> tuple[str, str]:
     return source.node, source.enters
 
 
-def _foreign(arguments: argparse.Namespace, target: Host, known: ClusterTopology) -> tuple[str, str]:
+def _external_entry(arguments: argparse.Namespace, target: Host, topology: ClusterTopology) -> tuple[str, str]:
     if arguments.source_address:
         raise UsageError(
             "--source-address is for what SRC itself sends; here SRC is the address that the packet claims"
@@ -103,14 +105,14 @@ def _foreign(arguments: argparse.Namespace, target: Host, known: ClusterTopology
     node = arguments.on or target.node
     if not node:
         raise UsageError(f"{target} is on no node: say which one the packet reaches, --on NODE")
-    there_are = known.nodes & known.subnets.keys()
-    if node not in there_are:
-        raise UsageError(f"{node} is no node with a subnet; such are {', '.join(sorted(there_are))}")
+    nodes = topology.nodes & topology.subnets.keys()
+    if node not in nodes:
+        raise UsageError(f"{node} is no node with a subnet; such are {', '.join(sorted(nodes))}")
     return node, "tunnel" if arguments.from_tunnel else "node"
 
 
-def _tunnel_source(text: str, known: ClusterTopology) -> str:
+def _tunnel_source(text: str, topology: ClusterTopology) -> str:
     try:
-        return str(known.addresses[text] if text in known.addresses else IPv4Address(text))
+        return str(topology.addresses[text] if text in topology.addresses else IPv4Address(text))
     except ValueError:
         raise UsageError(f"--from-tunnel {text}: is neither a node nor an IPv4 address") from None

@@ -13,11 +13,13 @@ from api.network.queries import TraceRequest, TraceResult
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Who sends or receives.
+    """A sender or receiver of packets.
 
-    A pod has name, project and node; a node's own network stack has name and node; a container outside of any pod, or
-    an address of a node's subnet that nobody has, has a node; a service, which only receives, has a name; an address
-    outside has nothing else.
+    - a pod has name, project and node
+    - the network stack of a node has name and node
+    - a container outside of pods, or an unused address of a node's subnet, has a node
+    - a service has a name; it only receives
+    - an external host has an address only
     """
 
     address: IPv4Address
@@ -30,7 +32,7 @@ class Host:
 
     @property
     def enters(self) -> str:
-        """How its packets enter the switch, as a TraceQuestion says it; empty where none does."""
+        """How packets of the host enter a switch, as `enters` of a TraceRequest; empty if they enter none."""
         if self.project:
             return "pod"
         if self.name and self.node:
@@ -40,7 +42,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """Where a service is called: `name` is PROJECT/SERVICE, `protocol` tcp or udp."""
+    """A frontend of a service: `name` is PROJECT/SERVICE, `protocol` is tcp or udp."""
 
     name: str
     address: IPv4Address
@@ -50,19 +52,19 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One switch: what it was asked and what it said."""
+    """One switch on the path of a packet, with its request and result."""
 
     node: str
-    asked: TraceRequest
-    answer: TraceResult
+    request: TraceRequest
+    result: TraceResult
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTopology:
-    """What the API says: pods, VNIDs by project, addresses and subnets by host, and the networks.
+    """The network objects of the API: pods, VNIDs by project, subnets and underlay addresses by host, and networks.
 
-    `nodes` are the hosts that have an sdn daemon to ask; `guests` are the hosts of pods in their host's network;
-    `fronts` are those of all services, in the order of their ports; `services` is the network of their cluster IPs.
+    `nodes` are the hosts that run podlane-sdn. `host_network_pods` has the node of each pod with hostNetwork.
+    `frontends` are those of all services, in the order of their ports. `services` is the service network.
     """
 
     pods: tuple[Host, ...]
@@ -73,105 +75,108 @@ class ClusterTopology:
     networks: tuple[IPv4Network, ...]
     services: IPv4Network
     vxlan_port: int
-    guests: Mapping[str, str] = field(default_factory=dict)
-    fronts: tuple[Frontend, ...] = ()
+    host_network_pods: Mapping[str, str] = field(default_factory=dict)
+    frontends: tuple[Frontend, ...] = ()
 
-    def end(self, text: str) -> Host | None:
-        """Whom PROJECT/POD, a node's name, PROJECT/SERVICE or an address means; None where it is none of these.
+    def find_host(self, text: str) -> Host | None:
+        """Return the host with an address or the name PROJECT/POD, PROJECT/SERVICE or of a node, or None.
 
-        A pod in its host's network sends and receives as the host.
+        A pod with hostNetwork is its node.
         """
-        text = self.guests.get(text, text)
+        text = self.host_network_pods.get(text, text)
         pod = find_pod(text, self.pods)
         if pod is not None:
             return pod
         if text in self.nodes & self.subnets.keys():
             return Host(self.gateway(text), text, node=text)
-        front = next((one for one in self.fronts if text in {one.name, str(one.address)}), None)
-        if front is not None:
-            return Host(front.address, front.name)
+        frontend = next((item for item in self.frontends if text in {item.name, str(item.address)}), None)
+        if frontend is not None:
+            return Host(frontend.address, frontend.name)
         try:
             address = IPv4Address(text)
         except ValueError:
             return None
-        node = self.behind(address)
+        node = self.node_of(address)
         if node in self.nodes:
             return Host(address, node if address == self.gateway(node) else "", node=node)
         return Host(address)
 
     def gateway(self, host: str) -> IPv4Address:
-        """The address of a node's own network stack on the cluster network."""
+        """Return the address of a node's own network stack on the cluster network."""
         return self.subnets[host].network_address + 1
 
-    def behind(self, address: IPv4Address) -> str:
-        """The host in whose subnet an address lies; empty where there is none."""
+    def node_of(self, address: IPv4Address) -> str:
+        """Return the host with the subnet of an address; empty if there is none."""
         return next((host for host, subnet in self.subnets.items() if address in subnet), "")
 
-    def host_at(self, address: IPv4Address) -> str:
-        """The host whose tunnel ends at an address; empty where there is none."""
+    def node_at(self, address: IPv4Address) -> str:
+        """Return the host with this underlay address; empty if there is none."""
         return next((host for host, own in self.addresses.items() if own == address), "")
 
-    def lane(self, end: Host, vnid: int) -> str:
-        """The project of an end with its VNID, unless the packet has got another one."""
-        if self.vnids.get(end.project) == vnid:
-            return f"{end.project} (VNID {vnid})"
-        return f"containers outside of any pod (VNID {vnid})" if end.enters == "docker" else f"VNID {vnid}"
+    def vnid_text(self, host: Host, vnid: int) -> str:
+        """Return the project of a host and its VNID, or only the VNID if that is not the project's."""
+        if self.vnids.get(host.project) == vnid:
+            return f"{host.project} (VNID {vnid})"
+        return f"containers outside of any pod (VNID {vnid})" if host.enters == "docker" else f"VNID {vnid}"
 
-    def front(self, address: IPv4Address, port: int = 0, protocol: str = "") -> Frontend | None:
-        """Where a service is called at this address: the first that has this port and protocol, as far as given."""
-        fronts = (one for one in self.fronts if one.address == address)
-        return next((one for one in fronts if port in {0, one.port} and protocol in {"", one.protocol}), None)
+    def frontend(self, address: IPv4Address, port: int = 0, protocol: str = "") -> Frontend | None:
+        """Return the first frontend at an address; 0 and the empty string stand for any port and protocol."""
+        for frontend in self.frontends:
+            is_match = port in {0, frontend.port} and protocol in {"", frontend.protocol}
+            if frontend.address == address and is_match:
+                return frontend
+        return None
 
     def is_inside(self, address: IPv4Address) -> bool:
-        """Whether the cluster network has this address."""
+        """Return True if the address is in the cluster network."""
         return any(address in network for network in self.networks)
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """From whom to whom, and the switch that drops it."""
+    """A dropped packet: its sender, its receiver, and the switch that drops it."""
 
     source: Host
     target: Host
     last: Hop
-    known: ClusterTopology
+    topology: ClusterTopology
 
     @property
-    def claimed(self) -> IPv4Address:
-        """The address that the packet says it comes from."""
-        return IPv4Address(self.last.asked.source)
+    def source_ip(self) -> IPv4Address:
+        """The source address of the packet, which may be spoofed."""
+        return IPv4Address(self.last.request.source)
 
     @property
-    def lane(self) -> str:
-        """The project of the sender with its VNID, unless the packet has got another one."""
-        return self.known.lane(self.source, self.last.answer.vnid)
+    def sender_vnid_text(self) -> str:
+        """The sender's project with its VNID, or only the VNID that the switch determined."""
+        return self.topology.vnid_text(self.source, self.last.result.vnid)
 
     @property
     def docker(self) -> IPv4Network | None:
-        """The addresses of this node's containers outside of any pod."""
-        docker = self.last.answer.docker
+        """The subnet of the node's containers outside of pods."""
+        docker = self.last.result.docker
         return None if docker is None else IPv4Network(docker.subnet)
 
 
 def find_pod(text: str, pods: Iterable[Host]) -> Host | None:
-    """The pod that PROJECT/POD or an address means."""
+    """Return the pod with this address or name PROJECT/POD."""
     return next((pod for pod in pods if text in {pod.name, str(pod.address)}), None)
 
 
-def next_hops(hop: Hop, known: ClusterTopology) -> Iterator[tuple[str, TraceRequest]]:
-    """The nodes into whose tunnel the packet goes, and what comes out of it there.
+def next_hops(hop: Hop, topology: ClusterTopology) -> Iterator[tuple[str, TraceRequest]]:
+    """Yield the nodes to which the packet goes through tunnels, and the request for each of them.
 
-    A service has given it the endpoint's address; what it led from a node's own network stack has the gateway's source.
+    A packet to a service has the endpoint's address there, and the gateway's source address if a node sent it.
     """
-    asked = hop.asked
-    if hop.answer.endpoint:
-        address, _, port = hop.answer.endpoint.partition(":")
-        asked = replace(asked, target=address, port=int(port))
-    if hop.answer.endpoint and asked.enters == "node":
-        asked = replace(asked, source=str(known.gateway(hop.node)))
-    for output in hop.answer.outputs:
+    request = hop.request
+    if hop.result.endpoint:
+        address, _, port = hop.result.endpoint.partition(":")
+        request = replace(request, target=address, port=int(port))
+    if hop.result.endpoint and request.enters == "node":
+        request = replace(request, source=str(topology.gateway(hop.node)))
+    for output in hop.result.outputs:
         kind, _, address = output.partition(" ")
-        far = known.host_at(IPv4Address(address)) if kind == "tunnel" else ""
-        if far in known.nodes:
-            own = str(known.addresses[hop.node])
-            yield far, replace(asked, enters="tunnel", sender="", tunnel_source=own, vnid=hop.answer.vnid)
+        far = topology.node_at(IPv4Address(address)) if kind == "tunnel" else ""
+        if far in topology.nodes:
+            own = str(topology.addresses[hop.node])
+            yield far, replace(request, enters="tunnel", sender="", tunnel_source=own, vnid=hop.result.vnid)

@@ -193,7 +193,7 @@ def test_trace_sentence_states_that_multicast_has_no_receiver(world: TraceWorld)
 
 def steps(world: TraceWorld, words: str) -> list[tuple[str, str, str]]:
     """Node, table and owner, one by one."""
-    return [(hop.node, step.table, step.owner) for hop in hops(world, words) for step in hop.answer.steps]
+    return [(hop.node, step.table, step.owner) for hop in hops(world, words) for step in hop.result.steps]
 
 
 def test_trace_lists_the_tables_between_pods_of_one_node(world: TraceWorld) -> None:
@@ -217,9 +217,9 @@ def test_trace_lists_the_tables_between_pods_of_two_nodes(world: TraceWorld) -> 
         ("node-2", "deliver", "pod 10.128.2.4"),
     ]
     first, second = hops(world, words)
-    assert (first.answer.outputs, first.answer.vnid) == (("tunnel 10.245.2.4",), 10)
-    assert (second.asked.tunnel_source, second.asked.vnid) == ("10.245.2.3", 10)
-    assert (second.answer.outputs, second.answer.vnid) == (("pod 10.128.2.4",), 10)
+    assert (first.result.outputs, first.result.vnid) == (("tunnel 10.245.2.4",), 10)
+    assert (second.request.tunnel_source, second.request.vnid) == ("10.245.2.3", 10)
+    assert (second.result.outputs, second.result.vnid) == (("pod 10.128.2.4",), 10)
 
 
 def test_trace_lists_the_tables_to_the_outside_and_back(world: TraceWorld) -> None:

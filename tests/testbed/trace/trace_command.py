@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from api.network.queries import TraceRequest, TraceResult
 from cli.trace.explain import explain
-from cli.trace.packet import add_arguments, build_question
+from cli.trace.packet import add_arguments, build_request
 from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
 from sdn.drivers.diagnostics import OvsAppctl
 from sdn.model.service_port import ServicePortInfo
@@ -36,7 +36,7 @@ def topology_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
         networks=CLUSTER.networks,
         services=CLUSTER.service_network,
         vxlan_port=CLUSTER.vxlan_port,
-        fronts=tuple(front for port in ports.get("node-1", ()) for front in _fronts(port)),
+        frontends=tuple(frontend for port in ports.get("node-1", ()) for frontend in _fronts(port)),
     )
 
 
@@ -56,21 +56,21 @@ def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     served = ports or {}
-    arguments, known = parser.parse_args(words.split()), topology_of(world, served)
-    source, target = known.end(arguments.source), known.end(arguments.target)
+    arguments, topology = parser.parse_args(words.split()), topology_of(world, served)
+    source, target = topology.find_host(arguments.source), topology.find_host(arguments.target)
     assert source is not None
     assert target is not None
-    first = _hop(world, served, *build_question(arguments, source, target, known))
-    return [first, *(_hop(world, served, *next_one) for next_one in next_hops(first, known))]
+    first = _hop(world, served, *build_request(arguments, source, target, topology))
+    return [first, *(_hop(world, served, *next_one) for next_one in next_hops(first, topology))]
 
 
 def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> str:
     """The last line of the command."""
-    known = topology_of(world, ports or {})
-    source, target = (known.end(word) for word in words.split()[:2])
+    topology = topology_of(world, ports or {})
+    source, target = (topology.find_host(word) for word in words.split()[:2])
     assert source is not None
     assert target is not None
-    return explain(source, target, hops(world, words, ports), known)
+    return explain(source, target, hops(world, words, ports), topology)
 
 
 def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceRequest) -> Hop:

@@ -21,5 +21,5 @@ KNOWN = ClusterTopology(
     networks=(IPv4Network("10.128.0.0/14"),),
     services=IPv4Network("172.30.0.0/16"),
     vxlan_port=4789,
-    guests={"red/guest": "node-2"},
+    host_network_pods={"red/guest": "node-2"},
 )

@@ -12,16 +12,16 @@ from msgspec import structs
 from api.core.services import LoadBalancerIngress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus
 from api.meta.types import ObjectMeta
 from api.network.queries import RejectionReport, ServicePortReport, TraceRequest, TraceResult, TraceStep
-from cli.trace.command import fronts_of
+from cli.trace.command import frontends_of
 from cli.trace.explain import GENERIC, endpoint_lines, explain
-from cli.trace.packet import add_arguments, build_question
+from cli.trace.packet import add_arguments, build_request
 from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
 from tests.unit.cli.trace.examples import BLUE, KNOWN, RED
 
 CLUSTER_IP = IPv4Address("172.30.0.9")
 MAP = replace(
     KNOWN,
-    fronts=(
+    frontends=(
         Frontend("blue/web", CLUSTER_IP, "tcp", 80),
         Frontend("blue/web", CLUSTER_IP, "udp", 53),
         Frontend("blue/web", IPv4Address("192.0.2.9"), "tcp", 80),
@@ -43,7 +43,7 @@ STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("source
 
 
 def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source: Host = RED) -> str:
-    target = MAP.end("blue/web")
+    target = MAP.find_host("blue/web")
     assert target is not None
     return explain(source, target, [Hop("node-1", asked, answer), *onward], MAP)
 
@@ -104,7 +104,7 @@ def test_explanation_states_why_a_connection_reaches_no_pod(answer: TraceResult,
     ],
 )
 def test_explanation_states_why_a_frontend_is_not_served(target: str, asked: TraceRequest, why: str) -> None:
-    end = MAP.end(target)
+    end = MAP.find_host(target)
     assert end is not None
     hop = Hop("node-1", asked, TraceResult((TraceStep("source"), TraceStep("service")), vnid=10))
     assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
@@ -145,15 +145,15 @@ def test_trace_defaults_protocol_and_port_from_the_service(words: str, kind: tup
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(words.split())
-    source, target = MAP.end(arguments.source), MAP.end(arguments.target)
+    source, target = MAP.find_host(arguments.source), MAP.find_host(arguments.target)
     assert source is not None
     assert target is not None
-    _, asked = build_question(arguments, source, target, MAP)
+    _, asked = build_request(arguments, source, target, MAP)
     assert (asked.target, asked.protocol, asked.port) == kind
 
 
 def test_service_cannot_be_a_trace_source() -> None:
-    service = MAP.end("blue/web")
+    service = MAP.find_host("blue/web")
     assert service == Host(CLUSTER_IP, "blue/web")
     assert service.enters == ""
     assert (NODE.enters, BLUE.enters) == ("node", "pod")
@@ -168,7 +168,7 @@ def test_frontends_are_addresses_and_ports_of_services() -> None:
     headless = Service(
         metadata=ObjectMeta(name="none", namespace="blue"), spec=ServiceSpec(cluster_ip="None", ports=ports)
     )
-    found = fronts_of([service, headless])
+    found = frontends_of([service, headless])
     assert {str(one.address) for one in found} == {"172.30.0.9", "192.0.2.9", "172.29.0.1"}
     assert {(one.name, one.protocol, one.port) for one in found} == {("blue/web", "tcp", 80), ("blue/web", "udp", 53)}
 
@@ -184,7 +184,7 @@ def drop(table: str, node: str, asked: TraceRequest) -> Hop:
 
 
 @pytest.mark.parametrize(
-    ("target", "hop", "known", "why"),
+    ("target", "hop", "topology", "why"),
     [
         (BLUE, drop("route", "node-1", NEAR), KNOWN, "node-1 does not know yet that 10.128.2.0/23 lies behind node-2"),
         (BLUE, drop("source", "node-2", FAR), KNOWN, "node-2 does not know yet that 10.128.0.0/23 lies behind node-1"),
@@ -194,8 +194,8 @@ def drop(table: str, node: str, asked: TraceRequest) -> Hop:
         (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no row of the table flood {GENERIC}"),
     ],
 )
-def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, known: ClusterTopology, why: str) -> None:
-    assert explain(RED, target, [hop], known) == f"dropped because {why}"
+def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, topology: ClusterTopology, why: str) -> None:
+    assert explain(RED, target, [hop], topology) == f"dropped because {why}"
 
 
 def test_explanation_in_the_flat_network_mentions_no_missing_vnid() -> None:
@@ -207,5 +207,5 @@ def test_explanation_in_the_flat_network_mentions_no_missing_vnid() -> None:
 def test_explanation_reports_a_tunnel_to_a_deleted_node() -> None:
     target = Host(IPv4Address("10.128.8.9"))
     first = Hop("node-1", NEAR, TraceResult((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
-    known = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
-    assert explain(RED, target, [first], known) == "sent on: to 10.245.2.99, which is nobody's now"
+    topology = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
+    assert explain(RED, target, [first], topology) == "sent on: to 10.245.2.99, which is nobody's now"

@@ -8,7 +8,7 @@ import pytest
 
 from api.network.queries import TraceRequest
 from cli.command import UsageError
-from cli.trace.packet import add_arguments, build_question
+from cli.trace.packet import add_arguments, build_request
 from tests.unit.cli.trace.examples import KNOWN
 
 
@@ -16,10 +16,10 @@ def read(words: str) -> tuple[str, TraceRequest]:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     arguments = parser.parse_args(words.split())
-    source, target = KNOWN.end(arguments.source), KNOWN.end(arguments.target)
+    source, target = KNOWN.find_host(arguments.source), KNOWN.find_host(arguments.target)
     assert source is not None
     assert target is not None
-    return build_question(arguments, source, target, KNOWN)
+    return build_request(arguments, source, target, KNOWN)
 
 
 @pytest.mark.parametrize(
