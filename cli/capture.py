@@ -1,4 +1,4 @@
-"""`podlane network capture`: what goes over the port of a pod, as a file of packets."""
+"""`podlane network capture`: captures the packets at the port of a pod into a pcap file."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from cli.trace.topology import find_pod
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Whose packets, and how many."""
+    """Add the arguments that select the pod and limit the capture."""
     parser.add_argument("pod", metavar="POD", help="PROJECT/POD or its address")
-    parser.add_argument("--packets", type=int, default=100, metavar="N", help="at most so many (100)")
-    parser.add_argument("--seconds", type=int, default=10, metavar="S", help="for at most so long (10)")
-    parser.add_argument("--out", metavar="FILE", help="where to write the pcap file; - is standard output (POD.pcap)")
+    parser.add_argument("--packets", type=int, default=100, metavar="N", help="maximum number of packets (100)")
+    parser.add_argument("--seconds", type=int, default=10, metavar="S", help="maximum duration (10)")
+    parser.add_argument("--out", metavar="FILE", help="the pcap file; - is standard output (POD.pcap)")
 
 
 async def take(client: Client, arguments: argparse.Namespace) -> None:
-    """Write the file."""
+    """Capture packets, and write the file."""
     pod = find_pod(arguments.pod, pods_with_addresses((await client.list(Pod)).items))
     if pod is None:
         raise QueryFailed(f"{arguments.pod!r} is neither PROJECT/POD of a pod that has an address, nor that address")
-    asked = CaptureRequest(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
-    told = f"at most {asked.packets} packets of {pod} on {pod.node}, for at most {asked.seconds} s"
-    print(told, file=sys.stderr, flush=True)
-    status = await query_node(client, NodeQuerySpec(node_name=pod.node, capture=asked), TIMEOUT_SECONDS + asked.seconds)
+    request = CaptureRequest(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
+    limits = f"at most {request.packets} packets of {pod} on {pod.node}, for at most {request.seconds} s"
+    print(limits, file=sys.stderr, flush=True)
+    status = await query_node(
+        client, NodeQuerySpec(node_name=pod.node, capture=request), TIMEOUT_SECONDS + request.seconds
+    )
     await asyncio.to_thread(_write, status.pcap, arguments.out or f"{pod.name.rpartition('/')[2]}.pcap")
 
 

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable
 
 ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
-"""Where a master keeps the administrator's kubeconfig."""
+"""The file in which a master keeps the administrator's kubeconfig."""
 
 
 class UsageError(Exception):
-    """What was said on the command line makes no sense together; `str(error)` says what does."""
+    """The arguments of a command contradict each other; `str(error)` says what is accepted."""
 
 
 def add_command(

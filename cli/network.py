@@ -1,4 +1,4 @@
-"""`podlane network`: show the pod network, and change who reaches whom."""
+"""`podlane network`: shows the pod network, and joins or isolates projects."""
 
 from __future__ import annotations
 
@@ -25,27 +25,29 @@ TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.05
 
 
-STATUS_HEADS = ("HOST", "HOST IP", "SUBNET", "PODS", "FREE", "FLOWS", "DRIFT", "PASS MS", "PEERS, MS", "STATE")
+STATUS_HEADS = ("HOST", "HOST IP", "SUBNET", "PODS", "FREE", "FLOWS", "DRIFT", "RECONCILE MS", "PEERS, MS", "STATE")
 MAX_PEERS_SHOWN = 8
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """The commands under `podlane network`."""
+    """Add the commands under `podlane network`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    status = add_command(commands, "status", "show the cluster network, subnets and lanes", _run(_status))
-    join = add_command(commands, "join", "let projects share the lane of another one", _run(_join))
-    join.add_argument("--to", metavar="PROJECT", required=True, help="whose lane it is")
-    isolate = add_command(commands, "isolate", "give each project a lane of its own", _run(_isolate))
-    everywhere = add_command(commands, "global", "let projects reach all, and be reached by all", _run(_global))
-    for command in (join, isolate, everywhere):
+    status = add_command(commands, "status", "show the cluster network, subnets and VNIDs", _run(_status))
+    join = add_command(commands, "join", "give projects the VNID of another project", _run(_join))
+    join.add_argument("--to", metavar="PROJECT", required=True, help="the project whose VNID they get")
+    isolate = add_command(commands, "isolate", "give each project a VNID of its own", _run(_isolate))
+    make_global = add_command(commands, "global", "give projects VNID 0, which reaches all projects", _run(_global))
+    for command in (join, isolate, make_global):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
-    follow = add_command(commands, "trace", "show what becomes of a packet, table by table", _run(trace_command.run))
-    packet.add_arguments(follow)
-    watch = add_command(commands, "capture", "write down what goes over the port of a pod", _run(capture.take))
-    capture.add_arguments(watch)
-    listing = add_command(commands, "services", "show where services lead, and what is left out", _run(services.show))
-    services.add_arguments(listing)
-    for command in (status, listing, join, isolate, everywhere, follow, watch):
+    trace = add_command(commands, "trace", "trace a packet through the switches", _run(trace_command.run))
+    packet.add_arguments(trace)
+    capture_packets = add_command(commands, "capture", "capture the packets at the port of a pod", _run(capture.take))
+    capture.add_arguments(capture_packets)
+    list_services = add_command(
+        commands, "services", "list service frontends, endpoints and rejected endpoints", _run(services.show)
+    )
+    services.add_arguments(list_services)
+    for command in (status, list_services, join, isolate, make_global, trace, capture_packets):
         command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
 
 
@@ -70,9 +72,9 @@ async def _status(client: Client, _: argparse.Namespace) -> None:
     print(table(("PLUGIN", "CLUSTER NETWORK", "SERVICE NETWORK"), rows))
     subnets = (await client.list(HostSubnet)).items
     nodes = {node.metadata.name for node in (await client.list(Node)).items}
-    reports = await asyncio.gather(*(_report(client, one.host) for one in subnets if one.host in nodes))
-    by_node = dict(zip([one.host for one in subnets if one.host in nodes], reports, strict=True))
-    print("\n" + table(STATUS_HEADS, [_status_row(one, by_node.get(one.host)) for one in subnets]))
+    reports = await asyncio.gather(*(_report(client, subnet.host) for subnet in subnets if subnet.host in nodes))
+    by_node = dict(zip([subnet.host for subnet in subnets if subnet.host in nodes], reports, strict=True))
+    print("\n" + table(STATUS_HEADS, [_status_row(subnet, by_node.get(subnet.host)) for subnet in subnets]))
     print()
     _show((await client.list(NetNamespace)).items)
 
@@ -95,15 +97,19 @@ def _status_row(subnet: HostSubnet, report: NetworkReport | None) -> tuple[str, 
 
 
 def _peers(times: dict[str, float]) -> str:
-    """The lost ones first: they are what somebody looks for."""
+    """Return the round trip times by node. Lost ones come first, because they need attention."""
     ordered = sorted(times.items(), key=lambda item: (item[1] >= 0, item[0]))
     words = [f"{name} {'lost' if took < 0 else f'{took:.1f}'}" for name, took in ordered]
     more = len(words) - MAX_PEERS_SHOWN
     return " ".join(words[:MAX_PEERS_SHOWN] + [f"and {more} more"] * (more > 0)) or "-"
 
 
-def _show(lanes: tuple[NetNamespace, ...]) -> None:
-    print(table(("PROJECT", "VNID"), [(lane.netname, str(lane.netid)) for lane in lanes]))
+def _show(net_namespaces: tuple[NetNamespace, ...]) -> None:
+    print(
+        table(
+            ("PROJECT", "VNID"), [(net_namespace.netname, str(net_namespace.netid)) for net_namespace in net_namespaces]
+        )
+    )
 
 
 async def _join(client: Client, arguments: argparse.Namespace) -> None:
@@ -119,28 +125,28 @@ async def _global(client: Client, arguments: argparse.Namespace) -> None:
 
 
 async def _change(client: Client, projects: list[str], request: ChangeNetworkRequest) -> None:
-    """Ask for all, or for nothing when one of the names is wrong; then wait until the master has answered."""
-    known = {lane.netname for lane in (await client.list(NetNamespace)).items}
+    """Request the change for all projects, or for none if a name is wrong. Wait until the master has made it."""
+    known = {net_namespace.netname for net_namespace in (await client.list(NetNamespace)).items}
     unknown = sorted({*projects, *filter(None, [request.target])} - known)
     if not known:
-        raise QueryFailed("this cluster has no lanes: its plugin is ovs-subnet, where every pod reaches every pod")
+        raise QueryFailed("this cluster has no VNIDs: its plugin is ovs-subnet, where every pod reaches every pod")
     if unknown:
         raise QueryFailed(f"no such project: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     for project in projects:
-        asking = {"metadata": {"annotations": {CHANGE_NETWORK_ANNOTATION: str(request)}}}
-        await client.patch(NetNamespace, project, "", asking)
-    _show(tuple([await _answered(client, project) for project in projects]))
+        patch = {"metadata": {"annotations": {CHANGE_NETWORK_ANNOTATION: str(request)}}}
+        await client.patch(NetNamespace, project, "", patch)
+    _show(tuple([await _changed(client, project) for project in projects]))
 
 
-async def _answered(client: Client, project: str) -> NetNamespace:
+async def _changed(client: Client, project: str) -> NetNamespace:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
-        lane = await client.get(NetNamespace, project)
-        if CHANGE_NETWORK_ANNOTATION not in lane.metadata.annotations:
-            return lane
+        net_namespace = await client.get(NetNamespace, project)
+        if CHANGE_NETWORK_ANNOTATION not in net_namespace.metadata.annotations:
+            return net_namespace
         if time.monotonic() > deadline:
             sys.stdout.flush()
-            requested = lane.metadata.annotations[CHANGE_NETWORK_ANNOTATION]
+            requested = net_namespace.metadata.annotations[CHANGE_NETWORK_ANNOTATION]
             raise QueryFailed(
                 f"the master has not carried out {requested!r} for {project} within "
                 f"{TIMEOUT_SECONDS:.0f} s; its log says why"

@@ -15,17 +15,17 @@ POLL_SECONDS = 0.02
 
 
 class QueryFailed(ClientError):
-    """There is no answer; `str(error)` says why."""
+    """The query was not answered; `str(error)` says why."""
 
 
-async def query_node(client: Client, spec: NodeQuerySpec, patience: float = TIMEOUT_SECONDS) -> NodeQueryStatus:
-    """The answer of a node within so many seconds. Raises Unanswered, with what it said, or that it said nothing."""
+async def query_node(client: Client, spec: NodeQuerySpec, timeout_seconds: float = TIMEOUT_SECONDS) -> NodeQueryStatus:
+    """Query a node, and return the answer. Raises QueryFailed on an error of the node, and after `timeout_seconds`."""
     try:
         query = await client.create(NodeQuery(metadata=ObjectMeta(generate_name="query-"), spec=spec))
     except NotFound:
-        raise QueryFailed("this cluster's API server carries no questions to nodes") from None
+        raise QueryFailed("this cluster's API server has no NodeQuery objects") from None
     try:
-        status = await _answer(client, query, patience)
+        status = await _answer(client, query, timeout_seconds)
     finally:
         with contextlib.suppress(NotFound):
             await client.delete(NodeQuery, query.metadata.name)
@@ -34,13 +34,13 @@ async def query_node(client: Client, spec: NodeQuerySpec, patience: float = TIME
     return status
 
 
-async def _answer(client: Client, query: NodeQuery, patience: float) -> NodeQueryStatus:
-    deadline = time.monotonic() + patience
+async def _answer(client: Client, query: NodeQuery, timeout_seconds: float) -> NodeQueryStatus:
+    deadline = time.monotonic() + timeout_seconds
     while True:
         found = await client.get(NodeQuery, query.metadata.name)
         if found.status.answered:
             return found.status
         if time.monotonic() > deadline:
             name = query.spec.node_name
-            raise QueryFailed(f"{name} has not answered within {patience:.0f} s; does podlane-sdn run there?")
+            raise QueryFailed(f"{name} has not answered within {timeout_seconds:.0f} s; does podlane-sdn run there?")
         await asyncio.sleep(POLL_SECONDS)

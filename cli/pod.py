@@ -25,20 +25,24 @@ Work = Callable[[argparse.Namespace, aiohttp.ClientSession], Awaitable[int]]
 
 
 class RequestRejected(OSError):
-    """The node agent refused, or there is none; `str(error)` is what it says."""
+    """The node agent rejected a request or does not respond; `str(error)` says why."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
-    """The commands under `podlane pod`."""
+    """Add the commands under `podlane pod`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    submit = add_command(commands, "submit", "run pods on this node, or replace those of the same names", _run(_submit))
+    submit = add_command(commands, "submit", "run pods on this node, or replace pods of these names", _run(_submit))
     submit.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
     delete = add_command(commands, "delete", "end pods that were submitted to this node", _run(_delete))
     delete.add_argument(
-        "names", metavar="[NAMESPACE/]NAME", nargs="+", type=_name, help="as in the manifest; of default if not said"
+        "names",
+        metavar="[NAMESPACE/]NAME",
+        nargs="+",
+        type=_name,
+        help="as in the manifest (namespace default)",
     )
     for command in (submit, delete):
-        command.add_argument("--socket", metavar="PATH", default=SOCKET, help=f"of the node agent ({SOCKET})")
+        command.add_argument("--socket", metavar="PATH", default=SOCKET, help=f"socket of the node agent ({SOCKET})")
 
 
 def _name(text: str) -> tuple[str, str]:
@@ -59,12 +63,12 @@ def _run(work: Work) -> Callable[[argparse.Namespace], int]:
 
 
 async def _submit(arguments: argparse.Namespace, http: aiohttp.ClientSession) -> int:
-    """Every document for itself: what is refused keeps nothing else from being submitted."""
+    """Submit each document independently of the others. Returns 1 if one was rejected."""
     code = 0
     for file in arguments.files:
         for document in manifest.parse_manifest(_text(file)):
             where = f"{file} document {document.number}"
-            problems = document.errors or tuple(_unfit(document.obj))
+            problems = document.errors or tuple(_problems_of(document.obj))
             if problems or not isinstance(document.obj, Pod):
                 print(manifest.format_errors(where, problems))
                 code = 1
@@ -81,7 +85,7 @@ def _text(file: str) -> str:
     return sys.stdin.read() if file == "-" else Path(file).read_text()
 
 
-def _unfit(item: object) -> Iterable[FieldError]:
+def _problems_of(item: object) -> Iterable[FieldError]:
     if not isinstance(item, Pod):
         yield FieldError("kind", quoted(getattr(item, "KIND", None)), '"Pod" is accepted here')
     elif not item.metadata.name:
@@ -91,7 +95,7 @@ def _unfit(item: object) -> Iterable[FieldError]:
 async def _put(http: aiohttp.ClientSession, socket: str, pod: Pod) -> str:
     namespace = pod.metadata.namespace or "default"
     body = msgspec.json.encode(pod)
-    code, runs = await _ask(http, "PUT", (namespace, pod.metadata.name), socket, body)
+    code, runs = await _request(http, "PUT", (namespace, pod.metadata.name), socket, body)
     done = "submitted" if code == 201 else "replaced"
     return f"{namespace}/{pod.metadata.name}: {done}, runs as {runs.metadata.name}"
 
@@ -100,7 +104,7 @@ async def _delete(arguments: argparse.Namespace, http: aiohttp.ClientSession) ->
     code = 0
     for name in arguments.names:
         try:
-            await _ask(http, "DELETE", name, arguments.socket)
+            await _request(http, "DELETE", name, arguments.socket)
             print(f"{'/'.join(name)}: ends")
         except RequestRejected as error:
             print(f"{'/'.join(name)}: {error}")
@@ -108,10 +112,10 @@ async def _delete(arguments: argparse.Namespace, http: aiohttp.ClientSession) ->
     return code
 
 
-async def _ask(
+async def _request(
     http: aiohttp.ClientSession, method: str, name: tuple[str, str], socket: str, body: bytes | None = None
 ) -> tuple[int, Pod]:
-    """The answer's code and the pod. Raises Declined."""
+    """Send a request, and return the status code and the pod. Raises RequestRejected."""
     path = "/pods/" + "/".join(quote(part, safe="") for part in name)
     try:
         async with http.request(method, path, data=body) as answer:

@@ -1,4 +1,4 @@
-"""`podlane network services`: which services the nodes program, where they lead, and what is left out and why."""
+"""`podlane network services`: lists service frontends, endpoints, and rejected endpoints with the reason."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from api.network.types import HostSubnet
 from cli.node_query import QueryFailed, query_node
 from reconcile.terminal import BOLD, RED, colored, table
 
-HEADS = ("SERVICE", "PORT", "VNID", "CALLED AT", "ENDPOINTS", "NOTES")
+HEADS = ("SERVICE", "PORT", "VNID", "FRONTENDS", "ENDPOINTS", "NOTES")
 MAX_SHOWN = 4
-"""Endpoints in a cell; of one service that is asked for by name, all are shown."""
+"""Maximum number of endpoints in a cell; all endpoints are shown of a service that is given by name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of which services, and of which node."""
+    """Add the arguments that select services and nodes."""
     parser.add_argument(
-        "services", metavar="NAMESPACE[/NAME]", nargs="?", default="", help="of one project, or one service of it"
+        "services",
+        metavar="NAMESPACE[/NAME]",
+        nargs="?",
+        default="",
+        help="services of one project, or one service",
     )
-    parser.add_argument("--node", metavar="NODE", default="", help="as that node has it; all nodes by default")
+    parser.add_argument("--node", metavar="NODE", default="", help="query this node only (all nodes)")
 
 
 async def show(client: Client, arguments: argparse.Namespace) -> None:
-    """Print what nodes program; nodes that have the same stand together."""
+    """Print the service ports of the nodes. Nodes with the same ports are grouped."""
     namespace, _, name = arguments.services.partition("/")
     nodes = [arguments.node] if arguments.node else await _nodes(client)
-    asked = ServicesRequest(namespace=namespace, name=name)
-    found = await asyncio.gather(*(_answer(client, node, asked) for node in nodes))
+    request = ServicesRequest(namespace=namespace, name=name)
+    found = await asyncio.gather(*(_query(client, node, request) for node in nodes))
     by_answer: dict[str | ServicesResult, list[str]] = {}
     for node, answer in zip(nodes, found, strict=True):
         by_answer.setdefault(answer, []).append(node)
@@ -45,47 +49,52 @@ async def show(client: Client, arguments: argparse.Namespace) -> None:
 
 async def _nodes(client: Client) -> list[str]:
     known = {node.metadata.name for node in (await client.list(Node)).items}
-    return sorted(one.host for one in (await client.list(HostSubnet)).items if one.host in known)
+    return sorted(subnet.host for subnet in (await client.list(HostSubnet)).items if subnet.host in known)
 
 
-async def _answer(client: Client, node: str, asked: ServicesRequest) -> ServicesResult | str:
+async def _query(client: Client, node: str, request: ServicesRequest) -> ServicesResult | str:
     try:
-        status = await query_node(client, NodeQuerySpec(node_name=node, services=asked))
+        status = await query_node(client, NodeQuerySpec(node_name=node, services=request))
     except QueryFailed as error:
         return str(error)
     return status.services or ServicesResult()
 
 
 def text(answer: ServicesResult, all_endpoints: bool) -> str:
-    """The ports as a table, then a line for each thing that is left out."""
+    """Return the ports as a table, then a line for each thing that is left out."""
     rows = [_row(port, len(port.cluster_endpoints) if all_endpoints else MAX_SHOWN) for port in answer.ports]
     lines = [table(HEADS, rows) if rows else "no services"]
     if answer.omitted_ports:
         lines.append(f"and {answer.omitted_ports} ports more: name a project")
-    lines += [f"left out of {one.service}: {one.subject} {one.reason}" for one in answer.rejected]
+    lines += [f"rejected in {item.service}: {item.subject} {item.reason}" for item in answer.rejected]
     return "\n".join(lines)
 
 
-def _row(port: ServicePortReport, most: int) -> tuple[str, ...]:
+def _row(port: ServicePortReport, max_shown: int) -> tuple[str, ...]:
     name = f"{port.name} " if port.name else ""
     return (
         port.service,
         f"{name}{port.port}",
         str(port.vnid),
         " ".join(port.frontends) or "-",
-        _some(port.cluster_endpoints, most),
+        _some(port.cluster_endpoints, max_shown),
         "; ".join(_notes(port)) or "-",
     )
 
 
-def _some(endpoints: tuple[str, ...], most: int) -> str:
-    more = len(endpoints) - most
-    return " ".join(endpoints[:most]) + (f" and {more} more" if more > 0 else "") or "none: callers are refused"
+def _some(endpoints: tuple[str, ...], max_shown: int) -> str:
+    more = len(endpoints) - max_shown
+    return (
+        " ".join(endpoints[:max_shown]) + (f" and {more} more" if more > 0 else "") or "none: connections are refused"
+    )
 
 
 def _notes(port: ServicePortReport) -> Iterable[str]:
     if port.affinity_seconds:
         yield f"a client keeps its endpoint for {port.affinity_seconds} s"
-    for who, endpoints in (("at the cluster IP", port.internal_endpoints), ("from outside", port.external_endpoints)):
+    for clients, endpoints in (
+        ("at the cluster IP", port.internal_endpoints),
+        ("for external clients", port.external_endpoints),
+    ):
         if endpoints != port.cluster_endpoints:
-            yield f"{who} only {' '.join(endpoints) or 'nothing'}, of this node"
+            yield f"{clients} only {' '.join(endpoints) or 'nothing'}, of this node"

@@ -32,7 +32,7 @@ async def run(client: Client, arguments: argparse.Namespace) -> None:
         print(line)
     for hop in hops:
         print(colored(f"{hop.node}, from {_entry(hop.request)}", BOLD))
-        print(table(("TABLE", "WHOSE", "ROW", "DOES"), _rows(hop.result)) + "\n")
+        print(table(("TABLE", "OWNER", "FLOW", "ACTIONS"), _rows(hop.result)) + "\n")
     outcome = explain(source, target, hops, topology)
     print(colored(outcome, RED if outcome.startswith("dropped") else GREEN))
 
@@ -120,6 +120,6 @@ def _entry(request: TraceRequest) -> str:
 
 def _rows(result: TraceResult) -> list[tuple[str, ...]]:
     return [
-        (step.table, step.owner or "-", step.flow or "no row matches", ", ".join(step.actions) or "drop")
+        (step.table, step.owner or "-", step.flow or "no flow matches", ", ".join(step.actions) or "drop")
         for step in result.steps
     ]

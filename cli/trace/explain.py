@@ -33,7 +33,7 @@ def service_outcome(source: Host, first: Hop, topology: ClusterTopology) -> Serv
     address = IPv4Address(answer.endpoint.partition(":")[0])
     if not answer.steps:
         where = f"{answer.endpoint}, an endpoint of {_name(service)} outside of the cluster network"
-        return ServiceOutcome(f"sent on: {first.node} calls {where}")
+        return ServiceOutcome(f"forwarded: {first.node} connects to {where}")
     return ServiceOutcome(
         target=topology.find_host(str(address)) or Host(address), suffix=f", an endpoint of {_name(service)}"
     )
@@ -43,12 +43,14 @@ def _stopped(source: Host, first: Hop, service: ServicePortReport, topology: Clu
     """Explain why a connection gets no endpoint from the switch."""
     answer, node, name = first.result, first.node, _name(service)
     if answer.steps and not answer.outputs:
-        return f"dropped because {topology.vnid_text(source, answer.vnid)} may not call {name} (VNID {service.vnid})"
+        return (
+            f"dropped because {topology.vnid_text(source, answer.vnid)} may not connect to {name} (VNID {service.vnid})"
+        )
     if answer.endpoints:
-        return f"delivered: {source} reaches the proxy of {node}, which calls an endpoint of {name}"
+        return f"delivered: {source} reaches the proxy of {node}, which connects to an endpoint of {name}"
     if not service.cluster_endpoints:
-        return f"refused by {node}: {name} has no endpoint that takes calls"
-    none_here = f"{name} may be answered by endpoints on {node} only, and there is none"
+        return f"refused by {node}: {name} has no ready endpoint"
+    none_here = f"{name} accepts connections at endpoints on {node} only, and there is none"
     is_from_outside = not answer.steps and source.address not in {topology.gateway(node), topology.addresses.get(node)}
     return f"dropped because {none_here}" if is_from_outside else f"refused by {node}: {none_here}"
 
@@ -68,7 +70,7 @@ def endpoint_lines(first: Hop, topology: ClusterTopology) -> Iterator[str]:
     called = f"{answer.service.service} {answer.service.port} on {first.node}"
     yield f"{called}: {', '.join(shown) or 'no endpoints'}{sticks}"
     for rejection in answer.rejected:
-        yield f"left out: {rejection.subject} {rejection.reason}"
+        yield f"rejected: {rejection.subject} {rejection.reason}"
 
 
 def _shown(endpoint: str, topology: ClusterTopology) -> str:
@@ -87,7 +89,7 @@ def classifier_drops(drop: Drop) -> Iterator[str]:
     if request.protocol == "ipv6":
         yield "it is IPv6, which the pod network does not carry"
     if request.protocol == "arp-reply":
-        yield "only the switch answers ARP questions: no ARP packet reaches another pod"
+        yield "only the switch answers ARP requests: no ARP packet reaches another pod"
     yield from _BY_ENTRANCE[request.enters](drop)
 
 
@@ -106,7 +108,7 @@ def _spoofed_docker_container(drop: Drop) -> Iterator[str]:
     if docker is not None and drop.source_ip not in docker:
         yield f"{drop.source_ip} is not in {docker}, from which Docker gives addresses on {drop.last.node}"
     if docker is not None and drop.target.address in docker:
-        yield f"{drop.target} is a container outside of any pod as well: such ask one another, not the switch"
+        yield f"{drop.target} is a container outside of any pod as well: they reach each other without the switch"
 
 
 def _invalid_tunnel(drop: Drop) -> Iterator[str]:
@@ -119,15 +121,16 @@ def _invalid_tunnel(drop: Drop) -> Iterator[str]:
     if request.protocol == "arp":
         yield "no ARP packet goes through a tunnel: the switch of each node answers by itself"
     if not host:
-        yield f"{node} does not believe {request.tunnel_source}: it is the address of no node"
+        yield f"{node} rejects tunnel packets from {request.tunnel_source}: no node has this address"
     elif host == node:
-        yield f"{node} does not believe {request.tunnel_source}: it is its own address"
+        yield f"{node} rejects tunnel packets from {request.tunnel_source}: it is the node's own address"
     elif not owner:
-        yield f"{node} does not believe {request.tunnel_source}: {drop.source_ip} lies behind no node"
+        yield f"{node} rejects tunnel packets from {request.tunnel_source}: {drop.source_ip} is in no node's subnet"
     elif owner != host:
-        yield f"{node} does not believe {request.tunnel_source}: {topology.subnets[owner]} lies behind {owner}"
+        subnet = topology.subnets[owner]
+        yield f"{node} rejects tunnel packets from {request.tunnel_source}: {subnet} is the subnet of {owner}"
     else:
-        yield f"{node} does not know yet that {topology.subnets[owner]} lies behind {owner}"
+        yield f"{node} does not know yet that {topology.subnets[owner]} is the subnet of {owner}"
 
 
 def _invalid_gateway_packet(drop: Drop) -> Iterator[str]:
@@ -141,8 +144,8 @@ def _invalid_gateway_packet(drop: Drop) -> Iterator[str]:
     if request.protocol == "arp":
         yield f"{request.source_mac} is not {node}'s MAC"
     if is_own:
-        yield f"{node} sends to {drop.target} by its other links: only addresses of the cluster lie behind br0"
-    yield f"{drop.target} is not in {drop.topology.subnets.get(node)}: what comes from outside is for {node} only"
+        yield f"{node} sends to {drop.target} by its other links: only addresses of the cluster are reached through br0"
+    yield f"{drop.target} is not in {drop.topology.subnets.get(node)}: external packets are for {node} only"
 
 
 def _mac(address: IPv4Address) -> str:
@@ -158,7 +161,7 @@ _BY_ENTRANCE: dict[str, Callable[[Drop], Iterator[str]]] = {
 }
 
 BROADCAST = IPv4Address("255.255.255.255")
-GENERIC = "lets it through"
+GENERIC = "accepts it"
 """End of the reason for a drop that the pipeline does not explain."""
 
 
@@ -166,16 +169,16 @@ def drop_reason(source: Host, target: Host, last: Hop, topology: ClusterTopology
     """Return the reason for a drop, to be appended to `dropped because`."""
     table = last.result.steps[-1].table if last.result.steps else "source"
     reasons = _BY_TABLE[table](Drop(source, target, last, topology)) if table in _BY_TABLE else iter(())
-    return next(reasons, f"no row of the table {table} {GENERIC}")
+    return next(reasons, f"no flow of the table {table} {GENERIC}")
 
 
 def _not_answered(drop: Drop) -> Iterator[str]:
     target = drop.target.address
     if drop.source_ip == target:
-        yield f"nobody needs to be told that {drop.source} has the address {target}: the switch knows"
+        yield f"the switch ignores announcements: {drop.source} has the address {target}"
     if not drop.topology.is_inside(target):
         yield f"{target} is no address of the cluster: the switch answers for no other"
-    yield f"nobody on {drop.last.node} has the address {target}"
+    yield f"no pod on {drop.last.node} has the address {target}"
 
 
 def _no_route(drop: Drop) -> Iterator[str]:
@@ -184,13 +187,13 @@ def _no_route(drop: Drop) -> Iterator[str]:
     if target.address in topology.services:
         yield f"{target.address} is a service address, and no service has it"
     if target.address.is_multicast:
-        yield f"multicast is switched off for {drop.sender_vnid_text}"
+        yield f"multicast is disabled for {drop.sender_vnid_text}"
     if target.address == BROADCAST:
-        yield "nothing may be sent to everybody"
+        yield "broadcast is not allowed"
     if target.node and target.node not in topology.subnets:
         yield f"{target.node} has no subnet"
     if host:
-        yield f"{drop.last.node} does not know yet that {topology.subnets[host]} lies behind {host}"
+        yield f"{drop.last.node} does not know yet that {topology.subnets[host]} is the subnet of {host}"
     yield f"{target} belongs to no node's subnet"
 
 
@@ -211,18 +214,18 @@ def _no_service(drop: Drop) -> Iterator[str]:
 def _not_delivered(drop: Drop) -> Iterator[str]:
     target, node, step = drop.target, drop.last.node, drop.last.result.steps[-1]
     if any(action.startswith(">>") for action in step.actions) and not target.address.is_multicast:
-        yield f"it would go back to where it comes from, and the switch of {node} sends nothing back"
+        yield f"it would leave by the port through which it came, and the switch of {node} sends nothing back"
     if target.address.is_multicast and step.flow:
-        yield f"nobody else hears what {drop.sender_vnid_text} sends to many"
+        yield f"no other pod receives multicast of {drop.sender_vnid_text}"
     if target.address.is_multicast:
-        yield f"multicast is switched off for {drop.sender_vnid_text}"
+        yield f"multicast is disabled for {drop.sender_vnid_text}"
     yield from _not_local(drop)
     yield from _isolated(drop)
     if target.project and drop.topology.vnids and target.project not in drop.topology.vnids:
         yield f"{target} is cut off: {target.project} has no VNID"
     if target.project:
         yield f"{target} is not attached to the switch of {node}"
-    yield f"nobody on {node} has the address {target.address}"
+    yield f"no pod on {node} has the address {target.address}"
 
 
 def _not_local(drop: Drop) -> Iterator[str]:
@@ -230,8 +233,8 @@ def _not_local(drop: Drop) -> Iterator[str]:
     target, node, own = drop.target, drop.last.node, drop.topology.subnets.get(drop.last.node)
     if drop.last.request.enters == "tunnel" and own is not None and target.address not in own:
         behind = drop.topology.node_of(target.address)
-        where = f"lies behind {behind}" if behind else f"is not in {own}"
-        yield f"{target} {where}, and {node} sends nothing on that came through a tunnel"
+        where = f"is in the subnet of {behind}" if behind else f"is not in {own}"
+        yield f"{target} {where}, and {node} does not forward packets from tunnels"
 
 
 def _isolated(drop: Drop) -> Iterator[str]:
@@ -244,7 +247,7 @@ def _isolated(drop: Drop) -> Iterator[str]:
 
 
 def _vxlan_from_pod(drop: Drop) -> Iterator[str]:
-    yield f"{drop.source} may not send VXLAN to the outside: it would be believed as a node's"
+    yield f"{drop.source} may not send VXLAN to the outside: nodes would accept it as a tunnel packet"
 
 
 _BY_TABLE: dict[str, Callable[[Drop], Iterator[str]]] = {
@@ -277,9 +280,9 @@ def explain(source: Host, target: Host, hops: list[Hop], topology: ClusterTopolo
         arrived = [receiver for node, output in outputs if (receiver := _receiver(output, node, target, topology))]
     if arrived:
         return f"delivered: {source} reaches {', '.join(arrived)}{outcome.suffix}{_reply_condition(hops[0], topology)}"
-    lost = [output.partition(" ")[2] for output in last.result.outputs if output.startswith("tunnel ")]
-    if lost:
-        return f"sent on: {', '.join(_unasked(IPv4Address(one), topology) for one in lost)}"
+    unreached = [output.partition(" ")[2] for output in last.result.outputs if output.startswith("tunnel ")]
+    if unreached:
+        return f"forwarded to {', '.join(_unreached_host(IPv4Address(address), topology) for address in unreached)}"
     return f"dropped because {drop_reason(source, target, last, topology)}"
 
 
@@ -319,11 +322,11 @@ def _reply_condition(first: Hop, topology: ClusterTopology) -> str:
     )
     if not is_outside:
         return ""
-    return f", if it is an answer or for a host port: else the firewall of {first.node} lets nothing in from outside"
+    return f", if it is a reply or for a host port: the firewall of {first.node} drops all other external packets"
 
 
-def _unasked(address: IPv4Address, topology: ClusterTopology) -> str:
+def _unreached_host(address: IPv4Address, topology: ClusterTopology) -> str:
     host = topology.node_at(address)
-    return (
-        f"to {host} ({address}), which is no node that can be asked" if host else f"to {address}, which is nobody's now"
-    )
+    if host:
+        return f"{host} ({address}): this host runs no podlane-sdn, so the trace ends here"
+    return f"{address}: no host has this address any more"

@@ -26,22 +26,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
     parser.add_argument("source", metavar="SRC", help=who)
     parser.add_argument("target", metavar="DST", help=f"{who}, or PROJECT/SERVICE")
-    kinds = parser.add_argument_group("what packet it is")
+    kinds = parser.add_argument_group("the packet")
     add = kinds.add_argument
-    protocols = "protocol (icmp; that of the port, where DST is a service); arp: SRC asks who has DST"
+    protocols = "protocol (icmp; for a service, that of its port); arp is an ARP request of SRC for DST"
     add("--proto", choices=network.TRACE_PROTOCOLS, default="", help=protocols)
     add("--port", type=int, default=0, metavar="N", help="target port of tcp and udp (the first one of a service)")
-    add("--fragment", choices=network.FRAGMENTS, default="", help="only a part of a packet; later ones carry no port")
-    add("--vlan", type=int, metavar="N", help="it carries a VLAN tag")
-    add("--source-address", metavar="ADDRESS", default="", help="the address that the packet claims to be from")
-    add("--source-mac", metavar="MAC", default="", help="the MAC that the frame claims to be from")
-    add("--target-mac", metavar="MAC", default="", help="the MAC that the frame is sent to")
-    entrances = parser.add_argument_group("where it enters, if not from SRC")
+    add(
+        "--fragment",
+        choices=network.FRAGMENTS,
+        default="",
+        help="a fragment of a packet; later ones carry no port",
+    )
+    add("--vlan", type=int, metavar="N", help="the VLAN tag of the frame")
+    add("--source-address", metavar="ADDRESS", default="", help="the source address of the packet, if not that of SRC")
+    add("--source-mac", metavar="MAC", default="", help="the source MAC of the frame, if not that of SRC")
+    add("--target-mac", metavar="MAC", default="", help="the destination MAC of the frame")
+    entrances = parser.add_argument_group("where the packet enters, if not from SRC")
     either = entrances.add_mutually_exclusive_group()
     either.add_argument("--from-outside", action="store_true", help="from outside, through the node's network stack")
-    either.add_argument("--from-tunnel", metavar="HOST", default="", help="in VXLAN from a node, or from any address")
+    either.add_argument(
+        "--from-tunnel", metavar="HOST", default="", help="through a VXLAN tunnel from a node or address"
+    )
     entrances.add_argument("--vnid", type=int, metavar="N", help="the VNID in the VXLAN packet")
-    entrances.add_argument("--on", metavar="NODE", default="", help="the node that it reaches (that of DST)")
+    entrances.add_argument("--on", metavar="NODE", default="", help="the node at which it arrives (that of DST)")
 
 
 def build_request(

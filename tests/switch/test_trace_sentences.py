@@ -49,18 +49,19 @@ SENTENCES = {
     "red/red-a node-2": "delivered: red/red-a reaches node-2 itself",
     "red/red-a 10.131.0.9": "dropped because 10.131.0.9 belongs to no node's subnet",
     "red/red-a 172.30.0.1": "dropped because 172.30.0.1 is a service address, and no service has it",
-    "red/red-a 10.128.0.200": "dropped because nobody on node-1 has the address 10.128.0.200",
-    "red/red-a 10.128.2.200": "dropped because nobody on node-2 has the address 10.128.2.200",
+    "red/red-a 10.128.0.200": "dropped because no pod on node-1 has the address 10.128.0.200",
+    "red/red-a 10.128.2.200": "dropped because no pod on node-2 has the address 10.128.2.200",
     "red/red-a red/red-a": "delivered: red/red-a reaches red/red-a on node-1",
-    "red/red-a 10.128.64.9": "sent on: to vm-host (10.245.2.77), which is no node that can be asked",
+    "red/red-a 10.128.64.9": "forwarded to vm-host (10.245.2.77): "
+    "this host runs no podlane-sdn, so the trace ends here",
     # broadcast and multicast
-    "red/red-a 255.255.255.255": "dropped because nothing may be sent to everybody",
+    "red/red-a 255.255.255.255": "dropped because broadcast is not allowed",
     "red/red-a 10.128.1.255": "dropped because red (VNID 10) may not reach containers outside of any pod (VNID 11)",
     "red/red-a red/red-c --target-mac ff:ff:ff:ff:ff:ff": "delivered: red/red-a reaches red/red-c on node-2",
     "red/red-a 224.0.0.5": "delivered: red/red-a reaches red/red-b on node-1, red/red-c on node-2",
-    "blue/blue-a 224.0.0.5": "dropped because multicast is switched off for blue (VNID 11)",
+    "blue/blue-a 224.0.0.5": "dropped because multicast is disabled for blue (VNID 11)",
     "red/red-c 224.0.0.5 --from-tunnel node-2 --vnid 11 --on node-1": "dropped because "
-    "multicast is switched off for VNID 11",
+    "multicast is disabled for VNID 11",
     # through the gateway, fragments, tags, MACs
     "red/red-a red/red-c --target-mac 0a:58:0a:80:00:01": "delivered: red/red-a reaches red/red-c on node-2",
     "red/red-a blue/blue-a --target-mac 0a:58:0a:80:00:01": "dropped because "
@@ -83,37 +84,42 @@ SENTENCES = {
     "0a:58:0a:80:00:01",
     "red/red-a red/red-c --proto arp": "answered: the switch of node-1 gives red/red-a the MAC of red/red-c, "
     "0a:58:0a:80:02:04",
-    "red/red-a 10.128.0.200 --proto arp": "dropped because nobody on node-1 has the address 10.128.0.200",
+    "red/red-a 10.128.0.200 --proto arp": "dropped because no pod on node-1 has the address 10.128.0.200",
     "red/red-a 8.8.8.8 --proto arp": "dropped because 8.8.8.8 is no address of the cluster: "
     "the switch answers for no other",
-    "red/red-a red/red-a --proto arp": "dropped because nobody needs to be told that red/red-a has the address "
-    "10.128.0.2: the switch knows",
+    "red/red-a red/red-a --proto arp": "dropped because the switch ignores announcements: red/red-a has the address "
+    "10.128.0.2",
     "red/red-a red/red-b --proto arp --source-address 10.128.0.9": "dropped because 10.128.0.9 is not red/red-a's "
     "address",
-    "red/red-a red/red-b --proto arp-reply": "dropped because only the switch answers ARP questions: "
+    "red/red-a red/red-b --proto arp-reply": "dropped because only the switch answers ARP requests: "
     "no ARP packet reaches another pod",
     # VXLAN by hand, and tunnels of strangers and peers
     "red/red-a 10.245.2.4 --proto udp --port 4789": "dropped because red/red-a may not send VXLAN to the outside: "
-    "it would be believed as a node's",
+    "nodes would accept it as a tunnel packet",
     "red/red-c red/red-a --from-tunnel node-2 --vnid 10": "delivered: red/red-c reaches red/red-a on node-1",
-    "red/red-c red/red-a --from-tunnel 10.9.9.9 --vnid 10": "dropped because node-1 does not believe 10.9.9.9: "
-    "it is the address of no node",
-    "red/red-c red/red-a --from-tunnel node-1 --vnid 10": "dropped because node-1 does not believe 10.245.2.3: "
-    "it is its own address",
-    "red/red-c red/red-a --from-tunnel vm-host --vnid 10": "dropped because node-1 does not believe 10.245.2.77: "
-    "10.128.2.0/23 lies behind node-2",
-    "10.131.0.9 red/red-a --from-tunnel node-2 --vnid 10": "dropped because node-1 does not believe 10.245.2.4: "
-    "10.131.0.9 lies behind no node",
-    "red/red-b red/red-a --from-tunnel node-2 --vnid 10": "dropped because node-1 does not believe 10.245.2.4: "
-    "10.128.0.0/23 lies behind node-1",
+    "red/red-c red/red-a --from-tunnel 10.9.9.9 --vnid 10": "dropped because "
+    "node-1 rejects tunnel packets from 10.9.9.9: "
+    "no node has this address",
+    "red/red-c red/red-a --from-tunnel node-1 --vnid 10": "dropped because "
+    "node-1 rejects tunnel packets from 10.245.2.3: "
+    "it is the node's own address",
+    "red/red-c red/red-a --from-tunnel vm-host --vnid 10": "dropped because "
+    "node-1 rejects tunnel packets from 10.245.2.77: "
+    "10.128.2.0/23 is the subnet of node-2",
+    "10.131.0.9 red/red-a --from-tunnel node-2 --vnid 10": "dropped because "
+    "node-1 rejects tunnel packets from 10.245.2.4: "
+    "10.131.0.9 is in no node's subnet",
+    "red/red-b red/red-a --from-tunnel node-2 --vnid 10": "dropped because "
+    "node-1 rejects tunnel packets from 10.245.2.4: "
+    "10.128.0.0/23 is the subnet of node-1",
     "red/red-c red/red-a --from-tunnel node-2 --vnid 12": "dropped because VNID 12 may not reach red (VNID 10)",
     "red/red-c red/red-a --from-tunnel node-2 --vnid 11": "dropped because VNID 11 may not reach red (VNID 10)",
     "blue/blue-b red/red-a --from-tunnel node-2 --vnid 11": "dropped because "
     "blue (VNID 11) may not reach red (VNID 10)",
     "red/red-c 10.128.64.9 --from-tunnel node-2 --vnid 10 --on node-1": "dropped because 10.128.64.9 "
-    "lies behind vm-host, and node-1 sends nothing on that came through a tunnel",
+    "is in the subnet of vm-host, and node-1 does not forward packets from tunnels",
     "red/red-c 8.8.8.8 --from-tunnel node-2 --vnid 0 --on node-1": "dropped because 8.8.8.8 is not in 10.128.0.0/23, "
-    "and node-1 sends nothing on that came through a tunnel",
+    "and node-1 does not forward packets from tunnels",
     "red/red-c red/red-a --from-tunnel node-2 --vnid 10 --vlan 7": "dropped because frames in a tunnel may carry "
     "no VLAN tag",
     "red/red-c red/red-a --from-tunnel node-2 --vnid 10 --proto arp": "dropped because no ARP packet goes through "
@@ -125,7 +131,7 @@ SENTENCES = {
     "node-1 red/red-c": "delivered: node-1 reaches red/red-c on node-2",
     "node-1 node-2": "delivered: node-1 reaches node-2 itself",
     "node-1 8.8.8.8": "dropped because node-1 sends to 8.8.8.8 by its other links: "
-    "only addresses of the cluster lie behind br0",
+    "only addresses of the cluster are reached through br0",
     "node-1 red/red-c --source-address 10.128.0.2": "dropped because 10.128.0.2 is not node-1's address",
     "node-1 red/red-a --proto arp": "answered: the switch of node-1 gives node-1 the MAC of red/red-a, "
     "0a:58:0a:80:00:02",
@@ -134,9 +140,9 @@ SENTENCES = {
     "node-1 red/red-a --vlan 3": "dropped because node-1's frames may carry no VLAN tag",
     "node-1 red/red-a --proto ipv6": "dropped because it is IPv6, which the pod network does not carry",
     "8.8.8.8 red/red-a --from-outside --proto tcp --port 80": "delivered: 8.8.8.8 reaches red/red-a on node-1, "
-    "if it is an answer or for a host port: else the firewall of node-1 lets nothing in from outside",
+    "if it is a reply or for a host port: the firewall of node-1 drops all other external packets",
     "8.8.8.8 red/red-a --from-outside --on node-2": "dropped because red/red-a is not in 10.128.2.0/23: "
-    "what comes from outside is for node-2 only",
+    "external packets are for node-2 only",
     "red/red-c red/red-a --from-outside": "dropped because 10.128.2.4 is an address of the cluster, "
     "and does not come from outside",
     "8.8.8.8 red/red-a --from-outside --proto arp": "dropped because 8.8.8.8 is not node-1's address",
@@ -152,16 +158,16 @@ SENTENCES = {
     f"red/red-a {FAR_BOX}": "dropped because red (VNID 10) may not reach containers outside of any pod (VNID 11)",
     f"{NEAR_BOX} blue/blue-a --source-address 10.128.0.5": "dropped because 10.128.0.5 is not in 10.128.1.128/25, "
     "from which Docker gives addresses on node-1",
-    f"{NEAR_BOX} {OTHER_BOX}": "dropped because it would go back to where it comes from, "
+    f"{NEAR_BOX} {OTHER_BOX}": "dropped because it would leave by the port through which it came, "
     "and the switch of node-1 sends nothing back",
     f"{NEAR_BOX} {OTHER_BOX} --proto arp": f"dropped because {OTHER_BOX} is a container outside of any pod as well: "
-    "such ask one another, not the switch",
+    "they reach each other without the switch",
     f"{NEAR_BOX} blue/blue-a --proto arp": f"answered: the switch of node-1 gives {NEAR_BOX} the MAC of blue/blue-a, "
     "0a:58:0a:80:00:05",
     f"{NEAR_BOX} blue/blue-a --vlan 1": f"dropped because {NEAR_BOX}'s frames may carry no VLAN tag",
     f"{NEAR_BOX} blue/blue-a --proto ipv6": "dropped because it is IPv6, which the pod network does not carry",
     f"{NEAR_BOX} 10.245.2.4 --proto udp --port 4789": f"dropped because {NEAR_BOX} may not send VXLAN to the outside: "
-    "it would be believed as a node's",
+    "nodes would accept it as a tunnel packet",
 }
 
 
@@ -179,7 +185,7 @@ def test_trace_sentence_states_that_multicast_has_no_receiver(world: TraceWorld)
     nobody = replace(view, pods=frozenset(pod for pod in view.pods if pod.vnid != 10))
     world.switches["node-1"].replace(compile_flows(nobody))
     try:
-        assert sentence_for(world, words) == "dropped because nobody else hears what red (VNID 10) sends to many"
+        assert sentence_for(world, words) == "dropped because no other pod receives multicast of red (VNID 10)"
         assert sentence_for(world, "blue/blue-a red/red-b").startswith(
             "dropped because blue (VNID 11) may not reach red"
         )

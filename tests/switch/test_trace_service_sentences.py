@@ -83,15 +83,15 @@ SENTENCES = {
     "blue/blue-a default/all": "delivered: blue/blue-a reaches default/admin-b on node-2, "
     "an endpoint of the service default/all",
     # others
-    "blue/blue-a red/web": "dropped because blue (VNID 11) may not call the service red/web (VNID 10)",
-    "blue/blue-a red/far": "dropped because blue (VNID 11) may not call the service red/far (VNID 10)",
-    "blue/blue-a red/sticky": "dropped because blue (VNID 11) may not call the service red/sticky (VNID 10)",
-    "blue/blue-a 192.0.2.9": "dropped because blue (VNID 11) may not call the service red/web (VNID 10)",
-    "blue/blue-b 10.245.2.3 --proto tcp --port 30001": "dropped because blue (VNID 11) may not call "
+    "blue/blue-a red/web": "dropped because blue (VNID 11) may not connect to the service red/web (VNID 10)",
+    "blue/blue-a red/far": "dropped because blue (VNID 11) may not connect to the service red/far (VNID 10)",
+    "blue/blue-a red/sticky": "dropped because blue (VNID 11) may not connect to the service red/sticky (VNID 10)",
+    "blue/blue-a 192.0.2.9": "dropped because blue (VNID 11) may not connect to the service red/web (VNID 10)",
+    "blue/blue-b 10.245.2.3 --proto tcp --port 30001": "dropped because blue (VNID 11) may not connect to "
     "the service red/web (VNID 10)",
-    "blue/blue-a red/empty": "dropped because blue (VNID 11) may not call the service red/empty (VNID 10)",
+    "blue/blue-a red/empty": "dropped because blue (VNID 11) may not connect to the service red/empty (VNID 10)",
     # nobody
-    "red/red-a red/empty": "refused by node-1: the service red/empty has no endpoint that takes calls",
+    "red/red-a red/empty": "refused by node-1: the service red/empty has no ready endpoint",
     "red/red-a 172.30.0.77 --proto tcp --port 80": "dropped because 172.30.0.77 is a service address, "
     "and no service has it",
     "red/red-a red/web --port 81": "dropped because node-1 serves no port 81/TCP of red/web",
@@ -103,13 +103,13 @@ SENTENCES = {
     # the node and the outside
     "node-1 red/web": f"delivered: node-1 reaches red/red-b on node-1, {WEB}",
     "node-1 red/far": "delivered: node-1 reaches red/red-c on node-2, an endpoint of the service red/far",
-    "node-1 red/empty": "refused by node-1: the service red/empty has no endpoint that takes calls",
+    "node-1 red/empty": "refused by node-1: the service red/empty has no ready endpoint",
     "8.8.8.8 10.245.2.3 --proto tcp --port 30001 --from-outside --on node-1": f"delivered: 8.8.8.8 reaches "
     f"red/red-b on node-1, {WEB}",
     "8.8.8.8 10.245.2.3 --proto tcp --port 30002 --from-outside --on node-1": "delivered: 8.8.8.8 reaches "
     "red/red-c on node-2, an endpoint of the service red/far",
     "8.8.8.8 10.245.2.3 --proto tcp --port 30007 --from-outside --on node-1": "dropped because the service red/local "
-    "may be answered by endpoints on node-1 only, and there is none",
+    "accepts connections at endpoints on node-1 only, and there is none",
 }
 
 
@@ -151,7 +151,7 @@ def test_trace_sentence_agrees_with_the_vnids_for_every_pod(world: TraceWorld, p
             for front in fronts:
                 said = sentence_for(world, f"{full_name(pod)} {front}", ports)
                 if 0 not in {ours, port.vnid} and ours != port.vnid:
-                    expected = f"dropped because {pod.project} (VNID {ours}) may not call the service"
+                    expected = f"dropped because {pod.project} (VNID {ours}) may not connect to the service"
                 elif port.cluster_endpoints:
                     expected = f"delivered: {full_name(pod)} reaches "
                 else:
@@ -170,8 +170,8 @@ def test_trace_ends_at_the_userspace_proxy() -> None:
         here = {"node-1": served(made, "node-1")}
         switch.replace_services(ServiceFlows(made.views["node-1"].node, ProxyMode.USERSPACE).sync(here["node-1"]))
         assert sentence_for(made, "red/red-a red/web", here) == (
-            "delivered: red/red-a reaches the proxy of node-1, which calls an endpoint of the service red/web"
+            "delivered: red/red-a reaches the proxy of node-1, which connects to an endpoint of the service red/web"
         )
         assert sentence_for(made, "blue/blue-a red/web", here) == (
-            "dropped because blue (VNID 11) may not call the service red/web (VNID 10)"
+            "dropped because blue (VNID 11) may not connect to the service red/web (VNID 10)"
         )

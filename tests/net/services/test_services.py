@@ -162,7 +162,7 @@ def test_trace_follows_a_service_connection_to_an_endpoint(serving: PacketWorld,
     assert told[0].startswith("red/everyone 80/TCP on node-1: red/red-a (")
     assert told[-1] == "delivered: red/red-b reaches red/red-a on node-1, an endpoint of the service red/everyone"
     theirs, ours = serving.vnid("blue"), serving.vnid("red")
-    refused = f"dropped because blue (VNID {theirs}) may not call the service red/everyone (VNID {ours})"
+    refused = f"dropped because blue (VNID {theirs}) may not connect to the service red/everyone (VNID {ours})"
     assert trace("blue/blue-b")[-1] == refused
 
 

@@ -107,7 +107,9 @@ def test_userspace_mode_trace_ends_at_the_proxy(world: PacketWorld, near_and_far
     assert told[0].startswith("red/web 80/TCP on node-1: red/red-a (")
     refused = podlane_network(world.lab.kubeconfig, "trace", "blue/blue-a", "red/web").splitlines()
     vnids = world.vnid("blue"), world.vnid("red")
-    assert refused[-1] == "dropped because blue (VNID {}) may not call the service red/web (VNID {})".format(*vnids)
+    assert refused[-1] == "dropped because blue (VNID {}) may not connect to the service red/web (VNID {})".format(
+        *vnids
+    )
 
 
 def test_userspace_mode_serves_node_and_external_clients(world: PacketWorld, near_and_far: Service) -> None:

@@ -63,25 +63,26 @@ def test_explanation_names_the_endpoint_that_drops_the_packet() -> None:
     [
         (
             structs.replace(STOPPED, vnid=10),
-            "dropped because red (VNID 10) may not call the service blue/web (VNID 11)",
+            "dropped because red (VNID 10) may not connect to the service blue/web (VNID 11)",
         ),
         (
             structs.replace(
                 STOPPED, outputs=("node",), endpoints=(), service=structs.replace(WEB, cluster_endpoints=())
             ),
-            "refused by node-1: the service blue/web has no endpoint that takes calls",
+            "refused by node-1: the service blue/web has no ready endpoint",
         ),
         (
             structs.replace(STOPPED, outputs=("node",), endpoints=()),
-            "refused by node-1: the service blue/web may be answered by endpoints on node-1 only, and there is none",
+            "refused by node-1: the service blue/web accepts connections at endpoints on node-1 only, "
+            "and there is none",
         ),
         (
             structs.replace(STOPPED, outputs=("node",)),
-            "delivered: red/a reaches the proxy of node-1, which calls an endpoint of the service blue/web",
+            "delivered: red/a reaches the proxy of node-1, which connects to an endpoint of the service blue/web",
         ),
         (
             structs.replace(LED, steps=(), outputs=(), endpoint="198.51.100.7:443"),
-            "sent on: node-1 calls 198.51.100.7:443, an endpoint of the service blue/web "
+            "forwarded: node-1 connects to 198.51.100.7:443, an endpoint of the service blue/web "
             "outside of the cluster network",
         ),
     ],
@@ -115,7 +116,7 @@ def test_trace_output_lists_all_and_rejected_endpoints() -> None:
     assert list(endpoint_lines(Hop("node-1", ASKED, sticky), MAP)) == [
         "blue/web 80/TCP on node-1: blue/b (10.128.2.3:8080) (traced), 198.51.100.7:443; "
         "a client keeps its endpoint for 600 s",
-        "left out: endpoint 10.128.9.9:8080 is in the cluster network, but no pod has it",
+        "rejected: endpoint 10.128.9.9:8080 is in the cluster network, but no pod has it",
     ]
     assert list(endpoint_lines(Hop("node-1", ASKED, TraceResult()), MAP)) == []
 
@@ -186,12 +187,22 @@ def drop(table: str, node: str, asked: TraceRequest) -> Hop:
 @pytest.mark.parametrize(
     ("target", "hop", "topology", "why"),
     [
-        (BLUE, drop("route", "node-1", NEAR), KNOWN, "node-1 does not know yet that 10.128.2.0/23 lies behind node-2"),
-        (BLUE, drop("source", "node-2", FAR), KNOWN, "node-2 does not know yet that 10.128.0.0/23 lies behind node-1"),
+        (
+            BLUE,
+            drop("route", "node-1", NEAR),
+            KNOWN,
+            "node-1 does not know yet that 10.128.2.0/23 is the subnet of node-2",
+        ),
+        (
+            BLUE,
+            drop("source", "node-2", FAR),
+            KNOWN,
+            "node-2 does not know yet that 10.128.0.0/23 is the subnet of node-1",
+        ),
         (HOMELESS, drop("route", "node-1", NEAR), KNOWN, "node-3 has no subnet"),
         (BLUE, drop("deliver", "node-2", FAR), UNKNOWN, "blue/b is cut off: blue has no VNID"),
-        (BLUE, drop("source", "node-1", NEAR), KNOWN, f"no row of the table source {GENERIC}"),
-        (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no row of the table flood {GENERIC}"),
+        (BLUE, drop("source", "node-1", NEAR), KNOWN, f"no flow of the table source {GENERIC}"),
+        (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no flow of the table flood {GENERIC}"),
     ],
 )
 def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, topology: ClusterTopology, why: str) -> None:
@@ -208,4 +219,4 @@ def test_explanation_reports_a_tunnel_to_a_deleted_node() -> None:
     target = Host(IPv4Address("10.128.8.9"))
     first = Hop("node-1", NEAR, TraceResult((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
     topology = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
-    assert explain(RED, target, [first], topology) == "sent on: to 10.245.2.99, which is nobody's now"
+    assert explain(RED, target, [first], topology) == "forwarded to 10.245.2.99: no host has this address any more"
