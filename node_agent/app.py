@@ -203,7 +203,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         docker=docker,
         look=StatsCollector(hierarchy.pods_cgroup(settings.cgroup_root), CgroupReader()),
         disks=disks,
-        probes=probes.counts,
+        probes=probes.metrics,
         pods=pods.list_pods,
         claims=functools.partial(mounted_claims, objects, host),
         spawn=spawn,

@@ -1,1 +1,1 @@
-"""Images: presence, credentials, garbage collection."""
+"""Images of containers: presence, registry credentials, garbage collection."""

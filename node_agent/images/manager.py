@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImageUnavailable:
-    """Why a container has no image (reason and message of its state).
+    """Reason and message of the state of a container without an image.
 
-    And when, by `steady`, to ask again if not at any change.
+    `retry_at` is when to try again by the steady clock; None means after the next change of the pod.
     """
 
     reason: str
     message: str
-    due: datetime | None = None
+    retry_at: datetime | None = None
 
 
 class PullCancelled(NotReady):
-    """Nobody waits for the image any more."""
+    """The pull was cancelled, because its pod is being terminated."""
 
 
 class ImageManager:
@@ -45,121 +45,131 @@ class ImageManager:
         self._docker = docker
         self._events = events
         self._failures: dict[str, PullFailure] = {}
-        self._fetching: asyncio.Task[PullResult] | None = None
-        self._expected: dict[str, str] = {}
+        """Last failed pull by image."""
+        self._pull_task: asyncio.Task[PullResult] | None = None
+        self._prefetched: dict[str, str] = {}
+        """Image ID by image, for the next `ensure_present` of the image."""
 
-    def give_up(self) -> None:
-        """The pod is to go: what is being fetched for it is not waited for."""
-        if self._fetching is not None:
-            self._fetching.cancel()
+    def cancel(self) -> None:
+        """Cancel the pull in progress, because the pod is being terminated."""
+        if self._pull_task is not None:
+            self._pull_task.cancel()
 
-    def look_anew(self) -> None:
-        """What was expected earlier may not be so any more."""
-        self._expected.clear()
+    def clear_prefetched(self) -> None:
+        """Forget the results of `prefetch`, because the images may have changed since."""
+        self._prefetched.clear()
 
-    async def expect(self, wishes: Iterable[Container]) -> None:
-        """These images will be asked for in a moment: what is found now needs no second look then."""
-        for image in {wish.image for wish in wishes}:
+    async def prefetch(self, containers: Iterable[Container]) -> None:
+        """Look up the images of these containers, so that the next `ensure_present` of each needs no request."""
+        for image in {container.image for container in containers}:
             with contextlib.suppress(DriverError):
-                self._expected[image] = await self._docker.image_id(image)
+                self._prefetched[image] = await self._docker.image_id(image)
 
-    async def get(
-        self, wish: Container, credentials: tuple[Credential, ...], before_pull: Callable[[], Awaitable[None]]
+    async def ensure_present(
+        self, container: Container, credentials: tuple[Credential, ...], before_pull: Callable[[], Awaitable[None]]
     ) -> str | ImageUnavailable:
         """Return the ID of the container's image. Pull the image according to the pull policy.
 
         The registry gets the credentials one after the other, then a request without any. `before_pull` is awaited
-        before the pull begins. Raises NotReady while Docker does not answer, PullCancelled after cancel().
+        before the pull begins. Raises NotReady while Docker does not answer, PullCancelled after `cancel`.
         """
-        image = wish.image
+        image = container.image
         try:
-            here: str | None = self._expected.pop(image, "") or await self._docker.image_id(image)
+            image_id: str | None = self._prefetched.pop(image, "") or await self._docker.image_id(image)
         except Gone:
-            here = None
+            image_id = None
         except Refused as error:
-            self._events.record("InspectFailed", f'Failed to inspect image "{image}": {error}', wish.name)
-            self._events.record("Failed", "Error: InvalidImageName", wish.name)
+            self._events.record("InspectFailed", f'Failed to inspect image "{image}": {error}', container.name)
+            self._events.record("Failed", "Error: InvalidImageName", container.name)
             return ImageUnavailable("InvalidImageName", str(error))
-        if wish.image_pull_policy == "Never" and here is None:
-            words = f'Container image "{image}" is not present with pull policy of Never'
-            self._events.record("ErrImageNeverPull", words, wish.name)
-            self._events.record("Failed", "Error: ErrImageNeverPull", wish.name)
-            return ImageUnavailable("ErrImageNeverPull", words)
-        if here is not None and wish.image_pull_policy in ("IfNotPresent", "Never"):
-            words = f'Container image "{image}" already present on machine and can be accessed by the pod'
-            self._events.record("Pulled", words, wish.name)
-            return here
-        return await self._pull(wish.name, image, here, (*credentials, None), before_pull)
+        if container.image_pull_policy == "Never" and image_id is None:
+            message = f'Container image "{image}" is not present with pull policy of Never'
+            self._events.record("ErrImageNeverPull", message, container.name)
+            self._events.record("Failed", "Error: ErrImageNeverPull", container.name)
+            return ImageUnavailable("ErrImageNeverPull", message)
+        if image_id is not None and container.image_pull_policy in ("IfNotPresent", "Never"):
+            message = f'Container image "{image}" already present on machine and can be accessed by the pod'
+            self._events.record("Pulled", message, container.name)
+            return image_id
+        return await self._pull(container.name, image, image_id, (*credentials, None), before_pull)
 
     async def _pull(
         self,
         container: str,
         image: str,
-        here: str | None,
+        present_id: str | None,
         credentials: tuple[Credential | None, ...],
         before_pull: Callable[[], Awaitable[None]],
     ) -> str | ImageUnavailable:
-        earlier, began = self._failures.get(image), steady_clock()
-        if earlier is not None and earlier.holds(began):
-            words = f'Back-off pulling image "{image}"'
-            self._events.record("BackOff", words, container)
+        """Pull an image unless it is in back-off. `present_id` is the ID of the image that is present, if any."""
+        previous = self._failures.get(image)
+        began = steady_clock()
+        if previous is not None and previous.is_active(began):
+            message = f'Back-off pulling image "{image}"'
+            self._events.record("BackOff", message, container)
             self._events.record("Failed", "Error: ImagePullBackOff", container)
-            return ImageUnavailable("ImagePullBackOff", f"{words}: {earlier.reason}: {earlier.words}", earlier.due)
+            return ImageUnavailable(
+                "ImagePullBackOff", f"{message}: {previous.reason}: {previous.message}", previous.retry_at
+            )
         self._events.record("Pulling", f'Pulling image "{image}"', container)
         await before_pull()
         reason = "ErrImagePull"
         try:
-            pulled = await self._fetch(image, credentials)
+            result = await self._pull_with_credentials(image, credentials)
             self._failures.pop(image, None)
-            self._events.record("Pulled", _pulled_message(image, pulled, steady_clock() - began), container)
+            self._events.record("Pulled", _pulled_message(image, result, steady_clock() - began), container)
             return await self._docker.image_id(image)
         except PullCancelled:
             raise
         except NotReady as error:
-            if here is not None:
-                log.warning("registry away, using the image that is here", extra={"image": image, "error": error})
-                words = f'Container image "{image}" already present on machine, and no registry answers'
-                self._events.record("Pulled", words, container)
-                return here
-            words = str(error)
+            if present_id is not None:
+                log.warning("registry does not answer; using the present image", extra={"image": image, "error": error})
+                message = f'Container image "{image}" already present on machine, and no registry answers'
+                self._events.record("Pulled", message, container)
+                return present_id
+            message = str(error)
             if isinstance(error, RegistryUnavailable):
                 reason = "RegistryUnavailable"
-                words = f"image pull failed for {image} because the registry is unavailable: {error}"
+                message = f"image pull failed for {image} because the registry is unavailable: {error}"
         except (Refused, Gone) as error:
-            words = str(error)
-        failure = self._failures[image] = next_failure(earlier, steady_clock(), words, reason)
-        self._events.record("Failed", f'Failed to pull image "{image}": {words}', container)
+            message = str(error)
+        failure = next_failure(previous, steady_clock(), message, reason)
+        self._failures[image] = failure
+        self._events.record("Failed", f'Failed to pull image "{image}": {message}', container)
         self._events.record("Failed", f"Error: {reason}", container)
-        return ImageUnavailable(reason, words, failure.due)
+        return ImageUnavailable(reason, message, failure.retry_at)
 
-    async def _fetch(self, image: str, credentials: tuple[Credential | None, ...]) -> PullResult:
-        """Raises Refused with all that the registry said, NotReady when there is none."""
-        said: dict[str, None] = {}
+    async def _pull_with_credentials(self, image: str, credentials: tuple[Credential | None, ...]) -> PullResult:
+        """Pull an image with the first credential that the registry accepts.
+
+        Raises Refused with the messages for all credentials, NotReady if the registry does not answer.
+        """
+        messages: dict[str, None] = {}
         for credential in credentials:
             try:
-                return await self._until_given_up(asyncio.ensure_future(self._docker.pull(image, credential)))
+                return await self._wait_for_pull(asyncio.ensure_future(self._docker.pull(image, credential)))
             except (Refused, Gone) as error:
-                said[str(error)] = None
-        raise Refused("; ".join(said))
+                messages[str(error)] = None
+        raise Refused("; ".join(messages))
 
-    async def _until_given_up(self, task: asyncio.Task[PullResult]) -> PullResult:
-        """Who is cancelled himself takes the task along."""
-        self._fetching = task
+    async def _wait_for_pull(self, task: asyncio.Task[PullResult]) -> PullResult:
+        """Wait for a pull until the time limit or `cancel`. The pull is also cancelled if the caller is."""
+        self._pull_task = task
         try:
             await asyncio.wait([task], timeout=self.time_limit)
         finally:
-            self._fetching = None
+            self._pull_task = None
             task.cancel()
         if task.cancelled() or not task.done():
             raise PullCancelled("the image is not waited for: the pod is to go")
         return task.result()
 
 
-def _pulled_message(image: str, pulled: PullResult, waited: timedelta) -> str:
-    whole = max(waited.total_seconds(), pulled.seconds)
-    times = f"{_duration(pulled.seconds)} ({_duration(whole)} including waiting)"
-    return f'Successfully pulled image "{image}" in {times}. Image size: {pulled.size} bytes.'
+def _pulled_message(image: str, result: PullResult, waited: timedelta) -> str:
+    total_seconds = max(waited.total_seconds(), result.seconds)
+    durations = f"{_format_duration(result.seconds)} ({_format_duration(total_seconds)} including waiting)"
+    return f'Successfully pulled image "{image}" in {durations}. Image size: {result.size} bytes.'
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds:.3f}s" if seconds >= 1 else f"{seconds * 1000:.0f}ms"

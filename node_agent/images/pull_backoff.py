@@ -8,15 +8,17 @@ from datetime import datetime, timedelta
 from reconcile.backoff import Backoff
 
 PULL_BACKOFF = Backoff(10.0, 300.0)
+
 BACKOFF_RESET = timedelta(seconds=2 * PULL_BACKOFF.maximum)
-"""An image that nobody asked for during this time begins with the first delay again."""
+"""Time without a failed pull of an image after which its back-off starts from the beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """Of all pods of the node: pulls at once, pulls begun in a second (0: no limit) and how many of those at once.
+    """Limits of all image pulls of the node.
 
-    A pull of which nothing was heard for `patience` seconds is given up.
+    `max_parallel` is the number of pulls at a time, `per_second` the rate at which pulls start (0: no limit), `burst`
+    how many may start at once. A pull without progress for `progress_seconds` is cancelled.
     """
 
     max_parallel: int = 1
@@ -30,7 +32,7 @@ DEFAULT_LIMITS = PullLimits()
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """How long a pull took, without the wait for its turn, and the size of the image in bytes."""
+    """The seconds that a pull took, without the wait for the limits, and the size of the image in bytes."""
 
     seconds: float
     size: int
@@ -38,27 +40,29 @@ class PullResult:
 
 @dataclass(frozen=True, slots=True)
 class PullFailure:
-    """The last failure to pull an image, the number `count` in a row: its time, the wait after it, its message, and
-    the reason of the container's state.
+    """The last failed pull of an image.
+
+    `delay` is the back-off after it, `reason` the reason of the container's state, `count` the number of failures in a
+    row.
     """
 
-    at: datetime
+    failed_at: datetime
     delay: timedelta
-    words: str
+    message: str
     reason: str = "ErrImagePull"
     count: int = 1
 
     @property
-    def due(self) -> datetime:
-        """When it may be tried again."""
-        return self.at + self.delay
+    def retry_at(self) -> datetime:
+        """When the image may be pulled again."""
+        return self.failed_at + self.delay
 
-    def holds(self, now: datetime) -> bool:
-        """Whether the image is still waited for; a failure that lies ahead of us (the clock was set back) is over."""
-        return self.at <= now < self.due
+    def is_active(self, now: datetime) -> bool:
+        """Return whether the image is in back-off. A failure in the future, after the clock was set back, is over."""
+        return self.failed_at <= now < self.retry_at
 
 
-def next_failure(before: PullFailure | None, now: datetime, words: str, reason: str) -> PullFailure:
-    """Return the failure after `before`. Its wait is twice as long, unless `before` is older than BACKOFF_RESET."""
-    count = 1 if before is None or now - before.at > BACKOFF_RESET else before.count + 1
-    return PullFailure(now, timedelta(seconds=PULL_BACKOFF.delay(count)), words, reason, count)
+def next_failure(previous: PullFailure | None, now: datetime, message: str, reason: str) -> PullFailure:
+    """Return the failure after `previous`. Its delay is doubled, unless `previous` is older than BACKOFF_RESET."""
+    count = 1 if previous is None or now - previous.failed_at > BACKOFF_RESET else previous.count + 1
+    return PullFailure(now, timedelta(seconds=PULL_BACKOFF.delay(count)), message, reason, count)

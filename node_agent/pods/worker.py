@@ -146,7 +146,7 @@ class PodWorker:
     def wake(self) -> None:
         """Sync the pod now, because something that matters to it may have changed."""
         if self._is_stopping:
-            self._images.give_up()
+            self._images.cancel()
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
@@ -291,9 +291,9 @@ class PodWorker:
             await self._docker.kill(container.id, "SIGKILL")
         for container in actions.stop:
             await self._stop_for_restart(container)
-        self._images.look_anew()
+        self._images.clear_prefetched()
         if actions.sandbox_attempt is not None or actions.start:
-            await self._volumes.look_anew(self._pod)
+            await self._volumes.invalidate(self._pod)
         if actions.sandbox_attempt is None:
             sandbox = observed.sandbox
             has_volumes = await self._set_up_volumes()
@@ -346,7 +346,7 @@ class PodWorker:
         The next sync runs the hook.
         """
         status = replace(self._pod.status, pod_ip=self._sandbox.address, host_ip=self._node_address)
-        pod = self._volumes.with_storage(replace(self._pod, status=status))
+        pod = self._volumes.with_claims_resolved(replace(self._pod, status=status))
         for start in starts:
             try:
                 failure = await self._starter.start(pod, start, sandbox.id, observed, self._report_progress)
@@ -364,7 +364,7 @@ class PodWorker:
     async def _sync_finished_pod(self, observed: RuntimePod, actions: PodActions) -> None:
         """Clean up after a pod whose status is final already."""
         if not observed.all:
-            await self._volumes.take_down()
+            await self._volumes.tear_down()
             return
         await self._clean_up_finished_pod(observed, actions)
         if self._lifecycle.stopping:
@@ -381,7 +381,7 @@ class PodWorker:
         for container in actions.kill:
             await self._docker.kill(container.id, "SIGKILL")
             self._cache.invalidate(self._uid)
-        await self._volumes.take_down()
+        await self._volumes.tear_down()
 
     async def _sync_failed_pod(self, observed: RuntimePod, reason: str, message: str) -> None:
         """Stop a pod for which fail() was called. Its status becomes final when nothing runs any more."""
@@ -401,7 +401,7 @@ class PodWorker:
         for container in observed.all:
             await self._docker.remove(container.id)
         await self._cgroups.remove(self._uid)
-        await self._volumes.forget()
+        await self._volumes.remove()
         return True
 
     async def _stop(self, observed: RuntimePod) -> bool:
@@ -507,4 +507,4 @@ class PodWorkerFactory:
     def forget(self, uid: str) -> None:
         """Forget what is kept about a pod that is terminated."""
         self.cache.forget(uid)
-        self.probes.counts.forget(uid)
+        self.probes.metrics.forget(uid)

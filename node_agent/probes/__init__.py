@@ -1,1 +1,1 @@
-"""Probes (kubelet: prober)."""
+"""Probes of containers (kubelet: prober)."""

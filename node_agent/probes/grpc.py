@@ -10,15 +10,17 @@ from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from api.core.pod import GRPCAction
-from node_agent.probes.prober import os_error_text
 from node_agent.probes.state import ProbeAnswer
+from reconcile.errors import os_error_text
 
-GRPC_CHECK = "/grpc.health.v1.Health/Check"
-SERVING = b"\x08\x01"  # field 1 of HealthCheckResponse, a varint: 1
+CHECK_METHOD = "/grpc.health.v1.Health/Check"
+
+SERVING_RESPONSE = b"\x08\x01"
+"""A HealthCheckResponse with the status SERVING: field 1, a varint, is 1."""
 
 
-class _Plain(CodecBase):
-    """Messages are the bytes that they are: two fields need no generated code."""
+class _BytesCodec(CodecBase):
+    """Messages as bytes. The two messages of the protocol are too small for generated code."""
 
     __content_subtype__ = "proto"
 
@@ -30,13 +32,13 @@ class _Plain(CodecBase):
 
 
 async def check(action: GRPCAction, address: str, seconds: float) -> ProbeAnswer:
-    """Ask a server for the health of one of its services, or of itself."""
-    name = (action.service or "").encode()
-    question = b"\x0a" + _varint(len(name)) + name if name else b""
-    channel = Channel(address, action.port, codec=_Plain())
+    """Request the health of a service, or of the server if the probe names no service."""
+    service = (action.service or "").encode()
+    request = b"\x0a" + _varint(len(service)) + service if service else b""
+    channel = Channel(address, action.port, codec=_BytesCodec())
     try:
         async with asyncio.timeout(seconds):
-            answer = await UnaryUnaryMethod[bytes, bytes](channel, GRPC_CHECK, bytes, bytes)(question)
+            response = await UnaryUnaryMethod[bytes, bytes](channel, CHECK_METHOD, bytes, bytes)(request)
     except TimeoutError:
         return ProbeAnswer(False, f"timeout: no answer from {address}:{action.port} within {seconds:g}s")
     except GRPCError as error:
@@ -47,10 +49,11 @@ async def check(action: GRPCAction, address: str, seconds: float) -> ProbeAnswer
         return ProbeAnswer(False, f"error: no health rpc with {address}:{action.port}: {error}")
     finally:
         channel.close()
-    serves = answer == SERVING
-    return ProbeAnswer(serves, "" if serves else "service unhealthy (responded with something else than SERVING)")
+    if response != SERVING_RESPONSE:
+        return ProbeAnswer(False, "service unhealthy (responded with something else than SERVING)")
+    return ProbeAnswer(True)
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits in each byte, the lowest first."""
+    """Encode a number of protobuf: seven bits in each byte, the lowest first."""
     return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from api.core.pod import Container as Wish
-from api.core.pod import Probe
+from api.core.pod import Container, Probe
 from node_agent.clock import steady_clock, wall_clock
 from node_agent.probes.prober import Prober, ProbeTarget
 from node_agent.probes.state import (
@@ -27,116 +26,142 @@ from node_agent.stats.metrics import ProbeMetrics
 
 @dataclass(frozen=True, slots=True)
 class ProbeDependencies:
-    """What probes are asked with. `began`: when the agent did, by `steady`; `share` gives random parts, 0 to 1.
+    """What all probes of the node need.
 
-    `counts` is told of each answer.
+    `jitter` returns random numbers from 0 to 1. `agent_started_at` is by the steady clock.
     """
 
-    client: Prober
-    share: Callable[[], float]
-    began: datetime
-    counts: ProbeMetrics = field(default_factory=ProbeMetrics)
+    prober: Prober
+    jitter: Callable[[], float]
+    agent_started_at: datetime
+    metrics: ProbeMetrics = field(default_factory=ProbeMetrics)
 
 
 class ProbeWorker:
-    """The probes of one container id, until they are over or it is cancelled."""
+    """Probes one container ID in a task, until no probe can be due any more or the task is cancelled (kubelet: worker).
+
+    `on_answer` is called with the name of the probe, the answer, and whether a result changed. `on_duration` is called
+    with the name of the probe, the answer and the seconds that the probe took.
+    """
 
     def __init__(
         self,
-        tools: ProbeDependencies,
-        wish: Wish,
+        prober: Prober,
+        container: Container,
         target: ProbeTarget,
         state: ProbeState,
-        told: Callable[[str, ProbeAnswer, bool], None],
-        timed: Callable[[str, ProbeAnswer, float], None],
+        on_answer: Callable[[str, ProbeAnswer, bool], None],
+        on_duration: Callable[[str, ProbeAnswer, float], None],
     ) -> None:
         self.state = state
-        self.going = False
-        self._client = tools.client
-        self._wish = wish
+        self.terminating = False
+        self._prober = prober
+        self._container = container
         self._target = target
-        self._told = told
-        self._timed = timed
+        self._on_answer = on_answer
+        self._on_duration = on_duration
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        asked: dict[asyncio.Task[ProbeAnswer], str] = {}
-        wishes = container_probes(self._wish)
+        in_flight: dict[asyncio.Task[ProbeAnswer], str] = {}
+        probes = container_probes(self._container)
         try:
             while True:
-                self.state, kinds = due_probes(self.state, steady_clock(), self.going)
-                for kind in kinds:
-                    asked[asyncio.create_task(self._ask(kind, wishes[kind]))] = kind
-                due = self.state.wake_at(self.going)
-                wait = None if due is None else max((due - steady_clock()).total_seconds(), 0.0)
-                if asked:
-                    done, _ = await asyncio.wait(asked, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                self.state, due = due_probes(self.state, steady_clock(), self.terminating)
+                for kind in due:
+                    in_flight[asyncio.create_task(self._probe(kind, probes[kind]))] = kind
+                wake_at = self.state.wake_at(self.terminating)
+                wait = None if wake_at is None else max((wake_at - steady_clock()).total_seconds(), 0.0)
+                if in_flight:
+                    done, _ = await asyncio.wait(in_flight, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        self._answered(asked.pop(task), task.result())
+                        self._record(in_flight.pop(task), task.result())
                 elif wait is None:
                     return
                 else:
                     await asyncio.sleep(wait)
         finally:
-            for task in asked:
+            for task in in_flight:
                 task.cancel()
 
-    async def _ask(self, kind: str, probe: Probe) -> ProbeAnswer:
+    async def _probe(self, kind: str, probe: Probe) -> ProbeAnswer:
         began = steady_clock()
-        heard = await self._client.ask(probe, self._target)
-        self._timed(kind, heard, (steady_clock() - began).total_seconds())
-        return heard
+        answer = await self._prober.probe(probe, self._target)
+        self._on_duration(kind, answer, (steady_clock() - began).total_seconds())
+        return answer
 
-    def _answered(self, kind: str, heard: ProbeAnswer) -> None:
-        before = self.state.verdict
-        self.state, after = record_answer(self.state, kind, heard.success)
-        self._told(kind, heard, before != after)
+    def _record(self, kind: str, answer: ProbeAnswer) -> None:
+        before = self.state.results
+        self.state, after = record_answer(self.state, kind, answer.success)
+        self._on_answer(kind, answer, before != after)
 
 
 class ProbeManager:
-    """The probes of one pod. `told` hears every answer, and whether a verdict changed: (container, probe, answer,
-    changed). `ended` is called when there is no more to ask, or when asking failed."""
+    """The probes of one pod's containers.
+
+    `on_answer` is called with the container's name, the name of the probe, the answer, and whether a result changed.
+    `on_end` is called when a worker has ended, normally or with an error.
+    """
 
     def __init__(
-        self, tools: ProbeDependencies, told: Callable[[str, str, ProbeAnswer, bool], None], ended: Callable[[], None]
+        self,
+        dependencies: ProbeDependencies,
+        on_answer: Callable[[str, str, ProbeAnswer, bool], None],
+        on_end: Callable[[], None],
     ) -> None:
-        self._tools = tools
-        self._told = told
-        self._ended = ended
-        self._probers: dict[str, ProbeWorker] = {}
+        self._dependencies = dependencies
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self._workers: dict[str, ProbeWorker] = {}
+        """By container ID."""
 
     @property
-    def verdicts(self) -> Mapping[str, ProbeResults]:
-        """By container id, of those that have probes."""
-        return {identity: prober.state.verdict for identity, prober in self._probers.items()}
+    def results(self) -> Mapping[str, ProbeResults]:
+        """Current results of the containers that are probed, by container ID."""
+        return {container_id: worker.state.results for container_id, worker in self._workers.items()}
 
-    def begin(self, wish: Wish, one: RuntimeContainer, target: ProbeTarget, known: ProbeResults = UNKNOWN) -> None:
-        """Ask a container from now on, unless it is asked already; `known` is what was told of it before."""
-        if one.id in self._probers or not container_probes(wish):
+    def add_container(
+        self,
+        container: Container,
+        runtime_container: RuntimeContainer,
+        target: ProbeTarget,
+        previous: ProbeResults = UNKNOWN,
+    ) -> None:
+        """Probe a running container from now on, if it has probes and is not probed already.
+
+        `previous` are the results of this container ID from a previous agent process.
+        """
+        if runtime_container.id in self._workers or not container_probes(container):
             return
-        # By the clock that Docker has; it may have been set since we began.
-        age = wall_clock() - one.started_at if one.started_at is not None else timedelta(0)
+        # The start time is by Docker's wall clock, which may have been set since this process started.
+        started_at = runtime_container.started_at
+        age = wall_clock() - started_at if started_at is not None else timedelta(0)
         now = steady_clock()
-        state = initial_state(wish, now - age, now, self._tools.began, self._tools.share(), known)
+        dependencies = self._dependencies
+        state = initial_state(container, now - age, now, dependencies.agent_started_at, dependencies.jitter(), previous)
 
-        def told(kind: str, heard: ProbeAnswer, changed: bool) -> None:
-            self._told(wish.name, kind, heard, changed)
+        def on_answer(kind: str, answer: ProbeAnswer, changed: bool) -> None:
+            self._on_answer(container.name, kind, answer, changed)
 
-        def timed(kind: str, heard: ProbeAnswer, seconds: float) -> None:
-            self._tools.counts.count(one, kind, heard.success, seconds)
+        def on_duration(kind: str, answer: ProbeAnswer, seconds: float) -> None:
+            dependencies.metrics.count(runtime_container, kind, answer.success, seconds)
 
-        prober = self._probers[one.id] = ProbeWorker(self._tools, wish, target, state, told, timed)
-        prober.task.add_done_callback(lambda _: self._ended())
+        worker = ProbeWorker(dependencies.prober, container, target, state, on_answer, on_duration)
+        self._workers[runtime_container.id] = worker
+        worker.task.add_done_callback(lambda _: self._on_end())
 
-    def keep(self, running: frozenset[str], going: bool) -> None:
-        """Forget containers that do not run; of a pod that goes ask only for readiness. Raises what a task raised."""
-        for identity in self._probers.keys() - running:
-            self._probers.pop(identity).task.cancel()
-        for prober in self._probers.values():
-            prober.going = going
-            if prober.task.done():
-                prober.task.result()
+    def retain(self, running: frozenset[str], terminating: bool) -> None:
+        """Stop the workers of all other containers, by ID. Raises the error of a worker that has failed.
+
+        `terminating`: the pod is being deleted, so that only readiness is probed.
+        """
+        for container_id in self._workers.keys() - running:
+            self._workers.pop(container_id).task.cancel()
+        for worker in self._workers.values():
+            worker.terminating = terminating
+            if worker.task.done():
+                worker.task.result()
 
     def close(self) -> None:
-        """Ask nothing any more."""
-        self.keep(frozenset(), going=True)
+        """Stop all workers."""
+        self.retain(frozenset(), terminating=True)

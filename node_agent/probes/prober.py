@@ -1,15 +1,13 @@
 """Executes a probe or a hook: HTTP, TCP, exec. Driver.
 
-Everything goes to the pod's own address (unless it is in its node's network and names another), from the node, which
-reaches every lane. Source: facts/node.md 11 and 12.
+Requests come from the node, which reaches the pods of every project network. They go to the pod's address; with
+hostNetwork a probe may name another host.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,17 +20,17 @@ from yarl import URL
 from api.core.pod import HTTPGetAction, LifecycleHandler, Probe
 from node_agent.docker.client import DockerClient
 from node_agent.probes.state import ProbeAnswer
-from reconcile.errors import DriverError
+from reconcile.errors import DriverError, os_error_text
 
-PROBE_AGENT, HOOK_AGENT = "kube-probe/1.36", "kube-lifecycle/1.36"
-MOST_REDIRECTS = 10
-MOST_BODY = 10 << 10
-REDIRECTS = frozenset((301, 302, 303, 307, 308))
+PROBE_USER_AGENT, HOOK_USER_AGENT = "kube-probe/1.36", "kube-lifecycle/1.36"
+MAX_REDIRECTS = 10
+MAX_BODY_BYTES = 10 << 10
+REDIRECT_STATUSES = frozenset((301, 302, 303, 307, 308))
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """Whom to ask: the container's id, its pod's address, its named ports."""
+    """The container of a probe or hook: its ID, its pod's address, and its named ports."""
 
     container: str
     address: str
@@ -40,7 +38,7 @@ class ProbeTarget:
 
 
 class Prober:
-    """A client for all containers of the node; no connection is kept for a second question."""
+    """Executes the probes and hooks of all containers of the node. Every HTTP request has a connection of its own."""
 
     def __init__(self, docker: DockerClient) -> None:
         self._docker = docker
@@ -61,31 +59,34 @@ class Prober:
     ) -> None:
         await self._session.close()
 
-    async def ask(self, probe: Probe, target: ProbeTarget) -> ProbeAnswer:
-        """One question, with the probe's timeout."""
+    async def probe(self, probe: Probe, target: ProbeTarget) -> ProbeAnswer:
+        """Execute a probe once, within its timeout."""
         seconds = probe.timeout_seconds
         if probe.exec is not None:
-            return await self._execute(probe.exec.command, target, seconds)
+            return await self._exec(probe.exec.command, target, seconds)
         if probe.http_get is not None:
-            return await self._get(probe.http_get, target, seconds, PROBE_AGENT)
+            return await self._http_get(probe.http_get, target, seconds, PROBE_USER_AGENT)
         if probe.grpc is not None:
             from node_agent.probes import grpc  # noqa: PLC0415 - 1.5 MB that few nodes need
 
             return await grpc.check(probe.grpc, target.address, seconds)
         assert probe.tcp_socket is not None
         tcp = probe.tcp_socket
-        return await _connect(tcp.host or target.address, _port(tcp.port, target), seconds)
+        return await _tcp_connect(tcp.host or target.address, _port_number(tcp.port, target), seconds)
 
-    async def carry_out(self, hook: LifecycleHandler, target: ProbeTarget, seconds: float) -> ProbeAnswer:
-        """A hook, which has so many seconds; one of `tcpSocket` does nothing."""
+    async def run_hook(self, hook: LifecycleHandler, target: ProbeTarget, seconds: float) -> ProbeAnswer:
+        """Run a hook for at most this many seconds. A hook with `tcpSocket` does nothing, as in kubelet.
+
+        A request with HTTPS to a server of HTTP is repeated with HTTP, as in kubelet.
+        """
         if hook.exec is not None:
-            return await self._execute(hook.exec.command, target, seconds)
+            return await self._exec(hook.exec.command, target, seconds)
         if hook.sleep is not None:
             await asyncio.sleep(min(hook.sleep.seconds, seconds))
         if hook.http_get is None:
             return ProbeAnswer(True)
-        done = await self._get(hook.http_get, target, seconds, HOOK_AGENT)
-        if done.success is False and hook.http_get.scheme == "HTTPS" and "WRONG_VERSION_NUMBER" in done.words:
+        answer = await self._http_get(hook.http_get, target, seconds, HOOK_USER_AGENT)
+        if answer.success is False and hook.http_get.scheme == "HTTPS" and "WRONG_VERSION_NUMBER" in answer.message:
             plain = HTTPGetAction(
                 port=hook.http_get.port,
                 path=hook.http_get.path,
@@ -93,30 +94,30 @@ class Prober:
                 http_headers=hook.http_get.http_headers,
                 scheme="HTTP",
             )
-            return await self._get(plain, target, seconds, HOOK_AGENT)
-        return done
+            return await self._http_get(plain, target, seconds, HOOK_USER_AGENT)
+        return answer
 
-    async def _execute(self, command: tuple[str, ...], target: ProbeTarget, seconds: float) -> ProbeAnswer:
+    async def _exec(self, command: tuple[str, ...], target: ProbeTarget, seconds: float) -> ProbeAnswer:
         try:
-            done = await self._docker.exec(target.container, command, seconds)
+            result = await self._docker.exec(target.container, command, seconds)
         except DriverError as error:
             return ProbeAnswer(None, str(error))
-        if done.exit_code is None:
+        if result.exit_code is None:
             return ProbeAnswer(False, f'command "{" ".join(command)}" timed out after {seconds:g}s')
-        return (
-            ProbeAnswer(True)
-            if done.exit_code == 0
-            else ProbeAnswer(False, done.output.strip() or f"exit code {done.exit_code}")
-        )
+        if result.exit_code != 0:
+            return ProbeAnswer(False, result.output.strip() or f"exit code {result.exit_code}")
+        return ProbeAnswer(True)
 
-    async def _get(self, action: HTTPGetAction, target: ProbeTarget, seconds: float, agent: str) -> ProbeAnswer:
-        start = URL.build(
-            scheme=action.scheme.lower(), host=action.host or target.address, port=_port(action.port, target)
+    async def _http_get(
+        self, action: HTTPGetAction, target: ProbeTarget, seconds: float, user_agent: str
+    ) -> ProbeAnswer:
+        origin = URL.build(
+            scheme=action.scheme.lower(), host=action.host or target.address, port=_port_number(action.port, target)
         )
-        url = start.join(URL(f"/{action.path.lstrip('/')}"))
+        url = origin.join(URL(f"/{action.path.lstrip('/')}"))
         try:
             async with asyncio.timeout(seconds):
-                return await self._follow(url, _headers(action, agent))
+                return await self._get_following_redirects(url, _headers(action, user_agent))
         except TimeoutError:
             return ProbeAnswer(False, f'Get "{url}": no answer within {seconds:g}s')
         except aiohttp.ClientConnectorError as error:
@@ -124,46 +125,44 @@ class Prober:
         except (aiohttp.ClientError, ValueError) as error:
             return ProbeAnswer(False, f'Get "{url}": {error}')
 
-    async def _follow(self, url: URL, headers: CIMultiDict[str]) -> ProbeAnswer:
-        for _ in range(MOST_REDIRECTS + 1):
-            async with self._session.get(url, headers=headers, allow_redirects=False) as answer:
-                body = await _read(answer)
-                status, elsewhere = answer.status, answer.headers.get("Location", "")
-            if status not in REDIRECTS or not elsewhere:
-                good = 200 <= status < 400
-                return ProbeAnswer(good, "" if good else f"HTTP probe failed with statuscode: {status}")
-            to = url.join(URL(elsewhere))
-            if to.host != url.host or to.scheme not in {"http", "https"}:
+    async def _get_following_redirects(self, url: URL, headers: CIMultiDict[str]) -> ProbeAnswer:
+        """Request a URL. Redirects to the same host are followed; a redirect to another host is a success."""
+        for _ in range(MAX_REDIRECTS + 1):
+            async with self._session.get(url, headers=headers, allow_redirects=False) as response:
+                body = await _read_body(response)
+                status = response.status
+                location = response.headers.get("Location", "")
+            if status not in REDIRECT_STATUSES or not location:
+                if 200 <= status < 400:
+                    return ProbeAnswer(True)
+                return ProbeAnswer(False, f"HTTP probe failed with statuscode: {status}")
+            redirect = url.join(URL(location))
+            if redirect.host != url.host or redirect.scheme not in {"http", "https"}:
                 return ProbeAnswer(True, f"Probe terminated redirects, Response body: {body.decode(errors='replace')}")
-            url = to
-        return ProbeAnswer(False, f'Get "{url}": stopped after {MOST_REDIRECTS} redirects')
+            url = redirect
+        return ProbeAnswer(False, f'Get "{url}": stopped after {MAX_REDIRECTS} redirects')
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The body, or as much of it as one may be expected to take."""
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body, at most MAX_BODY_BYTES of it."""
     body = b""
-    while len(body) < MOST_BODY and (piece := await answer.content.read(MOST_BODY)):
-        body += piece
-    return body[:MOST_BODY]
+    while len(body) < MAX_BODY_BYTES and (chunk := await response.content.read(MAX_BODY_BYTES)):
+        body += chunk
+    return body[:MAX_BODY_BYTES]
 
 
-def _headers(action: HTTPGetAction, agent: str) -> CIMultiDict[str]:
-    """Ours, but for those that the probe sets itself; an empty one is not sent."""
+def _headers(action: HTTPGetAction, user_agent: str) -> CIMultiDict[str]:
+    """Return the probe's headers and default ones. A probe can replace a default header; an empty one is not sent."""
     own = CIMultiDict((header.name, header.value) for header in action.http_headers)
-    ours = {name: value for name, value in (("User-Agent", agent), ("Accept", "*/*")) if name not in own}
-    return CIMultiDict([*((name, value) for name, value in own.items() if value), *ours.items()])
+    defaults = {name: value for name, value in (("User-Agent", user_agent), ("Accept", "*/*")) if name not in own}
+    return CIMultiDict([*((name, value) for name, value in own.items() if value), *defaults.items()])
 
 
-def _port(port: int | str, target: ProbeTarget) -> int:
+def _port_number(port: int | str, target: ProbeTarget) -> int:
     return port if isinstance(port, int) else target.ports[port]
 
 
-def os_error_text(error: OSError) -> str:
-    """The system's own words, without asyncio's."""
-    return os.strerror(error.errno) if error.errno and not isinstance(error, ssl.SSLError) else str(error)
-
-
-async def _connect(address: str, port: int, seconds: float) -> ProbeAnswer:
+async def _tcp_connect(address: str, port: int, seconds: float) -> ProbeAnswer:
     try:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(address, port)

@@ -1,6 +1,7 @@
 """State machine of a container's probes: thresholds, results, next probe. Pure.
 
-One state belongs to one container id; a container that is made anew begins anew. Source: facts/node.md 11.
+A state belongs to one container ID. A container that is created again starts with a new state. The rules are those of
+https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/ and of kubelet.
 """
 
 from __future__ import annotations
@@ -8,30 +9,42 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from api.core.pod import Container as Wish
-from api.core.pod import Probe
+from api.core.pod import Container, Probe
 
 STARTUP, LIVENESS, READINESS = "Startup", "Liveness", "Readiness"
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeTrack:
-    """One probe: when it is due, whether an answer is awaited, the verdict, and how many equal answers came last.
+class ProbeAnswer:
+    """The outcome of one execution of a probe or a hook.
 
-    `passed` is None while nothing can be said.
+    `success` is None if nothing was learnt, as when Docker is away. The message gives the reason of a failure; with a
+    success it is a warning.
+    """
+
+    success: bool | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTrack:
+    """State of one probe.
+
+    `passed` is the result, None while there is none. `in_flight` means that the probe is being executed. `streak` is
+    the number of equal answers in a row, `last_success` the last of them.
     """
 
     probe: Probe
-    due: datetime
+    next_at: datetime
     passed: bool | None
-    asked: bool = False
-    last: bool | None = None
-    run: int = 0
+    in_flight: bool = False
+    last_success: bool | None = None
+    streak: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResults:
-    """`failed` is the probe for which the container has to end, or empty."""
+    """Results of a container's probes. `failed` is the probe because of which the container has to be killed."""
 
     started: bool = True
     ready: bool = True
@@ -40,98 +53,109 @@ class ProbeResults:
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """The probes that a container has, by their names."""
+    """States of the probes that a container has, by their names."""
 
     tracks: tuple[tuple[str, ProbeTrack], ...]
 
     @property
-    def verdict(self) -> ProbeResults:
-        """What is known of the container now."""
+    def results(self) -> ProbeResults:
+        """The current results."""
         tracks = dict(self.tracks)
         started = STARTUP not in tracks or tracks[STARTUP].passed is True
         ready = started and (READINESS not in tracks or tracks[READINESS].passed is True)
         failed = [kind for kind in (STARTUP, LIVENESS) if kind in tracks and tracks[kind].passed is False]
         return ProbeResults(started, ready, failed[0] if failed else "")
 
-    def wake_at(self, going: bool) -> datetime | None:
-        """When there is something to ask next; None while only answers or nothing at all are awaited."""
-        started = self.verdict.started
-        return min((track.due for kind, track in self.tracks if _may_ask(kind, track, started, going)), default=None)
+    def wake_at(self, terminating: bool) -> datetime | None:
+        """Return when the next probe is due. Returns None while no probe is, except for those in flight."""
+        started = self.results.started
+        return min(
+            (track.next_at for kind, track in self.tracks if _may_probe(kind, track, started, terminating)),
+            default=None,
+        )
 
 
-def container_probes(wish: Wish) -> dict[str, Probe]:
-    """The probes that a container wishes for, by their names."""
-    wishes = {STARTUP: wish.startup_probe, LIVENESS: wish.liveness_probe, READINESS: wish.readiness_probe}
-    return {kind: probe for kind, probe in wishes.items() if probe is not None}
+def container_probes(container: Container) -> dict[str, Probe]:
+    """Return the probes that a container has, by their names."""
+    probes = {
+        STARTUP: container.startup_probe,
+        LIVENESS: container.liveness_probe,
+        READINESS: container.readiness_probe,
+    }
+    return {kind: probe for kind, probe in probes.items() if probe is not None}
 
 
-def needs_address(wish: Wish) -> bool:
-    """Whether one of its probes goes over the network."""
-    return any(probe.exec is None for probe in container_probes(wish).values())
+def needs_address(container: Container) -> bool:
+    """Return whether one of a container's probes uses the network."""
+    return any(probe.exec is None for probe in container_probes(container).values())
 
 
 def initial_state(
-    wish: Wish, started_at: datetime, now: datetime, agent_began: datetime, share: float, known: ProbeResults
+    container: Container,
+    started_at: datetime,
+    now: datetime,
+    agent_started_at: datetime,
+    jitter: float,
+    previous: ProbeResults,
 ) -> ProbeState:
-    """The state of a container that has begun to run.
+    """Return the state of a running container that is probed from now on.
 
-    `known` is what an earlier agent has told of this container id, so that a restart of the agent changes nothing.
-    `share`, 0 to 1, spreads the first questions over a period when the agent itself has begun less than one ago.
+    `previous` are the results of this container ID from a previous agent process, so that a restart of the agent
+    changes nothing. `jitter`, 0 to 1, is the part of a period by which first probes are delayed, if the agent itself
+    started less than a period ago.
     """
     tracks = []
-    for kind, probe in container_probes(wish).items():
+    for kind, probe in container_probes(container).items():
         period = timedelta(seconds=probe.period_seconds)
-        spread = period * share if now - agent_began < period else timedelta(0)
-        due = max(now + spread, min(started_at, now) + timedelta(seconds=probe.initial_delay_seconds))
-        first = {STARTUP: known.started or None, LIVENESS: True, READINESS: known.ready}[kind]
-        tracks.append((kind, ProbeTrack(probe, due, first)))
+        delay = period * jitter if now - agent_started_at < period else timedelta(0)
+        next_at = max(now + delay, min(started_at, now) + timedelta(seconds=probe.initial_delay_seconds))
+        passed = {STARTUP: previous.started or None, LIVENESS: True, READINESS: previous.ready}[kind]
+        tracks.append((kind, ProbeTrack(probe, next_at, passed)))
     return ProbeState(tuple(tracks))
 
 
-def due_probes(state: ProbeState, now: datetime, going: bool = False) -> tuple[ProbeState, tuple[str, ...]]:
-    """What to ask now; the answers are awaited. `going`: the pod is being deleted, only readiness still matters."""
-    started = state.verdict.started
-    ask = tuple(kind for kind, track in state.tracks if _may_ask(kind, track, started, going) and track.due <= now)
-    tracks = tuple((kind, _asked(track, now) if kind in ask else track) for kind, track in state.tracks)
-    return ProbeState(tracks), ask
+def due_probes(state: ProbeState, now: datetime, terminating: bool = False) -> tuple[ProbeState, tuple[str, ...]]:
+    """Return the names of the probes to execute now, and the state with these probes in flight.
+
+    `terminating`: the pod is being deleted, so that only readiness is probed.
+    """
+    started = state.results.started
+    due = tuple(
+        kind for kind, track in state.tracks if _may_probe(kind, track, started, terminating) and track.next_at <= now
+    )
+    tracks = tuple((kind, _with_probe_sent(track, now) if kind in due else track) for kind, track in state.tracks)
+    return ProbeState(tracks), due
 
 
 def record_answer(state: ProbeState, kind: str, success: bool | None) -> tuple[ProbeState, ProbeResults]:
-    """Take an answer; None is one that says nothing, as when Docker was away. A verdict changes at its threshold."""
-    tracks = tuple((one, _answered(track, success) if one == kind else track) for one, track in state.tracks)
+    """Return the state and the results after the answer of a probe in flight. A result changes at its threshold.
+
+    With None, nothing was learnt and the results stay.
+    """
+    tracks = tuple((name, _with_answer(track, success) if name == kind else track) for name, track in state.tracks)
     after = ProbeState(tracks)
-    return after, after.verdict
+    return after, after.results
 
 
-def _may_ask(kind: str, track: ProbeTrack, started: bool, going: bool) -> bool:
-    if track.asked:
+def _may_probe(kind: str, track: ProbeTrack, started: bool, terminating: bool) -> bool:
+    if track.in_flight:
         return False
     if kind == READINESS:
         return started
-    if going:
+    if terminating:
         return False
-    # A verdict on the start, or against the life, of a container stands until there is another container.
+    # The result of a startup probe is final for this container, and so is a failed liveness probe.
     return track.passed is None if kind == STARTUP else started and track.passed is True
 
 
-def _asked(track: ProbeTrack, now: datetime) -> ProbeTrack:
-    return replace(track, asked=True, due=now + timedelta(seconds=track.probe.period_seconds))
+def _with_probe_sent(track: ProbeTrack, now: datetime) -> ProbeTrack:
+    return replace(track, in_flight=True, next_at=now + timedelta(seconds=track.probe.period_seconds))
 
 
-def _answered(track: ProbeTrack, success: bool | None) -> ProbeTrack:
+def _with_answer(track: ProbeTrack, success: bool | None) -> ProbeTrack:
     if success is None:
-        return replace(track, asked=False)
-    run = track.run + 1 if success == track.last else 1
-    enough = track.probe.success_threshold if success else track.probe.failure_threshold
-    return replace(track, asked=False, last=success, run=run, passed=success if run >= enough else track.passed)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeAnswer:
-    """Whether it went well, or None when nothing was learnt, as when Docker is away.
-
-    The words tell why not; those of a success tell what somebody should look at all the same.
-    """
-
-    success: bool | None
-    words: str = ""
+        return replace(track, in_flight=False)
+    streak = track.streak + 1 if success == track.last_success else 1
+    threshold = track.probe.success_threshold if success else track.probe.failure_threshold
+    passed = success if streak >= threshold else track.passed
+    return replace(track, in_flight=False, last_success=success, streak=streak, passed=passed)

@@ -87,9 +87,9 @@ class ContainerStarter:
         Raises NotSynced while an object that the container refers to was not read. Raises NotReady.
         """
         container = start.container
-        image = await self._images.get(container, self._pull_credentials(pod, container), before_pull)
+        image = await self._images.ensure_present(container, self._pull_credentials(pod, container), before_pull)
         if isinstance(image, ImageUnavailable):
-            return StartFailure(image.reason, image.message, image.due)
+            return StartFailure(image.reason, image.message, image.retry_at)
         try:
             config = await self._config(pod, start, image, sandbox_id, runtime_pod)
         except Refused as error:

@@ -50,7 +50,7 @@ class ContainerLifecycle:
         self._docker = docker
         self._host = host
         self._uid = uid
-        self._prober = probes.client
+        self._prober = probes.prober
         self._events = events
         self._probes = ProbeManager(probes, self._probe_answered, self.changed.notify)
         self._last_errors: dict[tuple[str, str], str] = {}
@@ -72,7 +72,7 @@ class ContainerLifecycle:
         post_started = frozenset(
             checkpoint.container for checkpoint in checkpoints if checkpoint.name == POST_START_DONE
         )
-        return LifecycleState(self._probes.verdicts, post_started, to_kill)
+        return LifecycleState(self._probes.results, post_started, to_kill)
 
     @property
     def stopping(self) -> bool:
@@ -88,14 +88,14 @@ class ContainerLifecycle:
         if self._checkpoints is None:
             self._checkpoints = await asyncio.to_thread(pod_dir.read_checkpoints, self._host, self._uid)
         running = {name: history[0] for name, history in runtime_pod.containers.items() if history[0].running}
-        self._probes.keep(frozenset(container.id for container in running.values()), stopping)
+        self._probes.retain(frozenset(container.id for container in running.values()), stopping)
         for spec in (*pod.spec.init_containers, *pod.spec.containers):
             container = running.get(spec.name)
             if container is None:
                 continue
             if (address or not needs_address(spec)) and self.state.is_running(spec, container):
                 target = ProbeTarget(container.id, address, named_ports(spec))
-                self._probes.begin(spec, container, target, self._checkpointed_results(container))
+                self._probes.add_container(spec, container, target, self._checkpointed_results(container))
             await self._checkpoint_results(spec, container)
             if not stopping:
                 await self._check_liveness(pod, spec, container)
@@ -185,7 +185,7 @@ class ContainerLifecycle:
 
     def _start_hook(self, checkpoint: Checkpoint, hook: LifecycleHandler, target: ProbeTarget) -> None:
         if checkpoint not in self._hooks:
-            task = asyncio.create_task(self._prober.carry_out(hook, target, math.inf))
+            task = asyncio.create_task(self._prober.run_hook(hook, target, math.inf))
             task.add_done_callback(lambda _: self.changed.notify())
             self._hooks[checkpoint] = task
 
@@ -214,7 +214,7 @@ class ContainerLifecycle:
         self, container: RuntimeContainer, checkpoint: Checkpoint, answer: ProbeAnswer, now: datetime
     ) -> None:
         if not answer.success:
-            self._events.record("FailedPreStopHook", f"PreStopHook failed: {answer.words}", container.name)
+            self._events.record("FailedPreStopHook", f"PreStopHook failed: {answer.message}", container.name)
         self._stops[container.id] = replace(self._stops[container.id], hook_running=False, hook_finished_at=now)
         await self._write_checkpoint(checkpoint)
 
@@ -224,14 +224,14 @@ class ContainerLifecycle:
         if answer.success:
             await self._write_checkpoint(checkpoint)
         elif answer.success is False and not stopping:
-            self._events.record("FailedPostStartHook", f"PostStartHook failed: {answer.words}", container.name)
+            self._events.record("FailedPostStartHook", f"PostStartHook failed: {answer.message}", container.name)
             await self._request_kill(pod, _container_spec(pod, container.name), container, POST_START)
 
     # --- probes ----------------------------------------------------------------------------------------------------
 
     async def _check_liveness(self, pod: Pod, spec: Container, container: RuntimeContainer) -> None:
         """Request a kill if the container's startup or liveness probe has failed."""
-        failed_probe = self._probes.verdicts.get(container.id, UNKNOWN).failed
+        failed_probe = self._probes.results.get(container.id, UNKNOWN).failed
         if failed_probe and Checkpoint(container.id, KILL_REQUESTED) not in (self._checkpoints or {}):
             await self._request_kill(pod, spec, container, failed_probe)
 
@@ -243,13 +243,15 @@ class ContainerLifecycle:
         """Record an event about a probe that was not successful. `changed`: the container's results have changed."""
         last_error = self._last_errors.pop((name, kind), "")
         if answer.success is None:
-            self._last_errors[name, kind] = answer.words
-            if answer.words != last_error:  # A repeated error is not recorded, because the number of events is limited.
-                self._events.record("Unhealthy", f"{kind} probe errored: {answer.words}", name)
+            self._last_errors[name, kind] = answer.message
+            if (
+                answer.message != last_error
+            ):  # A repeated error is not recorded, because the number of events is limited.
+                self._events.record("Unhealthy", f"{kind} probe errored: {answer.message}", name)
         elif not answer.success:
-            self._events.record("Unhealthy", f"{kind} probe failed: {answer.words}", name)
-        elif answer.words:
-            self._events.record("ProbeWarning", f"{kind} probe warning: {answer.words}", name)
+            self._events.record("Unhealthy", f"{kind} probe failed: {answer.message}", name)
+        elif answer.message:
+            self._events.record("ProbeWarning", f"{kind} probe warning: {answer.message}", name)
         if changed:
             self.changed.notify()
 
@@ -263,7 +265,7 @@ class ContainerLifecycle:
     async def _checkpoint_results(self, spec: Container, container: RuntimeContainer) -> None:
         """Write the probe results to checkpoints, so that the next agent process begins with them."""
         assert self._checkpoints is not None
-        results = self._probes.verdicts.get(container.id)
+        results = self._probes.results.get(container.id)
         if results is None:
             return
         for name, probe, passed in (

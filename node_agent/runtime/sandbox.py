@@ -90,7 +90,7 @@ class PodSandbox:
             sandbox_id, _ = await asyncio.gather(create_container(self._docker, config), self._cgroups.create(pod))
             await self._detach_and_remove(actions.remove)
             await asyncio.gather(
-                self._docker.start(sandbox_id), self._images.expect([start.container for start in actions.start])
+                self._docker.start(sandbox_id), self._images.prefetch([start.container for start in actions.start])
             )
             sandbox = await self._docker.inspect(sandbox_id)
         except DriverError as error:

@@ -18,10 +18,10 @@ from api.meta.types import ObjectMeta
 from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo, pod_dir
 from node_agent.object_cache import NotSynced, ObjectCache
-from node_agent.runtime import pod_dir as directories
-from node_agent.volumes import setup
+from node_agent.runtime.pod_dir import make_pod_dir
 from node_agent.volumes.paths import claim_paths, claimed_volumes, resolve_claim, tmpfs_size
 from node_agent.volumes.payload import PayloadSources, fs_group, is_projected, payload_files, projected_tokens
+from node_agent.volumes.setup import VolumeSetup, is_set_up, remove_directory, set_up_volume, tear_down_volumes
 from node_agent.volumes.tokens import TokenCache
 from reconcile.backoff import Backoff
 from reconcile.errors import DriverError
@@ -29,165 +29,173 @@ from reconcile.errors import DriverError
 SETUP_BACKOFF = Backoff(0.5, 122.0)
 """Seconds between attempts to set up a volume (kubelet: goroutinemap/exponentialbackoff)."""
 
-_MOUNTERS = ThreadPoolExecutor(16, thread_name_prefix="mount")
-"""Threads of their own: a file server that is away must not hold up what has nothing to do with it."""
+_MOUNT_THREADS = ThreadPoolExecutor(16, thread_name_prefix="mount")
+"""Threads for mounts only, so that a file server that is away does not block other work."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How often in a row a volume could not be set up, when the next attempt is due, and what was said."""
+    """The last failure to set up a volume. `count` is the number of failures in a row."""
 
     count: int
-    due: datetime
-    words: str
+    retry_at: datetime
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class _VolumeInputs:
-    """What a volume is made of: while all of it stays, there is nothing to be done for what has been set up.
+    """Everything that a volume is set up from. A volume that is set up is not touched while its inputs stay the same.
 
-    `volume` has the storage of its claim for its source, which is mounted with `options`.
+    `volume` has the source of its claim's PersistentVolume, with these mount options.
     """
 
     volume: Volume
-    options: tuple[str, ...]
+    mount_options: tuple[str, ...]
     metadata: ObjectMeta
     spec: PodSpec
-    material: PayloadSources
+    sources: PayloadSources
 
 
 class VolumeManager:
     """Volumes of one pod. The host shows what is set up, so that nothing is lost when the agent restarts."""
 
-    def __init__(
-        self, uid: str, references: ObjectCache, tokens: TokenCache, host: HostInfo, events: PodEvents
-    ) -> None:
+    def __init__(self, uid: str, objects: ObjectCache, tokens: TokenCache, host: HostInfo, events: PodEvents) -> None:
         self._uid = uid
-        self._references = references
+        self._objects = objects
         self._tokens = tokens
         self._host = host
         self._events = events
         self._directory = pod_dir(host, uid)
         self._failures: dict[str, _Failure] = {}
-        self._made: dict[str, _VolumeInputs] = {}
+        """Last failure by volume name."""
+        self._set_up_inputs: dict[str, _VolumeInputs] = {}
+        """Inputs of the volumes that are set up, by volume name."""
 
-    async def look_anew(self, pod: Pod) -> None:
-        """Something of the pod is to start: whatever was made before, the next `set_up` looks at it on the host."""
-        self._made.clear()
-        await asyncio.to_thread(directories.make_pod_dir, self._host, self._uid)
-        self._need(pod)
-        await self._references.hear(pod_refs(pod))
+    async def invalidate(self, pod: Pod) -> None:
+        """Make the next `set_up` check all volumes on the host, because a container of the pod is about to start.
 
-    async def set_up(self, pod: Pod, now: datetime, but_tokens: bool = False) -> tuple[str, datetime | None]:
-        """Make every volume that can be made; one that cannot be brought up to date stays as it was.
-
-        One that has been made is touched only when what it is made of has changed. `but_tokens`: leave those for later
-        that, as far as is known, lack nothing but tokens.
-
-        Returns what containers still wait for, empty if nothing, and when to try again if nothing happens before.
+        Creates the pod's directory, and waits a moment for the objects that the pod refers to. Raises NotReady.
         """
-        self._need(pod)
-        volumes = [one for one in pod.spec.volumes if not (but_tokens and self._lacks_only_tokens(one, pod))]
-        lacking = [words for volume in volumes if (words := await self._attempt(volume, pod, now))]
-        due = min((failure.due for failure in self._failures.values()), default=None)
-        return (lacking[0] if lacking else ""), due
+        self._set_up_inputs.clear()
+        await asyncio.to_thread(make_pod_dir, self._host, self._uid)
+        self._request_objects(pod)
+        await self._objects.hear(pod_refs(pod))
 
-    def _need(self, pod: Pod) -> None:
-        named = pod_refs(pod)
-        self._references.need(self._uid, named | frozenset(claimed_volumes(self._references.known(named))))
+    async def set_up(self, pod: Pod, now: datetime, defer_tokens: bool = False) -> tuple[str, datetime | None]:
+        """Set up or update every volume that can be. A volume that cannot be updated stays as it is.
+
+        `defer_tokens` skips volumes that need tokens and for which everything else is known.
+
+        Returns why containers cannot start yet, or an empty string, and when to try again without another change.
+        """
+        self._request_objects(pod)
+        messages = []
+        for volume in pod.spec.volumes:
+            if defer_tokens and self._lacks_only_tokens(volume, pod):
+                continue
+            message = await self._try_set_up(volume, pod, now)
+            if message:
+                messages.append(message)
+        retry_at = min((failure.retry_at for failure in self._failures.values()), default=None)
+        return (messages[0] if messages else ""), retry_at
+
+    async def tear_down(self) -> None:
+        """Remove the volumes with their content, because no container of the pod will run again. Raises NotReady."""
+        self._release_objects()
+        await asyncio.get_running_loop().run_in_executor(_MOUNT_THREADS, tear_down_volumes, Path(self._directory))
+
+    async def remove(self) -> None:
+        """Remove the pod's directory from the host. Raises NotReady while a mount in it is in use."""
+        self._release_objects()
+        await asyncio.get_running_loop().run_in_executor(_MOUNT_THREADS, remove_directory, Path(self._directory))
+
+    def with_claims_resolved(self, pod: Pod) -> Pod:
+        """Return the pod with the sources of its claims' PersistentVolumes, as they were set up."""
+        volumes = tuple(
+            self._set_up_inputs[volume.name].volume if volume.name in self._set_up_inputs else volume
+            for volume in pod.spec.volumes
+        )
+        return replace(pod, spec=replace(pod.spec, volumes=volumes))
+
+    def _request_objects(self, pod: Pod) -> None:
+        """Request the objects that the pod refers to, and the PersistentVolumes of its claims."""
+        references = pod_refs(pod)
+        self._objects.need(self._uid, references | frozenset(claimed_volumes(self._objects.known(references))))
+
+    def _release_objects(self) -> None:
+        self._set_up_inputs.clear()
+        self._objects.need(self._uid, ())
+        self._tokens.forget(self._uid)
 
     def _lacks_only_tokens(self, volume: Volume, pod: Pod) -> bool:
-        """Whether all is known that the volume holds besides tokens, and it has not failed before."""
+        """Return whether a volume needs tokens, has not failed before, and everything else in it is known."""
         tokens = projected_tokens(volume)
         if not tokens or volume.name in self._failures:
             return False
         try:
-            found = self._references.found(volume_refs(volume, pod.metadata.namespace))
-            payload_files(volume, pod, PayloadSources(found, self._host.allocatable, dict.fromkeys(tokens, "")))
+            objects = self._objects.found(volume_refs(volume, pod.metadata.namespace))
+            payload_files(volume, pod, PayloadSources(objects, self._host.allocatable, dict.fromkeys(tokens, "")))
         except DriverError:
             return False
         return True
 
-    async def _attempt(self, volume: Volume, pod: Pod, now: datetime) -> str:
-        """Why containers cannot start without this volume; empty when they can."""
-        earlier = self._failures.get(volume.name)
-        if earlier is not None and now < earlier.due and not is_projected(volume):
-            return earlier.words
+    async def _try_set_up(self, volume: Volume, pod: Pod, now: datetime) -> str:
+        """Set up a volume unless it is in back-off. Returns why containers cannot start, or an empty string."""
+        previous = self._failures.get(volume.name)
+        if previous is not None and now < previous.retry_at and not is_projected(volume):
+            return previous.message
         try:
-            await self._set_up(volume, pod)
+            await self._set_up_volume(volume, pod)
         except NotSynced as error:
-            words = str(error)
+            message = str(error)
         except DriverError as error:
-            words = f'MountVolume.SetUp failed for volume "{volume.name}" : {error}'
-            self._count(volume, words, now)
+            message = f'MountVolume.SetUp failed for volume "{volume.name}" : {error}'
+            self._record_failure(volume, message, now)
         else:
             self._failures.pop(volume.name, None)
             return ""
-        return "" if self._is_there(volume) else words
+        return "" if self._has_files(volume) else message
 
-    async def forget(self) -> None:
-        """The pod is gone: nothing of it is left on the host. Raises NotReady while something in it is in use."""
-        self._let_go()
-        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, setup.remove_directory, Path(self._directory))
-
-    async def take_down(self) -> None:
-        """No container of the pod will run again: what it wrote into its volumes goes, and tokens leave the memory.
-
-        Raises NotReady.
-        """
-        self._let_go()
-        await asyncio.get_running_loop().run_in_executor(_MOUNTERS, setup.tear_down_volumes, Path(self._directory))
-
-    def _let_go(self) -> None:
-        """The pod needs no objects any more."""
-        self._made.clear()
-        self._references.need(self._uid, ())
-        self._tokens.forget(self._uid)
-
-    def with_storage(self, pod: Pod) -> Pod:
-        """The pod with the storage of its claims for their sources, as it was set up."""
-        volumes = tuple(
-            self._made[volume.name].volume if volume.name in self._made else volume for volume in pod.spec.volumes
-        )
-        return replace(pod, spec=replace(pod.spec, volumes=volumes))
-
-    async def _set_up(self, wished: Volume, pod: Pod) -> None:
-        volume, options = self._with_storage(wished, pod.metadata.namespace)
-        inputs = _VolumeInputs(volume, options, pod.metadata, pod.spec, await self._material(volume, pod))
-        if self._made.get(volume.name) == inputs:
+    async def _set_up_volume(self, pod_volume: Volume, pod: Pod) -> None:
+        volume, mount_options = self._resolve_claim(pod_volume, pod.metadata.namespace)
+        sources = await self._payload_sources(volume, pod)
+        inputs = _VolumeInputs(volume, mount_options, pod.metadata, pod.spec, sources)
+        if self._set_up_inputs.get(volume.name) == inputs:
             return
-        self._made.pop(volume.name, None)
-        made = payload_files(volume, pod, inputs.material) if is_projected(volume) else None
-        wish = setup.VolumeSetup(fs_group(pod), made, tmpfs_size(volume, pod, self._host.memory), options)
-        threads = None if volume.nfs is None else _MOUNTERS
-        set_up = partial(setup.set_up_volume, volume, self._directory, wish)
+        self._set_up_inputs.pop(volume.name, None)
+        files = payload_files(volume, pod, sources) if is_projected(volume) else None
+        details = VolumeSetup(fs_group(pod), files, tmpfs_size(volume, pod, self._host.memory), mount_options)
+        threads = None if volume.nfs is None else _MOUNT_THREADS
+        set_up = partial(set_up_volume, volume, self._directory, details)
         await asyncio.get_running_loop().run_in_executor(threads, set_up)
-        self._made[volume.name] = inputs
+        self._set_up_inputs[volume.name] = inputs
 
-    def _with_storage(self, volume: Volume, namespace: str) -> tuple[Volume, tuple[str, ...]]:
+    def _resolve_claim(self, volume: Volume, namespace: str) -> tuple[Volume, tuple[str, ...]]:
+        """Return the volume with the source of its claim's PersistentVolume, and the mount options."""
         if volume.persistent_volume_claim is None:
             return volume, ()
-        claims = self._references.found(volume_refs(volume, namespace))
-        return resolve_claim(volume, namespace, {**claims, **self._references.found(claimed_volumes(claims))})
+        claims = self._objects.found(volume_refs(volume, namespace))
+        return resolve_claim(volume, namespace, {**claims, **self._objects.found(claimed_volumes(claims))})
 
-    async def _material(self, volume: Volume, pod: Pod) -> PayloadSources:
-        # Tokens first: while they are on their way, the master tells of the objects.
+    async def _payload_sources(self, volume: Volume, pod: Pod) -> PayloadSources:
+        # Tokens first, because the objects arrive from the API server during the requests for tokens.
         tokens = {token: await self._tokens.get(pod, token) for token in projected_tokens(volume)}
-        named = volume_refs(volume, pod.metadata.namespace) if is_projected(volume) else ()
-        return PayloadSources(self._references.found(named), self._host.allocatable, tokens)
+        references = volume_refs(volume, pod.metadata.namespace) if is_projected(volume) else ()
+        return PayloadSources(self._objects.found(references), self._host.allocatable, tokens)
 
-    def _is_there(self, volume: Volume) -> bool:
-        return is_projected(volume) and setup.is_set_up(volume, self._directory)
+    def _has_files(self, volume: Volume) -> bool:
+        """Return whether a volume of files was set up before, so that containers can start with its old files."""
+        return is_projected(volume) and is_set_up(volume, self._directory)
 
-    def _count(self, volume: Volume, words: str, now: datetime) -> None:
-        """Tell of a failure when an attempt was due; those that events brought about in between are not told."""
-        earlier = self._failures.get(volume.name)
-        if earlier is not None and now < earlier.due:
+    def _record_failure(self, volume: Volume, message: str, now: datetime) -> None:
+        """Count a failure and record an event, unless the attempt came before the end of the back-off."""
+        previous = self._failures.get(volume.name)
+        if previous is not None and now < previous.retry_at:
             return
-        count = earlier.count + 1 if earlier is not None else 1
+        count = previous.count + 1 if previous is not None else 1
         delay = timedelta(seconds=SETUP_BACKOFF.delay(count))
-        self._failures[volume.name] = _Failure(count, now + delay, words)
-        self._events.record("FailedMount", words)
+        self._failures[volume.name] = _Failure(count, now + delay, message)
+        self._events.record("FailedMount", message)
 
 
 def mounted_claims(objects: ObjectCache, host: HostInfo, pod: Pod) -> dict[str, str]:

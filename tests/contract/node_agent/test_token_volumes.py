@@ -61,21 +61,21 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)
         volumes = VolumeManager(UID, references, tokens, host, told.for_pod(WISH))
-        await volumes.look_anew(WISH)
-        assert await volumes.set_up(WISH, NOW, but_tokens=True) == ("", None)
+        await volumes.invalidate(WISH)
+        assert await volumes.set_up(WISH, NOW, defer_tokens=True) == ("", None)
         assert not issuer.asked, "a token is all that is lacking"
         assert await volumes.set_up(WISH, NOW) == ("", None)
         first = held()
         assert first[:2] == ("token-1", "first")
 
         issuer.now += timedelta(minutes=47)
-        await volumes.look_anew(WISH)
+        await volumes.invalidate(WISH)
         await volumes.set_up(WISH, NOW)
         assert held() == first
 
         issuer.now += timedelta(minutes=2)
         await volumes.set_up(WISH, NOW)
         assert held()[:2] == ("token-2", "first")
-        await volumes.take_down()
+        await volumes.tear_down()
         assert not (Path(pod_dir(host, UID)) / "volumes").exists()
         assert not told.events

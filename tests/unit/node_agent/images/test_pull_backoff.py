@@ -32,18 +32,21 @@ async def nobody() -> None:
 def test_image_pull_back_off_doubles_to_five_minutes_and_resets_after_ten() -> None:
     failure, waits = None, []
     for _ in range(7):
-        now = NOW if failure is None else failure.due
+        now = NOW if failure is None else failure.retry_at
         failure = next_failure(failure, now, "no", "ErrImagePull")
         waits.append(failure.delay.total_seconds())
     assert waits == [10, 20, 40, 80, 160, 300, 300]
     assert failure is not None
-    assert next_failure(failure, failure.at + BACKOFF_RESET, "no", "ErrImagePull").delay.total_seconds() == 300
-    assert next_failure(failure, failure.at + BACKOFF_RESET + SECOND, "no", "ErrImagePull").delay.total_seconds() == 10
+    assert next_failure(failure, failure.failed_at + BACKOFF_RESET, "no", "ErrImagePull").delay.total_seconds() == 300
+    assert (
+        next_failure(failure, failure.failed_at + BACKOFF_RESET + SECOND, "no", "ErrImagePull").delay.total_seconds()
+        == 10
+    )
 
 
 @pytest.mark.parametrize(("after", "holds"), [(0, True), (9, True), (10, False), (-1, False)])
 def test_image_pull_failure_holds_until_its_retry_time(after: int, holds: bool) -> None:
-    assert PullFailure(NOW, timedelta(seconds=10), "no").holds(NOW + after * SECOND) is holds
+    assert PullFailure(NOW, timedelta(seconds=10), "no").is_active(NOW + after * SECOND) is holds
 
 
 @given(st.lists(st.floats(0, 100), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
@@ -71,11 +74,11 @@ async def test_image_back_off_message_includes_the_last_failure() -> None:
     images = ImageManager(docker, recorder.for_pod(pod()))
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = Refused("Docker: denied")
-    first = await images.get(wish, (), nobody)
+    first = await images.ensure_present(wish, (), nobody)
     assert first == ImageUnavailable(
-        "ErrImagePull", "Docker: denied", first.due if isinstance(first, ImageUnavailable) else None
+        "ErrImagePull", "Docker: denied", first.retry_at if isinstance(first, ImageUnavailable) else None
     )
-    second = await images.get(wish, (), nobody)
+    second = await images.ensure_present(wish, (), nobody)
     assert isinstance(second, ImageUnavailable)
     assert (second.reason, second.message) == (
         "ImagePullBackOff",
@@ -96,7 +99,7 @@ async def test_unavailable_registry_has_its_own_reason() -> None:
     images = ImageManager(docker, FakeEventRecorder().for_pod(pod()))
     [wish] = pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = RegistryUnavailable("Docker: 503")
-    missing = await images.get(wish, (), nobody)
+    missing = await images.ensure_present(wish, (), nobody)
     assert isinstance(missing, ImageUnavailable)
     assert missing.reason == "RegistryUnavailable"
     assert missing.message == "image pull failed for nowhere because the registry is unavailable: Docker: 503"
@@ -107,10 +110,10 @@ async def test_local_image_replaces_an_unavailable_registry_and_not_a_rejecting_
     images = ImageManager(docker, FakeEventRecorder().for_pod(pod()))
     [wish] = pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
     docker.pulls["toolbox"] = NotReady("Docker: connection refused")
-    assert await images.get(wish, (), nobody) == await docker.image_id("toolbox")
+    assert await images.ensure_present(wish, (), nobody) == await docker.image_id("toolbox")
     docker.pulls["toolbox"] = Refused("Docker: denied")
     for reason in ("ErrImagePull", "ImagePullBackOff"):
-        missing = await images.get(wish, (), nobody)
+        missing = await images.ensure_present(wish, (), nobody)
         assert isinstance(missing, ImageUnavailable)
         assert missing.reason == reason
     assert len(docker.asked) == 2

@@ -24,7 +24,7 @@ from api.core.pod import (
     SleepAction,
     TCPSocketAction,
 )
-from node_agent.probes.prober import MOST_BODY, Prober, ProbeTarget
+from node_agent.probes.prober import MAX_BODY_BYTES, Prober, ProbeTarget
 from node_agent.probes.state import ProbeAnswer
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
@@ -81,9 +81,9 @@ async def test_http_probe_succeeds_on_200_to_399(prober: Prober, status: int, su
         return web.Response(status=status)
 
     async with serving(handle) as port:
-        answer = await prober.ask(http(), target(port))
+        answer = await prober.probe(http(), target(port))
     assert answer.success is success
-    assert answer.words == ("" if success else f"HTTP probe failed with statuscode: {status}")
+    assert answer.message == ("" if success else f"HTTP probe failed with statuscode: {status}")
 
 
 async def test_http_probe_sends_default_and_configured_headers(prober: Prober) -> None:
@@ -94,10 +94,10 @@ async def test_http_probe_sends_default_and_configured_headers(prober: Prober) -
         return web.Response()
 
     async with serving(handle) as port:
-        assert (await prober.ask(http(path="/a?b=c"), target(port))).success
+        assert (await prober.probe(http(path="/a?b=c"), target(port))).success
         headers = (HTTPHeader(name="host", value="web.example"), HTTPHeader(name="Accept", value="text/plain"))
         own = (*headers, HTTPHeader(name="user-agent", value=""), HTTPHeader(name="X", value="1"))
-        assert (await prober.ask(http(http_headers=own, path="x"), target(port))).success
+        assert (await prober.probe(http(http_headers=own, path="x"), target(port))).success
     close = {"Connection": "close"}
     assert seen[0] == ("/a?b=c", {"Host": f"{HERE}:{port}", "User-Agent": "kube-probe/1.36", "Accept": "*/*"} | close)
     assert seen[1] == ("/x", {"Host": "web.example", "Accept": "text/plain", "X": "1"} | close)
@@ -114,15 +114,15 @@ async def test_http_probe_follows_redirects_on_the_same_host_only(prober: Prober
         return web.Response(status=500)
 
     async with serving(handle) as port:
-        here = await prober.ask(http(path="/here"), target(port))
-        there = await prober.ask(http(path="/there"), target(port))
-        file = await prober.ask(http(path="/file"), target(port))
-        rounds = await prober.ask(http(path="/round"), target(port))
+        here = await prober.probe(http(path="/here"), target(port))
+        there = await prober.probe(http(path="/there"), target(port))
+        file = await prober.probe(http(path="/file"), target(port))
+        rounds = await prober.probe(http(path="/round"), target(port))
     assert here == ProbeAnswer(False, "HTTP probe failed with statuscode: 500")
     assert there == ProbeAnswer(True, "Probe terminated redirects, Response body: over there")
     assert file.success
     assert rounds.success is False
-    assert "stopped after 10 redirects" in rounds.words
+    assert "stopped after 10 redirects" in rounds.message
     assert asked.count("/round") == 11
 
 
@@ -135,25 +135,25 @@ async def test_http_probe_truncates_an_endless_body_and_waits_for_a_missing_one(
         try:
             if request.path == "/endless":
                 while True:
-                    await answer.write(b"x" * MOST_BODY)
+                    await answer.write(b"x" * MAX_BODY_BYTES)
             await gone.wait()
         except ConnectionError:
             gone.set()
         return answer
 
     async with serving(handle) as port:
-        assert (await prober.ask(http(path="/endless"), target(port))).success
+        assert (await prober.probe(http(path="/endless"), target(port))).success
         await gone.wait()
         gone.clear()
         slow = Probe(http_get=http(path="/slow").http_get, timeout_seconds=1)
-        answer = await prober.ask(slow, target(port))
+        answer = await prober.probe(slow, target(port))
         gone.set()
     assert answer == ProbeAnswer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
 
 
 async def test_http_probe_fails_on_refused_connection_and_invalid_response(prober: Prober) -> None:
     port = free_port()
-    assert await prober.ask(http(), target(port)) == ProbeAnswer(
+    assert await prober.probe(http(), target(port)) == ProbeAnswer(
         False, f'Get "http://{HERE}:{port}/": Connection refused'
     )
 
@@ -163,7 +163,7 @@ async def test_http_probe_fails_on_refused_connection_and_invalid_response(probe
 
     server = await asyncio.start_server(nonsense, HERE, 0)
     async with server:
-        answer = await prober.ask(http(), target(server.sockets[0].getsockname()[1]))
+        answer = await prober.probe(http(), target(server.sockets[0].getsockname()[1]))
     assert answer.success is False
 
 
@@ -172,23 +172,23 @@ async def test_https_probe_skips_verification_and_hook_falls_back_to_http(prober
         return web.Response()
 
     async with serving(handle, self_signed(tmp_path)) as port:
-        assert (await prober.ask(http(scheme="HTTPS"), target(port))).success
+        assert (await prober.probe(http(scheme="HTTPS"), target(port))).success
     async with serving(handle) as port:
-        assert (await prober.ask(http(scheme="HTTPS"), target(port))).success is False
+        assert (await prober.probe(http(scheme="HTTPS"), target(port))).success is False
         hook = LifecycleHandler(http_get=http(scheme="HTTPS").http_get)
-        assert (await prober.carry_out(hook, target(port), 5)).success
+        assert (await prober.run_hook(hook, target(port), 5)).success
 
 
 async def test_tcp_probe_succeeds_when_the_port_accepts(prober: Prober) -> None:
     probe = Probe(tcp_socket=TCPSocketAction(port="web"), timeout_seconds=5)
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
-        assert (await prober.ask(probe, target(port))).success
+        assert (await prober.probe(probe, target(port))).success
         elsewhere = Probe(tcp_socket=TCPSocketAction(port=port, host=HERE), timeout_seconds=5)
-        assert (await prober.ask(elsewhere, ProbeTarget("id", "127.0.0.2", {}))).success
+        assert (await prober.probe(elsewhere, ProbeTarget("id", "127.0.0.2", {}))).success
         nowhere = Probe(tcp_socket=TCPSocketAction(port=port), timeout_seconds=5)
-        assert (await prober.ask(nowhere, ProbeTarget("id", "127.0.0.2", {}))).success is False
-    assert await prober.ask(probe, target(port)) == ProbeAnswer(False, f"dial tcp {HERE}:{port}: Connection refused")
+        assert (await prober.probe(nowhere, ProbeTarget("id", "127.0.0.2", {}))).success is False
+    assert await prober.probe(probe, target(port)) == ProbeAnswer(False, f"dial tcp {HERE}:{port}: Connection refused")
 
 
 async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) -> None:
@@ -199,7 +199,7 @@ async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) ->
     await server.start(HERE, port)
 
     async def ask(service: str) -> ProbeAnswer:
-        return await prober.ask(Probe(grpc=GRPCAction(port=port, service=service), timeout_seconds=5), target())
+        return await prober.probe(Probe(grpc=GRPCAction(port=port, service=service), timeout_seconds=5), target())
 
     assert (await ask("")).success
     assert (await ask("web")).success
@@ -214,13 +214,13 @@ async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) ->
 async def test_grpc_probe_times_out_on_a_silent_server(prober: Prober) -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
-        answer = await prober.ask(Probe(grpc=GRPCAction(port=port), timeout_seconds=1), target())
+        answer = await prober.probe(Probe(grpc=GRPCAction(port=port), timeout_seconds=1), target())
     assert answer.success is False
 
 
 async def test_exec_probe_result_is_the_exit_code(prober: Prober, docker: FakeDocker) -> None:
     async def ask(*command: str) -> ProbeAnswer:
-        return await prober.ask(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
+        return await prober.probe(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
 
     assert (await ask("exit 0")).success
     assert await ask("exit 3") == ProbeAnswer(False, "exit code 3")
@@ -231,8 +231,8 @@ async def test_exec_probe_result_is_the_exit_code(prober: Prober, docker: FakeDo
 
 
 async def test_sleep_hook_sleeps_and_empty_hook_does_nothing(prober: Prober) -> None:
-    assert (await prober.carry_out(LifecycleHandler(sleep=SleepAction(seconds=60)), target(), 0)).success
-    assert (await prober.carry_out(LifecycleHandler(tcp_socket=TCPSocketAction(port=1)), target(), 5)).success
+    assert (await prober.run_hook(LifecycleHandler(sleep=SleepAction(seconds=60)), target(), 0)).success
+    assert (await prober.run_hook(LifecycleHandler(tcp_socket=TCPSocketAction(port=1)), target(), 5)).success
 
 
 def free_port() -> int:

@@ -50,7 +50,7 @@ def fresh(
 
 
 def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
-    verdict = state.verdict
+    verdict = state.results
     for one in answers:
         state, verdict = record_answer(state, kind, one)
     return verdict
@@ -66,13 +66,13 @@ def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
     ],
 )
 def test_probe_results_before_any_answer(probes: dict[str, Probe], verdict: ProbeResults) -> None:
-    assert fresh(probes).verdict == verdict
+    assert fresh(probes).results == verdict
 
 
 def test_probe_state_resumes_from_reported_status() -> None:
     known = ProbeResults(started=True, ready=True)
     state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, known=known)
-    assert state.verdict == ProbeResults(True, True, "")
+    assert state.results == ProbeResults(True, True, "")
     assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
 
@@ -101,7 +101,7 @@ def test_inconclusive_probe_answer_is_not_counted() -> None:
 
 def test_probe_waits_for_its_initial_delay() -> None:
     state = initial_state(wish({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN)
-    assert state.wake_at(going=False) == NOW + timedelta(seconds=30)
+    assert state.wake_at(terminating=False) == NOW + timedelta(seconds=30)
     assert due_probes(state, NOW + timedelta(seconds=29.9))[1] == ()
     assert due_probes(state, NOW + timedelta(seconds=30))[1] == (LIVENESS,)
 
@@ -109,14 +109,14 @@ def test_probe_waits_for_its_initial_delay() -> None:
 @pytest.mark.parametrize(("agent_age", "delay"), [(0.0, 5.0), (9.9, 5.0), (10.0, 0.0)])
 def test_first_probes_are_jittered_only_after_agent_start(agent_age: float, delay: float) -> None:
     state = fresh({READINESS: probe(period=10)}, 0.5, agent_age)
-    assert state.wake_at(going=False) == NOW + timedelta(seconds=delay)
+    assert state.wake_at(terminating=False) == NOW + timedelta(seconds=delay)
 
 
 def test_startup_probe_delays_other_probes_until_it_succeeds() -> None:
     state = fresh({STARTUP: probe(failures=30), LIVENESS: probe(), READINESS: probe()})
     state, asked = due_probes(state, NOW)
     assert asked == (STARTUP,)
-    assert state.wake_at(going=False) is None
+    assert state.wake_at(terminating=False) is None
     state, verdict = record_answer(state, STARTUP, True)
     assert verdict == ProbeResults(True, False, "")
     assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
@@ -127,13 +127,13 @@ def test_no_probe_runs_after_a_fatal_result(kind: str) -> None:
     state, verdict = record_answer(fresh({kind: probe(failures=1)}), kind, False)
     assert verdict.failed == kind
     assert due_probes(state, NOW + timedelta(days=1)) == (state, ())
-    assert state.wake_at(going=False) is None
+    assert state.wake_at(terminating=False) is None
 
 
 def test_terminating_pod_runs_only_readiness_probes() -> None:
     state = fresh({LIVENESS: probe(), READINESS: probe()})
-    assert due_probes(state, NOW, going=True)[1] == (READINESS,)
-    assert due_probes(fresh({STARTUP: probe(), READINESS: probe()}), NOW, going=True)[1] == ()
+    assert due_probes(state, NOW, terminating=True)[1] == (READINESS,)
+    assert due_probes(fresh({STARTUP: probe(), READINESS: probe()}), NOW, terminating=True)[1] == ()
 
 
 # --- for any sequence -------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
             return
         assert due_probes(state, at - timedelta(microseconds=1), going)[1] == ()
         now = max(now, at)
-        started = state.verdict.started
+        started = state.results.started
         state, asked = due_probes(state, now, going)
         assert asked
         for kind in asked:
