@@ -8,8 +8,6 @@ DriverError
 
 from __future__ import annotations
 
-import os
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,8 +43,3 @@ def os_errors_as(error_type: type[DriverError], subject: object) -> Iterator[Non
         raise error_type(f"{subject}: {error.strerror or error}") from None
     except ValueError as error:
         raise Refused(f"{subject}: {error}") from None
-
-
-def os_error_text(error: OSError) -> str:
-    """Return the system's message of an OSError, without the text that asyncio adds."""
-    return os.strerror(error.errno) if error.errno and not isinstance(error, ssl.SSLError) else str(error)

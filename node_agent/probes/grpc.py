@@ -11,7 +11,7 @@ from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from api.core.pod import GRPCAction
 from node_agent.probes.state import ProbeAnswer
-from reconcile.errors import os_error_text
+from node_agent.probes.tcp import os_error_text
 
 CHECK_METHOD = "/grpc.health.v1.Health/Check"
 

@@ -7,7 +7,6 @@ hostNetwork a probe may name another host.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,8 +18,10 @@ from yarl import URL
 
 from api.core.pod import HTTPGetAction, LifecycleHandler, Probe
 from node_agent.docker.client import DockerClient
+from node_agent.probes import tcp
 from node_agent.probes.state import ProbeAnswer
-from reconcile.errors import DriverError, os_error_text
+from node_agent.probes.tcp import os_error_text
+from reconcile.errors import DriverError
 
 PROBE_USER_AGENT, HOOK_USER_AGENT = "kube-probe/1.36", "kube-lifecycle/1.36"
 MAX_REDIRECTS = 10
@@ -71,8 +72,8 @@ class Prober:
 
             return await grpc.check(probe.grpc, target.address, seconds)
         assert probe.tcp_socket is not None
-        tcp = probe.tcp_socket
-        return await _tcp_connect(tcp.host or target.address, _port_number(tcp.port, target), seconds)
+        address = probe.tcp_socket.host or target.address
+        return await tcp.connect(address, _port_number(probe.tcp_socket.port, target), seconds)
 
     async def run_hook(self, hook: LifecycleHandler, target: ProbeTarget, seconds: float) -> ProbeAnswer:
         """Run a hook for at most this many seconds. A hook with `tcpSocket` does nothing, as in kubelet.
@@ -160,17 +161,3 @@ def _headers(action: HTTPGetAction, user_agent: str) -> CIMultiDict[str]:
 
 def _port_number(port: int | str, target: ProbeTarget) -> int:
     return port if isinstance(port, int) else target.ports[port]
-
-
-async def _tcp_connect(address: str, port: int, seconds: float) -> ProbeAnswer:
-    try:
-        async with asyncio.timeout(seconds):
-            _, writer = await asyncio.open_connection(address, port)
-    except TimeoutError:
-        return ProbeAnswer(False, f"dial tcp {address}:{port}: no answer within {seconds:g}s")
-    except OSError as error:
-        return ProbeAnswer(False, f"dial tcp {address}:{port}: {os_error_text(error)}")
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return ProbeAnswer(True)
