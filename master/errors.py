@@ -59,10 +59,12 @@ def bad_request(message: str) -> StatusError:
     return status_error(400, "BadRequest", message)
 
 
-def forbidden(resource: AnyResource, name: str, why: str, causes: Iterable[StatusCause] = ()) -> StatusError:
+def forbidden(resource: AnyResource, name: str, reason: str, causes: Iterable[StatusCause] = ()) -> StatusError:
     """Return 403: the request is understood and not allowed."""
     subject = f'{qualified_resource(resource)} "{name}"' if name else qualified_resource(resource)
-    return status_error(403, "Forbidden", f"{subject} is forbidden: {why}", details_of(resource, name, causes=causes))
+    return status_error(
+        403, "Forbidden", f"{subject} is forbidden: {reason}", details_of(resource, name, causes=causes)
+    )
 
 
 def forbidden_request(group: str, plural: str, name: str, reason: str) -> StatusError:
@@ -90,9 +92,9 @@ def not_found(resource: AnyResource, name: str) -> StatusError:
     )
 
 
-def method_not_allowed(why: str = "") -> StatusError:
+def method_not_allowed(reason: str = "") -> StatusError:
     """Return 405: the path exists, but not for this method."""
-    message = "the server does not allow this method on the requested resource" + (f": {why}" if why else "")
+    message = "the server does not allow this method on the requested resource" + (f": {reason}" if reason else "")
     return status_error(405, "MethodNotAllowed", message, StatusDetails())
 
 
@@ -109,10 +111,10 @@ def already_exists(resource: AnyResource, name: str) -> StatusError:
     )
 
 
-def conflict(resource: AnyResource, name: str, why: str = "") -> StatusError:
+def conflict(resource: AnyResource, name: str, reason: str = "") -> StatusError:
     """Return 409: the object differs from the state that the request is based on."""
     modified = "the object has been modified; please apply your changes to the latest version and try again"
-    message = f'Operation cannot be fulfilled on {qualified_resource(resource)} "{name}": {why or modified}'
+    message = f'Operation cannot be fulfilled on {qualified_resource(resource)} "{name}": {reason or modified}'
     return status_error(409, "Conflict", message, details_of(resource, name))
 
 
@@ -121,16 +123,16 @@ def uid_conflict(resource: AnyResource, name: str, wanted: str, found: str) -> S
     return conflict(resource, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
 
 
-def precondition_failed(resource: AnyResource, name: str, why: str) -> StatusError:
+def precondition_failed(resource: AnyResource, name: str, reason: str) -> StatusError:
     """Return 409: a precondition of a delete does not hold. The Status names the kind, not the resource."""
-    message = f'Operation cannot be fulfilled on {resource.name} "{name}": {why}'
+    message = f'Operation cannot be fulfilled on {resource.name} "{name}": {reason}'
     return status_error(409, "Conflict", message, StatusDetails(name=name, group=resource.group, kind=resource.name))
 
 
-def invalid_patch(why: str) -> StatusError:
+def invalid_patch(reason: str) -> StatusError:
     """Return 422: the patch cannot be applied to the object."""
     message = "the server rejected our request due to an error in our request"
-    cause = StatusCause(reason=schema.INVALID, message=why, field="patch")
+    cause = StatusCause(reason=schema.INVALID, message=reason, field="patch")
     return status_error(422, "Invalid", message, StatusDetails(causes=(cause,)))
 
 
@@ -206,7 +208,7 @@ def invalid(resource: AnyResource, name: str, problems: Sequence[FieldError]) ->
 def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> StatusError:
     """Return 422 for an object that is not stored, such as an Eviction."""
     causes = tuple(status_cause(problem) for problem in problems)
-    lines = [row.message if row.reason == schema.UNKNOWN else f"{row.field}: {row.message}" for row in causes]
+    lines = [cause.message if cause.reason == schema.UNKNOWN else f"{cause.field}: {cause.message}" for cause in causes]
     listed = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     details = StatusDetails(name=name, group=group, kind=kind, causes=causes)
     return status_error(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
@@ -215,7 +217,7 @@ def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError])
 def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
     """Return 422: the review cannot be answered."""
     causes = tuple(status_cause(problem) for problem in problems)
-    listed = ", ".join(f"{row.field}: {row.message}" for row in causes)
+    listed = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
     details = StatusDetails(kind=kind, causes=causes)
     return status_error(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
 

@@ -344,15 +344,20 @@ def apply_conflict(conflicts: Sequence[Conflict]) -> StatusError:
     """Return 409: an apply would change fields of other managers. kubectl shows the causes and --force-conflicts."""
     causes = tuple(
         StatusCause(
-            reason="FieldManagerConflict", message=f"conflict with {_shown(row.owner)}", field=format_path(row.path)
+            reason="FieldManagerConflict",
+            message=f"conflict with {_shown(conflict.owner)}",
+            field=format_path(conflict.path),
         )
-        for row in conflicts
+        for conflict in conflicts
     )
     if len(causes) == 1:
         listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
     else:
-        owners = sorted({_shown(row.owner) for row in conflicts})
-        rows = {name: [format_path(row.path) for row in conflicts if _shown(row.owner) == name] for name in owners}
+        owners = sorted({_shown(conflict.owner) for conflict in conflicts})
+        rows = {
+            name: [format_path(conflict.path) for conflict in conflicts if _shown(conflict.owner) == name]
+            for name in owners
+        }
         lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
         listed = f"{len(causes)} conflicts: " + "\n".join(lines)
     return status_error(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))

@@ -90,10 +90,10 @@ class MetricsReader:
 
     async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:
         nodes = [one for one in self._stored(Node.KIND) if name in ("", one.metadata.name) and _selects(selection, one)]
-        told = await self._told({one.metadata.name for one in nodes})
+        told = await self._told({node.metadata.name for node in nodes})
         now = self._clock()
-        rows = (node_metrics(one, told[one.metadata.name], now) for one in nodes if one.metadata.name in told)
-        return [one for one in rows if one is not None]
+        rows = (node_metrics(node, told[node.metadata.name], now) for node in nodes if node.metadata.name in told)
+        return [row for row in rows if row is not None]
 
     async def _of_pods(self, selection: Selection, name: str) -> list[PodMetrics]:
         pods = [
@@ -104,9 +104,9 @@ class MetricsReader:
             and one.status.phase not in FINAL_PHASES
             and _selects(selection, one)
         ]
-        told = await self._told({one.spec.node_name for one in pods})
+        told = await self._told({pod.spec.node_name for pod in pods})
         seen: dict[tuple[str, str, str], PodStats] = {
-            (node, row.pod_ref.namespace, row.pod_ref.name): row for node, said in told.items() for row in said.pods
+            (node, pod.pod_ref.namespace, pod.pod_ref.name): pod for node, said in told.items() for pod in said.pods
         }
         now, rows = self._clock(), []
         for one in pods:

@@ -57,7 +57,7 @@ def bind(resource: AnyResource, pod: Pod, binding: Binding, now: datetime.dateti
 def with_node(pod: Pod, node: str, now: datetime.datetime) -> Pod:
     """Return the pod on that node, with the condition PodScheduled."""
     scheduled = Condition(type="PodScheduled", status="True", last_transition_time=format_time(now))
-    conditions = (*(row for row in pod.status.conditions if row.type != "PodScheduled"), scheduled)
+    conditions = (*(condition for condition in pod.status.conditions if condition.type != "PodScheduled"), scheduled)
     return msgspec.structs.replace(
         pod,
         spec=msgspec.structs.replace(pod.spec, node_name=node),
@@ -136,8 +136,8 @@ def _check_budget(budget: PodDisruptionBudget) -> None:
     if status.disruptions_allowed < 0:
         raise _budget_forbids(name, "pdb disruptions allowed is negative", "pdb disruptions allowed is negative")
     if len(status.disrupted_pods) > MAX_DISRUPTED_PODS:
-        why = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
-        raise _budget_forbids(name, why, "too many pending evictions not confirmed by PDB controller")
+        reason = "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        raise _budget_forbids(name, reason, "too many pending evictions not confirmed by PDB controller")
     if status.disruptions_allowed == 0:
         raise _too_many_requests(_no_disruption_reason(budget))
 
@@ -145,7 +145,11 @@ def _check_budget(budget: PodDisruptionBudget) -> None:
 def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
     name, status = budget.metadata.name, budget.status
     row = next(
-        (row for row in status.conditions if row.type == DISRUPTION_ALLOWED and row.status == "False" and row.message),
+        (
+            condition
+            for condition in status.conditions
+            if condition.type == DISRUPTION_ALLOWED and condition.status == "False" and condition.message
+        ),
         None,
     )
     if row is not None and row.reason == SYNC_FAILED:
@@ -160,16 +164,16 @@ def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
     return f"The disruption budget {name} does not allow evicting pods currently"
 
 
-def _too_many_requests(why: str, seconds: int = 0) -> errors.StatusError:
+def _too_many_requests(reason: str, seconds: int = 0) -> errors.StatusError:
     """Return 429. Without seconds the client decides how long it waits, as kubectl tells its user."""
-    details = StatusDetails(causes=(StatusCause(reason=BUDGET_CAUSE, message=why),), retry_after_seconds=seconds)
+    details = StatusDetails(causes=(StatusCause(reason=BUDGET_CAUSE, message=reason),), retry_after_seconds=seconds)
     message = "Cannot evict pod as it would violate the pod's disruption budget."
     return errors.status_error(429, "TooManyRequests", message, details)
 
 
-def _budget_forbids(name: str, why: str, cause: str) -> errors.StatusError:
+def _budget_forbids(name: str, reason: str, cause: str) -> errors.StatusError:
     words = f"The disruption budget {name} does not allow evicting pods currently: {cause}"
-    return errors.forbidden(POD_DISRUPTION_BUDGETS, name, why, [StatusCause(reason=BUDGET_CAUSE, message=words)])
+    return errors.forbidden(POD_DISRUPTION_BUDGETS, name, reason, [StatusCause(reason=BUDGET_CAUSE, message=words)])
 
 
 def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:

@@ -41,9 +41,9 @@ PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": OR
 def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
     """Return a new object with the fields that the server sets."""
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
-        why = "they are added to a pod that there is, through its subresource ephemeralcontainers"
+        reason = "they are added to a pod that there is, through its subresource ephemeralcontainers"
         raise errors.invalid(
-            resource, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", why, FORBIDDEN)]
+            resource, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", reason, FORBIDDEN)]
         )
     begun = with_metadata(
         item,
@@ -64,8 +64,8 @@ def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
     problems = list(check_update(old, new, resource.rules))
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
-        why = "no new finalizers can be added if the object is being deleted"
-        problems.append(FieldError("metadata.finalizers", quoted(added), why, FORBIDDEN))
+        reason = "no new finalizers can be added if the object is being deleted"
+        problems.append(FieldError("metadata.finalizers", quoted(added), reason, FORBIDDEN))
     if problems:
         raise errors.invalid(resource, old.metadata.name, problems)
     return _with_next_generation(resource, new, old)
@@ -124,17 +124,17 @@ def check_preconditions(resource: AnyResource, item: Object, options: DeleteOpti
     """Raise the conflict if the object is not the one that was meant."""
     wanted, found = options.preconditions or Preconditions(), item.metadata
     if wanted.uid is not None and wanted.uid != found.uid:
-        why = (
+        reason = (
             f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise errors.precondition_failed(resource, found.name, why)
+        raise errors.precondition_failed(resource, found.name, reason)
     if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
-        why = (
+        reason = (
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
             f"in record ({found.resource_version}). The object might have been modified"
         )
-        raise errors.precondition_failed(resource, found.name, why)
+        raise errors.precondition_failed(resource, found.name, reason)
 
 
 def prepare_delete(

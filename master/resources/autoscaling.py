@@ -481,7 +481,9 @@ def _cpu_utilization(metric: MetricSpec) -> int | None:
 def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscalerV1:
     spec, status = item.spec, item.status
     percents = [_cpu_utilization(metric) for metric in spec.metrics]
-    used = [row.resource.current.average_utilization for row in status.current_metrics if row.resource is not None]
+    used = [
+        metric.resource.current.average_utilization for metric in status.current_metrics if metric.resource is not None
+    ]
     more: dict[str, object] = {
         CONDITIONS_ANNOTATION: status.conditions,
         BEHAVIOR_ANNOTATION: spec.behavior,
@@ -496,7 +498,7 @@ def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAu
             scale_target_ref=spec.scale_target_ref,
             min_replicas=spec.min_replicas,
             max_replicas=spec.max_replicas,
-            target_cpu_utilization_percentage=next((one for one in percents if one is not None), None),
+            target_cpu_utilization_percentage=next((percent for percent in percents if percent is not None), None),
         ),
         status=HorizontalPodAutoscalerV1Status(
             observed_generation=status.observed_generation,

@@ -98,8 +98,8 @@ def _replace_status(
     new: CertificateSigningRequest, old: CertificateSigningRequest
 ) -> tuple[CertificateSigningRequest, tuple[FieldError, ...]]:
     """Replace the certificate and other conditions; approvals and denials are kept."""
-    decided = {row.type: row for row in old.status.conditions if row.type in DECISIONS}
-    after = tuple(decided.get(row.type, row) for row in new.status.conditions)
+    decided = {condition.type: condition for condition in old.status.conditions if condition.type in DECISIONS}
+    after = tuple(decided.get(condition.type, condition) for condition in new.status.conditions)
     problems = (
         *_validate_conditions(after),
         *_removed_conditions(after, old.status.conditions),

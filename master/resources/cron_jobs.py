@@ -157,8 +157,8 @@ def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
         )
     if not spec.schedule:
         yield FieldError("spec.schedule", '""', "a schedule is required", MISSING)
-    elif why := schedule_problem(spec.schedule):
-        yield FieldError("spec.schedule", quoted(spec.schedule), why)
+    elif reason := schedule_problem(spec.schedule):
+        yield FieldError("spec.schedule", quoted(spec.schedule), reason)
     if spec.time_zone is not None and not is_time_zone(spec.time_zone):
         yield FieldError("spec.timeZone", quoted(spec.time_zone), f"unknown time zone {spec.time_zone}")
     if spec.concurrency_policy not in ("", ALLOW_CONCURRENT, FORBID_CONCURRENT, REPLACE_CONCURRENT):
@@ -173,8 +173,8 @@ def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
     for row in validate_job_spec(job):
         yield row._replace(path=f"spec.jobTemplate.{row.path}")
     if job.manual_selector or job.selector is not None:
-        why = "the server makes the selector of each job; none is accepted here"
-        yield FieldError("spec.jobTemplate.spec.selector", quoted(format_selector(job.selector)), why)
+        reason = "the server makes the selector of each job; none is accepted here"
+        yield FieldError("spec.jobTemplate.spec.selector", quoted(format_selector(job.selector)), reason)
 
 
 CRON_JOBS = Resource(

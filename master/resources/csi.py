@@ -151,7 +151,7 @@ def _check_node(item: CSINode) -> Iterator[FieldError]:
             yield from required(f"{path}.topologyKeys[{index}]", key, names.label_key_error)
         yield from duplicate_values(f"{path}.topologyKeys[{{}}]", list(row.topology_keys))
         yield from minimum((f"{path}.allocatable.count", (row.allocatable or VolumeNodeResources()).count, 0))
-    yield from duplicate_values("spec.drivers[{}].name", [row.name for row in drivers])
+    yield from duplicate_values("spec.drivers[{}].name", [driver.name for driver in drivers])
 
 
 def _node_id(text: str) -> str:
@@ -160,7 +160,7 @@ def _node_id(text: str) -> str:
 
 def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
     """Yield an error for each changed driver: only the number of its volumes may change."""
-    before = {row.name: (row.node_id, row.topology_keys) for row in old.spec.drivers}
+    before = {driver.name: (driver.node_id, driver.topology_keys) for driver in old.spec.drivers}
     for number, row in enumerate(new.spec.drivers):
         if before.get(row.name, (row.node_id, row.topology_keys)) != (row.node_id, row.topology_keys):
             yield FieldError(f"spec.drivers[{number}]", quoted(row.name), "field is immutable", FORBIDDEN)
@@ -208,7 +208,7 @@ CSI_DRIVERS = Resource(
             "TokenRequests",
             "For whom it gets tokens of the pod.",
             lambda driver, _: (
-                ",".join(row.audience for row in driver.spec.token_requests)
+                ",".join(request.audience for request in driver.spec.token_requests)
                 if driver.spec.token_requests
                 else "<unset>"
             ),

@@ -196,14 +196,14 @@ def _validate_strategy(strategy: DeploymentStrategy) -> Iterator[FieldError]:
     if rolling is None:
         return
     if strategy.type == RECREATE:
-        why = f"may not be specified when strategy `type` is '{RECREATE}'"
-        yield FieldError("spec.strategy.rollingUpdate", "given", why, FORBIDDEN)
+        reason = f"may not be specified when strategy `type` is '{RECREATE}'"
+        yield FieldError("spec.strategy.rollingUpdate", "given", reason, FORBIDDEN)
     path = "spec.strategy.rollingUpdate"
     yield from validate_int_or_percent(f"{path}.maxUnavailable", rolling.max_unavailable)
     yield from validate_int_or_percent(f"{path}.maxSurge", rolling.max_surge)
     if rolling.max_unavailable in (0, "0%") and rolling.max_surge in (0, "0%"):
-        why = "may not be 0 when `maxSurge` is 0"
-        yield FieldError(f"{path}.maxUnavailable", quoted(rolling.max_unavailable), why)
+        reason = "may not be 0 when `maxSurge` is 0"
+        yield FieldError(f"{path}.maxUnavailable", quoted(rolling.max_unavailable), reason)
 
 
 def _validate_deployment_update(old: Deployment, new: Deployment) -> Iterator[FieldError]:

@@ -115,7 +115,7 @@ class DeviceClaim(Value, frozen=True):
 
 def defaulted_claim(claim: DeviceClaim) -> DeviceClaim:
     """Return the claim with every default set."""
-    return msgspec.structs.replace(claim, requests=tuple(_defaulted(row) for row in claim.requests))
+    return msgspec.structs.replace(claim, requests=tuple(_defaulted(request) for request in claim.requests))
 
 
 def _defaulted(row: DeviceRequest) -> DeviceRequest:
@@ -132,7 +132,9 @@ def _defaulted(row: DeviceRequest) -> DeviceRequest:
 
 def _counted(row: ExactDeviceRequest | DeviceSubRequest) -> tuple[str, int, tuple[DeviceToleration, ...]]:
     mode = row.allocation_mode or COUNTED
-    borne = tuple(msgspec.structs.replace(one, operator=one.operator or "Equal") for one in row.tolerations)
+    borne = tuple(
+        msgspec.structs.replace(toleration, operator=toleration.operator or "Equal") for toleration in row.tolerations
+    )
     return mode, (row.count or 1) if mode == COUNTED else row.count, borne
 
 
@@ -144,11 +146,11 @@ def check_claim(path: str, claim: DeviceClaim) -> Iterator[FieldError]:
     requests = claim.requests
     for field, rows in (("requests", requests), ("constraints", claim.constraints), ("config", claim.config)):
         yield from max_items(f"{path}.{field}", rows, MAX_REQUESTS)
-    known = {row.name for row in requests}
-    known |= {f"{row.name}/{choice.name}" for row in requests for choice in row.first_available}
+    known = {request.name for request in requests}
+    known |= {f"{request.name}/{choice.name}" for request in requests for choice in request.first_available}
     for number, row in enumerate(requests):
         yield from _check_request(f"{path}.requests[{number}]", row)
-    yield from duplicate_values(f"{path}.requests[{{}}].name", [row.name for row in requests])
+    yield from duplicate_values(f"{path}.requests[{{}}].name", [request.name for request in requests])
     for number, constraint in enumerate(claim.constraints):
         place = f"{path}.constraints[{number}]"
         fields = {"matchAttribute": constraint.match_attribute, "distinctAttribute": constraint.distinct_attribute}
@@ -199,8 +201,8 @@ def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterat
     yield from check_selectors(f"{path}.selectors", row.selectors)
     yield from unsupported_values((f"{path}.allocationMode", row.allocation_mode, MODES))
     if row.allocation_mode == ALL_OF_THEM and row.count:
-        why = f"must not be specified when allocationMode is {ALL_OF_THEM!r}"
-        yield FieldError(f"{path}.count", quoted(row.count), why)
+        reason = f"must not be specified when allocationMode is {ALL_OF_THEM!r}"
+        yield FieldError(f"{path}.count", quoted(row.count), reason)
     yield from minimum((f"{path}.count", row.count, 0))
     if row.capacity is not None:
         yield from quantities_at_least_zero(f"{path}.capacity.requests", row.capacity.requests)
@@ -216,8 +218,8 @@ def check_selectors(path: str, rows: tuple[DeviceSelector, ...]) -> Iterator[Fie
         if row.cel is None or not row.cel.expression:
             yield FieldError(f"{path}[{number}].cel.expression", '""', "an expression is required", MISSING)
         elif len(row.cel.expression) > MAX_EXPRESSION_LENGTH:
-            why = f"must have at most {MAX_EXPRESSION_LENGTH} bytes"
-            yield FieldError(f"{path}[{number}].cel.expression", quoted(row.cel.expression), why)
+            reason = f"must have at most {MAX_EXPRESSION_LENGTH} bytes"
+            yield FieldError(f"{path}[{number}].cel.expression", quoted(row.cel.expression), reason)
 
 
 def _check_toleration(path: str, row: DeviceToleration) -> Iterator[FieldError]:

@@ -178,7 +178,7 @@ def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
 
 def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.datetime) -> Pod:
     """Return the pod with the condition DisruptionTarget; the first reason is kept."""
-    if any(row.type == DISRUPTION_TARGET and row.status == "True" for row in pod.status.conditions):
+    if any(condition.type == DISRUPTION_TARGET and condition.status == "True" for condition in pod.status.conditions):
         return pod
     row = Condition(
         type=DISRUPTION_TARGET, status="True", reason=reason, message=message, last_transition_time=format_time(now)
@@ -197,7 +197,7 @@ def budget_conditions(
     status: PodDisruptionBudgetStatus, reason: str, message: str, now: datetime.datetime
 ) -> tuple[StatusCondition, ...]:
     """Return the conditions with DisruptionAllowed set for this reason."""
-    old = next((row for row in status.conditions if row.type == DISRUPTION_ALLOWED), None)
+    old = next((condition for condition in status.conditions if condition.type == DISRUPTION_ALLOWED), None)
     good = str(reason == SUFFICIENT_PODS)
     row = StatusCondition(
         type=DISRUPTION_ALLOWED,

@@ -232,9 +232,9 @@ def _validate_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:
 
 def _validate_single_class(item: Ingress) -> Iterator[FieldError]:
     if item.spec.ingress_class_name is not None and CLASS_ANNOTATION in item.metadata.annotations:
-        why = "can not be set when the class field is also set"
+        reason = "can not be set when the class field is also set"
         path = f"metadata.annotations[{CLASS_ANNOTATION}]"
-        yield FieldError(path, quoted(item.metadata.annotations[CLASS_ANNOTATION]), why)
+        yield FieldError(path, quoted(item.metadata.annotations[CLASS_ANNOTATION]), reason)
 
 
 def _hosts_text(rules: tuple[IngressRule, ...]) -> str:
@@ -285,8 +285,8 @@ def _validate_ingress_class(item: IngressClass) -> Iterator[FieldError]:
     if row.scope == NAMESPACE_SCOPE:
         yield from required(f"{path}.namespace", row.namespace or "", names.dns_label_error)
     elif row.namespace is not None:
-        why = "`parameters.scope` is set to 'Cluster'"
-        yield FieldError(f"{path}.namespace", quoted(row.namespace), why, FORBIDDEN)
+        reason = "`parameters.scope` is set to 'Cluster'"
+        yield FieldError(f"{path}.namespace", quoted(row.namespace), reason, FORBIDDEN)
 
 
 def _parameters_text(ingress_class: IngressClass) -> str:

@@ -52,8 +52,8 @@ def is_index_list(text: str, count: int) -> bool:
     """Return whether a text is a sorted list of indexes below `count`."""
     least = 0
     for part in text.split(","):
-        found = _INDEX_RANGE.fullmatch(part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (-1, -1)
+        match = _INDEX_RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (-1, -1)
         if not least <= first <= last < count:
             return False
         least = last + 1
@@ -121,19 +121,19 @@ def validate_success_policy(policy: SuccessPolicy, completions: int) -> Iterator
     for number, rule in enumerate(policy.rules):
         place, named, count = f"{path}[{number}]", rule.succeeded_indexes, rule.succeeded_count
         if named is None and count is None:
-            why = "at least one of succeededCount or succeededIndexes must be specified"
-            yield FieldError(place, "{}", why, MISSING)
+            reason = "at least one of succeededCount or succeededIndexes must be specified"
+            yield FieldError(place, "{}", reason, MISSING)
         yield from minimum((f"{place}.succeededCount", count, 0))
         indexes = parse_indexes(named, completions)
         if named is not None and not is_index_list(named, completions):
-            why = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
-            yield FieldError(f"{place}.succeededIndexes", quoted(named), why)
+            reason = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
+            yield FieldError(f"{place}.succeededIndexes", quoted(named), reason)
         elif named is not None and count is not None and count > len(indexes):
-            why = f"must be less than or equal to {len(indexes)}, the number of the indexes"
-            yield FieldError(f"{place}.succeededCount", quoted(count), why)
+            reason = f"must be less than or equal to {len(indexes)}, the number of the indexes"
+            yield FieldError(f"{place}.succeededCount", quoted(count), reason)
         if count is not None and count > completions:
-            why = f"must be less than or equal to {completions}, the number of completions"
-            yield FieldError(f"{place}.succeededCount", quoted(count), why)
+            reason = f"must be less than or equal to {completions}, the number of completions"
+            yield FieldError(f"{place}.succeededCount", quoted(count), reason)
 
 
 FAIL_JOB, FAIL_INDEX, IGNORE, COUNT = "FailJob", "FailIndex", "Ignore", "Count"
@@ -177,7 +177,7 @@ def default_failure_policy(policy: PodFailurePolicy) -> PodFailurePolicy:
 
 
 def _default_failure_rule(rule: PodFailurePolicyRule) -> PodFailurePolicyRule:
-    rows = tuple(replace(row, status=row.status or "True") for row in rule.on_pod_conditions)
+    rows = tuple(replace(pattern, status=pattern.status or "True") for pattern in rule.on_pod_conditions)
     return replace(rule, on_pod_conditions=rows)
 
 
@@ -193,9 +193,9 @@ def failure_action(policy: PodFailurePolicy | None, pod: Pod) -> tuple[str, str]
                 code = status.state.terminated.exit_code
                 what = f"Container {status.name} for pod {_pod_text(pod)} failed with exit code {code}"
                 return rule.action, f"{what} matching {rule.action} rule at index {number}"
-        for row in pod.status.conditions:
-            if any((row.type, row.status) == (wish.type, wish.status) for wish in rule.on_pod_conditions):
-                what = f"Pod {_pod_text(pod)} has condition {row.type}"
+        for condition in pod.status.conditions:
+            if any((condition.type, condition.status) == (wish.type, wish.status) for wish in rule.on_pod_conditions):
+                what = f"Pod {_pod_text(pod)} has condition {condition.type}"
                 return rule.action, f"{what} matching {rule.action} rule at index {number}"
     return COUNT, ""
 
@@ -238,8 +238,8 @@ def validate_failure_policy(
                 f"{place}.action", quoted(rule.action), f"{', '.join(FAILURE_ACTIONS)} are accepted", NOT_SUPPORTED
             )
         if rule.action == FAIL_INDEX and not per_index:
-            why = "requires the backoffLimitPerIndex to be set"
-            yield FieldError(f"{place}.action", quoted(rule.action), why)
+            reason = "requires the backoffLimitPerIndex to be set"
+            yield FieldError(f"{place}.action", quoted(rule.action), reason)
         if rule.on_exit_codes is not None and rule.on_pod_conditions:
             yield FieldError(place, "both", "specifying both OnExitCodes and OnPodConditions is not supported")
         elif rule.on_exit_codes is None and not rule.on_pod_conditions:
@@ -265,8 +265,8 @@ def _validate_exit_codes(
             NOT_SUPPORTED,
         )
     if wish.container_name is not None and wish.container_name not in names:
-        why = "must be one of the container or initContainer names in the pod template"
-        yield FieldError(f"{path}.containerName", quoted(wish.container_name), why)
+        reason = "must be one of the container or initContainer names in the pod template"
+        yield FieldError(f"{path}.containerName", quoted(wish.container_name), reason)
     if not wish.values:
         yield FieldError(f"{path}.values", "[]", "at least one value is required", MISSING)
     if len(wish.values) > MAX_EXIT_CODES:
@@ -434,8 +434,8 @@ def validate_job_spec(spec: JobSpec) -> Iterator[FieldError]:
 
 def _validate_modes(spec: JobSpec) -> Iterator[FieldError]:
     if spec.managed_by is not None and ("/" not in spec.managed_by or names.label_key_error(spec.managed_by)):
-        why = 'must be a domain-prefixed path (such as "acme.io/foo")'
-        yield FieldError("spec.managedBy", quoted(spec.managed_by), why)
+        reason = 'must be a domain-prefixed path (such as "acme.io/foo")'
+        yield FieldError("spec.managedBy", quoted(spec.managed_by), reason)
     for name, value, accepted in (
         ("completionMode", spec.completion_mode, (INDEXED, NON_INDEXED)),
         ("podReplacementPolicy", spec.pod_replacement_policy, (FAILED_POLICY, TERMINATING_OR_FAILED)),
@@ -450,8 +450,8 @@ def _validate_indexes(spec: JobSpec) -> Iterator[FieldError]:
             yield FieldError("spec.completions", "null", f"when completion mode is {INDEXED}", MISSING)
         for name, number in (("parallelism", spec.parallelism), ("completions", spec.completions)):
             if number is not None and number > MAX_INDEXES:
-                why = f"must be less than or equal to {MAX_INDEXES} when completion mode is {INDEXED}"
-                yield FieldError(f"spec.{name}", quoted(number), why)
+                reason = f"must be less than or equal to {MAX_INDEXES} when completion mode is {INDEXED}"
+                yield FieldError(f"spec.{name}", quoted(number), reason)
         if spec.success_policy is not None:
             yield from validate_success_policy(spec.success_policy, min(spec.completions or 0, MAX_INDEXES))
         return
@@ -461,27 +461,27 @@ def _validate_indexes(spec: JobSpec) -> Iterator[FieldError]:
         ("successPolicy", spec.success_policy),
     ):
         if value is not None:
-            why = f"requires indexed completion mode (completionMode: {INDEXED})"
-            yield FieldError(f"spec.{name}", "given", why, FORBIDDEN)
+            reason = f"requires indexed completion mode (completionMode: {INDEXED})"
+            yield FieldError(f"spec.{name}", "given", reason, FORBIDDEN)
 
 
 def _validate_limits(spec: JobSpec) -> Iterator[FieldError]:
     if spec.max_failed_indexes is not None and spec.backoff_limit_per_index is None:
-        why = "when maxFailedIndexes is specified"
-        yield FieldError("spec.backoffLimitPerIndex", "null", why, MISSING)
+        reason = "when maxFailedIndexes is specified"
+        yield FieldError("spec.backoffLimitPerIndex", "null", reason, MISSING)
     if spec.backoff_limit_per_index is not None and spec.template.spec.restart_policy == "OnFailure":
-        why = "only Never is accepted when backoffLimitPerIndex is specified"
-        yield FieldError("spec.template.spec.restartPolicy", quoted("OnFailure"), why)
+        reason = "only Never is accepted when backoffLimitPerIndex is specified"
+        yield FieldError("spec.template.spec.restartPolicy", quoted("OnFailure"), reason)
 
 
 def _validate_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[FieldError]:
     pod = spec.template.spec
     if pod.restart_policy == "OnFailure":
-        why = 'only "Never" is supported when podFailurePolicy is specified'
-        yield FieldError("spec.template.spec.restartPolicy", quoted(pod.restart_policy), why)
+        reason = 'only "Never" is supported when podFailurePolicy is specified'
+        yield FieldError("spec.template.spec.restartPolicy", quoted(pod.restart_policy), reason)
     if spec.pod_replacement_policy == TERMINATING_OR_FAILED:
-        why = f"only {FAILED_POLICY} is accepted with a podFailurePolicy"
-        yield FieldError("spec.podReplacementPolicy", quoted(spec.pod_replacement_policy), why, NOT_SUPPORTED)
+        reason = f"only {FAILED_POLICY} is accepted with a podFailurePolicy"
+        yield FieldError("spec.podReplacementPolicy", quoted(spec.pod_replacement_policy), reason, NOT_SUPPORTED)
     containers = (one.name for one in (*pod.init_containers, *pod.containers))
     yield from validate_failure_policy(policy, containers, spec.backoff_limit_per_index is not None)
 
@@ -505,8 +505,8 @@ def _validate_job(item: Job) -> Iterator[FieldError]:
     if spec.completion_mode == INDEXED and spec.completions:
         last = f"{item.metadata.name}-{spec.completions - 1}"
         if item.metadata.name and names.dns_label_error(last):
-            why = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label_error(last)}"
-            yield FieldError("metadata.name", quoted(item.metadata.name), why)
+            reason = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label_error(last)}"
+            yield FieldError("metadata.name", quoted(item.metadata.name), reason)
 
 
 def _is_generated_selector(item: Job, wish: LabelSelector) -> bool:

@@ -40,7 +40,7 @@ class MergeSchema:
     item: MergeSchema | None = None
 
     def child(self, name: str) -> MergeSchema:
-        """Return the schema of a field of an object; None for an unknown field."""
+        """Return the schema of a field of an object, which is OPEN for an unknown field."""
         if self.kind is MergeKind.STRUCT:
             return self.fields.get(name, OPEN)
         return self.item or OPEN

@@ -38,7 +38,7 @@ def format_time(moment: datetime.datetime) -> str:
 
 def controller_of(meta: ObjectMeta) -> OwnerReference | None:
     """Return the owner reference of the object's controller; None if it has none."""
-    return next((row for row in meta.owner_references if row.controller), None)
+    return next((owner for owner in meta.owner_references if owner.controller), None)
 
 
 def controller_reference(owner: Object) -> OwnerReference:

@@ -128,11 +128,11 @@ def node_metrics(node: Node, told: Summary, now: datetime.datetime) -> NodeMetri
 
 def pod_metrics(pod: Pod, told: PodStats, now: datetime.datetime) -> PodMetrics | None:
     """Return the metrics of a pod; None while a container has none, so that a part is never taken for the whole."""
-    rows = [(one.name, _usage(one.cpu, one.memory)) for one in told.containers]
+    rows = [(container.name, _usage(container.cpu, container.memory)) for container in told.containers]
     containers = tuple(ContainerMetrics(name, usage) for name, usage in sorted(rows) if usage is not None)
     if not containers or len(containers) < len(rows):
         return None
-    times = [one.cpu.time for one in told.containers if one.cpu is not None and one.cpu.time]
+    times = [container.cpu.time for container in told.containers if container.cpu is not None and container.cpu.time]
     timestamp = min(times, default=format_time(now))
     metadata = _metadata(pod.metadata, now)
     return PodMetrics(PodMetrics.API_VERSION, PodMetrics.KIND, metadata, timestamp, WINDOW, containers)
@@ -154,8 +154,8 @@ def _usage(cpu: CpuStats | None, memory: MemoryStats | None) -> Usage | None:
 
 
 def _total(item: PodMetrics) -> Usage:
-    cpu = sum(int(one.usage.cpu.removesuffix("n")) for one in item.containers)
-    memory = sum(int(one.usage.memory.removesuffix("Ki")) for one in item.containers)
+    cpu = sum(int(container.usage.cpu.removesuffix("n")) for container in item.containers)
+    memory = sum(int(container.usage.memory.removesuffix("Ki")) for container in item.containers)
     return Usage(f"{cpu}n", f"{memory}Ki")
 
 

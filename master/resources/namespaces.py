@@ -117,14 +117,14 @@ def _as_namespace(act: Callable[[Namespace], Namespace]) -> Callable[[Project], 
 
 def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]:
     """Yield an error for each change except of the display name and description."""
-    why = "field is immutable, try updating the namespace"
+    reason = "field is immutable, try updating the namespace"
     before, after = old.metadata, new.metadata
     for key in sorted(before.annotations.keys() | after.annotations.keys()):
         if key not in MUTABLE_ANNOTATIONS and before.annotations.get(key) != after.annotations.get(key):
-            yield FieldError(f"metadata.annotations[{key}]", quoted(after.annotations.get(key)), why)
+            yield FieldError(f"metadata.annotations[{key}]", quoted(after.annotations.get(key)), reason)
     for key in sorted(before.labels.keys() | after.labels.keys()):
         if before.labels.get(key) != after.labels.get(key):
-            yield FieldError(f"metadata.labels[{key}]", quoted(after.labels.get(key)), why)
+            yield FieldError(f"metadata.labels[{key}]", quoted(after.labels.get(key)), reason)
 
 
 PROJECTS = Resource(

@@ -131,11 +131,11 @@ def _validate_port(path: str, port: NetworkPolicyPort) -> Iterator[FieldError]:
     if port.end_port is None:
         return
     if not isinstance(port.port, int):
-        why = "may not be specified when `port` is not numeric"
-        yield FieldError(f"{path}.endPort", quoted(port.end_port), why)
+        reason = "may not be specified when `port` is not numeric"
+        yield FieldError(f"{path}.endPort", quoted(port.end_port), reason)
     elif not port.port <= port.end_port <= 65535:
-        why = "must be greater than or equal to `port`, and at most 65535"
-        yield FieldError(f"{path}.endPort", quoted(port.end_port), why)
+        reason = "must be greater than or equal to `port`, and at most 65535"
+        yield FieldError(f"{path}.endPort", quoted(port.end_port), reason)
 
 
 def _validate_peer(path: str, peer: NetworkPolicyPeer) -> Iterator[FieldError]:

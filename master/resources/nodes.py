@@ -24,12 +24,12 @@ ROLE_LABEL = "node-role.kubernetes.io/"
 
 def ready_status(item: Node) -> str:
     """Return the status of the condition Ready: True, False or Unknown."""
-    return next((row.status for row in item.status.conditions if row.type == "Ready"), "Unknown")
+    return next((condition.status for condition in item.status.conditions if condition.type == "Ready"), "Unknown")
 
 
 def internal_ip(item: Node) -> str:
     """Return the first InternalIP; empty if there is none, because an address is never guessed."""
-    return next((row.address for row in item.status.addresses if row.type == "InternalIP"), "")
+    return next((address.address for address in item.status.addresses if address.type == "InternalIP"), "")
 
 
 def _state_text(node: Node) -> str:
@@ -154,8 +154,8 @@ def _validate_runtime_class(item: RuntimeClass) -> Iterator[FieldError]:
         return
     for key, value in item.scheduling.node_selector.items():
         if names.label_key_error(key) or names.label_value_error(value):
-            why = names.label_key_error(key) or names.label_value_error(value)
-            yield FieldError(f"scheduling.nodeSelector[{key}]", quoted(value), why)
+            reason = names.label_key_error(key) or names.label_value_error(value)
+            yield FieldError(f"scheduling.nodeSelector[{key}]", quoted(value), reason)
     for number, row in enumerate(item.scheduling.tolerations):
         yield from check_toleration(f"scheduling.tolerations[{number}]", row)
 

@@ -104,9 +104,9 @@ def validate_template(
 
 def int_or_percent(value: int | str | None, of: int, up: bool) -> int:
     """Return a number of pods; a percentage of `of` is rounded up or down."""
-    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if found is not None:
-        part = int(found[1]) * of
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is not None:
+        part = int(match[1]) * of
         return -(-part // 100) if up else part // 100
     return value if isinstance(value, int) else 0
 

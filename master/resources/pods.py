@@ -61,7 +61,7 @@ def _termination_reason(status: ContainerStatus) -> str:
 
 def is_pod_ready(item: Pod) -> bool:
     """Return whether the pod's condition Ready is true."""
-    return any(row.type == "Ready" and row.status == "True" for row in item.status.conditions)
+    return any(condition.type == "Ready" and condition.status == "True" for condition in item.status.conditions)
 
 
 def _container_reason(item: Pod, reason: str) -> str:
@@ -81,13 +81,13 @@ def _container_reason(item: Pod, reason: str) -> str:
 
 
 def _sidecar_names(item: Pod) -> frozenset[str]:
-    return frozenset(one.name for one in item.spec.init_containers if is_sidecar(one))
+    return frozenset(init_container.name for init_container in item.spec.init_containers if is_sidecar(init_container))
 
 
 def _running_statuses(item: Pod) -> list[ContainerStatus]:
     """Return the statuses of long-running containers: the pod's own and its sidecars."""
     sidecars = _sidecar_names(item)
-    beside = [row for row in item.status.init_container_statuses if row.name in sidecars]
+    beside = [status for status in item.status.init_container_statuses if status.name in sidecars]
     return [*beside, *item.status.container_statuses]
 
 
@@ -133,7 +133,7 @@ def _readiness_gates(item: Pod) -> str:
     gates = [gate.condition_type for gate in item.spec.readiness_gates]
     if not gates:
         return "<none>"
-    passed = {row.type for row in item.status.conditions if row.status == "True"}
+    passed = {condition.type for condition in item.status.conditions if condition.status == "True"}
     return f"{sum(gate in passed for gate in gates)}/{len(gates)}"
 
 
@@ -151,7 +151,7 @@ def _pod_fields(item: Pod) -> dict[str, str]:
         "spec.hostNetwork": "true" if item.spec.host_network else "false",
         "status.phase": item.status.phase,
         "status.podIP": item.status.pod_ip,
-        "status.podIPs": ",".join(row.ip for row in item.status.pod_ips),
+        "status.podIPs": ",".join(pod_ip.ip for pod_ip in item.status.pod_ips),
         "status.nominatedNodeName": item.status.nominated_node_name,
     }
 

@@ -55,11 +55,11 @@ def _validate_priority_class(item: PriorityClass) -> Iterator[FieldError]:
     if name.startswith(SYSTEM_PREFIX):
         known = {row.metadata.name: row.value for row in SYSTEM_CLASSES}
         if known.get(name) != item.value or item.global_default:
-            why = "priority class names with 'system-' prefix are reserved for system use only"
-            yield FieldError("metadata.name", quoted(name), why, FORBIDDEN)
+            reason = "priority class names with 'system-' prefix are reserved for system use only"
+            yield FieldError("metadata.name", quoted(name), reason, FORBIDDEN)
     elif item.value > MAX_USER_PRIORITY:
-        why = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
-        yield FieldError("value", quoted(item.value), why, FORBIDDEN)
+        reason = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
+        yield FieldError("value", quoted(item.value), reason, FORBIDDEN)
     if item.value < MIN_PRIORITY:
         yield FieldError("value", quoted(item.value), f"must be greater than or equal to {MIN_PRIORITY}")
     yield from unsupported_values(

@@ -43,8 +43,8 @@ def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
     """Return the total of a pod. Init containers run before the others; a container without a value counts 0."""
     containers = (*spec.containers, *spec.init_containers)
     found: dict[str, Quantity] = {}
-    for name in dict.fromkeys(name for one in containers for name in part(one)):
-        rows = [Quantity.parse(part(one)[name]) for one in containers if name in part(one)]
+    for name in dict.fromkeys(name for container in containers for name in part(container)):
+        rows = [Quantity.parse(part(container)[name]) for container in containers if name in part(container)]
         binary = next((row.binary for row in rows if row.milli), False)
         total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
         found[name] = Quantity(total, binary)

@@ -160,16 +160,16 @@ def _scope_allows(scope: str, resource: str) -> bool:
 
 def _validate_scope_selector(path: str, row: ScopedResourceSelectorRequirement) -> Iterator[FieldError]:
     if row.scope_name in EXISTS_ONLY_SCOPES and row.operator != "Exists":
-        why = f"must be 'Exist' only operator when scope is any of {', '.join(EXISTS_ONLY_SCOPES)}"
-        yield FieldError(f"{path}.operator", quoted(row.operator), why)
+        reason = f"must be 'Exist' only operator when scope is any of {', '.join(EXISTS_ONLY_SCOPES)}"
+        yield FieldError(f"{path}.operator", quoted(row.operator), reason)
     if row.operator in ("In", "NotIn"):
         if not row.values:
-            why = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-            yield FieldError(f"{path}.values", "[]", why, MISSING)
+            reason = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
+            yield FieldError(f"{path}.values", "[]", reason, MISSING)
     elif row.operator in ("Exists", "DoesNotExist"):
         if row.values:
-            why = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-            yield FieldError(f"{path}.values", quoted(row.values), why)
+            reason = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
+            yield FieldError(f"{path}.values", quoted(row.values), reason)
     else:
         yield FieldError(f"{path}.operator", quoted(row.operator), "not a valid selector operator")
 
@@ -243,7 +243,7 @@ class LimitRange(Object, frozen=True):
 
 
 def _default_limit_range(item: LimitRange) -> LimitRange:
-    return replace(item, spec=LimitRangeSpec(limits=tuple(_default_limit(row) for row in item.spec.limits)))
+    return replace(item, spec=LimitRangeSpec(limits=tuple(_default_limit(limit) for limit in item.spec.limits)))
 
 
 def _default_limit(row: LimitRangeItem) -> LimitRangeItem:
@@ -290,8 +290,8 @@ def _validate_limit(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
             if given:
                 yield FieldError(f"{path}.{name}", "given", "may not be specified when `type` is 'Pod'", FORBIDDEN)
     if row.type == CLAIM_LIMIT and not {"storage"} & {*row.min, *row.max}:
-        why = "either minimum or maximum storage value is required, but neither was provided"
-        yield FieldError(f"{path}.limits", "{}", why, MISSING)
+        reason = "either minimum or maximum storage value is required, but neither was provided"
+        yield FieldError(f"{path}.limits", "{}", reason, MISSING)
     if not bad:
         yield from _validate_limit_order(path, _default_limit(row))
 
@@ -324,8 +324,8 @@ def _validate_limit_order(path: str, row: LimitRangeItem) -> Iterator[FieldError
             less, more = fields[low].get(name), fields[high].get(name)
             if less is not None and more is not None and less.milli > more.milli:
                 found = quoted(str(fields[at].get(name, less)))
-                why = f"{low_words} {less} is greater than {high_words} {more}"
-                yield FieldError(f"{path}.{_JSON_NAMES.get(at, at)}[{name}]", found, why)
+                reason = f"{low_words} {less} is greater than {high_words} {more}"
+                yield FieldError(f"{path}.{_JSON_NAMES.get(at, at)}[{name}]", found, reason)
         yield from _validate_ratio(f"{path}.maxLimitRequestRatio[{name}]", name, fields)
 
 

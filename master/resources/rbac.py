@@ -97,18 +97,18 @@ def _validate_role(item: Role | ClusterRole) -> Iterator[FieldError]:
         if not rule.verbs:
             yield FieldError(f"{path}.verbs", "[]", "verbs must contain at least one value", MISSING)
         if rule.non_resource_urls and (rule.resources or rule.api_groups):
-            why = "rules cannot apply to both regular resources and non-resource URLs"
-            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), why)
+            reason = "rules cannot apply to both regular resources and non-resource URLs"
+            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), reason)
         elif rule.non_resource_urls and isinstance(item, Role):
-            why = "namespaced rules cannot apply to non-resource URLs"
-            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), why)
+            reason = "namespaced rules cannot apply to non-resource URLs"
+            yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), reason)
         elif not rule.non_resource_urls:
             if not rule.api_groups:
-                why = "resource rules must supply at least one api group"
-                yield FieldError(f"{path}.apiGroups", "[]", why, MISSING)
+                reason = "resource rules must supply at least one api group"
+                yield FieldError(f"{path}.apiGroups", "[]", reason, MISSING)
             if not rule.resources:
-                why = "resource rules must supply at least one resource"
-                yield FieldError(f"{path}.resources", "[]", why, MISSING)
+                reason = "resource rules must supply at least one resource"
+                yield FieldError(f"{path}.resources", "[]", reason, MISSING)
 
 
 def _validate_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[FieldError]:
@@ -133,8 +133,8 @@ def _validate_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[FieldE
 
 def _default_binding(item: Any) -> Any:
     subjects = (
-        replace(one, api_group=one.api_group or ("" if one.kind == "ServiceAccount" else RBAC_GROUP))
-        for one in item.subjects
+        replace(subject, api_group=subject.api_group or ("" if subject.kind == "ServiceAccount" else RBAC_GROUP))
+        for subject in item.subjects
     )
     reference = replace(item.role_ref, api_group=item.role_ref.api_group or RBAC_GROUP)
     return replace(item, subjects=tuple(subjects), role_ref=reference)
@@ -146,8 +146,8 @@ def _validate_binding_update(old: Any, new: Any) -> Iterator[FieldError]:
 
 
 def _subjects_text(item: RoleBinding | ClusterRoleBinding, kind: str) -> str:
-    rows = (one for one in item.subjects if one.kind == kind)
-    return ", ".join(f"{one.namespace}/{one.name}" if kind == "ServiceAccount" else one.name for one in rows)
+    rows = (subject for subject in item.subjects if subject.kind == kind)
+    return ", ".join(f"{row.namespace}/{row.name}" if kind == "ServiceAccount" else row.name for row in rows)
 
 
 _ROLE_COLUMNS = (

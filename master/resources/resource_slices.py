@@ -169,7 +169,9 @@ def _validate_resource_slice(item: ResourceSlice) -> Iterator[FieldError]:
     for number, row in enumerate(spec.shared_counters):
         yield from required(f"spec.sharedCounters[{number}].name", row.name, names.dns_label_error)
         yield from _check_counters(f"spec.sharedCounters[{number}].counters", row.counters)
-    yield from duplicate_values("spec.sharedCounters[{}].name", [row.name for row in spec.shared_counters])
+    yield from duplicate_values(
+        "spec.sharedCounters[{}].name", [counter_set.name for counter_set in spec.shared_counters]
+    )
     each = bool(spec.per_device_node_selection)
     for number, device in enumerate(spec.devices):
         yield from _check_device(f"spec.devices[{number}]", device, each_says_where=each)
@@ -200,8 +202,8 @@ def _check_device(path: str, device: Device, *, each_says_where: bool) -> Iterat
         yield from exactly_one(f"{path}.attributes[{name}]", held | {"version": attribute.version})
         for field, text in (("string", attribute.string), ("version", attribute.version)):
             if text is not None and len(text) > MAX_TEXT_LENGTH:
-                why = f"must have at most {MAX_TEXT_LENGTH} characters"
-                yield FieldError(f"{path}.attributes[{name}].{field}", quoted(text), why)
+                reason = f"must have at most {MAX_TEXT_LENGTH} characters"
+                yield FieldError(f"{path}.attributes[{name}].{field}", quoted(text), reason)
     for name, capacity in device.capacity.items():
         yield from required(f"{path}.capacity", name, _attribute)
         yield from _required(f"{path}.capacity[{name}].value", capacity.value)

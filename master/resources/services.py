@@ -38,7 +38,7 @@ from master.resources.validation import immutable
 
 def _external_addresses(item: Service) -> str:
     spec = item.spec
-    given = [row.ip or row.hostname for row in item.status.load_balancer.ingress]
+    given = [address.ip or address.hostname for address in item.status.load_balancer.ingress]
     if spec.type == EXTERNAL_NAME:
         return spec.external_name
     found = ",".join([*given, *spec.external_ips])
@@ -217,7 +217,7 @@ ENDPOINT_SLICES = Resource(
             "Endpoints",
             "The first addresses.",
             lambda endpoint_slice, _: _shortened_list(
-                [address for row in endpoint_slice.endpoints for address in row.addresses]
+                [address for endpoint in endpoint_slice.endpoints for address in endpoint.addresses]
             ),
         ),
         AGE,
@@ -280,14 +280,14 @@ def _endpoint_from_v1beta1(row: EndpointV1beta1) -> newer.Endpoint:
 
 
 def _endpoint_slice_v1beta1_from_stored(item: newer.EndpointSlice) -> EndpointSliceV1beta1:
-    rows = tuple(_endpoint_to_v1beta1(row) for row in item.endpoints)
+    rows = tuple(_endpoint_to_v1beta1(endpoint) for endpoint in item.endpoints)
     return EndpointSliceV1beta1(
         metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports
     )
 
 
 def _endpoint_slice_v1beta1_to_stored(item: EndpointSliceV1beta1) -> newer.EndpointSlice:
-    rows = tuple(_endpoint_from_v1beta1(row) for row in item.endpoints)
+    rows = tuple(_endpoint_from_v1beta1(endpoint) for endpoint in item.endpoints)
     return newer.EndpointSlice(metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports)
 
 

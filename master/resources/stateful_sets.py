@@ -207,8 +207,8 @@ def _validate_choices(spec: StatefulSetSpec) -> Iterator[FieldError]:
         if value not in ("", *accepted):
             yield FieldError(place, quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
     if spec.update_strategy.type == ON_DELETE and spec.update_strategy.rolling_update is not None:
-        why = f"only allowed for updateStrategy '{ROLLING_UPDATE}'"
-        yield FieldError("spec.updateStrategy.rollingUpdate", "given", why)
+        reason = f"only allowed for updateStrategy '{ROLLING_UPDATE}'"
+        yield FieldError("spec.updateStrategy.rollingUpdate", "given", reason)
 
 
 def _validate_stateful_set_update(old: StatefulSet, new: StatefulSet) -> Iterator[FieldError]:

@@ -185,7 +185,9 @@ class StorageClass(Object, frozen=True):
 def default_class(classes: Iterable[StorageClass]) -> str:
     """Return the name of the default class, the newest if there are several. Empty if there is none."""
     marked = [
-        one for one in classes if any(one.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+        storage_class
+        for storage_class in classes
+        if any(storage_class.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
     ]
     newest = max(marked, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
     return "" if newest is None else newest.metadata.name
@@ -236,7 +238,9 @@ def _validate_storage_class(item: StorageClass) -> Iterator[FieldError]:
             if not row.values:
                 yield FieldError(f"{path}[{index}].values", "[]", "at least one value is required", MISSING)
             yield from duplicate_values(f"{path}[{index}].values[{{}}]", list(row.values))
-        yield from duplicate_values(f"{path}[{{}}].key", [row.key for row in term.match_label_expressions])
+        yield from duplicate_values(
+            f"{path}[{{}}].key", [expression.key for expression in term.match_label_expressions]
+        )
 
 
 def _validate_storage_class_update(old: StorageClass, new: StorageClass) -> Iterator[FieldError]:

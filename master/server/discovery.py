@@ -63,8 +63,8 @@ def _names() -> tuple[str, ...]:
 def _subresources(resource: AnyResource) -> list[tuple[str, Row, list[str]]]:
     own = (resource.group, resource.version, resource.name)
     found = (
-        (one, dict(zip(("group", "version", "kind"), one.body_kind or own, strict=True)))
-        for one in resource.all_subresources
+        (subresource, dict(zip(("group", "version", "kind"), subresource.body_kind or own, strict=True)))
+        for subresource in resource.all_subresources
     )
     return [(one.name, body, list(one.verbs)) for one, body in found]
 

@@ -138,7 +138,7 @@ def _property(info: inspect.StructType, field: inspect.Field) -> Row:
     """Return a field's schema, described by the sentences of its type's description that name it."""
     described = " ".join(_description(info, one) for one in info.cls.__mro__ if issubclass(one, msgspec.Struct))
     sentences = _SENTENCE_END.split(" ".join(described.split()))
-    told = " ".join(one for one in sentences if f"`{field.encode_name}`" in one)
+    told = " ".join(sentence for sentence in sentences if f"`{field.encode_name}`" in sentence)
     row = _schema(field.type) | ({"description": told} if told else {})
     return row | {"format": "int32"} if field.encode_name in _narrow(info.cls.__name__) else row
 

@@ -164,8 +164,8 @@ def parse_watch_options(request: Request) -> WatchOptions:
     )
 
 
-def _forbidden_match(why: str) -> errors.StatusError:
-    return errors.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
+def _forbidden_match(reason: str) -> errors.StatusError:
+    return errors.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", reason, FORBIDDEN))
 
 
 def event_type(selection: Selection, event: WatchEvent) -> str:

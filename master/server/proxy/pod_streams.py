@@ -169,8 +169,8 @@ def _log_option_problems(query: MultiMapping[str], numbers: dict[str, int | None
         accepted = ", ".join(f'"{one}"' for one in LOG_STREAMS)
         yield FieldError("stream", f'"{stream}"', f"supported values: {accepted}", NOT_SUPPORTED)
     elif stream not in ("", "All") and tail is not None:
-        why = "`tailLines` and specific `stream` are mutually exclusive for now"
-        yield FieldError("", "given", why, FORBIDDEN)
+        reason = "`tailLines` and specific `stream` are mutually exclusive for now"
+        yield FieldError("", "given", reason, FORBIDDEN)
 
 
 def bool_option(query: MultiMapping[str], name: str) -> bool:

@@ -77,7 +77,9 @@ class ProxyHandler:
     @asynccontextmanager
     async def _pod(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
         pod: Pod = self._object(PODS, namespace, wanted.name)
-        declared = next((one.ports[0].container_port for one in pod.spec.containers if one.ports), None)
+        declared = next(
+            (container.ports[0].container_port for container in pod.spec.containers if container.ports), None
+        )
         port = _port(wanted) if wanted.port or declared is None else declared
         async with self._inside(pod, wanted.scheme, HostPort(pod.status.pod_ip, port)) as found:
             yield found
@@ -114,7 +116,7 @@ class ProxyHandler:
             if target is None or target.namespace != namespace:
                 continue
             record = self._store.get_uncommitted(Key(Pod.KIND, namespace, target.name))
-            if record is not None and address.ip in {one.ip for one in record.object.status.pod_ips}:
+            if record is not None and address.ip in {pod_ip.ip for pod_ip in record.object.status.pod_ips}:
                 return record.object, HostPort(address.ip, number)
         return None
 
