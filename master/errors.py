@@ -163,11 +163,11 @@ def unsupported_patch() -> StatusError:
     return status_error(415, "UnsupportedMediaType", "415: Unsupported Media Type", StatusDetails())
 
 
-def resource_version_too_large(asked: int, current: int) -> StatusError:
+def resource_version_too_large(requested: int, current: int) -> StatusError:
     """Return 504: the requested revision is in the future."""
     cause = StatusCause(reason="ResourceVersionTooLarge", message="Too large resource version")
     details = StatusDetails(causes=(cause,), retry_after_seconds=1)
-    message = f"Timeout: Too large resource version: {asked}, current: {current}"
+    message = f"Timeout: Too large resource version: {requested}, current: {current}"
     return status_error(504, "Timeout", message, details)
 
 

@@ -200,13 +200,17 @@ def _format_manager(owner: FieldManager) -> dict[str, Json]:
 
 
 def apply(
-    live: dict[str, Json], wish: dict[str, Json], shape: MergeSchema, owners: Sequence[FieldManager], me: FieldManager
+    live: dict[str, Json],
+    applied: dict[str, Json],
+    shape: MergeSchema,
+    owners: Sequence[FieldManager],
+    me: FieldManager,
 ) -> Applied:
-    """What an apply of `wish` by `me` makes of the live document, which is empty if there is none yet.
+    """Return the result of an apply of `applied` by `me` to the live document, which is empty for a new object.
 
-    `me.fields` is ignored. Conflicts are what a caller refuses; with them taken by force the result stands as it is.
+    `me.fields` is ignored. The caller rejects conflicts; if they are forced, the result is used as it is.
     """
-    before, wanted = leaves(live, shape), leaves(wish, shape)
+    before, wanted = leaves(live, shape), leaves(applied, shape)
     if before and not owners:
         owners = (FieldManager(BEFORE_FIRST_APPLY, UPDATE, "", me.api_version, me.time, frozenset(before)),)
     others = [owner for owner in owners if owner.identity != me.identity]
@@ -215,7 +219,7 @@ def apply(
     conflicts = tuple(Conflict(owner, path) for owner in others for path in sorted(owner.fields & changed))
     left = [replace(owner, fields=owner.fields - changed) for owner in others]
     dropped = (mine.fields if mine else frozenset()) - frozenset(wanted)
-    document = _merge(live, wish, shape)
+    document = _merge(live, applied, shape)
     for path in _removable(dropped, left, frozenset(wanted)):
         _remove_path(document, path, shape)
     fields = frozenset(wanted)
@@ -223,17 +227,17 @@ def apply(
     return Applied(document, (*left, replace(me, fields=fields, time=time)), conflicts)
 
 
-def _merge(live: Json, wish: Json, shape: MergeSchema) -> Json:
-    if isinstance(live, dict) and isinstance(wish, dict) and shape.kind is not MergeKind.ATOMIC:
-        joined = {key: _merge(live[key], value, shape.child(key)) for key, value in wish.items() if key in live}
-        return {**copy.deepcopy(live), **copy.deepcopy(wish), **joined}
-    if isinstance(live, list) and isinstance(wish, list) and shape.kind in (MergeKind.LIST_MAP, MergeKind.SET):
-        wanted = {step_of(item, shape): item for item in wish}
+def _merge(live: Json, applied: Json, shape: MergeSchema) -> Json:
+    if isinstance(live, dict) and isinstance(applied, dict) and shape.kind is not MergeKind.ATOMIC:
+        joined = {key: _merge(live[key], value, shape.child(key)) for key, value in applied.items() if key in live}
+        return {**copy.deepcopy(live), **copy.deepcopy(applied), **joined}
+    if isinstance(live, list) and isinstance(applied, list) and shape.kind in (MergeKind.LIST_MAP, MergeKind.SET):
+        wanted = {step_of(item, shape): item for item in applied}
         known = {step_of(item, shape): item for item in live}
         inner = shape.item or OPEN
         kept = [_merge(item, wanted[step], inner) if step in wanted else item for step, item in known.items()]
         return copy.deepcopy(kept + [item for step, item in wanted.items() if step not in known])
-    return copy.deepcopy(wish)
+    return copy.deepcopy(applied)
 
 
 def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldSet) -> list[Path]:
@@ -282,9 +286,9 @@ def track_update(
     owners: Sequence[FieldManager],
     me: FieldManager,
 ) -> tuple[FieldManager, ...]:
-    """The owners after a write that was no apply: who writes owns what the write changed. `me.fields` is ignored.
+    """Return the field managers after an update: the writer owns what the update changed. `me.fields` is ignored.
 
-    Without owners there are none afterwards: the record begins with the first apply.
+    Without managers before there are none afterwards, because the record begins with the first apply.
     """
     before, after = leaves(old, shape), leaves(new, shape)
     changed = frozenset(path for path, value in after.items() if path not in before or before[path] != value)
@@ -312,19 +316,19 @@ def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[st
         raise errors.bad_request(f"the body is not a {info.resource.name}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
         raise errors.bad_request("metadata.managedFields must be nil")
-    wish: dict[str, Any] = without_nulls(check_type_meta(info.resource, document))  # type: ignore[assignment]
+    applied: dict[str, Any] = without_nulls(check_type_meta(info.resource, document))  # type: ignore[assignment]
     if info.subresource == "status":
-        return {key: value for key, value in wish.items() if key in ("apiVersion", "kind", "status")}
-    return {key: value for key, value in wish.items() if key != "status" or not info.resource.has_status}
+        return {key: value for key, value in applied.items() if key in ("apiVersion", "kind", "status")}
+    return {key: value for key, value in applied.items() if key != "status" or not info.resource.has_status}
 
 
 def managers_after_update(
     resource: AnyResource, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
 ) -> tuple[FieldManager, ...]:
-    """The owners after a write that was no apply.
+    """Return the field managers after an update.
 
-    A client that sends another record than there was sets it, as kubectl does when it hands fields of client-side apply
-    over; an empty one ends it.
+    A client that sends other managedFields than the stored ones replaces them, as kubectl does to migrate client-side
+    apply; an empty list removes them.
     """
     had = old.metadata.managed_fields
     given = (sent.get("metadata") or {}).get("managedFields")

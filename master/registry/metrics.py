@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SUMMARY_PATH = "/stats/summary?only_cpu_and_memory=true"
 CACHE_SECONDS, REQUEST_TIMEOUT_SECONDS = 12.0, 6.0
 MAX_PARALLEL_REQUESTS = 32
-"""So many nodes are asked at the same time."""
+"""How many kubelets are asked at the same time, at most."""
 
 
 class KubeletReader(Protocol):

@@ -139,9 +139,9 @@ def _same(one: Json, other: Json) -> bool:
 
 
 def strategic_merge_patch(target: Json, patch: Json, shape: MergeSchema) -> Json:
-    """Kubernetes strategic merge, with all its directives; `shape` says which lists are joined, and by what.
+    """Apply a Kubernetes strategic merge patch; `shape` says which lists are merged, and by which key.
 
-    They are $patch, $retainKeys, $deleteFromPrimitiveList/LIST and $setElementOrder/LIST.
+    The directives are $patch, $retainKeys, $deleteFromPrimitiveList/LIST and $setElementOrder/LIST.
     """
     if not isinstance(patch, dict):
         raise InvalidPatch("a strategic merge patch is an object")

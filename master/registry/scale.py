@@ -78,8 +78,8 @@ def decode_scale(resource: AnyResource, name: str, document: Any) -> Scale:
 
 def with_scale(scaling: Scaling[Any], item: Any, scale: Scale) -> Any:
     """Return the object with the replicas, UID and resourceVersion of the Scale."""
-    wish = scaling.with_replicas(item, scale.spec.replicas)
+    scaled = scaling.with_replicas(item, scale.spec.replicas)
     metadata = msgspec.structs.replace(
         item.metadata, uid=scale.metadata.uid, resource_version=scale.metadata.resource_version
     )
-    return msgspec.structs.replace(wish, metadata=metadata)
+    return msgspec.structs.replace(scaled, metadata=metadata)

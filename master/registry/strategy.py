@@ -195,8 +195,8 @@ def _grace_seconds(pod: Pod, options: DeleteOptions, node: Node | None) -> int:
     """
     if node is None or pod.status.phase in FINAL_PHASES:
         return 0
-    asked = options.grace_period_seconds
-    if asked is None:
+    seconds = options.grace_period_seconds
+    if seconds is None:
         own = pod.spec.termination_grace_period_seconds
-        asked = DEFAULT_GRACE_SECONDS if own is None else own
-    return min(asked, MAX_GRACE_SECONDS) if asked >= 0 else 1
+        seconds = DEFAULT_GRACE_SECONDS if own is None else own
+    return min(seconds, MAX_GRACE_SECONDS) if seconds >= 0 else 1

@@ -238,12 +238,12 @@ def metric_text(metric: MetricSpec, status: MetricStatus | None) -> str:
         current = {UTILIZATION_TARGET: found.average_utilization, VALUE_TARGET: found.value}.get(
             target.type, found.average_value
         )
-    wish = {UTILIZATION_TARGET: target.average_utilization, VALUE_TARGET: target.value}.get(
+    target_value = {UTILIZATION_TARGET: target.average_utilization, VALUE_TARGET: target.value}.get(
         target.type, target.average_value
     )
     unit = "%" if target.type == UTILIZATION_TARGET else ""
     averaged = " (avg)" if target.type == AVERAGE_VALUE_TARGET and not (metric.pods or source) else ""
-    text = f"{'<unknown>' if current is None else f'{current}{unit}'}/{wish}{unit}{averaged}"
+    text = f"{'<unknown>' if current is None else f'{current}{unit}'}/{target_value}{unit}{averaged}"
     return f"{source.name}: {text}" if source else text
 
 
@@ -474,8 +474,8 @@ class HorizontalPodAutoscalerV1(Object, frozen=True):
 
 def _cpu_utilization(metric: MetricSpec) -> int | None:
     """Return the target CPU usage of a metric that autoscaling/v1 has a field for; None for others."""
-    asked = metric.resource.target.average_utilization if metric.resource is not None else None
-    return asked if asked is not None and metric == cpu_utilization_metric(asked) else None
+    percent = metric.resource.target.average_utilization if metric.resource is not None else None
+    return percent if percent is not None and metric == cpu_utilization_metric(percent) else None
 
 
 def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscalerV1:
@@ -519,11 +519,11 @@ def _decode_annotation(metadata: ObjectMeta, key: str, otherwise: Any) -> Any:
 def _autoscaler_v1_to_stored(item: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscaler:
     spec, status, metadata = item.spec, item.status, item.metadata
     metrics = list(_decode_annotation(metadata, METRICS_ANNOTATION, ()))
-    asked = spec.target_cpu_utilization_percentage
+    percent = spec.target_cpu_utilization_percentage
     known = next(
         (number for number, metric in enumerate(metrics) if _cpu_utilization(metric) is not None), len(metrics)
     )
-    metrics[known : known + 1] = [] if asked is None else [cpu_utilization_metric(asked)]
+    metrics[known : known + 1] = [] if percent is None else [cpu_utilization_metric(percent)]
     others = {key: value for key, value in metadata.annotations.items() if key not in _ANNOTATION_TYPES}
     return HorizontalPodAutoscaler(
         metadata=replace(metadata, annotations=others),

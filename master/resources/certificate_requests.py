@@ -26,7 +26,7 @@ from master.resources.resource import Column, Resource, Subresource
 from master.resources.validation import minimum
 
 MIN_EXPIRATION_SECONDS = 600
-"""Seconds for which a certificate may be asked for at least."""
+"""The shortest lifetime of a certificate that may be requested."""
 
 LEGACY_SIGNER = "kubernetes.io/legacy-unknown"
 DECISIONS = (APPROVED, DENIED)

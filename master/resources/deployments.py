@@ -287,11 +287,11 @@ def _validate_replication_controller(item: ReplicationController) -> Iterator[Fi
     if spec.template is None:
         yield FieldError("spec.template", "null", "a template is required", MISSING)
         return
-    wish = LabelSelector(match_labels=spec.selector or spec.template.metadata.labels)
-    if not wish.match_labels:
+    selector = LabelSelector(match_labels=spec.selector or spec.template.metadata.labels)
+    if not selector.match_labels:
         yield FieldError("spec.selector", "{}", "a selector, or labels of the template, are required", MISSING)
-    yield from check_selector("spec", wish)
-    yield from validate_template(spec.template, wish)
+    yield from check_selector("spec", selector)
+    yield from validate_template(spec.template, selector)
 
 
 def _selector_text(controller: ReplicationController) -> str:

@@ -1,4 +1,4 @@
-"""What is asked of devices, and what there is of them: the parts of the kinds of resource.k8s.io. Pure."""
+"""Requests for devices, and the parts of the kinds of resource.k8s.io that describe devices. Pure."""
 
 from __future__ import annotations
 

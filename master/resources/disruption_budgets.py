@@ -171,9 +171,9 @@ DISRUPTION_TARGET = "DisruptionTarget"
 
 def covers(budget: PodDisruptionBudget, pod: Pod) -> bool:
     """Return whether the budget selects a pod."""
-    wish = budget.spec.selector
+    selector = budget.spec.selector
     same = pod.metadata.namespace == budget.metadata.namespace
-    return same and wish is not None and compile_selector(wish).matches(pod.metadata.labels)
+    return same and selector is not None and compile_selector(selector).matches(pod.metadata.labels)
 
 
 def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.datetime) -> Pod:

@@ -194,7 +194,10 @@ def failure_action(policy: PodFailurePolicy | None, pod: Pod) -> tuple[str, str]
                 what = f"Container {status.name} for pod {_pod_text(pod)} failed with exit code {code}"
                 return rule.action, f"{what} matching {rule.action} rule at index {number}"
         for condition in pod.status.conditions:
-            if any((condition.type, condition.status) == (wish.type, wish.status) for wish in rule.on_pod_conditions):
+            if any(
+                (condition.type, condition.status) == (pattern.type, pattern.status)
+                for pattern in rule.on_pod_conditions
+            ):
                 what = f"Pod {_pod_text(pod)} has condition {condition.type}"
                 return rule.action, f"{what} matching {rule.action} rule at index {number}"
     return COUNT, ""
@@ -211,13 +214,13 @@ def _terminated_statuses(pod: Pod) -> Iterator[ContainerStatus]:
 
 
 def _matching_container(
-    wish: PodFailurePolicyOnExitCodesRequirement, statuses: Iterable[ContainerStatus]
+    requirement: PodFailurePolicyOnExitCodesRequirement, statuses: Iterable[ContainerStatus]
 ) -> Iterator[ContainerStatus]:
     for status in statuses:
         ended = status.state.terminated
-        if ended is None or wish.container_name not in (None, status.name):
+        if ended is None or requirement.container_name not in (None, status.name):
             continue
-        if (ended.exit_code in wish.values) == (wish.operator == IN_OPERATOR):
+        if (ended.exit_code in requirement.values) == (requirement.operator == IN_OPERATOR):
             yield status
 
 
@@ -255,28 +258,28 @@ def validate_failure_policy(
 
 
 def _validate_exit_codes(
-    path: str, wish: PodFailurePolicyOnExitCodesRequirement, names: frozenset[str]
+    path: str, requirement: PodFailurePolicyOnExitCodesRequirement, names: frozenset[str]
 ) -> Iterator[FieldError]:
-    if wish.operator not in (IN_OPERATOR, NOT_IN_OPERATOR):
+    if requirement.operator not in (IN_OPERATOR, NOT_IN_OPERATOR):
         yield FieldError(
             f"{path}.operator",
-            quoted(wish.operator),
+            quoted(requirement.operator),
             f"{IN_OPERATOR} and {NOT_IN_OPERATOR} are accepted",
             NOT_SUPPORTED,
         )
-    if wish.container_name is not None and wish.container_name not in names:
+    if requirement.container_name is not None and requirement.container_name not in names:
         reason = "must be one of the container or initContainer names in the pod template"
-        yield FieldError(f"{path}.containerName", quoted(wish.container_name), reason)
-    if not wish.values:
+        yield FieldError(f"{path}.containerName", quoted(requirement.container_name), reason)
+    if not requirement.values:
         yield FieldError(f"{path}.values", "[]", "at least one value is required", MISSING)
-    if len(wish.values) > MAX_EXIT_CODES:
+    if len(requirement.values) > MAX_EXIT_CODES:
         yield FieldError(
-            f"{path}.values", str(len(wish.values)), f"must have at most {MAX_EXIT_CODES} items", FORBIDDEN
+            f"{path}.values", str(len(requirement.values)), f"must have at most {MAX_EXIT_CODES} items", FORBIDDEN
         )
-    if list(wish.values) != sorted(set(wish.values)):
-        yield FieldError(f"{path}.values", quoted(wish.values), "must be ordered and without duplicates")
-    if 0 in wish.values and wish.operator == IN_OPERATOR:
-        yield FieldError(f"{path}.values", quoted(wish.values), "must not be 0 for the In operator")
+    if list(requirement.values) != sorted(set(requirement.values)):
+        yield FieldError(f"{path}.values", quoted(requirement.values), "must be ordered and without duplicates")
+    if 0 in requirement.values and requirement.operator == IN_OPERATOR:
+        yield FieldError(f"{path}.values", quoted(requirement.values), "must not be 0 for the In operator")
 
 
 INDEXED, NON_INDEXED = "Indexed", "NonIndexed"
@@ -487,21 +490,21 @@ def _validate_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[FieldE
 
 
 def _validate_job(item: Job) -> Iterator[FieldError]:
-    spec, wish = item.spec, item.spec.selector
+    spec, selector = item.spec, item.spec.selector
     if len(item.metadata.name) > MAX_JOB_NAME_LENGTH:
         yield FieldError(
             "metadata.name", quoted(item.metadata.name), f"must be no more than {MAX_JOB_NAME_LENGTH} characters"
         )
     yield from validate_job_spec(spec)
-    yield from check_selector("spec.selector", wish or LabelSelector())
+    yield from check_selector("spec.selector", selector or LabelSelector())
     if spec.manual_selector:
-        if wish is None or not (wish.match_labels or wish.match_expressions):
-            yield FieldError("spec.selector", quoted(wish), "with manualSelector a selector is required", MISSING)
-        elif not list(check_selector("", wish)):
-            bad = validate_template(spec.template, wish, ("Always", *JOB_RESTART_POLICIES))
+        if selector is None or not (selector.match_labels or selector.match_expressions):
+            yield FieldError("spec.selector", quoted(selector), "with manualSelector a selector is required", MISSING)
+        elif not list(check_selector("", selector)):
+            bad = validate_template(spec.template, selector, ("Always", *JOB_RESTART_POLICIES))
             yield from (row for row in bad if row.path == "spec.template.metadata.labels")
-    elif wish is not None and not _is_generated_selector(item, wish):
-        yield FieldError("spec.selector", quoted(format_selector(wish)), "`selector` not auto-generated")
+    elif selector is not None and not _is_generated_selector(item, selector):
+        yield FieldError("spec.selector", quoted(format_selector(selector)), "`selector` not auto-generated")
     if spec.completion_mode == INDEXED and spec.completions:
         last = f"{item.metadata.name}-{spec.completions - 1}"
         if item.metadata.name and names.dns_label_error(last):
@@ -509,11 +512,11 @@ def _validate_job(item: Job) -> Iterator[FieldError]:
             yield FieldError("metadata.name", quoted(item.metadata.name), reason)
 
 
-def _is_generated_selector(item: Job, wish: LabelSelector) -> bool:
+def _is_generated_selector(item: Job, selector: LabelSelector) -> bool:
     keys = frozenset((UID_LABEL, LEGACY_UID_LABEL))
     uid = item.metadata.uid
-    mine = all(key in keys and uid and value == uid for key, value in wish.match_labels.items())
-    return mine and not wish.match_expressions
+    mine = all(key in keys and uid and value == uid for key, value in selector.match_labels.items())
+    return mine and not selector.match_expressions
 
 
 def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
@@ -521,7 +524,7 @@ def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
     template = (
         (_immutable_template(old), _immutable_template(new)) if _never_ran(old) else (before.template, after.template)
     )
-    for name, was, wish in (
+    for name, old_value, new_value in (
         ("selector", before.selector, after.selector),
         ("completionMode", before.completion_mode, after.completion_mode),
         ("podFailurePolicy", before.pod_failure_policy, after.pod_failure_policy),
@@ -530,7 +533,7 @@ def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
         ("managedBy", before.managed_by, after.managed_by),
         ("template", *template),
     ):
-        if was != wish:
+        if old_value != new_value:
             yield FieldError(f"spec.{name}", "changed", "field is immutable")
     if before.completions != after.completions:
         grows = after.completion_mode == INDEXED and after.completions is not None

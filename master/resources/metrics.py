@@ -1,6 +1,6 @@
-"""NodeMetrics and PodMetrics: what nodes and pods use now. Never kept: made of what nodes tell when asked. Pure.
+"""NodeMetrics and PodMetrics: usage of nodes and pods. Never stored: made from summaries of kubelets. Pure.
 
-Source: k8s.io/metrics/pkg/apis/metrics/v1beta1, with the words and columns of metrics-server; what a node tells is a
+Source: k8s.io/metrics/pkg/apis/metrics/v1beta1, with the words and columns of metrics-server; a summary is a
 part of k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 """
 

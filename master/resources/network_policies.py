@@ -49,14 +49,14 @@ class NetworkPolicyPeer(Value, frozen=True):
 
 
 class NetworkPolicyIngressRule(Value, frozen=True):
-    """From where to which ports; what is left out means all."""
+    """The sources and ports that are allowed; an empty list allows all."""
 
     ports: tuple[NetworkPolicyPort, ...] = ()
     from_: tuple[NetworkPolicyPeer, ...] = msgspec.field(default=(), name="from")
 
 
 class NetworkPolicyEgressRule(Value, frozen=True):
-    """To where, to which ports; what is left out means all."""
+    """The destinations and ports that are allowed; an empty list allows all."""
 
     ports: tuple[NetworkPolicyPort, ...] = ()
     to: tuple[NetworkPolicyPeer, ...] = ()
@@ -72,7 +72,7 @@ class NetworkPolicySpec(Value, frozen=True):
 
 
 class NetworkPolicy(Object, frozen=True):
-    """Who may talk to the pods that it selects, and to whom they may."""
+    """Limits the traffic from and to the selected pods."""
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "NetworkPolicy"
@@ -140,10 +140,10 @@ def _validate_port(path: str, port: NetworkPolicyPort) -> Iterator[FieldError]:
 
 def _validate_peer(path: str, peer: NetworkPolicyPeer) -> Iterator[FieldError]:
     selectors = (("podSelector", peer.pod_selector), ("namespaceSelector", peer.namespace_selector))
-    for field, wish in selectors:
-        if wish is not None:
-            yield from check_selector(f"{path}.{field}", wish)
-    selects = any(wish is not None for _, wish in selectors)
+    for field, selector in selectors:
+        if selector is not None:
+            yield from check_selector(f"{path}.{field}", selector)
+    selects = any(selector is not None for _, selector in selectors)
     if peer.ip_block is None:
         if not selects:
             yield FieldError(path, "{}", "must specify a peer", MISSING)
@@ -228,7 +228,7 @@ class EgressNetworkPolicySpec(Value, frozen=True, omit_defaults=False):
 
 
 class EgressNetworkPolicy(Object, frozen=True):
-    """What outside of the cluster the pods of a project may reach."""
+    """Limits the traffic of a project's pods to addresses outside of the cluster."""
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "EgressNetworkPolicy"

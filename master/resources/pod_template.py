@@ -88,7 +88,7 @@ def default_template(template: PodTemplateSpec) -> PodTemplateSpec:
 
 
 def validate_template(
-    template: PodTemplateSpec, wish: LabelSelector | None, policies: tuple[str, ...] = ("Always",)
+    template: PodTemplateSpec, selector: LabelSelector | None, policies: tuple[str, ...] = ("Always",)
 ) -> Iterator[FieldError]:
     """Yield every error of `spec.template`. `policies` are the accepted restart policies."""
     for problem in pod.check_pod(Pod(metadata=template.metadata, spec=template.spec)):
@@ -97,7 +97,7 @@ def validate_template(
     if policy and policy not in policies:
         accepted = f"{' or '.join(policies)} is accepted"
         yield FieldError("spec.template.spec.restartPolicy", quoted(policy), accepted)
-    if wish is not None and not compile_selector(wish).matches(template.metadata.labels):
+    if selector is not None and not compile_selector(selector).matches(template.metadata.labels):
         found = quoted(template.metadata.labels)
         yield FieldError("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
 
@@ -129,11 +129,11 @@ def validate_replicas(replicas: int | None) -> Iterator[FieldError]:
         yield FieldError("spec.replicas", quoted(replicas), "must be greater than or equal to 0")
 
 
-def validate_required_selector(wish: LabelSelector | None) -> Iterator[FieldError]:
+def validate_required_selector(selector: LabelSelector | None) -> Iterator[FieldError]:
     """Yield an error if the selector is missing or empty."""
-    if wish is None:
+    if selector is None:
         yield FieldError("spec.selector", "null", "a selector is required", MISSING)
-    elif not wish.match_labels and not wish.match_expressions:
+    elif not selector.match_labels and not selector.match_expressions:
         yield FieldError("spec.selector", "{}", "empty selector is invalid: it would select every pod")
 
 

@@ -33,7 +33,7 @@ UNHEEDED = "nobody gives out devices: pods with resourceClaims are refused"
 
 
 class ResourceClaimSpec(Value, frozen=True):
-    """What is asked for."""
+    """The requests for devices."""
 
     devices: DeviceClaim = DeviceClaim()
 
@@ -69,7 +69,7 @@ class DeviceAllocationResult(Value, frozen=True):
 
 
 class AllocationResult(Value, frozen=True):
-    """What was given, and on which nodes it can be used."""
+    """The allocated devices, and the nodes where they can be used."""
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
@@ -77,7 +77,7 @@ class AllocationResult(Value, frozen=True):
 
 
 class ResourceClaimConsumerReference(Value, frozen=True):
-    """Who may use it."""
+    """A user of the claim."""
 
     resource: str
     name: str
@@ -94,7 +94,7 @@ class NetworkDeviceData(Value, frozen=True):
 
 
 class AllocatedDeviceStatus(Value, frozen=True):
-    """What its driver says of a device."""
+    """The status of a device, as its driver reports it."""
 
     driver: str = ""
     pool: str = ""
@@ -106,7 +106,7 @@ class AllocatedDeviceStatus(Value, frozen=True):
 
 
 class ResourceClaimStatus(Value, frozen=True):
-    """What was given, and who may use it."""
+    """The allocation, and the users of the claim."""
 
     allocation: AllocationResult | None = None
     reserved_for: Annotated[tuple[ResourceClaimConsumerReference, ...], merge_keys("uid")] = ()
@@ -114,7 +114,7 @@ class ResourceClaimStatus(Value, frozen=True):
 
 
 class ResourceClaim(Object, frozen=True):
-    """Devices that are asked for, and those that were given."""
+    """A request for devices, and the devices that are allocated to it."""
 
     API_VERSION = "resource.k8s.io/v1"
     KIND = "ResourceClaim"
@@ -131,7 +131,7 @@ class ResourceClaimTemplateSpec(Value, frozen=True):
 
 
 class ResourceClaimTemplate(Object, frozen=True):
-    """From which a claim is made for each pod that names it."""
+    """The template of a claim that is created for each pod that names it."""
 
     API_VERSION = "resource.k8s.io/v1"
     KIND = "ResourceClaimTemplate"
@@ -154,7 +154,7 @@ class DeviceClassSpec(Value, frozen=True):
 
 
 class DeviceClass(Object, frozen=True):
-    """A sort of devices."""
+    """A class of devices."""
 
     API_VERSION = "resource.k8s.io/v1"
     KIND = "DeviceClass"

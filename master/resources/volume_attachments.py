@@ -18,7 +18,7 @@ from master.resources.volumes import driver_name_problem
 
 
 class VolumeAttachmentSource(Value, frozen=True):
-    """Exactly one of the two is set."""
+    """The volume; exactly one of the two fields is set."""
 
     persistent_volume_name: str | None = None
     inline_volume_spec: PersistentVolumeSpec | None = None
@@ -33,7 +33,7 @@ class VolumeAttachmentSpec(Value, frozen=True):
 
 
 class VolumeError(Value, frozen=True):
-    """What went wrong, and when."""
+    """An error message of the driver, with its time."""
 
     time: str | None = None
     message: str = ""
@@ -50,7 +50,7 @@ class VolumeAttachmentStatus(Value, frozen=True, omit_defaults=False):
 
 
 class VolumeAttachment(Object, frozen=True):
-    """A volume that is to be at a node, and whether it is."""
+    """A request to attach a volume to a node, and its state."""
 
     API_VERSION = "storage.k8s.io/v1"
     KIND = "VolumeAttachment"

@@ -76,8 +76,8 @@ def negotiate(header: str) -> View:
         form, version = entry.parameters.get("as", ""), entry.parameters.get("v", "")
         if form == "":
             return View.OBJECT
-        wish = (form.removesuffix("List"), version)
-        found = next((one for one in View if one.value == wish), None)
+        name_and_version = (form.removesuffix("List"), version)
+        found = next((view for view in View if view.value == name_and_version), None)
         if found is not None and entry.parameters.get("g") == META:
             return found
     raise errors.not_acceptable()

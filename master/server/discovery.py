@@ -98,8 +98,8 @@ def group(name: str) -> Row | None:
 def resources(group_name: str, version: str) -> Row | None:
     """Return the response to GET /api/v1 and /apis/GROUP/VERSION."""
     kinds = _groups().get(group_name, {}).get(version, [])
-    asked = [_virtual_row(one) for one in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
-    rows = [*asked, *(row for resource in kinds for row in _resource_rows(resource))]
+    virtual = [_virtual_row(one) for one in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
+    rows = [*virtual, *(row for resource in kinds for row in _resource_rows(resource))]
     if not rows:
         return None
     full = f"{group_name}/{version}" if group_name else version
@@ -137,13 +137,13 @@ def _resource_rows(resource: AnyResource) -> list[Row]:
     return rows
 
 
-def _virtual_row(asked: VirtualResource) -> Row:
+def _virtual_row(virtual: VirtualResource) -> Row:
     return {
-        "name": asked.plural,
-        "singularName": asked.kind.lower(),
-        "namespaced": asked.namespaced,
-        "kind": asked.kind,
-        "verbs": list(asked.verbs),
+        "name": virtual.plural,
+        "singularName": virtual.kind.lower(),
+        "namespaced": virtual.namespaced,
+        "kind": virtual.kind,
+        "verbs": list(virtual.verbs),
     }
 
 
@@ -153,13 +153,13 @@ def _virtual_row(asked: VirtualResource) -> Row:
 def aggregated_version(accept: str) -> str:
     """Return the aggregated form (v2, v2beta1) that the client prefers to the old form; empty if none."""
     for entry in parse_accept(accept):
-        wish = entry.parameters
+        parameters = entry.parameters
         if entry.type != "application/json":
             continue
-        if wish.get("as") != "APIGroupDiscoveryList":
+        if parameters.get("as") != "APIGroupDiscoveryList":
             return ""
-        if wish.get("g") == "apidiscovery.k8s.io" and wish.get("v") in ("v2", "v2beta1"):
-            return wish["v"]
+        if parameters.get("g") == "apidiscovery.k8s.io" and parameters.get("v") in ("v2", "v2beta1"):
+            return parameters["v"]
     return ""
 
 
@@ -201,11 +201,11 @@ def _aggregated_row(resource: AnyResource) -> Row:
     return row | ({"subresources": subresources} if subresources else {})
 
 
-def _aggregated_virtual(group_name: str, asked: VirtualResource) -> Row:
+def _aggregated_virtual(group_name: str, virtual: VirtualResource) -> Row:
     return {
-        "resource": asked.plural,
-        "responseKind": {"group": group_name, "version": "v1", "kind": asked.kind},
-        "scope": "Namespaced" if asked.namespaced else "Cluster",
-        "singularResource": asked.kind.lower(),
-        "verbs": list(asked.verbs),
+        "resource": virtual.plural,
+        "responseKind": {"group": group_name, "version": "v1", "kind": virtual.kind},
+        "scope": "Namespaced" if virtual.namespaced else "Cluster",
+        "singularResource": virtual.kind.lower(),
+        "verbs": list(virtual.verbs),
     }

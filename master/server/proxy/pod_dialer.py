@@ -30,7 +30,7 @@ PORT_FORWARD_HEADERS = {
 
 
 class PodDialer(aiohttp.BaseConnector):
-    """For one client, while `carrying`; `refusal` is what the node said last of a connection that came to nothing."""
+    """A connector for one client, used inside `carrying`; `refusal` is the last error message of the node."""
 
     def __init__(self, nodes: KubeletClient, pod: Pod, place: HostPort) -> None:
         super().__init__(force_close=True, limit=0)
@@ -42,7 +42,7 @@ class PodDialer(aiohttp.BaseConnector):
 
     @asynccontextmanager
     async def carrying(self) -> AsyncIterator[None]:
-        """Carry bytes for the connections that are made meanwhile; in the end none is left."""
+        """Carry bytes for the connections that are made inside; close them at the end."""
         try:
             yield
         finally:

@@ -91,8 +91,8 @@ class PodStreams:
         self._nodes.place(node)
         if not forwarding.wants_upgrade(http.headers.getall("Connection", [])):
             raise errors.bad_request("Upgrade request required")
-        asked = forwarding.request_headers(list(http.headers.items()), upgrade=True)
-        headers = CIMultiDict([pair for pair in asked if pair[0].lower() != "host"])
+        forwarded = forwarding.request_headers(list(http.headers.items()), upgrade=True)
+        headers = CIMultiDict([pair for pair in forwarded if pair[0].lower() != "host"])
         try:
             response = await self._nodes.open(node, http.method, path, headers)
         except Unreachable as error:
@@ -146,12 +146,12 @@ def parse_log_options(query: MultiMapping[str], pod: str) -> LogOptions:
     if problems:
         raise errors.invalid_as("", "PodLogOptions", pod, problems)
     flags = [(name, "true") for name in ("follow", "previous", "timestamps") if bool_option(query, name)]
-    asked = [(name, str(found)) for name, found in numbers.items() if found is not None]
+    numeric = [(name, str(found)) for name, found in numbers.items() if found is not None]
     times = [("sinceTime", since)] if since else []
     stream = query.get("stream", "")
     streams = [("stream", stream)] if stream not in ("", "All") else []
     insecure = bool_option(query, "insecureSkipTLSVerifyBackend")
-    return LogOptions(query.get("container", ""), (*flags, *asked, *times, *streams), insecure)
+    return LogOptions(query.get("container", ""), (*flags, *numeric, *times, *streams), insecure)
 
 
 def _log_option_problems(query: MultiMapping[str], numbers: dict[str, int | None], since: str) -> Iterator[FieldError]:
@@ -208,7 +208,7 @@ def _time_option(query: MultiMapping[str], name: str) -> str:
     return moment.replace(microsecond=0).isoformat().replace("+00:00", "Z")
 
 
-# --- what a node is asked ---------------------------------------------------------------------------------------------
+# --- requests to kubelets ---------------------------------------------------------------------------------------------
 
 
 def log_path(pod: Pod, container: str, options: LogOptions) -> str:
@@ -222,9 +222,9 @@ def stream_path(what: str, pod: Pod, query: MultiMapping[str]) -> str:
         ports = [str(_parse_int(port, 1 << 31)) for text in query.getall("ports", []) for port in text.split(",")]
         return _kubelet_path("portForward", pod, "", [("port", ",".join(ports))] if ports else [])
     inside = container_name(pod, query.get("container", ""))
-    asked = [(theirs, "1") for ours, theirs in STREAM_FLAGS if bool_option(query, ours)]
+    flags = [(theirs, "1") for ours, theirs in STREAM_FLAGS if bool_option(query, ours)]
     command = [("command", word) for word in query.getall("command", [])] if what == "exec" else []
-    return _kubelet_path(what, pod, inside, asked + command)
+    return _kubelet_path(what, pod, inside, flags + command)
 
 
 def _kubelet_path(what: str, pod: Pod, container: str, parameters: list[tuple[str, str]]) -> str:

@@ -103,8 +103,10 @@ class ProxyHandler:
                 async with self._inside(pod, wanted.scheme, place) as way:
                     yield way
                 return
-        asked = ":".join(part for part in (wanted.scheme if wanted.scheme == "https" else "", wanted.name, wanted.port))
-        raise _service_unavailable(f'no endpoints available for service "{asked.strip(":")}"')
+        requested = ":".join(
+            part for part in (wanted.scheme if wanted.scheme == "https" else "", wanted.name, wanted.port)
+        )
+        raise _service_unavailable(f'no endpoints available for service "{requested.strip(":")}"')
 
     def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, HostPort] | None:
         """Return a random pod of the subset and its address. Addresses that are no pod of the project are not used."""
