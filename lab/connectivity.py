@@ -15,7 +15,7 @@ CALL_SECONDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A pod that takes part: its project and VNID (0 with the flat network), and the container from which it sends."""
+    """A pod that sends and receives: its project and VNID (0 with the flat network), and its container."""
 
     project: str
     vnid: int
@@ -27,7 +27,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class ProbedService:
-    """A service that is called by its name."""
+    """A service that probes reach by name."""
 
     project: str
     vnid: int
@@ -35,15 +35,15 @@ class ProbedService:
 
     @property
     def address(self) -> str:
-        """What callers use."""
+        """The URL of the service."""
         return f"http://{self.name}.{self.project}.svc.cluster.local/"
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """`reached` holds the pairs (source address, target address) between which a packet went and its answer came.
+    """Measured connectivity: `reached` has the pairs (source address, target address) with a reply.
 
-    Of a service every answer counts, of the web server or of a pod's behind it.
+    For a service, the reply of any endpoint counts.
     """
 
     members: tuple[Probe, ...]
@@ -53,15 +53,15 @@ class Matrix:
 
     @property
     def targets(self) -> tuple[Probe | ProbedService, ...]:
-        """Whom everybody calls."""
+        """The targets to which every probe sends."""
         return (*self.members, *self.services)
 
     def expected(self, source: Probe, target: Probe | ProbedService) -> bool:
-        """Whether the two may speak: of one lane, or one of them global."""
+        """Return True if the source may reach the target: both have one VNID, or one of them has VNID 0."""
         return source.vnid == target.vnid or 0 in {source.vnid, target.vnid}
 
-    def surprises(self) -> tuple[str, ...]:
-        """Every pair that is not as expected, as a sentence."""
+    def unexpected(self) -> tuple[str, ...]:
+        """Return a sentence for every pair that is not as expected."""
         found = []
         for source in self.members:
             for target in self.targets:
@@ -74,7 +74,7 @@ class Matrix:
         return tuple(found)
 
     def text(self) -> str:
-        """Rows send, columns receive: `+` an answer came, `.` none came and none should, `!` not as expected."""
+        """Return a table, rows send and columns receive: `+` reached, `.` isolated as expected, `!` not as expected."""
         names = [f"{member.project}/{member.name}" for member in self.members]
         width = max(map(len, names))
         heads = [*(member.name for member in self.members), *map(_head, self.services), OUTSIDE_NAME]
@@ -106,7 +106,7 @@ def _painted(cell: str) -> str:
 
 
 def measure(members: Sequence[Probe], services: Sequence[ProbedService], outside: str) -> Matrix:
-    """Send from every pod to every pod, service and to the outside, all at once. Raises LabError."""
+    """Send from every pod to every pod and service and to an external address, concurrently. Raises LabError."""
     targets = [*(member.address for member in members), *(service.address for service in services), outside]
     with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
         answers = threads.map(lambda member: _probe(member, targets), members)
@@ -115,9 +115,9 @@ def measure(members: Sequence[Probe], services: Sequence[ProbedService], outside
 
 
 def _probe(member: Probe, targets: Sequence[str]) -> set[str]:
-    """The targets that answer at least one of three echo requests, or a call by name.
+    """Return the targets that reply to one of three echo requests, or to an HTTP request.
 
-    Asked by Docker's own command: its Python library loses what an exec says before the library listens.
+    Runs the docker command, because Docker's Python library loses output that an exec writes before it listens.
     """
     probes = " ".join(f"({_command(target)} >/dev/null 2>&1 && echo {target}) &" for target in targets)
     return set(

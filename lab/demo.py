@@ -1,4 +1,4 @@
-"""The demo workload: three projects, a pod of each on every node; and what there is to see of it."""
+"""The demo workload: three projects with a pod on every node; prints their state and connectivity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_SECONDS = 120.0
 
 
 async def apply(client: Client, lab: Lab) -> None:
-    """Make the projects and their pods; what is there already stays."""
+    """Create the projects and their pods. Objects that exist are not changed."""
     for project in PROJECTS:
         with contextlib.suppress(AlreadyExists):
             await client.create(Namespace(metadata=ObjectMeta(name=project)))
@@ -53,7 +53,7 @@ def _pod(project: str, number: int, node: str) -> Pod:
 
 
 def _service(project: str) -> Service:
-    """In front of all pods of a project."""
+    """Return the service with all pods of a project."""
     ports = (ServicePort(port=80, target_port=8080),)
     return default(
         Service(metadata=ObjectMeta(name=SERVICE, namespace=project), spec=ServiceSpec(selector=LABEL, ports=ports))
@@ -61,25 +61,25 @@ def _service(project: str) -> Service:
 
 
 def is_ready(thing: Node | Pod) -> bool:
-    """Whether a node says that pods can run on it, or that a pod's containers run."""
+    """Return True if the Ready condition of a node or pod is True."""
     return any(condition.type == "Ready" and condition.status == "True" for condition in thing.status.conditions)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many are done, and a sentence for each one that is not."""
+    """Number of objects that are ready, and a sentence for each object that is not."""
 
     done: int
     waiting: tuple[str, ...] = ()
 
 
-async def until(look: Callable[[], Awaitable[Tally]], say: Callable[[str], None], wanted: int, what: str) -> None:
-    """Wait until enough are done, saying how far it is. Raises LabError after two minutes, with what is missing."""
+async def until(look: Callable[[], Awaitable[Tally]], progress: Callable[[str], None], wanted: int, what: str) -> None:
+    """Wait until enough objects are ready, and print the progress. Raises LabError after two minutes."""
     deadline, said = time.monotonic() + WAIT_SECONDS, -1
     while True:
         tally = await look()
         if tally.done != said:
-            say(f"{tally.done}/{wanted} {what}")
+            progress(f"{tally.done}/{wanted} {what}")
             said = tally.done
         if tally.done >= wanted:
             return
@@ -90,7 +90,7 @@ async def until(look: Callable[[], Awaitable[Tally]], say: Callable[[str], None]
 
 
 async def nodes_ready(client: Client, lab: Lab) -> Tally:
-    """Which nodes are ready; of the others, what they say or where their logs lie."""
+    """Count ready nodes. For all others, return the reason or the place of their logs."""
     known = {node.metadata.name: node for node in (await client.list(Node)).items}
     ready = [name for name, node in known.items() if is_ready(node)]
     said = {name: _why(node) for name, node in known.items()}
@@ -103,7 +103,7 @@ async def nodes_ready(client: Client, lab: Lab) -> Tally:
 
 
 async def pods_running(client: Client) -> Tally:
-    """Which pods of the demo run; of the others, what they say."""
+    """Count running pods of the demo. For all others, return the reason."""
     pods = (await client.list(Pod, label_selector="app=demo")).items
     waiting = tuple(
         f"{pod.metadata.namespace}/{pod.metadata.name} on {pod.spec.node_name}: {pod.status.message or _why(pod)}"
@@ -119,7 +119,7 @@ def _why(thing: Node | Pod) -> str:
 
 
 async def show(client: Client, lab: Lab) -> Matrix:
-    """Print nodes, subnets, lanes and pods, and measure who reaches whom."""
+    """Print nodes, subnets, VNIDs and pods, and measure the connectivity."""
     nodes = (await client.list(Node)).items
     subnets = {subnet.host: subnet for subnet in (await client.list(HostSubnet)).items}
     rows = [

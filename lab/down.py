@@ -1,4 +1,4 @@
-"""Takes a lab away without a trace, also after a crash of any part of it."""
+"""Removes a lab completely, also after a crash of any part of it."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def is_up(site: Site = SITE) -> bool:
-    """Whether a lab's supervisor lives."""
+    """Return True if the supervisor of a lab runs."""
     return _supervisor(site) is not None
 
 
 def _supervisor(site: Site) -> psutil.Process | None:
     try:
-        process = psutil.Process(int((site.short / "supervisor.pid").read_text()))
+        process = psutil.Process(int((site.run_dir / "supervisor.pid").read_text()))
         return process if _is_marked(process.pid, site) and not _is_dead(process) else None
     except (OSError, ValueError, psutil.Error):
         return None
 
 
 def has_traces(state: Path, site: Site = SITE) -> bool:
-    """Whether anything of a lab is there, alive or left behind."""
-    return bool(state.exists() or site.short.is_symlink() or _namespaces(site) or _cables(site))
+    """Return True if any part of a lab exists."""
+    return bool(state.exists() or site.run_dir.is_symlink() or _namespaces(site) or _veths(site))
 
 
 def bring_down(state: Path, site: Site = SITE) -> None:
-    """Remove processes, mounts, namespaces, cables, cgroups and the state directory of a lab. Raises LabError."""
+    """Remove processes, mounts, namespaces, veth pairs, cgroups and the state directory of a lab. Raises LabError."""
     with exclusive(site):
         remove(state, site)
 
 
 def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
-    """The same, for a caller that is `alone`; on wish the log files stay in the state directory."""
+    """Remove a lab; the caller holds `exclusive`. With `keep_logs`, log files stay in the state directory."""
     directories = _directories(state.resolve(), site)
     groups = {entry.name for each in directories for entry in each.glob("node-*/docker/containers/*")}
     _stop_supervisor(site)
     groups |= _kill_all(directories, site)
     _unmount(directories)
-    for device in _cables(site):
+    for device in _veths(site):
         run("ip", "link", "del", device)
     for namespace in _namespaces(site):
         run("ip", "netns", "del", namespace)
     _remove_cgroups(groups)
     remove_pod_cgroups(f"{site.node_namespace}*")
-    site.short.unlink(missing_ok=True)
+    site.run_dir.unlink(missing_ok=True)
     for each in directories:
         _remove_tree(each, keep_logs)
 
 
 def _directories(state: Path, site: Site) -> tuple[Path, ...]:
-    """Where the lab has its files: in `state`, and in the directory of a lab that has died, whose clone may be gone."""
-    if not site.short.is_symlink() or site.short.resolve() == state:
+    """Return the directories of the lab: `state`, and that of a crashed lab, whose clone may be gone."""
+    if not site.run_dir.is_symlink() or site.run_dir.resolve() == state:
         return (state,)
-    elsewhere = site.short.resolve()
+    elsewhere = site.run_dir.resolve()
     if is_up(site):
         raise LabError(f"another lab is up, with its state in {elsewhere}; run `make lab-down` there first")
     return (elsewhere, state)
@@ -79,14 +79,14 @@ def _namespaces(site: Site) -> list[str]:
     return [name for name in names if name == site.master_namespace or name.startswith(site.node_namespace)]
 
 
-def _cables(site: Site) -> list[str]:
-    """The kernel frees a namespace, and what is plugged into it, only some time after its last process."""
+def _veths(site: Site) -> list[str]:
+    """Return the veth devices of the lab. The kernel frees those of a namespace some time after its last process."""
     names = sorted(entry.name for entry in Path("/sys/class/net").iterdir())
-    return [name for name in names if name in {site.bridge, site.master_cable} or name.startswith(site.node_cable)]
+    return [name for name in names if name in {site.bridge, site.master_veth} or name.startswith(site.node_veth_prefix)]
 
 
 def _stop_supervisor(site: Site) -> None:
-    """It ends everything that it has started, and reaps it; only in its absence is that left to us."""
+    """Stop the supervisor, which stops and reaps everything that it has started."""
     supervisor = _supervisor(site)
     if supervisor is None:
         return
@@ -98,7 +98,7 @@ def _stop_supervisor(site: Site) -> None:
 
 
 def _kill_all(directories: tuple[Path, ...], site: Site) -> set[str]:
-    """Kill what is left of the lab, and what that leaves behind; the names of its containers' control groups."""
+    """Kill the remaining processes of the lab and their children. Return the names of their containers' cgroups."""
     groups: set[str] = set()
     deadline = time.monotonic() + STOP_SECONDS
     while pending := list(_processes(directories, site)):
@@ -113,7 +113,7 @@ def _kill_all(directories: tuple[Path, ...], site: Site) -> set[str]:
 
 
 def _processes(directories: tuple[Path, ...], site: Site) -> Iterator[psutil.Process]:
-    """Whatever bears the lab's mark, lives in one of its namespaces, or has its root in one of its containers."""
+    """Return the processes with the lab's mark, in one of its namespaces, or in one of its containers."""
     inodes = {os.stat(f"/run/netns/{name}").st_ino for name in _namespaces(site)}
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -127,17 +127,17 @@ def _processes(directories: tuple[Path, ...], site: Site) -> Iterator[psutil.Pro
 
 
 def _is_marked(pid: int, site: Site) -> bool:
-    return f"{MARK}={site.short}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return f"{MARK}={site.run_dir}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
 def _root_lies_in(pid: int, directories: tuple[Path, ...]) -> bool:
-    """Containers have namespaces and an environment of their own, but their root is an overlay of the lab's files."""
+    """Return True for processes in containers: their root is an overlay of the lab's files."""
     roots = [options for point, options in _mounts(str(pid)) if point == Path("/")]
     return any(f"upperdir={each}/" in options for options in roots for each in directories)
 
 
 def _mounts(process: str) -> list[tuple[Path, str]]:
-    """Mount points and options that a process sees; blanks are octal numbers there (proc_pid_mountinfo(5))."""
+    """Yield the mount points of a process with their options; blanks are escaped (proc_pid_mountinfo(5))."""
     lines = os.fsdecode(Path(f"/proc/{process}/mountinfo").read_bytes()).splitlines()
     return [(Path(_unescaped(line.split()[4])), _unescaped(line.split()[-1])) for line in lines]
 

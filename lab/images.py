@@ -1,4 +1,4 @@
-"""Images made on the spot from what the machine has; no registry is needed."""
+"""Builds images from programs of this machine, so that no registry is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CATATONIT, BUSYBOX, CURL = Path("/usr/bin/catatonit"), Path("/bin/busybox"), Pat
 
 
 def load(docker_socket: str) -> None:
-    """Put both images, where they are missing, into the Docker behind a unix socket. Raises DockerException."""
+    """Load both images into the Docker at a unix socket, unless it has them. Raises DockerException."""
     client: Any = docker.APIClient(base_url=f"unix://{docker_socket}", version="1.41", timeout=60)
     try:
         present = {tag.partition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()}
@@ -38,7 +38,7 @@ def _pause() -> bytes:
 
 @cache
 def toolbox() -> bytes:
-    """The root file system of the image podlane/toolbox, as a tar archive.
+    """Return the root file system of the image podlane/toolbox as a tar archive.
 
     What of Debian's static busybox looks up names crashes, but for its nslookup; curl is for those who call by name.
     """
@@ -63,7 +63,7 @@ def toolbox() -> bytes:
 
 
 def _libraries(program: Path) -> list[Path]:
-    """What it is linked with, and what links it, where it looks for them (ldd(1))."""
+    """Return the shared libraries of a program, and its dynamic linker (ldd(1))."""
     rows = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.splitlines()
     return [Path(word) for row in rows for word in row.split() if word.startswith("/")]
 

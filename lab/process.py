@@ -11,11 +11,11 @@ from lab.topology import Site
 
 
 class LabError(Exception):
-    """`str(error)` is a sentence for the person at the terminal."""
+    """A command of the lab failed; `str(error)` is a sentence for the user."""
 
 
 def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
-    """What the program prints. Raises LabError with its own words."""
+    """Run a program, and return its output. Raises LabError with its error output."""
     try:
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
     except FileNotFoundError:
@@ -28,13 +28,13 @@ def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def succeeds(*command: str) -> bool:
-    """Whether the program ends with 0."""
+    """Return True if the program exits with 0."""
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 @contextlib.contextmanager
 def exclusive(site: Site) -> Iterator[None]:
-    """Nobody else brings this lab up or down meanwhile. Raises LabError when somebody does.
+    """Hold the lock of a lab, so that it is brought up or down once at a time. Raises LabError if it is held.
 
     The name of a socket without a file: the kernel frees it with the process, however that ends.
     """

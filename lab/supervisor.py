@@ -1,4 +1,4 @@
-"""Keeps the processes of a lab alive, as systemd would: what dies is started again a second later."""
+"""Keeps the processes of a lab running, as systemd would: a process that ends is restarted after a second."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 class Supervisor:
-    """One lab's processes. Orphans among their descendants, such as containers, become children of this process."""
+    """The processes of a lab. Their orphaned descendants, such as containers, become children of this process."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -37,7 +37,7 @@ class Supervisor:
         self._child_died = asyncio.Event()
 
     async def run(self) -> None:
-        """Start everything and keep it alive until told to stop; then end it, and all that came from it."""
+        """Run all processes until SIGTERM or SIGINT; then stop them and all their descendants."""
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -67,7 +67,7 @@ class Supervisor:
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _live(self, process: Process, running: asyncio.subprocess.Process) -> int:
-        """Until the process ends; how it ended. A switch connects its node meanwhile."""
+        """Wait until a process ends, and return its exit code. For a switch, configure its node meanwhile."""
         nodes = [node for node in self._lab.nodes if process.name == f"{node.name} ovs-vswitchd"]
         connecting = [asyncio.create_task(_connect(node)) for node in nodes]
         try:
@@ -102,9 +102,9 @@ class Supervisor:
             self._reap_orphans()
 
     def _reap_orphans(self) -> bool:
-        """Take leave of dead orphans; whether any child is left.
+        """Reap dead orphans. Return True if any child is left.
 
-        Daemons are left to those that wait for them. What shares our session, programs run on the way, does not count.
+        Processes that this program waits for itself are not reaped. Programs in its own session do not count.
         """
         left = False
         for child in psutil.Process().children():
@@ -126,7 +126,7 @@ class Supervisor:
 
 
 async def _connect(node: LabNode) -> None:
-    """Plug a node into its switch; tried again while the switch lives."""
+    """Configure the network of a node, and retry while its switch runs."""
     while True:
         try:
             await asyncio.to_thread(underlay.configure_node, node, time.monotonic() + CONNECT_SECONDS)
@@ -143,10 +143,10 @@ def _log(text: str) -> None:
 
 
 def main() -> Never:
-    """`python -m lab.supervisor PREFIX UNDERLAY NODES PLUGIN`, started by `podlane lab up`."""
+    """Run `python -m lab.supervisor PREFIX UNDERLAY NODES PLUGIN`, which `podlane lab up` starts."""
     prefix, underlay_network, size, plugin = sys.argv[1:]
     site = Site(prefix, IPv4Network(underlay_network))
-    lab = Lab(site, site.short.resolve(), Path(sys.executable).parent, int(size), plugin)
+    lab = Lab(site, site.run_dir.resolve(), Path(sys.executable).parent, int(size), plugin)
     asyncio.new_event_loop().run_until_complete(Supervisor(lab).run())
     os._exit(0)  # a thread that waits for a switch would hold us for seconds
 

@@ -1,4 +1,4 @@
-"""What a lab consists of: names, addresses, directories and the processes of each node. Pure."""
+"""Names, addresses, directories and processes of a lab. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SIZE = 3
 MAX_NODES = 100
 UNDERLAY_BRIDGE = "brphy"
 MARK = "PODLANE_LAB"
-"""In the environment of every process of a lab: the lab's `Site.short`."""
+"""In the environment of every process of a lab: the lab's `Site.run_dir`."""
 
 PLUGINS = ("ovs-multitenant", "ovs-subnet")
 OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
@@ -18,14 +18,14 @@ OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The names and addresses of one lab, so that another may stand beside it. `underlay` is a /24."""
+    """Names and addresses of one lab; several labs may run on one machine. `underlay` is a /24."""
 
     prefix: str
     underlay: IPv4Network
 
     @property
     def outside(self) -> IPv4Address:
-        """This machine, as the nodes see it."""
+        """The address of this machine in the underlay."""
         return self.underlay.network_address + 1
 
     @property
@@ -35,7 +35,7 @@ class Site:
 
     @property
     def bridge(self) -> str:
-        """The bridge that joins all cables."""
+        """The bridge of the underlay."""
         return f"{self.prefix}0"
 
     @property
@@ -44,33 +44,33 @@ class Site:
         return f"{self.prefix}-master"
 
     @property
-    def master_cable(self) -> str:
-        """The outside's end of the master's cable."""
+    def master_veth(self) -> str:
+        """The end of the master's veth pair on this machine."""
         return f"{self.prefix}-m"
 
     @property
     def node_namespace(self) -> str:
-        """What the names of all nodes' namespaces begin with."""
+        """The prefix of the names of the nodes' namespaces."""
         return f"{self.prefix}-node-"
 
     @property
-    def node_cable(self) -> str:
-        """What the names of all nodes' cables begin with."""
+    def node_veth_prefix(self) -> str:
+        """The prefix of the names of the nodes' veth devices."""
         return f"{self.prefix}-n"
 
     @property
-    def short(self) -> Path:
-        """Leads to the lab's state; paths of unix sockets may have only 107 characters."""
+    def run_dir(self) -> Path:
+        """A short link to the lab's state: paths of unix sockets may have only 107 characters."""
         return Path(f"/run/{self.prefix}-lab")
 
 
 SITE = Site("podlane", IPv4Network("10.245.2.0/24"))
-"""The one that `make lab` brings up."""
+"""The site of `make lab`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process that the supervisor keeps alive; it starts when every file in `needs` exists.
+    """A process of the lab. It is started when every file in `needs` exists.
 
     `namespace` is a network namespace; `environment` is added to the supervisor's own.
     """
@@ -86,7 +86,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class LabNode:
-    """One node: `number` counts from 1, `root` is its directory."""
+    """A node of the lab: `number` counts from 1, `root` is its directory."""
 
     site: Site
     number: int
@@ -104,43 +104,43 @@ class LabNode:
 
     @property
     def address(self) -> IPv4Address:
-        """Its address in the underlay."""
+        """Address of the node in the underlay."""
         return self.site.underlay.network_address + 2 + self.number
 
     @property
-    def cable(self) -> str:
-        """The outside's end of its cable."""
-        return f"{self.site.node_cable}{self.number}"
+    def veth(self) -> str:
+        """The end of the node's veth pair on this machine."""
+        return f"{self.site.node_veth_prefix}{self.number}"
 
     @property
     def kubeconfig(self) -> Path:
-        """With the node's certificate."""
+        """The kubeconfig with the node's certificate."""
         return self.root / "kubeconfig"
 
     @property
     def docker_socket(self) -> Path:
-        """Of its dockerd."""
+        """Socket of the node's dockerd."""
         return self.root / "docker.sock"
 
     @property
     def agent_socket(self) -> Path:
-        """Where root hands pods to this node."""
+        """Socket of the node agent, for pods that root submits."""
         return self.root / "node-agent.sock"
 
     @property
     def sdn_socket(self) -> Path:
-        """Of its sdn daemon."""
+        """Socket of the node's podlane-sdn."""
         return self.root / "sdn.sock"
 
     @property
     def ovs(self) -> Path:
-        """Where its Open vSwitch has database and sockets."""
+        """Directory with the database and sockets of the node's Open vSwitch."""
         return self.root / "ovs"
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """`state` is the real path of the state directory, `bin_dir` holds our commands."""
+    """A lab. `state` is the real path of the state directory, `bin_dir` has the commands of this project."""
 
     site: Site
     state: Path
@@ -150,27 +150,27 @@ class Lab:
 
     @property
     def root(self) -> Path:
-        """The state directory by its short name."""
-        return self.site.short
+        """The state directory, by its short link."""
+        return self.site.run_dir
 
     @property
     def nodes(self) -> tuple[LabNode, ...]:
-        """All nodes."""
+        """The nodes."""
         return tuple(LabNode(self.site, number, self.root / f"node-{number}") for number in range(1, self.size + 1))
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Of the master and of every node."""
+        """The network namespaces of the master and of every node."""
         return (self.site.master_namespace, *(node.namespace for node in self.nodes))
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.root / "kubeconfig"
 
 
 def processes(lab: Lab) -> tuple[Process, ...]:
-    """Everything that runs, in the order in which it starts; it is stopped the other way round."""
+    """Return all processes in the order in which they start; they are stopped in reverse."""
     return (
         *(process for node in lab.nodes for process in switch_processes(node)),
         master_process(lab),
@@ -180,11 +180,11 @@ def processes(lab: Lab) -> tuple[Process, ...]:
 
 
 EXTERNAL_IP_NETWORK = "203.0.113.0/24"
-"""Addresses that services of the lab may have as external ones: a network of RFC 5737, which nobody has."""
+"""Network of external addresses of services: a documentation network (RFC 5737), which no host uses."""
 
 
 def master_process(lab: Lab) -> Process:
-    """The master, in its own namespace."""
+    """Return the master, which has a network namespace of its own."""
     state = lab.root / "master"
     return Process(
         name="master",
@@ -204,7 +204,7 @@ def master_process(lab: Lab) -> Process:
 
 
 def switch_processes(node: LabNode) -> tuple[Process, Process]:
-    """Open vSwitch with a database and sockets of its own."""
+    """Return the Open vSwitch of a node, with a database and sockets of its own."""
     log = node.root / "log"
     database = Process(
         name=f"{node.name} ovsdb-server",
@@ -244,7 +244,7 @@ def _ovs_environment(node: LabNode) -> tuple[tuple[str, str], ...]:
 
 
 def docker_process(lab: Lab, node: LabNode) -> Process:
-    """A dockerd of its own. There is no registry here: the proxy that nobody serves makes pulls fail at once.
+    """Return the dockerd of a node. Its proxy setting makes pulls fail at once, because a lab has no registry.
 
     Root file systems of containers need a path without symbolic links.
     """
@@ -271,7 +271,7 @@ def docker_process(lab: Lab, node: LabNode) -> Process:
 
 
 def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
-    """The two daemons of a node, started when it has its certificate."""
+    """Return the two daemons of a node, which start when it has its certificate."""
     common = (f"--node-name={node.name}", f"--node-ip={node.address}", f"--kubeconfig={node.kubeconfig}")
     sdn = Process(
         name=f"{node.name} sdn",

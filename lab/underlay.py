@@ -1,4 +1,4 @@
-"""The cables between the nodes: namespaces, a bridge outside them, and each node's way to it."""
+"""Creates the underlay network: namespaces of the nodes, a bridge, and veth pairs between them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lab.topology import UNDERLAY_BRIDGE, Lab, LabNode, Site
 
 
 def kernel_has_datapath() -> bool:
-    """Whether Open vSwitch can forward in the kernel; otherwise it reads the node's network card in user space."""
+    """Return True if Open vSwitch has its kernel module; otherwise it forwards in user space."""
     return Path("/sys/module/openvswitch").exists()
 
 
 def make(lab: Lab) -> None:
-    """Namespaces, bridge and cables. The outside is this machine itself, with an address on the bridge."""
+    """Create namespaces, bridge and veth pairs. External hosts are this machine itself, by an address on the bridge."""
     site = lab.site
     run("ip", "link", "add", site.bridge, "type", "bridge")
     run("ip", "addr", "add", f"{site.outside}/{site.underlay.prefixlen}", "dev", site.bridge)
@@ -27,24 +27,24 @@ def make(lab: Lab) -> None:
     for namespace in lab.namespaces:
         run("ip", "netns", "add", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
-    _add_veth(site, site.master_namespace, site.master_cable)
+    _add_veth(site, site.master_namespace, site.master_veth)
     _address(site, site.master_namespace, site.master, "eth0")
     for node in lab.nodes:
-        _add_veth(site, node.namespace, node.cable)
+        _add_veth(site, node.namespace, node.veth)
         if kernel_has_datapath():
             _address(site, node.namespace, node.address, "eth0")
 
 
-def _add_veth(site: Site, namespace: str, cable: str) -> None:
+def _add_veth(site: Site, namespace: str, veth: str) -> None:
     inside = ("ip", "-n", namespace, "link")
-    run(*inside, "add", "eth0", "type", "veth", "peer", "name", cable, "netns", str(os.getpid()))
-    run("ip", "link", "set", cable, "master", site.bridge, "up")
+    run(*inside, "add", "eth0", "type", "veth", "peer", "name", veth, "netns", str(os.getpid()))
+    run("ip", "link", "set", veth, "master", site.bridge, "up")
     run(*inside, "set", "eth0", "up")
     run("ip", "netns", "exec", namespace, "ethtool", "-K", "eth0", "tx", "off")
 
 
 def configure_node(node: LabNode, deadline: float) -> None:
-    """Give a node its address, once its switch runs; again after each start of the switch. Raises LabError.
+    """Give a node its address; to be repeated after each start of its switch. Raises LabError.
 
     With the kernel's datapath it has one; the database gets its first row, as by Open vSwitch's own start script.
     In user space the network card belongs to the bridge PHYSICAL, which carries the address: tunnels find their route
@@ -81,7 +81,7 @@ def _address(site: Site, namespace: str, address: IPv4Address, device: str) -> N
 
 
 def _resolvers() -> list[str]:
-    """This machine's name servers, which no node of a lab can reach: to ask them must fail at once, not in seconds."""
+    """Reject DNS queries to this machine's name servers, which nodes cannot reach, so that they fail at once."""
     lines = Path("/etc/resolv.conf").read_text().splitlines() if Path("/etc/resolv.conf").exists() else []
     words = [line.split() for line in lines]
     return [word[1] for word in words if len(word) > 1 and word[0] == "nameserver" and ":" not in word[1]]

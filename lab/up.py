@@ -1,4 +1,4 @@
-"""Brings a lab up, saying what it does, and shows it; a lab that is up is only shown."""
+"""Brings a lab up and shows it; a lab that is up is only shown."""
 
 from __future__ import annotations
 
@@ -52,35 +52,35 @@ NEEDED = (
 
 
 class Progress:
-    """One line for each step, with the seconds since the beginning."""
+    """Prints a line for each step, with the seconds since the begin."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        """Say it."""
+        """Print a line."""
         print(f"[{time.monotonic() - self._begin:5.1f}s] {text}", flush=True)
 
 
 def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site: Site = SITE) -> int:
-    """The command: 0 when everything is as expected, 1 when a pair of pods is not. Raises LabError.
+    """Bring a lab up. Return 0 if the connectivity is as expected, 1 if it is not. Raises LabError.
 
-    A lab that is up is only shown; what is asked of it (None: whatever there is) must be what it has.
+    A lab that is up is only shown; it must have the given size and plugin, if they are not None.
     """
     _check(size, plugin)
-    say = Progress()
+    progress = Progress()
     with exclusive(site):
         if is_up(site):
             lab = _running_lab(state, site)
             _compare(lab, size, plugin)
-            say(f"the lab is up: {lab.size} nodes, {lab.plugin}")
+            progress(f"the lab is up: {lab.size} nodes, {lab.plugin}")
         else:
             lab = Lab(site, state.resolve(), Path(sys.executable).parent, size or SIZE, plugin or PLUGINS[0])
-            _make(lab, state, say)
+            _make(lab, state, progress)
     try:
-        return asyncio.run(_demonstrate(lab, say))
+        return asyncio.run(_demonstrate(lab, progress))
     except KeyboardInterrupt:
-        say("interrupted; the lab stays up, `make lab-down` takes it away")
+        progress("interrupted; the lab stays up, `make lab-down` takes it away")
         raise
 
 
@@ -105,35 +105,35 @@ def _compare(lab: Lab, size: int | None, plugin: str | None) -> None:
 
 
 def _running_lab(state: Path, site: Site) -> Lab:
-    if site.short.resolve() != state.resolve():
+    if site.run_dir.resolve() != state.resolve():
         raise LabError(
-            f"another lab is up, with its state in {site.short.resolve()}; take it down first (make lab-down)"
+            f"another lab is up, with its state in {site.run_dir.resolve()}; take it down first (make lab-down)"
         )
-    size, plugin = (site.short / "lab").read_text().split()
+    size, plugin = (site.run_dir / "lab").read_text().split()
     return Lab(site, state.resolve(), Path(sys.executable).parent, int(size), plugin)
 
 
-def _make(lab: Lab, state: Path, say: Progress) -> None:
-    """Everything up to nodes that are ready, or nothing."""
+def _make(lab: Lab, state: Path, progress: Progress) -> None:
+    """Create the lab and wait for ready nodes. On failure, remove it."""
     if has_traces(state, lab.site):
-        say("removing what an earlier lab left behind")
+        progress("removing the remains of an earlier lab")
         remove(state, lab.site)
     _refuse_taken_addresses(lab.site)
     try:
         with _exit_on_signals():
-            say(f"making {lab.size} nodes ({lab.plugin})")
+            progress(f"making {lab.size} nodes ({lab.plugin})")
             _make_directories(lab, state)
             underlay.make(lab)
             _start_supervisor(lab)
-            asyncio.run(_wait_until_ready(lab, say))
+            asyncio.run(_wait_until_ready(lab, progress))
     except Exception:
-        say("it failed; taking everything away again")
+        progress("it failed; removing everything")
         remove(state, lab.site, keep_logs=True)
         if state.exists():
-            say(f"its logs stay in {state}")
+            progress(f"its logs stay in {state}")
         raise
     except BaseException:
-        say("interrupted; taking everything away again")
+        progress("interrupted; removing everything")
         remove(state, lab.site)
         raise
 
@@ -147,7 +147,7 @@ def _refuse_taken_addresses(site: Site) -> None:
 
 @contextlib.contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end this process as Ctrl-C does, so that it can clean up."""
+    """Exit with cleanup on SIGTERM and SIGHUP, as on Ctrl-C."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -181,15 +181,15 @@ def _start_supervisor(lab: Lab) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**os.environ, MARK: str(lab.site.short)},
+            env={**os.environ, MARK: str(lab.site.run_dir)},
             start_new_session=True,
         )
     (lab.root / "supervisor.pid").write_text(f"{supervisor.pid}\n")
 
 
-async def _wait_until_ready(lab: Lab, say: Progress) -> None:
-    """Wait for ready nodes, but not for processes that only die."""
-    joining, dying = asyncio.create_task(_join(lab, say)), asyncio.create_task(_watch_restarts(lab))
+async def _wait_until_ready(lab: Lab, progress: Progress) -> None:
+    """Wait for ready nodes. Raises LabError if a process is restarted MAX_RESTARTS times."""
+    joining, dying = asyncio.create_task(_join(lab, progress)), asyncio.create_task(_watch_restarts(lab))
     try:
         done, _ = await asyncio.wait((joining, dying), return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -206,21 +206,21 @@ async def _watch_restarts(lab: Lab) -> None:
         ended = Counter(re.findall(r"^\S+ (.+) ended with", (lab.root / "supervisor.log").read_text(), re.MULTILINE))
         for name, times in ended.items():
             if times >= MAX_RESTARTS:
-                raise LabError(f"{name} has died {times} times; its last words: {_last_log_lines(logs[name])}")
+                raise LabError(f"{name} has ended {times} times; its last log lines: {_last_log_lines(logs[name])}")
         await asyncio.sleep(0.2)
 
 
-async def _join(lab: Lab, say: Progress) -> None:
+async def _join(lab: Lab, progress: Progress) -> None:
     loading = [_load_images(node) for node in lab.nodes]
-    administrator, _ = await asyncio.gather(_admit(lab, say), asyncio.gather(*loading))
+    administrator, _ = await asyncio.gather(_admit(lab, progress), asyncio.gather(*loading))
     async with Client(administrator) as client:
-        say("images podlane/pause and podlane/toolbox are on every node")
-        await demo.until(lambda: demo.nodes_ready(client, lab), say, lab.size, "nodes ready")
+        progress("images podlane/pause and podlane/toolbox are on every node")
+        await demo.until(lambda: demo.nodes_ready(client, lab), progress, lab.size, "nodes ready")
 
 
-async def _admit(lab: Lab, say: Progress) -> Kubeconfig:
-    """Give every node its certificate as soon as there is a master; the administrator's kubeconfig."""
-    administrator = await _master_answers(lab, say)
+async def _admit(lab: Lab, progress: Progress) -> Kubeconfig:
+    """Wait for the master, write the kubeconfig of every node, and return the administrator's."""
+    administrator = await _master_answers(lab, progress)
     async with Client(administrator) as client:
         for node in lab.nodes:
             kubeconfig = await node_kubeconfig(client, administrator, node.name)
@@ -228,37 +228,37 @@ async def _admit(lab: Lab, say: Progress) -> Kubeconfig:
     return administrator
 
 
-async def _demonstrate(lab: Lab, say: Progress) -> int:
+async def _demonstrate(lab: Lab, progress: Progress) -> int:
     async with Client(Kubeconfig.load(lab.kubeconfig)) as client:
         await demo.apply(client, lab)
         pods = lab.size * len(demo.PROJECTS)
-        await demo.until(lambda: demo.pods_running(client), say, pods, "demo pods running")
+        await demo.until(lambda: demo.pods_running(client), progress, pods, "demo pods running")
         matrix = await demo.show(client, lab)
     print("\nWho reaches whom (rows send, columns receive; + answered, . silent as it should be, ! not as expected;")
     print("svc/PROJECT is the service demo of that project, called by its name):\n")
     print(matrix.text())
-    return _verdict(matrix.surprises(), say)
+    return _verdict(matrix.unexpected(), progress)
 
 
-def _verdict(surprises: tuple[str, ...], say: Progress) -> int:
+def _verdict(unexpected: tuple[str, ...], progress: Progress) -> int:
     print()
-    for surprise in surprises:
-        print(colored(f"not as expected: {surprise}", RED))
-    if not surprises:
-        say(colored("every pair is as expected", GREEN))
+    for pair in unexpected:
+        print(colored(f"not as expected: {pair}", RED))
+    if not unexpected:
+        progress(colored("every pair is as expected", GREEN))
     print("\n  export KUBECONFIG=$PWD/.lab/kubeconfig     then kubectl get nodes,pods -A -o wide")
     print("  make lab-down                              to take everything away again")
-    return 1 if surprises else 0
+    return 1 if unexpected else 0
 
 
-async def _master_answers(lab: Lab, say: Progress) -> Kubeconfig:
+async def _master_answers(lab: Lab, progress: Progress) -> Kubeconfig:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
             administrator = Kubeconfig.load(lab.kubeconfig)
             async with Client(administrator) as client:
                 await client.get(Namespace, "default")
-            say(f"the master answers at {administrator.server}")
+            progress(f"the master answers at {administrator.server}")
             return administrator
         except (BadKubeconfig, ClientError) as error:
             if time.monotonic() > deadline:
@@ -285,7 +285,7 @@ def _last_log_lines(log: Path) -> str:
 
 
 def show_lab(state: Path) -> int:
-    """Show the lab that is up. Raises LabError when none is."""
+    """Show the lab that is up. Raises LabError if there is none."""
     if not is_up(SITE):
         raise LabError("no lab is up; `make lab` brings one up")
     return asyncio.run(_show(_running_lab(state, SITE)))
@@ -295,4 +295,4 @@ async def _show(lab: Lab) -> int:
     async with Client(Kubeconfig.load(lab.kubeconfig)) as client:
         matrix = await demo.show(client, lab)
     print("\n" + matrix.text())
-    return 1 if matrix.surprises() else 0
+    return 1 if matrix.unexpected() else 0

@@ -27,8 +27,8 @@ def test_kubelet_pods_are_isolated_by_project_and_follow_vnid_changes(cluster: K
     assert len(set(runtimes)) == 2, "one of them is a kubelet of Kubernetes"
     matrix = cluster.matrix()
     assert len(matrix.members) == 6
-    assert matrix.surprises() == (), matrix.text()
+    assert matrix.unexpected() == (), matrix.text()
     before = matrix.reached
     podlane_network(cluster.lab.kubeconfig, "join", "blue", "--to", "red")
-    wait_until(lambda: cluster.matrix().surprises() == (), "together")
+    wait_until(lambda: cluster.matrix().unexpected() == (), "together")
     assert cluster.matrix().reached > before

@@ -69,7 +69,7 @@ def test_registered_nodes_get_host_subnets(cluster: AgentCluster) -> None:
 def test_projects_are_isolated_across_nodes_and_default_reaches_all(cluster: AgentCluster) -> None:
     matrix = cluster.matrix()
     assert len(matrix.members) == 6
-    assert matrix.surprises() == (), matrix.text()
+    assert matrix.unexpected() == (), matrix.text()
     assert {member.vnid for member in matrix.members if member.project == "default"} == {0}
     assert len({member.vnid for member in matrix.members}) == 3
 
@@ -78,7 +78,7 @@ def test_running_pods_follow_vnid_changes(cluster: AgentCluster) -> None:
     before = cluster.matrix().reached
     for words in (("join", "blue", "--to", "red"), ("isolate", "blue"), ("global", "blue"), ("isolate", "blue")):
         podlane_network(cluster.lab.kubeconfig, *words)
-        wait_until(lambda: cluster.matrix().surprises() == (), "everybody is where the VNIDs say")
+        wait_until(lambda: cluster.matrix().unexpected() == (), "everybody is where the VNIDs say")
         after = cluster.matrix().reached
         assert (after == before) == (words[0] == "isolate")
 

@@ -353,7 +353,7 @@ def test_pods_of_a_deleted_project_are_disconnected(cluster: PacketWorld) -> Non
 def test_pod_reaches_the_outside_with_its_nodes_address(cluster: PacketWorld) -> None:
     outside = str(cluster.nodes["node-1"].site.outside)
     with subprocess.Popen(
-        ["tcpdump", "-nli", cluster.nodes["node-1"].cable, "-c", "1", f"icmp and dst host {outside}"],
+        ["tcpdump", "-nli", cluster.nodes["node-1"].veth, "-c", "1", f"icmp and dst host {outside}"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -38,7 +38,7 @@ class Attacker:
         self.differences: dict[str, None] = {}
         self._dice = dice
         self._cluster = cluster
-        self._cables = {name: RawSocket(None, node.cable) for name, node in cluster.nodes.items()}
+        self._cables = {name: RawSocket(None, node.veth) for name, node in cluster.nodes.items()}
         self._ears = {**{name: cluster.wire(name) for name in cluster.pods}, **self._cables}
         self._gateways = {name: cluster.gateway(name) for name in cluster.nodes}
         self._notes = _Notes()

@@ -134,7 +134,7 @@ class NetnsCluster:
         with process.log_file.open("ab") as log:
             self._running[name] = subprocess.Popen(
                 ["nsenter", f"--net=/run/netns/{process.namespace}", *process.command],
-                env={**os.environ, **dict(process.environment), MARK: str(self.lab.site.short)},
+                env={**os.environ, **dict(process.environment), MARK: str(self.lab.site.run_dir)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

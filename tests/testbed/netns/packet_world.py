@@ -173,7 +173,7 @@ class PacketWorld(NetnsCluster):
 
     def leaves_cluster(self, source: str, frame: bytes, marker: bytes) -> bool:
         node = self.nodes[self.pods[source].node]
-        cable = RawSocket(None, node.cable)
+        cable = RawSocket(None, node.veth)
         try:
             self._wires[source].send(frame)
             return self._arrived(cable, marker, lambda: self._call_outside(source))
@@ -204,7 +204,7 @@ class PacketWorld(NetnsCluster):
     def delivers_from_tunnel(
         self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, marker: bytes
     ) -> bool:
-        cable = RawSocket(None, self.nodes[node].cable)
+        cable = RawSocket(None, self.nodes[node].veth)
         try:
             self._wires[target].received()
             cable.send(self.in_tunnel(sender, node, vnid, frame))
