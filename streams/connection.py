@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
             return
         # asyncio drops unsent bytes of a closed TLS connection after a few seconds, so they are sent before closing.
         poll_seconds = MIN_POLL_SECONDS
-        while not self._connection_lost and _unsent_bytes(transport):
+        while not self._connection_lost and unsent_bytes(transport):
             await asyncio.sleep(poll_seconds)
             poll_seconds = min(2 * poll_seconds, MAX_POLL_SECONDS)
         if not self._half_close:
@@ -214,7 +214,8 @@ def _tcp_transport(transport: asyncio.Transport) -> asyncio.Transport:
     return lower if isinstance(lower, asyncio.Transport) else transport
 
 
-def _unsent_bytes(transport: asyncio.Transport) -> int:
+def unsent_bytes(transport: asyncio.Transport) -> int:
+    """Return the bytes that the peer's kernel has not acknowledged, and those that were not given to the kernel yet."""
     unsent = transport.get_write_buffer_size() + _unacknowledged_bytes(transport)
     lower = _tcp_transport(transport)
     if lower is not transport:

@@ -1,4 +1,4 @@
-"""Authentication and authorisation of requests by the API server."""
+"""Authentication and authorization of requests by the API server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from api.pki.pem import peer_subject
 from reconcile.errors import NotReady, Refused
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+"""HTTP method → verb. All other methods are `get`."""
 
-BY_PATH = (
+PATH_SUBRESOURCES = (
     ("/stats", ("stats",)),
     ("/metrics", ("metrics",)),
     ("/logs", ("log",)),
@@ -26,12 +27,22 @@ BY_PATH = (
     ("/healthz", ("healthz", "proxy")),
     ("/configz", ("configz", "proxy")),
 )
-"""Path → subresources of `nodes` that open it, one of which is enough; `proxy` opens every other path."""
+"""Path → subresources of `nodes`, access to one of which is required. For all other paths it is `proxy`."""
+
+TOKEN_TTL_SECONDS = 120.0
+ALLOWED_TTL_SECONDS = 300.0
+DENIED_TTL_SECONDS = 30.0
+MAX_CACHED = 1000
+"""Lifetime and number of cached reviews."""
+
+BEARER = "bearer "
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, by a client certificate or by a token."""
+    """An authenticated client."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -39,97 +50,99 @@ class Caller:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
-    def may_everything(self) -> bool:
-        """Whether nobody has to be asked; so does the API server come, also while it cannot be asked."""
+    def is_superuser(self) -> bool:
+        """Whether access is allowed without a review. It is for the API server, so that it works if reviews fail."""
         return "system:masters" in self.groups
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAttributes:
-    """What a request needs: a verb on one of these subresources of the node."""
+    """The access that a request requires: a verb on one of these subresources of the node."""
 
     verb: str
     subresources: tuple[str, ...]
 
-    def asked_by(self, caller: Caller) -> str:
-        """Who wants what."""
+    def describe(self, caller: Caller) -> str:
+        """Return the attributes as text, for error messages."""
         names = " ".join(self.subresources)
         return f"user={caller.name}, verb={self.verb}, resource=nodes, subresource(s)=[{names}]"
 
 
 def request_attributes(method: str, path: str) -> RequestAttributes:
-    """What a request needs."""
-    found = (names for prefix, names in BY_PATH if path == prefix or path.startswith(f"{prefix}/"))
-    return RequestAttributes(VERBS.get(method, "get"), next(found, ("proxy",)))
+    """Return the access that a request requires."""
+    subresources: tuple[str, ...] = ("proxy",)
+    for prefix, names in PATH_SUBRESOURCES:
+        if path == prefix or path.startswith(f"{prefix}/"):
+            subresources = names
+            break
+    return RequestAttributes(VERBS.get(method, "get"), subresources)
 
 
 def caller_from_certificate(certificate: Mapping[str, Any] | None) -> Caller | None:
-    """Whom a verified certificate names, in the form of `ssl.SSLSocket.getpeercert`; None without a name."""
-    shown = peer_subject(certificate)
-    return Caller(shown.user, (*shown.groups, "system:authenticated")) if shown.user else None
+    """Return the subject of a verified certificate, given as `ssl.SSLSocket.getpeercert` returns it.
 
-
-TOKEN_SECONDS = 120.0
-ALLOWED_SECONDS, REFUSED_SECONDS = 300.0, 30.0
-MOST_KEPT = 1000
-BEARER = "bearer "
-
-V = TypeVar("V")
+    Returns None without a certificate, or if the certificate has no common name.
+    """
+    subject = peer_subject(certificate)
+    return Caller(subject.user, (*subject.groups, "system:authenticated")) if subject.user else None
 
 
 class RequestAuth:
-    """`node` is the name of this node, of which the rights are."""
+    """Authentication by client certificate or TokenReview, and authorization by SubjectAccessReview.
+
+    `node` is the name of this node. Reviews are cached.
+    """
 
     def __init__(self, client: Client, node: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._node = node
-        self._tokens = _TtlCache[Caller](clock)
-        self._answers = _TtlCache[bool](clock)
+        self._callers = _TtlCache[Caller](clock)
+        self._decisions = _TtlCache[bool](clock)
 
-    async def who(self, certificate: Mapping[str, Any] | None, authorization: str) -> Caller:
-        """Whoever sends a request. Raises Refused when that is nobody, NotReady when it cannot be known."""
-        named = caller_from_certificate(certificate)
-        if named is not None:
-            return named
+    async def authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> Caller:
+        """Return the client. Raises Refused if it cannot be authenticated, NotReady if the review fails."""
+        caller = caller_from_certificate(certificate)
+        if caller is not None:
+            return caller
         if not authorization.lower().startswith(BEARER):
-            raise Refused("a client certificate or a bearer token is needed")
+            raise Refused("a client certificate or a bearer token is required")
         token = authorization[len(BEARER) :].strip()
         key = sha256(token.encode()).digest()
-        kept = self._tokens.get(key)
-        if kept is None:
-            kept = await self._whose(token)
-            self._tokens.keep(key, kept, TOKEN_SECONDS)
-        return kept
+        caller = self._callers.get(key)
+        if caller is None:
+            caller = await self._review_token(token)
+            self._callers.set(key, caller, TOKEN_TTL_SECONDS)
+        return caller
 
-    async def _whose(self, token: str) -> Caller:
+    async def _review_token(self, token: str) -> Caller:
         try:
             review = await self._client.create_review(TokenReview(spec=TokenReviewSpec(token=token)))
         except ClientError as error:
             raise NotReady(f"the token cannot be reviewed: {error}") from None
         if not review.status.authenticated:
-            raise Refused(review.status.error or "the token is good for nobody")
+            raise Refused(review.status.error or "the token is not valid")
         user = review.status.user
         extra = tuple((key, tuple(values)) for key, values in (user.extra or {}).items())
         return Caller(user.username, user.groups, user.uid, extra)
 
-    async def may(self, caller: Caller, wish: RequestAttributes) -> bool:
-        """Whether they may do that. Raises NotReady when it cannot be known."""
-        if caller.may_everything:
+    async def authorize(self, caller: Caller, attributes: RequestAttributes) -> bool:
+        """Return whether a request is allowed. Raises NotReady if the review fails."""
+        if caller.is_superuser:
             return True
-        for subresource in wish.subresources:
-            if await self._allowed(caller, wish.verb, subresource):
+        for subresource in attributes.subresources:
+            if await self._is_allowed(caller, attributes.verb, subresource):
                 return True
         return False
 
-    async def _allowed(self, caller: Caller, verb: str, subresource: str) -> bool:
+    async def _is_allowed(self, caller: Caller, verb: str, subresource: str) -> bool:
         key = (caller, verb, subresource)
-        kept = self._answers.get(key)
-        if kept is None:
-            kept = await self._asked(caller, verb, subresource)
-            self._answers.keep(key, kept, ALLOWED_SECONDS if kept else REFUSED_SECONDS)
-        return kept
+        allowed = self._decisions.get(key)
+        if allowed is None:
+            allowed = await self._review_access(caller, verb, subresource)
+            self._decisions.set(key, allowed, ALLOWED_TTL_SECONDS if allowed else DENIED_TTL_SECONDS)
+        return allowed
 
-    async def _asked(self, caller: Caller, verb: str, subresource: str) -> bool:
+    async def _review_access(self, caller: Caller, verb: str, subresource: str) -> bool:
         spec = SubjectAccessReviewSpec(
             user=caller.name,
             groups=caller.groups,
@@ -142,25 +155,25 @@ class RequestAuth:
         try:
             review = await self._client.create_review(SubjectAccessReview(spec=spec))
         except ClientError as error:
-            raise NotReady(f"rights cannot be reviewed: {error}") from None
+            raise NotReady(f"access cannot be reviewed: {error}") from None
         return bool(review.status.allowed)
 
 
 class _TtlCache(Generic[V]):
-    """Answers that are good for a time; the oldest go when there are too many."""
+    """Values that expire. The oldest value is dropped when there are more than MAX_CACHED."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._rows: OrderedDict[Hashable, tuple[V, float]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[V, float]] = OrderedDict()
 
     def get(self, key: Hashable) -> V | None:
-        """The answer while it is good."""
-        value, until = self._rows.get(key, (None, 0.0))
-        return value if self._clock() < until else None
+        """Return a value, None if there is none or if it has expired."""
+        value, expires_at = self._entries.get(key, (None, 0.0))
+        return value if self._clock() < expires_at else None
 
-    def keep(self, key: Hashable, value: V, seconds: float) -> None:
-        """Take it for good for so long."""
-        self._rows[key] = (value, self._clock() + seconds)
-        self._rows.move_to_end(key)
-        if len(self._rows) > MOST_KEPT:
-            self._rows.popitem(last=False)
+    def set(self, key: Hashable, value: V, ttl: float) -> None:
+        """Store a value for `ttl` seconds."""
+        self._entries[key] = (value, self._clock() + ttl)
+        self._entries.move_to_end(key)
+        if len(self._entries) > MAX_CACHED:
+            self._entries.popitem(last=False)

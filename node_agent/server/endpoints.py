@@ -15,112 +15,114 @@ from node_agent.server.server import Route
 from node_agent.stats.model import PodWithContainers
 from node_agent.stats.provider import StatsProvider
 
+PROMETHEUS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+MASKED = "<masked>"
+"""The text by which the kubelet replaces secrets in its configuration."""
+
+
+class StatusHandlers:
+    """Handlers for the state of the node. `hung_reason` returns which loop of the agent hangs, empty if none does."""
+
+    def __init__(
+        self, settings: Settings, pods: PodLister, stats: StatsProvider, hung_reason: Callable[[], str]
+    ) -> None:
+        self._settings = settings
+        self._pods = pods
+        self._stats = stats
+        self._hung_reason = hung_reason
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the handlers."""
+        return (
+            Route("/pods", self._get_pods),
+            Route("/pods/", self._get_pods),
+            Route("/runningpods", self._get_running_pods),
+            Route("/runningpods/", self._get_running_pods),
+            Route("/healthz", self._get_health),
+            Route("/healthz/", self._get_health),
+            Route("/healthz/ping", _get_ok),
+            Route("/healthz/log", _get_ok),
+            Route("/healthz/syncloop", self._get_health),
+            Route("/configz", self._get_configuration),
+            Route("/stats/summary", self._get_summary),
+            Route("/metrics", self._get_metrics),
+            Route("/metrics/resource", self._get_resource_metrics),
+            Route("/metrics/cadvisor", self._get_cadvisor_metrics),
+            Route("/metrics/probes", self._get_probe_metrics),
+        )
+
+    async def _get_pods(self, _: web.Request) -> web.Response:
+        return _json_response(pod_list(self._pods.list_pods()))
+
+    async def _get_running_pods(self, _: web.Request) -> web.Response:
+        return _json_response(running_pod_list(self._pods.list_pods()))
+
+    async def _get_health(self, _: web.Request) -> web.Response:
+        hung_reason = self._hung_reason()
+        if hung_reason:
+            return web.Response(status=500, text=f"[-]syncloop failed: {hung_reason}\nhealthz check failed\n")
+        return web.Response(text="ok")
+
+    async def _get_configuration(self, _: web.Request) -> web.Response:
+        return _json_response(msgspec.json.encode({"kubeletconfig": redacted_settings(self._settings)}))
+
+    async def _get_summary(self, request: web.Request) -> web.Response:
+        only_cpu_and_memory = request.query.get("only_cpu_and_memory", "").lower() in ("true", "1")
+        return _json_response(await self._stats.summary(only_cpu_and_memory))
+
+    async def _get_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=await self._stats.metrics(), headers=PROMETHEUS_HEADERS)
+
+    async def _get_resource_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=await self._stats.resource(), headers=PROMETHEUS_HEADERS)
+
+    async def _get_cadvisor_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=await self._stats.cadvisor(), headers=PROMETHEUS_HEADERS)
+
+    async def _get_probe_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=await self._stats.probes(), headers=PROMETHEUS_HEADERS)
+
 
 def pod_list(pods: Iterable[PodWithContainers]) -> bytes:
-    """A PodList of whole pods."""
-    return _list([replace(one.pod, api_version="", kind="") for one in pods])
+    """Return a PodList of complete pods."""
+    return _encode_pod_list([replace(item.pod, api_version="", kind="") for item in pods])
 
 
 def running_pod_list(pods: Iterable[PodWithContainers]) -> bytes:
-    """A PodList of the pods that have a running container: names and images are all it tells."""
-    return _list([_row(one) for one in pods if any(container.running for container in one.seen.all)])
+    """Return a PodList of the pods with a running container, which has only the names and images of containers."""
+    running = [item for item in pods if any(container.running for container in item.containers.all)]
+    return _encode_pod_list([_running_pod(item) for item in running])
 
 
-def _row(known: PodWithContainers) -> object:
-    meta = known.pod.metadata
-    rows = [
-        {"name": one.name, "image": one.image_id, "resources": {}}
-        for one in known.seen.all
-        if one.running and not one.is_sandbox
+def _running_pod(item: PodWithContainers) -> object:
+    meta = item.pod.metadata
+    containers = [
+        {"name": container.name, "image": container.image_id, "resources": {}}
+        for container in item.containers.all
+        if container.running and not container.is_sandbox
     ]
     return {
         "metadata": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "spec": {"containers": rows or None},
+        "spec": {"containers": containers or None},
         "status": {},
     }
 
 
-def _list(items: Sequence[object]) -> bytes:
+def _encode_pod_list(items: Sequence[object]) -> bytes:
     return msgspec.json.encode({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 
 
-PROMETHEUS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-MASKED = "<masked>"
-"""As a kubelet shows the headers of its manifest URL."""
-
-
-class StatusHandlers:
-    """`stuck` says what of the agent's work has come to a halt, empty when nothing has."""
-
-    def __init__(self, settings: Settings, pods: PodLister, reports: StatsProvider, stuck: Callable[[], str]) -> None:
-        self._settings = settings
-        self._pods = pods
-        self._reports = reports
-        self._stuck = stuck
-
-    def routes(self) -> tuple[Route, ...]:
-        """Where each is found."""
-        return (
-            Route("/pods", self._known),
-            Route("/pods/", self._known),
-            Route("/runningpods", self._running),
-            Route("/runningpods/", self._running),
-            Route("/healthz", self._healthy),
-            Route("/healthz/", self._healthy),
-            Route("/healthz/ping", _ok),
-            Route("/healthz/log", _ok),
-            Route("/healthz/syncloop", self._healthy),
-            Route("/configz", self._configuration),
-            Route("/stats/summary", self._summary),
-            Route("/metrics", self._metrics),
-            Route("/metrics/resource", self._resource),
-            Route("/metrics/cadvisor", self._cadvisor),
-            Route("/metrics/probes", self._probes),
-        )
-
-    async def _known(self, _: web.Request) -> web.Response:
-        return _json(pod_list(self._pods.list_pods()))
-
-    async def _running(self, _: web.Request) -> web.Response:
-        return _json(running_pod_list(self._pods.list_pods()))
-
-    async def _healthy(self, _: web.Request) -> web.Response:
-        stuck = self._stuck()
-        if stuck:
-            return web.Response(status=500, text=f"[-]syncloop failed: {stuck}\nhealthz check failed\n")
-        return web.Response(text="ok")
-
-    async def _configuration(self, _: web.Request) -> web.Response:
-        return _json(msgspec.json.encode({"kubeletconfig": redacted_settings(self._settings)}))
-
-    async def _summary(self, http: web.Request) -> web.Response:
-        only = http.query.get("only_cpu_and_memory", "").lower() in ("true", "1")
-        return _json(await self._reports.summary(only))
-
-    async def _metrics(self, _: web.Request) -> web.Response:
-        return web.Response(body=await self._reports.metrics(), headers=PROMETHEUS)
-
-    async def _resource(self, _: web.Request) -> web.Response:
-        return web.Response(body=await self._reports.resource(), headers=PROMETHEUS)
-
-    async def _cadvisor(self, _: web.Request) -> web.Response:
-        return web.Response(body=await self._reports.cadvisor(), headers=PROMETHEUS)
-
-    async def _probes(self, _: web.Request) -> web.Response:
-        return web.Response(body=await self._reports.probes(), headers=PROMETHEUS)
-
-
 def redacted_settings(settings: Settings) -> Settings:
-    """The settings as others may see them: without what is secret in them."""
+    """Return the settings without secrets: credentials in the manifest URL, its query, and its headers."""
     url = re.sub(r"(?<=://)[^/?#]*@", f"{MASKED}@", settings.manifest_url)
     url = re.sub(r"\?.*", f"?{MASKED}", url)
     headers = dict.fromkeys(settings.manifest_url_headers, MASKED)
-    return msgspec.structs.replace(settings, manifest_url=url, manifest_url_headers=headers)
+    return replace(settings, manifest_url=url, manifest_url_headers=headers)
 
 
-async def _ok(_: web.Request) -> web.Response:
+async def _get_ok(_: web.Request) -> web.Response:
     return web.Response(text="ok")
 
 
-def _json(body: bytes) -> web.Response:
+def _json_response(body: bytes) -> web.Response:
     return web.Response(body=body, content_type="application/json")

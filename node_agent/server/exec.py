@@ -25,148 +25,160 @@ from node_agent.server.streaming.remotecommand import (
 from reconcile.errors import Refused
 from streams.stream import Stream
 
-FAREWELL_SECONDS = 5.0
-"""So long a program may take to read what a client sent before it left, and to end, when the client has no other way to
-say that its input ends."""
+PATHS = ("/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}")
+
+MAX_RUN_OUTPUT_BYTES = 16 << 20
+"""Limit of the output that /run returns. Further output is dropped."""
+
+DRAIN_SECONDS = 5.0
+"""Time that a program gets to read its input and to exit after the client has disconnected.
+
+It applies to protocols in which a client can end its input only by disconnecting.
+"""
+
+NOT_FOUND = 'container not found ("{container}")'
+NOT_ATTACHED = "container {container} not found in pod {pod}_{namespace}"
+"""The kubelet's messages for a container that does not run: of /exec and /run, and of /attach."""
 
 
-async def copy_streams(process: StreamSession, command: RemoteCommand) -> Outcome:
-    """Let them talk, and say how the program ended; when the client goes before, the program is left.
+class ExecHandlers:
+    """Handlers that run programs in containers. `socket` is the path of Docker's socket.
 
-    Raises ConnectionError when the client has gone, Gone and NotReady as the process does.
+    `journal` records running programs.
     """
-    async with process:
-        listening = asyncio.create_task(_copy_output(process, command))
-        speaking = asyncio.create_task(_copy_stdin(process, command.stdin))
-        resizing = asyncio.create_task(_resize(process, command))
-        leaving = asyncio.ensure_future(command.left())
-        tasks = (listening, speaking, resizing, leaving)
+
+    def __init__(self, pods: PodLister, socket: str, journal: ExecJournal) -> None:
+        self._pods = pods
+        self._socket = socket
+        self._journal = journal
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the handlers."""
+        return tuple(
+            route
+            for path in PATHS
+            for route in (
+                Route(f"/exec{path}", self._exec, ("GET", "POST")),
+                Route(f"/attach{path}", self._attach, ("GET", "POST")),
+                Route(f"/run{path}", self._run, ("POST",)),
+            )
+        )
+
+    async def _exec(self, request: web.Request) -> web.StreamResponse:
+        options = parse_stream_options(request.query)
+        _, container = await self._running_container(request, NOT_FOUND)
+
+        async def run(command: RemoteCommand) -> Outcome:
+            session = await self._start(container, options.command, stdin=options.stdin, tty=options.tty)
+            return await copy_streams(session, command)
+
+        return await serve_remote_command(request, options, run)
+
+    async def _attach(self, request: web.Request) -> web.StreamResponse:
+        """Attach to a container. The container's spec decides whether there is a terminal, not the client."""
+        pod, container = await self._running_container(request, NOT_ATTACHED)
+        spec = find_container_spec(pod, container.name)
+        tty = spec is not None and spec.tty
+        requested = parse_stream_options(request.query)
+        options = replace(requested, tty=tty, stderr=requested.stderr and not tty)
+
+        async def run(command: RemoteCommand) -> Outcome:
+            session = await attach(
+                self._socket, container.id, stdin=options.stdin, stdout=options.stdout, stderr=options.stderr
+            )
+            return await copy_streams(session, command)
+
+        return await serve_remote_command(request, options, run)
+
+    async def _run(self, request: web.Request) -> web.StreamResponse:
+        _, container = await self._running_container(request, NOT_FOUND)
+        arguments = tuple(request.query.get("cmd", "").split(" "))
+        session = await self._start(container, arguments, stdin=False, tty=False)
+        output = bytearray()
+        async with session:
+            async for _, data in session.output():
+                output += data[: MAX_RUN_OUTPUT_BYTES - len(output)]
+            exit_code = await session.exit_code()
+        if exit_code:
+            raise Refused(f"command '{' '.join(arguments)}' exited with {exit_code}: {output.decode(errors='replace')}")
+        return web.Response(body=bytes(output), content_type="text/plain")
+
+    async def _start(
+        self, container: RuntimeContainer, command: tuple[str, ...], *, stdin: bool, tty: bool
+    ) -> StreamSession:
+        return await start_exec(self._socket, container.id, command, stdin=stdin, tty=tty, journal=self._journal)
+
+    async def _running_container(self, request: web.Request, not_running: str) -> tuple[Pod, RuntimeContainer]:
+        """Return pod and container of the path.
+
+        Raises Gone if the pod does not exist, Refused with the message `not_running` if the container does not run.
+        """
+        path = request.match_info
+        pod = self._pods.get_pod(path["namespace"], path["pod"], path.get("uid", ""))
+        runtime_pod = await self._pods.get_containers(pod)
+        for container in runtime_pod.containers.get(path["container"], ()):
+            if container.running:
+                return pod, container
+        raise Refused(not_running.format(**path))
+
+
+async def copy_streams(session: StreamSession, command: RemoteCommand) -> Outcome:
+    """Copy between a client and a program until the program exits, and return its exit code.
+
+    If the client disconnects first, the program continues. Raises ConnectionError if the client disconnects, and Gone
+    and NotReady as the session does.
+    """
+    async with session:
+        output = asyncio.create_task(_copy_output(session, command))
+        stdin = asyncio.create_task(_copy_stdin(session, command.stdin))
+        resize = asyncio.create_task(_resize_terminal(session, command))
+        client_gone = asyncio.ensure_future(command.client_gone())
+        tasks = (output, stdin, resize, client_gone)
         try:
-            await asyncio.wait((listening, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not listening.done() and not command.ends_input:
+            await asyncio.wait((output, client_gone), return_when=asyncio.FIRST_COMPLETED)
+            if not output.done() and not command.can_end_stdin:
                 with contextlib.suppress(TimeoutError, ConnectionError):
-                    async with asyncio.timeout(FAREWELL_SECONDS):
-                        await speaking
-                        await listening
-            if not listening.done() or leaving.done():
-                raise ConnectionResetError("the client has gone before the program had ended")
-            await listening
-            return Exited(await process.exit_code())
+                    async with asyncio.timeout(DRAIN_SECONDS):
+                        await stdin
+                        await output
+            if not output.done() or client_gone.done():
+                raise ConnectionResetError("the client disconnected before the program exited")
+            await output
+            return Exited(await session.exit_code())
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _copy_output(process: StreamSession, command: RemoteCommand) -> None:
-    """Pass on what the program says. When the client has gone it is dropped: the program must not wait for nobody."""
-    gone: ConnectionError | None = None
-    async for source, data in process.output():
-        to = command.stderr if source == STDERR else command.stdout
-        if to is not None and gone is None:
+async def _copy_output(session: StreamSession, command: RemoteCommand) -> None:
+    """Send the program's output to the client.
+
+    After the client has disconnected, output is read and dropped, because the program would block otherwise.
+    """
+    disconnected: ConnectionError | None = None
+    async for source, data in session.output():
+        stream = command.stderr if source == STDERR else command.stdout
+        if stream is not None and disconnected is None:
             try:
-                await to.write(data)
+                await stream.write(data)
             except ConnectionError as error:
-                gone = error
-    if gone is not None:
-        raise gone
+                disconnected = error
+    if disconnected is not None:
+        raise disconnected
 
 
-async def _copy_stdin(process: StreamSession, stdin: Stream | None) -> None:
-    """Pass on what the client says; a client that was lost has said all it can."""
+async def _copy_stdin(session: StreamSession, stdin: Stream | None) -> None:
+    """Send the client's input to the program, and its end. A lost connection is the end of the input, too."""
     if stdin is None:
         return
     with contextlib.suppress(ConnectionError):
         while data := await stdin.read():
-            await process.write_stdin(data)
+            await session.write_stdin(data)
     with contextlib.suppress(ConnectionError):
-        await process.end_stdin()
+        await session.end_stdin()
 
 
-async def _resize(process: StreamSession, command: RemoteCommand) -> None:
-    async for size in command.resizes:
-        await process.resize(size)
-
-
-PLACES = ("/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}")
-MOST_OUTPUT = 16 << 20
-"""Bytes of output that `/run` answers with; what a program says beyond is lost."""
-
-NOT_FOUND = 'container not found ("{container}")'
-NOT_ATTACHED = "container {container} not found in pod {pod}_{namespace}"
-"""What a kubelet says of a container that does not run, in /exec and /run, and in /attach."""
-
-
-class ExecHandlers:
-    """`socket` is Docker's; what runs for a caller stands in `started`."""
-
-    def __init__(self, pods: PodLister, socket: str, started: ExecJournal) -> None:
-        self._pods = pods
-        self._socket = socket
-        self._started = started
-
-    def routes(self) -> tuple[Route, ...]:
-        """Where they are found."""
-        both = ("GET", "POST")
-        return tuple(
-            route
-            for place in PLACES
-            for route in (
-                Route(f"/exec{place}", self._exec, both),
-                Route(f"/attach{place}", self._attach, both),
-                Route(f"/run{place}", self._run, ("POST",)),
-            )
-        )
-
-    async def _exec(self, http: web.Request) -> web.StreamResponse:
-        wanted = parse_stream_options(http.query)
-        _, container = await self._running(http)
-
-        async def run(command: RemoteCommand) -> Outcome:
-            process = await self._start(container, wanted.command, stdin=wanted.stdin, tty=wanted.tty)
-            return await copy_streams(process, command)
-
-        return await serve_remote_command(http, wanted, run)
-
-    async def _attach(self, http: web.Request) -> web.StreamResponse:
-        """Whether there is a terminal is a matter of the container."""
-        pod, container = await self._running(http, NOT_ATTACHED)
-        wish = find_container_spec(pod, container.name)
-        wanted = parse_stream_options(http.query)
-        tty = wish is not None and wish.tty
-        wanted = replace(wanted, tty=tty, stderr=wanted.stderr and not tty)
-
-        async def run(command: RemoteCommand) -> Outcome:
-            stdin, stdout, stderr = wanted.stdin, wanted.stdout, wanted.stderr
-            process = await attach(self._socket, container.id, stdin=stdin, stdout=stdout, stderr=stderr)
-            return await copy_streams(process, command)
-
-        return await serve_remote_command(http, wanted, run)
-
-    async def _run(self, http: web.Request) -> web.StreamResponse:
-        _, container = await self._running(http)
-        words = tuple(http.query.get("cmd", "").split(" "))
-        process = await self._start(container, words, stdin=False, tty=False)
-        said = bytearray()
-        async with process:
-            async for _, data in process.output():
-                said += data[: MOST_OUTPUT - len(said)]
-            code = await process.exit_code()
-        if code:
-            raise Refused(f"command '{' '.join(words)}' exited with {code}: {said.decode(errors='replace')}")
-        return web.Response(body=bytes(said), content_type="text/plain")
-
-    async def _start(
-        self, container: RuntimeContainer, words: tuple[str, ...], *, stdin: bool, tty: bool
-    ) -> StreamSession:
-        return await start_exec(self._socket, container.id, words, stdin=stdin, tty=tty, journal=self._started)
-
-    async def _running(self, http: web.Request, otherwise: str = NOT_FOUND) -> tuple[Pod, RuntimeContainer]:
-        """The container of the path. Raises Gone without the pod, Refused in these words when it does not run."""
-        place, name = http.match_info, http.match_info["container"]
-        pod = self._pods.get_pod(place["namespace"], place["pod"], place.get("uid", ""))
-        seen = await self._pods.get_containers(pod)
-        running = [one for one in seen.containers.get(name, ()) if one.running]
-        if not running:
-            raise Refused(otherwise.format(**place))
-        return pod, running[0]
+async def _resize_terminal(session: StreamSession, command: RemoteCommand) -> None:
+    async for size in command.terminal_sizes:
+        await session.resize(size)

@@ -20,87 +20,173 @@ from node_agent.server.streaming.channels import (
     WebSocketChannels,
     negotiate,
 )
-from node_agent.server.streaming.upgrade import negotiate_spdy, unsupported_protocol, wants_websocket
+from node_agent.server.streaming.upgrade import is_websocket_request, negotiate_spdy, unsupported_protocol
 from reconcile.errors import DriverError, Refused
 from streams.spdy.session import Session, SpdyStream
 from streams.stream import Stream
 
 log = logging.getLogger(__name__)
 
-FAREWELL_SECONDS = 1.0
-"""So long connections get to deliver what a client sent before it went."""
+PATHS = ("/{namespace}/{pod}", "/{namespace}/{pod}/{uid}")
+
+PROTOCOL = "portforward.k8s.io"
+TUNNEL_PROTOCOL = ChannelProtocol(f"SPDY/3.1+{PROTOCOL}")
+"""A SPDY session inside of a WebSocket."""
+
+IDLE_SECONDS = 4 * 3600.0
+PAIR_TIMEOUT_SECONDS = 30.0
+"""Time that a client has to open the second stream of a connection."""
+
+DRAIN_SECONDS = 1.0
+"""Time that connections get to deliver received bytes after the client has disconnected."""
+
+MAX_PORTS = 127
+"""Limit of the ports of one WebSocket: each port uses two channels, and channel 255 is reserved."""
+
+Dial = Callable[[int], Awaitable[Stream]]
+
+
+# --- handler ----------------------------------------------------------------------------------------------------------
+
+
+class PortForwardHandler:
+    """Forwards connections to ports in the network namespace of a pod's sandbox, which may be that of the host."""
+
+    def __init__(self, pods: PodLister) -> None:
+        self._pods = pods
+
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the handler."""
+        return tuple(Route(f"/portForward{path}", self._forward, ("GET", "POST")) for path in PATHS)
+
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        path = request.match_info
+        pod = self._pods.get_pod(path["namespace"], path["pod"], path.get("uid", ""))
+        name = pod.metadata.name
+        namespace = pod.metadata.namespace
+
+        async def dial(port: int) -> Stream:
+            """Connect to the current sandbox, because it may have been replaced since the last connection."""
+            sandbox = (await self._pods.get_containers(pod)).sandbox
+            if sandbox is None or not sandbox.running:
+                raise Refused(f'pod "{name}" has no network: its sandbox does not run')
+            return await dial_in_namespace(sandbox.pid, port)
+
+        sandbox = (await self._pods.get_containers(pod)).sandbox
+        if sandbox is None or not sandbox.running:
+            raise Refused(f'pod not found ("{name}_{namespace}")')
+        return await serve_port_forward(request, dial, f"pod {namespace}/{name}")
+
+
+async def serve_port_forward(
+    request: web.Request, dial: Dial, target: str, idle_seconds: float = IDLE_SECONDS
+) -> web.StreamResponse:
+    """Negotiate a protocol, and forward each connection of the client until it disconnects. Return the response.
+
+    `dial` connects to a port. `target` names the pod in the message that the client gets if `dial` raises DriverError
+    or OSError. Raises HTTPBadRequest and HTTPForbidden if the negotiation fails.
+    """
+    try:
+        return await _serve(request, PortForwarder(dial, target), idle_seconds)
+    except ConnectionError as error:
+        log.info("client disconnected", extra={"path": request.path, "error": error})
+        return web.Response()
+
+
+async def _serve(request: web.Request, forwarder: PortForwarder, idle_seconds: float) -> web.StreamResponse:
+    if not is_websocket_request(request):
+        _, response = negotiate_spdy(request, (PROTOCOL,))
+        await _serve_session(await response.upgrade(request), forwarder, idle_seconds)
+        return response
+    supported = (TUNNEL_PROTOCOL, *PORT_FORWARD_PROTOCOLS)
+    protocol = negotiate(request.headers.getall("Sec-WebSocket-Protocol", []), supported)
+    if protocol is None:
+        raise unsupported_protocol(request, [item.name for item in supported])
+    if protocol is not TUNNEL_PROTOCOL:
+        return await _serve_channels(request, protocol, forwarder, idle_seconds)
+    tunnel = Tunnel()
+    websocket = await tunnel.open(request, protocol.name, idle_seconds)
+    await _serve_session(tunnel, forwarder, idle_seconds)
+    return websocket.response
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
 
 
 class PortForwarder:
-    """`dial` connects to a port of the pod; `whom` names the pod to clients."""
+    """The forwarded connections of one client. `dial` connects to a port of the pod that `target` names."""
 
-    def __init__(self, dial: Callable[[int], Awaitable[Stream]], whom: str) -> None:
+    def __init__(self, dial: Dial, target: str) -> None:
         self._dial = dial
-        self._whom = whom
+        self._target = target
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, port: int, data: Stream, error: Stream, *, half_closes: bool) -> None:
-        """Join the two streams of a connection to the pod. Without `half_closes` the end of either side ends both."""
-        task = asyncio.create_task(self._forward(port, data, error, half_closes))
+    def start(self, port: int, data: Stream, error: Stream, *, half_close: bool) -> None:
+        """Forward a connection, which has a data stream and an error stream.
+
+        With `half_close`, each direction ends by itself. Otherwise the end of one direction ends both.
+        """
+        task = asyncio.create_task(self._forward(port, data, error, half_close))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def done(self, left: asyncio.Event) -> None:
-        """Wait for the end of all connections, and not much longer than the client stays."""
-        leaving = asyncio.create_task(left.wait())
-        everything = asyncio.gather(*self._tasks, return_exceptions=True)
+    async def wait(self, client_gone: asyncio.Event) -> None:
+        """Wait until all connections have ended, or DRAIN_SECONDS after the client has disconnected."""
+        gone = asyncio.create_task(client_gone.wait())
+        connections = asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await asyncio.wait((everything, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not everything.done():
-                await asyncio.wait((everything,), timeout=FAREWELL_SECONDS)
+            await asyncio.wait((connections, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not connections.done():
+                await asyncio.wait((connections,), timeout=DRAIN_SECONDS)
         finally:
-            leaving.cancel()
+            gone.cancel()
 
     async def stop(self) -> None:
-        """End those that are left."""
+        """End the remaining connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _forward(self, port: int, data: Stream, error: Stream, half_closes: bool) -> None:
+    async def _forward(self, port: int, data: Stream, error: Stream, half_close: bool) -> None:
         with contextlib.suppress(ConnectionError):
             try:
                 pod = await self._dial(port)
-            except (DriverError, OSError) as problem:
-                log.info("port is not forwarded", extra={"port": port, "pod": self._whom, "error": problem})
-                await error.write(f"error forwarding port {port} to {self._whom}: {problem}".encode())
+            except (DriverError, OSError) as failure:
+                extra = {"port": port, "pod": self._target, "error": failure}
+                log.info("port forwarding failed", extra=extra)
+                await error.write(f"error forwarding port {port} to {self._target}: {failure}".encode())
                 await error.end()
                 data.abort()
                 return
-            await _join(data, error, pod, half_closes)
+            await _copy_both_ways(data, error, pod, half_close)
 
 
-async def _join(data: Stream, error: Stream, pod: Stream, half_closes: bool) -> None:
-    up = asyncio.create_task(_up(data, pod))
+async def _copy_both_ways(data: Stream, error: Stream, pod: Stream, half_close: bool) -> None:
+    to_pod = asyncio.create_task(_copy_to_pod(data, pod))
     try:
-        await _down(pod, data)
-        # kubectl closes its side only when the stream of errors has ended.
+        await _copy_to_client(pod, data)
+        # kubectl closes its side only after the end of the error stream.
         await error.end()
-        if half_closes:
-            await up
+        if half_close:
+            await to_pod
     finally:
-        # Before anything waits: this may be cancelled here once more.
+        # These do not wait, so they run even if this task is cancelled a second time.
         data.abort()
         pod.abort()
-        up.cancel()
-        await asyncio.wait((up,))
+        to_pod.cancel()
+        await asyncio.wait((to_pod,))
 
 
-async def _up(data: Stream, pod: Stream) -> None:
-    """From the client to the pod. What a program does not want to read is dropped: it may still speak."""
-    heard = True
+async def _copy_to_pod(data: Stream, pod: Stream) -> None:
+    """Copy from the client to the pod. After the pod has closed its input, bytes are dropped: it may still send."""
+    pod_reads = True
     try:
-        while piece := await data.read():
-            if heard:
+        while chunk := await data.read():
+            if pod_reads:
                 try:
-                    await pod.write(piece)
+                    await pod.write(chunk)
                 except ConnectionError:
-                    heard = False
+                    pod_reads = False
     except ConnectionError:
         pod.abort()
         return
@@ -108,205 +194,144 @@ async def _up(data: Stream, pod: Stream) -> None:
         await pod.end()
 
 
-async def _down(pod: Stream, data: Stream) -> None:
-    """From the pod to the client. Raises ConnectionError when the client has gone."""
+async def _copy_to_client(pod: Stream, data: Stream) -> None:
+    """Copy from the pod to the client. Raises ConnectionError if the client has disconnected."""
     while True:
         try:
-            piece = await pod.read()
+            chunk = await pod.read()
         except ConnectionError:
             data.abort()
             return
-        if not piece:
+        if not chunk:
             await data.end()
             return
-        await data.write(piece)
+        await data.write(chunk)
 
 
-IDLE_SECONDS = 4 * 3600.0
-PAIR_SECONDS = 30.0
-"""So long a client may take to open the second stream of a connection."""
-PROTOCOL = "portforward.k8s.io"
-TUNNEL = ChannelProtocol(f"SPDY/3.1+{PROTOCOL}")
-MOST_PORTS = 127
-"""Two channels each, and 255 names none."""
-
-Dial = Callable[[int], Awaitable[Stream]]
+# --- WebSocket channels -----------------------------------------------------------------------------------------------
 
 
-async def serve_port_forward(
-    request: web.Request, dial: Dial, whom: str, idle_seconds: float = IDLE_SECONDS
+async def _serve_channels(
+    request: web.Request, protocol: ChannelProtocol, forwarder: PortForwarder, idle_seconds: float
 ) -> web.StreamResponse:
-    """Agree on a protocol, join each connection of the client to one that `dial` gives for its port, until it goes.
-
-    `whom` names the pod in what the client is told when `dial` raises DriverError or OSError. Gives what the handler
-    returns. Raises HTTPBadRequest and HTTPForbidden before anything has begun.
-    """
+    """Forward one connection for each port, with two channels each. Close the WebSocket when all have ended."""
+    ports = parse_ports(request.query.getall("port", []))
+    channels = WebSocketChannels(protocol, range(0, 2 * len(ports), 2), None, count=2 * len(ports))
+    websocket = await channels.open(request, idle_seconds)
     try:
-        return await _serve(request, PortForwarder(dial, whom), idle_seconds)
-    except ConnectionError as problem:
-        log.info("client has gone", extra={"path": request.path, "error": problem})
-        return web.Response()
+        for index, port in enumerate(ports):
+            data = channels.channel(2 * index)
+            error = channels.channel(2 * index + 1)
+            await data.write(port.to_bytes(2, "little"))
+            await error.write(port.to_bytes(2, "little"))
+            forwarder.start(port, data, error, half_close=False)
+        await forwarder.wait(websocket.closed)
+        await websocket.close()
+    except ConnectionError as failure:
+        log.info("client disconnected", extra={"path": request.path, "error": failure})
+    finally:
+        websocket.abort()
+        await forwarder.stop()
+    return websocket.response
 
 
-async def _serve(request: web.Request, forwarding: PortForwarder, idle_seconds: float) -> web.StreamResponse:
-    if not wants_websocket(request):
-        _, answer = negotiate_spdy(request, (PROTOCOL,))
-        await _over_session(await answer.upgrade(request), forwarding, idle_seconds)
-        return answer
-    known = (TUNNEL, *PORT_FORWARD_PROTOCOLS)
-    dialect = negotiate(request.headers.getall("Sec-WebSocket-Protocol", []), known)
-    if dialect is None:
-        raise unsupported_protocol(request, [each.name for each in known])
-    if dialect is not TUNNEL:
-        return await _over_channels(request, dialect, forwarding, idle_seconds)
-    tunnel = Tunnel()
-    wire = await tunnel.open(request, dialect.name, idle_seconds)
-    await _over_session(tunnel, forwarding, idle_seconds)
-    return wire.response
-
-
-def ports_of(strings: Iterable[str]) -> list[int]:
-    """Read the ports of a query, which may stand in one string with commas. Raises HTTPBadRequest."""
-    given = list(strings)
-    if not given:
+def parse_ports(values: Iterable[str]) -> list[int]:
+    """Parse the values of the query parameter `port`, each a list with commas. Raises HTTPBadRequest."""
+    values = list(values)
+    if not values:
         raise web.HTTPBadRequest(text='query parameter "port" is required\n')
     ports = []
-    for words in given:
-        if not words:
+    for value in values:
+        if not value:
             raise web.HTTPBadRequest(text='query parameter "port" cannot be empty\n')
-        for word in words.split(","):
-            port = _port(word)
+        for text in value.split(","):
+            port = _parse_port(text)
             if port is None:
-                raise web.HTTPBadRequest(text=f'unable to parse "{words}" as a port: 1 to 65535 is accepted\n')
+                raise web.HTTPBadRequest(text=f'unable to parse "{value}" as a port: 1 to 65535 is accepted\n')
             ports.append(port)
-    if len(ports) > MOST_PORTS:
-        raise web.HTTPBadRequest(text=f"at most {MOST_PORTS} ports are forwarded at once, found {len(ports)}\n")
+    if len(ports) > MAX_PORTS:
+        raise web.HTTPBadRequest(text=f"at most {MAX_PORTS} ports are forwarded at once, found {len(ports)}\n")
     return ports
 
 
-def _port(word: str) -> int | None:
-    if not (word.isascii() and word.isdecimal() and len(word) <= 5):
+def _parse_port(text: str) -> int | None:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5):
         return None
-    return port if 0 < (port := int(word)) <= 0xFFFF else None
+    port = int(text)
+    return port if 0 < port <= 0xFFFF else None
 
 
-async def _over_channels(
-    request: web.Request, dialect: ChannelProtocol, forwarding: PortForwarder, idle_seconds: float
-) -> web.StreamResponse:
-    """Forward all ports at once, each one time: two channels a port, and the client is told when all have ended."""
-    ports = ports_of(request.query.getall("port", []))
-    channels = WebSocketChannels(dialect, range(0, 2 * len(ports), 2), None, count=2 * len(ports))
-    wire = await channels.open(request, idle_seconds)
-    try:
-        for number, port in enumerate(ports):
-            data, error = channels.channel(2 * number), channels.channel(2 * number + 1)
-            await data.write(port.to_bytes(2, "little"))
-            await error.write(port.to_bytes(2, "little"))
-            forwarding.begin(port, data, error, half_closes=False)
-        await forwarding.done(wire.left)
-        await wire.close()
-    except ConnectionError as problem:
-        log.info("client has gone", extra={"path": request.path, "error": problem})
-    finally:
-        wire.abort()
-        await forwarding.stop()
-    return wire.response
+# --- SPDY session -----------------------------------------------------------------------------------------------------
 
 
-async def _over_session(carrier: Stream, forwarding: PortForwarder, idle_seconds: float) -> None:
+async def _serve_session(carrier: Stream, forwarder: PortForwarder, idle_seconds: float) -> None:
     session = Session(carrier, idle_seconds=idle_seconds)
-    pairs = _StreamPairs(forwarding)
+    pairs = _StreamPairs(forwarder)
     try:
         while (stream := await session.accept()) is not None:
             await pairs.add(stream)
-        gone = asyncio.Event()
-        gone.set()
-        await forwarding.done(gone)
+        client_gone = asyncio.Event()
+        client_gone.set()
+        await forwarder.wait(client_gone)
         await session.close()
     finally:
         session.abort()
         pairs.stop()
-        await forwarding.stop()
+        await forwarder.stop()
 
 
 @dataclass(slots=True)
 class _PendingPair:
-    """A connection of which one stream is there."""
+    """The first of the two streams of a connection, and the timer that resets it."""
 
     stream: SpdyStream
     port: int
-    late: asyncio.TimerHandle = field(repr=False)
+    timer: asyncio.TimerHandle = field(repr=False)
 
 
 class _StreamPairs:
-    """Brings together the two streams of a connection, which come in any order."""
+    """Pairs data and error streams of connections, which arrive in any order, and starts the connections."""
 
-    def __init__(self, forwarding: PortForwarder) -> None:
-        self._forwarding = forwarding
-        self._halves: dict[str, _PendingPair] = {}
+    def __init__(self, forwarder: PortForwarder) -> None:
+        self._forwarder = forwarder
+        self._pending: dict[str, _PendingPair] = {}
 
     async def add(self, stream: SpdyStream) -> None:
-        """Take a stream; one that makes no sense is reset."""
-        kind, port = stream.headers.get("streamtype", ""), _port(stream.headers.get("port", ""))
-        if kind not in {"data", "error"} or port is None:
+        """Accept a stream. An invalid one is reset."""
+        stream_type = stream.headers.get("streamtype", "")
+        port = _parse_port(stream.headers.get("port", ""))
+        if stream_type not in {"data", "error"} or port is None:
             stream.reset()
             return
-        identity = stream.headers.get("requestid", "") or _identity(stream, kind)
-        half = self._halves.get(identity)
-        if half is not None and half.stream.headers["streamtype"] == kind:
+        request_id = stream.headers.get("requestid", "") or _default_request_id(stream, stream_type)
+        first = self._pending.get(request_id)
+        if first is not None and first.stream.headers["streamtype"] == stream_type:
             stream.reset()
             return
         try:
             await stream.reply()
         except ConnectionError:
             return
-        if half is None:
-            late = asyncio.get_running_loop().call_later(PAIR_SECONDS, self._give_up, identity)
-            self._halves[identity] = _PendingPair(stream, port, late)
+        if first is None:
+            timer = asyncio.get_running_loop().call_later(PAIR_TIMEOUT_SECONDS, self._expire, request_id)
+            self._pending[request_id] = _PendingPair(stream, port, timer)
             return
-        half.late.cancel()
-        del self._halves[identity]
-        data, error = (stream, half.stream) if kind == "data" else (half.stream, stream)
-        self._forwarding.begin(port if kind == "data" else half.port, data, error, half_closes=True)
+        first.timer.cancel()
+        del self._pending[request_id]
+        if stream_type == "data":
+            self._forwarder.start(port, stream, first.stream, half_close=True)
+        else:
+            self._forwarder.start(first.port, first.stream, stream, half_close=True)
 
     def stop(self) -> None:
-        """Wait for none any more."""
-        for half in self._halves.values():
-            half.late.cancel()
+        """Cancel the timers of pending pairs."""
+        for pair in self._pending.values():
+            pair.timer.cancel()
 
-    def _give_up(self, identity: str) -> None:
-        self._halves.pop(identity).stream.reset()
-
-
-def _identity(stream: SpdyStream, kind: str) -> str:
-    """The oldest clients number nothing: they open the stream of data right after that of errors."""
-    return f"of stream {stream.stream_id if kind == 'error' else stream.stream_id - 2}"
+    def _expire(self, request_id: str) -> None:
+        self._pending.pop(request_id).stream.reset()
 
 
-PLACES = ("/{namespace}/{pod}", "/{namespace}/{pod}/{uid}")
-
-
-class PortForwardHandler:
-    """Into the network of the pod's sandbox; a pod of the host's network has the host's."""
-
-    def __init__(self, pods: PodLister) -> None:
-        self._pods = pods
-
-    def routes(self) -> tuple[Route, ...]:
-        """Where they are found."""
-        return tuple(Route(f"/portForward{place}", self._answer, ("GET", "POST")) for place in PLACES)
-
-    async def _answer(self, http: web.Request) -> web.StreamResponse:
-        place = http.match_info
-        pod = self._pods.get_pod(place["namespace"], place["pod"], place.get("uid", ""))
-
-        async def connection(port: int) -> Stream:
-            """A sandbox that was replaced in the meantime is found anew."""
-            sandbox = (await self._pods.get_containers(pod)).sandbox
-            if sandbox is None or not sandbox.running:
-                raise Refused(f'pod "{pod.metadata.name}" has no network: its sandbox does not run')
-            return await dial_in_namespace(sandbox.pid, port)
-
-        if (box := (await self._pods.get_containers(pod)).sandbox) is None or not box.running:
-            raise Refused(f'pod not found ("{pod.metadata.name}_{pod.metadata.namespace}")')
-        return await serve_port_forward(http, connection, f"pod {pod.metadata.namespace}/{pod.metadata.name}")
+def _default_request_id(stream: SpdyStream, stream_type: str) -> str:
+    """Return the ID of a pair without `requestid`. Old clients open the data stream right after the error stream."""
+    return f"of stream {stream.stream_id if stream_type == 'error' else stream.stream_id - 2}"

@@ -21,14 +21,14 @@ LIMITS = Limits(connections=2000)
 RELISTEN_SECONDS = 3600.0
 
 SYSTEM_LOGS = Path("/var/log")
-"""Shown to those who may read the node's logs; links in it are not followed."""
+"""Directory that /logs serves. Symbolic links in it are not followed."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path with names in braces, and who answers there. Handlers may raise Gone (404), Refused and NotReady (500)."""
+    """A path with names in braces, and its handler. A handler may raise Gone (404), Refused and NotReady (500)."""
 
     path: str
     handler: Handler
@@ -36,37 +36,38 @@ class Route:
 
 
 class Server:
-    """`loop` begins to listen; the port may be taken for a while by an agent that ends."""
+    """The HTTPS server. `loop` starts it, and retries while the previous agent process still uses the port."""
 
     def __init__(
-        self, address: str, port: int, tls: ssl.SSLContext, callers: RequestAuth, routes: tuple[Route, ...]
+        self, address: str, port: int, tls: ssl.SSLContext, auth: RequestAuth, routes: tuple[Route, ...]
     ) -> None:
         self.loop = Loop("server", self.listen, LoopTiming(resync=RELISTEN_SECONDS, backoff_max=2.0))
-        self._address, self._port = address, port
+        self._address = address
+        self._port = port
         self._tls = tls
-        self._callers = callers
+        self._auth = auth
         self._routes = routes
         self._listener: Listener | None = None
 
     async def stop(self) -> None:
-        """Listen no more; what is answered ends soon."""
+        """Stop listening, and end requests soon."""
         if self._listener is not None:
             await self._listener.stop()
 
     @property
     def port(self) -> int:
-        """Where it listens, once it does."""
+        """The port on which the server listens."""
         return self._port if self._listener is None else self._listener.port
 
     async def listen(self) -> None:
-        """Once; a second time does nothing. Raises NotReady."""
+        """Start listening; does nothing if the server listens already. Raises NotReady."""
         if self._listener is None:
             listener = Listener(self._app(), LIMITS)
             await listener.start(self._address, self._port, self._tls)
             self._listener = listener
 
     def _app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._handle])
         for route in self._routes:
             for method in route.methods:
                 app.router.add_route(method, route.path, route.handler)
@@ -75,11 +76,11 @@ class Server:
         return app
 
     @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Nobody gets further who is not known and allowed; what goes wrong behind is answered in plain text."""
-        refusal = await self._refusal(request, request_attributes(request.method, request.path))
-        if refusal is not None:
-            return refusal
+    async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Authenticate and authorize the request, call the handler, and answer its errors in plain text."""
+        denial = await self._denial(request, request_attributes(request.method, request.path))
+        if denial is not None:
+            return denial
         try:
             return await handler(request)
         except Gone as error:
@@ -87,31 +88,33 @@ class Server:
         except (Refused, NotReady) as error:
             return web.Response(status=500, text=f"{error}\n")
 
-    async def _refusal(self, http: web.Request, needed: RequestAttributes) -> web.Response | None:
-        certificate = http.transport.get_extra_info("peercert") if http.transport is not None else None
+    async def _denial(self, request: web.Request, attributes: RequestAttributes) -> web.Response | None:
+        """Return the response to a request that is not authenticated or not authorized, None if it is."""
+        certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
         try:
-            caller = await self._callers.who(certificate, http.headers.get("Authorization", ""))
+            caller = await self._auth.authenticate(certificate, request.headers.get("Authorization", ""))
         except (Refused, NotReady) as error:
-            log.debug("caller is not known", extra={"path": http.path, "error": error})
+            log.debug("authentication failed", extra={"path": request.path, "error": error})
             return web.Response(status=401, text="Unauthorized")
+        description = attributes.describe(caller)
         try:
-            allowed = await self._callers.may(caller, needed)
+            allowed = await self._auth.authorize(caller, attributes)
         except NotReady as error:
-            log.warning("rights are not known", extra={"path": http.path, "user": caller.name, "error": error})
-            return web.Response(status=500, text=f"Authorization error ({needed.asked_by(caller)})")
-        return None if allowed else web.Response(status=403, text=f"Forbidden ({needed.asked_by(caller)})")
+            log.warning("authorization failed", extra={"path": request.path, "user": caller.name, "error": error})
+            return web.Response(status=500, text=f"Authorization error ({description})")
+        return None if allowed else web.Response(status=403, text=f"Forbidden ({description})")
 
 
-def require_client_certificates(client_authority: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:
-    """Asks callers for a certificate; one that the authority (PEM) did not sign ends the connection. Raises Refused.
+def require_client_certificates(client_ca: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:
+    """Request a certificate from clients; the handshake fails if the CA (PEM) did not sign it. Raises Refused.
 
-    Without an authority nobody is known by a certificate, only by a token.
+    A client without a certificate can authenticate with a token. Without a CA, all clients must.
     """
-    if not client_authority:
+    if not client_ca:
         return tls
     try:
-        tls.load_verify_locations(cadata=client_authority.decode("ascii"))
+        tls.load_verify_locations(cadata=client_ca.decode("ascii"))
     except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise Refused(f"the authority of those who may call is no certificate in PEM: {error}") from None
+        raise Refused(f"the CA of client certificates is not a certificate in PEM: {error}") from None
     tls.verify_mode = ssl.CERT_OPTIONAL
     return tls

@@ -106,7 +106,7 @@ class StatsCollector:
         return NodeStats(time.time(), self.machine(), tuple(found), self._everyone())
 
     def _pod(self, known: PodWithContainers, groups: Mapping[str, dict[str, str]], *, full: bool) -> PodStats | None:
-        seen = [one for one in known.seen.all if one.pid]
+        seen = [one for one in known.containers.all if one.pid]
         found = {one.id: figures for one in seen if (figures := self._container(one, groups, full=full))}
         if not found:
             return None

@@ -127,7 +127,7 @@ class DiskUsageScanner:
         for one in known:
             if everything or one.pod.metadata.uid not in self._known:
                 try:
-                    await self.look(one.pod, one.seen.all)
+                    await self.look(one.pod, one.containers.all)
                 except DriverError:
                     continue
         if everything:

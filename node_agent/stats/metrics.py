@@ -189,8 +189,8 @@ def kubelet_families(
     node: str, pods: Sequence[PodWithContainers], claims: Mapping[tuple[str, str], FilesystemStats]
 ) -> Iterator[MetricFamily]:
     """Every family; `claims` are the file systems of claims by the pod's uid and the name of its volume."""
-    everything = [one for pod in pods for one in pod.seen.all]
-    running = sum(1 for pod in pods if any(one.running for one in pod.seen.sandboxes))
+    everything = [one for pod in pods for one in pod.containers.all]
+    running = sum(1 for pod in pods if any(one.running for one in pod.containers.sandboxes))
     states = Counter(map(_state, (one for one in everything if not one.is_sandbox)))
     yield MetricFamily(
         "kubelet_node_name", GAUGE, "The node's name. The count is always 1.", [Sample(1, format_labels(node=node))]

@@ -43,7 +43,7 @@ class PodWithContainers:
     """A pod that is here, with its containers as they were last seen."""
 
     pod: Pod
-    seen: RuntimePod
+    containers: RuntimePod
 
 
 class DiskUsage(NamedTuple):

@@ -1,14 +1,13 @@
 """The channel.k8s.io protocols over a WebSocket.
 
-The first byte of a message names its channel. In the base64 protocols messages are text: the first character is the
-digit of the channel, the rest is base64. In v5 a message of two bytes, 255 and a channel, says that nothing more will
-come on that channel.
+The first byte of a message is its channel. In the base64 protocols, messages are text: the first character is the
+channel as a digit, the rest is base64. In v5, a message of two bytes, 255 and a channel, ends that channel.
 """
 
 from __future__ import annotations
 
-import base64
 import binascii
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,264 +17,284 @@ from node_agent.server.streaming.terminal_size import TerminalSizeQueue
 from node_agent.server.streaming.websocket import MessageHandler, ReceiveBuffer, WebSocket
 from streams.stream import Stream
 
-CLOSE = 255
-DIGIT = ord("0")
+CLOSE_CHANNEL = 255
+DIGIT_ZERO = ord("0")
+
+MAX_MESSAGE_BYTES = 128 << 10
+"""Limit of the data in a message that is sent."""
+
+CLIENT_GONE = "the client has disconnected without a close frame"
+
+
+# --- protocols --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelProtocol:
-    """One protocol of channels, by the name that a client asks for."""
+    """A protocol of channels, by its name in Sec-WebSocket-Protocol."""
 
     name: str
-    in_base64: bool = False
-    closes: bool = False
-    """Whether a client can say that nothing more will come on a channel."""
-    status_as_json: bool = False
-    """Whether the end of a command is told as a Status, else as text and only when it failed."""
+    base64: bool = False
+    """Whether messages are text in base64."""
+    half_close: bool = False
+    """Whether a client can end its side of a channel."""
+    json_status: bool = False
+    """Whether the result of a command is sent as a Status. Otherwise it is text, and sent only for a failure."""
 
 
 EXEC_PROTOCOLS = (
     ChannelProtocol(""),
     ChannelProtocol("channel.k8s.io"),
-    ChannelProtocol("base64.channel.k8s.io", in_base64=True),
-    ChannelProtocol("v4.channel.k8s.io", status_as_json=True),
-    ChannelProtocol("v4.base64.channel.k8s.io", in_base64=True, status_as_json=True),
-    ChannelProtocol("v5.channel.k8s.io", closes=True, status_as_json=True),
+    ChannelProtocol("base64.channel.k8s.io", base64=True),
+    ChannelProtocol("v4.channel.k8s.io", json_status=True),
+    ChannelProtocol("v4.base64.channel.k8s.io", base64=True, json_status=True),
+    ChannelProtocol("v5.channel.k8s.io", half_close=True, json_status=True),
 )
 PORT_FORWARD_PROTOCOLS = (
     ChannelProtocol(""),
     ChannelProtocol("v4.channel.k8s.io"),
-    ChannelProtocol("v4.base64.channel.k8s.io", in_base64=True),
+    ChannelProtocol("v4.base64.channel.k8s.io", base64=True),
 )
+
+
+def negotiate(headers: Iterable[str], supported: tuple[ChannelProtocol, ...]) -> ChannelProtocol | None:
+    """Return the first supported protocol in the client's order, None if there is none.
+
+    `headers` are the lines of Sec-WebSocket-Protocol. A client without such a line uses the protocol without a name.
+    """
+    names = [name.strip() for line in headers for name in line.split(",") if name.strip()] or [""]
+    by_name = {protocol.name: protocol for protocol in supported}
+    return next((by_name[name] for name in names if name in by_name), None)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelData:
-    """Bytes for a channel; `last` says that nothing more will come on it."""
+    """Bytes of a channel. `last` says whether the client has ended the channel."""
 
     channel: int
     data: bytes
     last: bool = False
 
 
-def negotiate(asked: Iterable[str], known: tuple[ChannelProtocol, ...]) -> ChannelProtocol | None:
-    """Find the first protocol in the client's order that is known; nothing when there is none.
-
-    `asked` are the lines of Sec-WebSocket-Protocol; a client without any speaks the protocol without a name.
-    """
-    names = [name.strip() for line in asked for name in line.split(",") if name.strip()] or [""]
-    by_name = {dialect.name: dialect for dialect in known}
-    return next((by_name[name] for name in names if name in by_name), None)
-
-
-def encode_channel_message(dialect: ChannelProtocol, channel: int, data: bytes) -> bytes:
-    """Give the message that carries bytes of a channel."""
-    if dialect.in_base64:
-        return bytes((DIGIT + channel,)) + base64.b64encode(data)
+def encode_channel_message(protocol: ChannelProtocol, channel: int, data: bytes) -> bytes:
+    """Return the message that carries bytes of a channel."""
+    if protocol.base64:
+        return bytes((DIGIT_ZERO + channel,)) + b64encode(data)
     return bytes((channel,)) + data
 
 
 class ChannelDecoder:
-    """Says what the messages of a client mean, as their bytes come."""
+    """A decoder of a client's messages, whose bytes it gets as they arrive."""
 
-    def __init__(self, dialect: ChannelProtocol) -> None:
-        self._dialect = dialect
-        self._begin()
+    def __init__(self, protocol: ChannelProtocol) -> None:
+        self._protocol = protocol
+        self._begin_message()
 
-    def _begin(self) -> None:
+    def _begin_message(self) -> None:
         self._channel: int | None = None
-        self._rest = b""
-        """What means nothing before more has come."""
-        self._spoilt = False
+        self._pending = b""
+        """Bytes that cannot be decoded before further bytes have arrived."""
+        self._broken = False
 
     def feed(self, data: bytes, *, last: bool) -> ChannelData | None:
-        """Give what the next bytes of a message carry, which may be `last`.
+        """Return the data in the next bytes of a message. `last` says whether the message ends with them.
 
-        Nothing for a message that is empty, and from where one is not base64, which clients of old may send. Raises
-        ValueError for a message that breaks the protocol, after which the connection makes no sense any more.
+        Returns None for an empty message, and for the rest of a message after invalid base64, which old clients may
+        send. Raises ValueError for a protocol error.
         """
         if self._channel is None and data:
-            self._channel, data = data[0], data[1:]
-        piece = None if self._channel is None else self._piece(self._channel, data, last)
+            self._channel = data[0]
+            data = data[1:]
+        decoded = None if self._channel is None else self._decode(self._channel, data, last)
         if last:
-            self._begin()
-        return piece
+            self._begin_message()
+        return decoded
 
-    def _piece(self, channel: int, data: bytes, last: bool) -> ChannelData | None:
-        if self._dialect.closes and channel == CLOSE:
-            self._rest += data[:2]
-            if len(self._rest) > 1 or (last and not self._rest):
-                raise ValueError(f"byte 255 says which channel ends by one byte, found {len(self._rest)} or more")
-            return ChannelData(self._rest[0], b"", last=True) if last else None
-        if not self._dialect.in_base64:
+    def _decode(self, channel: int, data: bytes, last: bool) -> ChannelData | None:
+        if self._protocol.half_close and channel == CLOSE_CHANNEL:
+            self._pending += data[:2]
+            if len(self._pending) > 1 or (last and not self._pending):
+                raise ValueError(f"channel 255 carries the number of one channel, found {len(self._pending)} or more")
+            return ChannelData(self._pending[0], b"", last=True) if last else None
+        if not self._protocol.base64:
             return ChannelData(channel, data)
-        return self._of_base64((channel - DIGIT) & 0xFF, data, last)
+        return self._decode_base64((channel - DIGIT_ZERO) & 0xFF, data, last)
 
-    def _of_base64(self, channel: int, data: bytes, last: bool) -> ChannelData | None:
-        """Four characters are three bytes; after `=` no character has a meaning."""
-        if self._spoilt:
+    def _decode_base64(self, channel: int, data: bytes, last: bool) -> ChannelData | None:
+        """Decode groups of four characters. Characters after `=` are ignored."""
+        if self._broken:
             return None
-        data = self._rest + data
-        whole = len(data) if last else len(data) // 4 * 4
-        text, self._rest = data[:whole], data[whole:]
+        data = self._pending + data
+        complete = len(data) if last else len(data) // 4 * 4
+        text = data[:complete]
+        self._pending = data[complete:]
         try:
-            found = base64.b64decode(text, validate=True)
+            decoded = b64decode(text, validate=True)
         except binascii.Error:
-            self._spoilt = True
+            self._broken = True
             return None
-        self._spoilt = text.endswith(b"=")
-        return ChannelData(channel, found)
+        self._broken = text.endswith(b"=")
+        return ChannelData(channel, decoded)
 
 
-MOST_PIECE = 128 << 10
-CLIENT_GONE = "the client has gone without taking its leave"
+# --- channels of a WebSocket ------------------------------------------------------------------------------------------
 
 
 class Channel(Stream):
-    """One channel. Its end cannot be told to a client, in no protocol: clients wait for the end of the WebSocket."""
+    """A channel of a WebSocket.
+
+    No protocol can send the end of a channel to a client: clients wait for the end of the WebSocket.
+    """
 
     def __init__(self, channels: WebSocketChannels, number: int) -> None:
-        self.inbox = ReceiveBuffer(channels.look)
+        self.buffer = ReceiveBuffer(channels.resume_reading)
         self._channels = channels
         self._number = number
         self._ended = False
 
     async def read(self) -> bytes:
-        """Give what the client sent; see Inbox."""
-        return await self.inbox.read()
+        """Return the next bytes, empty at the end. Raises ConnectionError if the client has disconnected."""
+        return await self.buffer.read()
 
     async def write(self, data: bytes) -> None:
-        """Send bytes in messages of at most 128 KiB."""
+        """Send bytes in messages of at most MAX_MESSAGE_BYTES. Raises ConnectionError."""
         if self._ended:
-            raise BrokenPipeError(f"nothing more can be written to channel {self._number}: it was ended")
-        for start in range(0, len(data), MOST_PIECE):
-            await self._channels.send(self._number, data[start : start + MOST_PIECE])
+            raise BrokenPipeError(f"channel {self._number} was ended; nothing can be written to it")
+        for start in range(0, len(data), MAX_MESSAGE_BYTES):
+            await self._channels.send(self._number, data[start : start + MAX_MESSAGE_BYTES])
 
     async def end(self) -> None:
-        """Nothing more will be written; the client is not told."""
+        """End writing. The client is not notified."""
         self._ended = True
 
     def abort(self) -> None:
-        """Drop what has come and what will come."""
+        """End writing, and drop received bytes and all that follow."""
         self._ended = True
-        self.inbox.clear()
+        self.buffer.clear()
 
 
 class WebSocketChannels(MessageHandler):
-    """The channels of one WebSocket; what comes on others than `readers` and `resizes` is dropped."""
+    """The channels of a WebSocket. Only data of the channels `readable` and `resize` is used, the rest is dropped.
 
-    def __init__(self, dialect: ChannelProtocol, readers: Iterable[int], resizes: int | None, count: int) -> None:
-        self.dialect = dialect
-        self.resizes = TerminalSizeQueue()
-        self._readers = {number: Channel(self, number) for number in readers}
-        self._of_sizes = resizes
+    `resize` is the channel of terminal sizes, None if there is none. `count` is the number of channels.
+    """
+
+    def __init__(self, protocol: ChannelProtocol, readable: Iterable[int], resize: int | None, count: int) -> None:
+        self.protocol = protocol
+        self.terminal_sizes = TerminalSizeQueue()
+        self._readable = {number: Channel(self, number) for number in readable}
+        self._resize = resize
         self._count = count
-        self._decoder = ChannelDecoder(dialect)
-        self._wire: WebSocket | None = None
+        self._decoder = ChannelDecoder(protocol)
+        self._websocket: WebSocket | None = None
 
     async def open(self, request: web.Request, idle_seconds: float) -> WebSocket:
-        """Answer the handshake. Raises as Wire.open does."""
-        self._wire = await WebSocket.open(request, self.dialect.name, self, idle_seconds)
-        return self._wire
+        """Accept the handshake. Raises HTTPBadRequest and ConnectionError as WebSocket.open does."""
+        self._websocket = await WebSocket.open(request, self.protocol.name, self, idle_seconds)
+        return self._websocket
 
     def channel(self, number: int) -> Channel:
-        """Give the channel with this number; one that is no reader is for writing only."""
-        return self._readers.get(number) or Channel(self, number)
+        """Return a channel. One that is not readable is only for writing."""
+        return self._readable.get(number) or Channel(self, number)
 
     async def send(self, number: int, data: bytes) -> None:
-        """Send one message on a channel, also an empty one. Raises ConnectionError."""
-        if self._wire is None:
+        """Send one message on a channel, which may be empty. Raises ConnectionError."""
+        if self._websocket is None:
             raise ConnectionResetError("the WebSocket is not open")
-        await self._wire.send(encode_channel_message(self.dialect, number, data), as_text=self.dialect.in_base64)
+        message = encode_channel_message(self.protocol, number, data)
+        await self._websocket.send(message, as_text=self.protocol.base64)
 
-    def look(self) -> None:
-        """Something was fetched."""
-        if self._wire is not None:
-            self._wire.look()
+    def resume_reading(self) -> None:
+        """Let the WebSocket read again, because bytes of a channel were read."""
+        if self._websocket is not None:
+            self._websocket.resume_reading()
 
-    def hear(self, data: bytes, *, last: bool) -> None:
-        """Put bytes where their message belongs. Raises ValueError for one that breaks the protocol."""
-        piece = self._decoder.feed(data, last=last)
-        if piece is None:
+    def receive(self, data: bytes, *, last: bool) -> None:
+        """Pass bytes to the channel of their message. Raises ValueError for a protocol error."""
+        decoded = self._decoder.feed(data, last=last)
+        if decoded is None:
             return
-        if piece.last:
-            self._end(piece)
-        elif piece.channel == self._of_sizes:
-            self.resizes.feed(piece.data)
-        elif piece.channel in self._readers:
-            self._readers[piece.channel].inbox.feed(piece.data)
+        if decoded.last:
+            self._end_channel(decoded.channel)
+        elif decoded.channel == self._resize:
+            self.terminal_sizes.feed(decoded.data)
+        elif decoded.channel in self._readable:
+            self._readable[decoded.channel].buffer.feed(decoded.data)
 
-    def _end(self, piece: ChannelData) -> None:
-        if piece.channel >= self._count:
-            raise ValueError(f"channels are 0 to {self._count - 1}, found the end of channel {piece.channel}")
-        if piece.channel == self._of_sizes:
-            self.resizes.end()
-        elif piece.channel in self._readers:
-            self._readers[piece.channel].inbox.end()
+    def _end_channel(self, number: int) -> None:
+        if number >= self._count:
+            raise ValueError(f"channels are 0 to {self._count - 1}, found the end of channel {number}")
+        if number == self._resize:
+            self.terminal_sizes.end()
+        elif number in self._readable:
+            self._readable[number].buffer.end()
 
-    def waiting(self) -> int:
-        """Count what no reader has fetched."""
-        return sum(reader.inbox.size for reader in self._readers.values())
+    def buffered(self) -> int:
+        """Return the number of bytes that were received and not read."""
+        return sum(channel.buffer.size for channel in self._readable.values())
 
-    def gone(self, *, clean: bool) -> None:
-        """Tell all readers: to a client that took its leave it was the end of what it sends."""
-        self.resizes.end()
-        for reader in self._readers.values():
+    def closed(self, *, clean: bool) -> None:
+        """End the input of all channels; with an error if the client has not sent a close frame."""
+        self.terminal_sizes.end()
+        for channel in self._readable.values():
             if clean:
-                reader.inbox.end()
+                channel.buffer.end()
             else:
-                reader.inbox.lose(CLIENT_GONE)
+                channel.buffer.fail(CLIENT_GONE)
 
 
 class Tunnel(Stream, MessageHandler):
-    """Bytes both ways in binary messages, however they are cut: a connection inside a WebSocket."""
+    """A byte stream in the binary messages of a WebSocket. The boundaries of messages have no meaning."""
 
     def __init__(self) -> None:
-        self._inbox = ReceiveBuffer(self._look)
-        self._wire: WebSocket | None = None
+        self._buffer = ReceiveBuffer(self._resume_reading)
+        self._websocket: WebSocket | None = None
 
     async def open(self, request: web.Request, protocol: str, idle_seconds: float) -> WebSocket:
-        """Answer the handshake. Raises as Wire.open does."""
-        self._wire = await WebSocket.open(request, protocol, self, idle_seconds)
-        return self._wire
+        """Accept the handshake. Raises HTTPBadRequest and ConnectionError as WebSocket.open does."""
+        self._websocket = await WebSocket.open(request, protocol, self, idle_seconds)
+        return self._websocket
 
     async def read(self) -> bytes:
-        """Give the bytes of the next message."""
-        return await self._inbox.read()
+        """Return the next bytes, empty at the end. Raises ConnectionError if the client has disconnected."""
+        return await self._buffer.read()
 
     async def write(self, data: bytes) -> None:
-        """Send bytes as messages. Raises ConnectionError."""
-        if self._wire is None:
+        """Send bytes in messages of at most MAX_MESSAGE_BYTES. Raises ConnectionError."""
+        if self._websocket is None:
             raise ConnectionResetError("the WebSocket is not open")
-        for start in range(0, len(data), MOST_PIECE):
-            await self._wire.send(data[start : start + MOST_PIECE])
+        for start in range(0, len(data), MAX_MESSAGE_BYTES):
+            await self._websocket.send(data[start : start + MAX_MESSAGE_BYTES])
 
     async def end(self) -> None:
-        """Say goodbye to the client: a WebSocket has no half of it to end."""
-        if self._wire is not None:
-            await self._wire.close()
+        """Close the WebSocket in both directions, because it cannot be closed in one."""
+        if self._websocket is not None:
+            await self._websocket.close()
 
     def abort(self) -> None:
-        """End the WebSocket at once."""
-        self._inbox.clear()
-        if self._wire is not None:
-            self._wire.abort()
+        """Abort the WebSocket."""
+        self._buffer.clear()
+        if self._websocket is not None:
+            self._websocket.abort()
 
-    def hear(self, data: bytes, *, last: bool) -> None:
-        """Take bytes: how they are cut means nothing."""
-        self._inbox.feed(data)
+    def receive(self, data: bytes, *, last: bool) -> None:
+        """Store bytes for the reader."""
+        self._buffer.feed(data)
 
-    def waiting(self) -> int:
-        """Count what was not fetched."""
-        return self._inbox.size
+    def buffered(self) -> int:
+        """Return the number of bytes that were received and not read."""
+        return self._buffer.size
 
-    def gone(self, *, clean: bool) -> None:
-        """Tell the reader."""
+    def closed(self, *, clean: bool) -> None:
+        """End the input; with an error if the client has not sent a close frame."""
         if clean:
-            self._inbox.end()
+            self._buffer.end()
         else:
-            self._inbox.lose(CLIENT_GONE)
+            self._buffer.fail(CLIENT_GONE)
 
-    def _look(self) -> None:
-        if self._wire is not None:
-            self._wire.look()
+    def _resume_reading(self) -> None:
+        if self._websocket is not None:
+            self._websocket.resume_reading()

@@ -15,22 +15,40 @@ from multidict import MultiMapping
 from node_agent.docker.exec import TerminalSize
 from node_agent.server.streaming.channels import EXEC_PROTOCOLS, WebSocketChannels, negotiate
 from node_agent.server.streaming.terminal_size import TerminalSizeQueue
-from node_agent.server.streaming.upgrade import negotiate_spdy, unsupported_protocol, wants_websocket
+from node_agent.server.streaming.upgrade import is_websocket_request, negotiate_spdy, unsupported_protocol
 from reconcile.errors import DriverError
 from streams.spdy.session import Session, SpdyStream
 from streams.stream import Stream
 
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 4 * 3600.0
+STREAM_TIMEOUT_SECONDS = 30.0
+"""Time that a client of SPDY has to open all its streams."""
+
+STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
+"""Channels of a WebSocket."""
+
+SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
+STATUS_PROTOCOLS = SPDY_PROTOCOLS[:1]
+"""Protocols in which the result of a command is a Status."""
+RESIZE_PROTOCOLS = SPDY_PROTOCOLS[:2]
+"""Protocols with a stream of terminal sizes."""
+
+
+# --- result of a command ----------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The program ended by itself or was killed; 0 to 255. Of an attached container that ended too."""
+    """The exit of a program, with a code from 0 to 255; for attach, the exit of the container."""
 
     code: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The program could not be run or be listened to, in words for the user."""
+    """A failure to start a program or to read its output. `message` is shown to the user."""
 
     message: str
 
@@ -39,20 +57,20 @@ Outcome = Exited | Failed
 
 
 def status_body(outcome: Outcome) -> bytes:
-    """Give the Status that ends a command from the fourth protocol on."""
+    """Return the result as a Status, for protocols from v4 on."""
     match outcome:
         case Exited(0):
-            found: dict[str, object] = {"metadata": {}, "status": "Success"}
+            status: dict[str, object] = {"metadata": {}, "status": "Success"}
         case Exited(code):
-            found = {
+            status = {
                 "metadata": {},
                 "status": "Failure",
-                "message": _words(code),
+                "message": _exit_message(code),
                 "reason": "NonZeroExitCode",
                 "details": {"causes": [{"reason": "ExitCode", "message": str(code & 0xFF)}]},
             }
         case Failed(message):
-            found = {
+            status = {
                 "metadata": {},
                 "status": "Failure",
                 "message": f"Internal error occurred: {message}",
@@ -60,38 +78,30 @@ def status_body(outcome: Outcome) -> bytes:
                 "details": {"causes": [{"message": message}]},
                 "code": 500,
             }
-    return msgspec.json.encode(found)
+    return msgspec.json.encode(status)
 
 
 def status_text(outcome: Outcome) -> bytes:
-    """Give the text that ends a command before the fourth protocol; nothing for success."""
+    """Return the result as text, for protocols before v4; empty for success."""
     match outcome:
         case Exited(0):
             return b""
         case Exited(code):
-            return _words(code).encode()
+            return _exit_message(code).encode()
         case Failed(message):
             return f"Internal error occurred: {message}".encode()
 
 
-def _words(code: int) -> str:
+def _exit_message(code: int) -> str:
     return f"command terminated with non-zero exit code: exit status {code & 0xFF}"
 
 
-log = logging.getLogger(__name__)
-
-IDLE_SECONDS = 4 * 3600.0
-OPENING_SECONDS = 30.0
-"""So long a client of SPDY may take to open all its streams."""
-STDIN, STDOUT, STDERR, ERROR, RESIZE = range(5)
-SPDY_PROTOCOLS = ("v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io")
-WITH_STATUS = SPDY_PROTOCOLS[:1]
-WITH_SIZES = SPDY_PROTOCOLS[:2]
+# --- request ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a client asks for; `stderr` never together with `tty`, for a terminal has one output."""
+    """The streams that a client requests. `stderr` and `tty` exclude each other: a terminal has one output."""
 
     stdin: bool
     stdout: bool
@@ -101,9 +111,9 @@ class StreamOptions:
 
 
 def parse_stream_options(query: MultiMapping[str]) -> StreamOptions:
-    """Read a query as the API server sends it to a node: input, output, error, tty, each 1, and command, repeated.
+    """Parse the query that the API server sends to a node: input, output, error and tty (each 1), and command.
 
-    Raises HTTPBadRequest when nothing is to be carried.
+    Raises HTTPBadRequest if no stream is requested.
     """
     stdin, stdout, stderr, tty = (query.get(name) == "1" for name in ("input", "output", "error", "tty"))
     if not (stdin or stdout or (stderr and not tty)):
@@ -113,38 +123,38 @@ def parse_stream_options(query: MultiMapping[str]) -> StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCommand:
-    """The client's side of a command. Streams that it did not ask for are None; each is for one reader or writer."""
+    """The client's side of a command. Streams that were not requested are None; each has one reader or writer."""
 
     stdin: Stream | None
     stdout: Stream | None
     stderr: Stream | None
-    resizes: AsyncIterator[TerminalSize]
-    """Of those that nobody fetched in time the last one; ends when no more can come."""
-    ends_input: bool
-    """Whether the client can say that its input ends; one that cannot says it by leaving."""
-    left: Callable[[], Awaitable[object]]
-    """Returns when the client has gone, in order or not. What it sent before may still wait in stdin."""
+    terminal_sizes: AsyncIterator[TerminalSize]
+    """Terminal sizes, of which only the latest is kept. It ends when no more can arrive."""
+    can_end_stdin: bool
+    """Whether the client can end its input. In other protocols it can only disconnect."""
+    client_gone: Callable[[], Awaitable[object]]
+    """Waits until the client has disconnected, with or without a close frame. Its input may still be in `stdin`."""
     finish: Callable[[Outcome], Awaitable[None]]
-    """Tells how the command ended, after all that was written, and returns when the client has it or has gone."""
+    """Sends the result after all output. Returns when the client has received it, or has disconnected."""
 
 
-Run = Callable[[RemoteCommand], Awaitable[Outcome]]
+RunCommand = Callable[[RemoteCommand], Awaitable[Outcome]]
 
 
 async def serve_remote_command(
-    request: web.Request, wanted: StreamOptions, run: Run, idle_seconds: float = IDLE_SECONDS
+    request: web.Request, options: StreamOptions, run: RunCommand, idle_seconds: float = IDLE_SECONDS
 ) -> web.StreamResponse:
-    """Agree on a protocol, let `run` do the work, tell the client how it ended, and give what the handler returns.
+    """Negotiate a protocol, call `run` when all streams are open, send its result, and return the response.
 
-    Raises HTTPBadRequest and HTTPForbidden before anything has begun. `run` gets the command when all its streams are
-    there; a DriverError of it is told to the client, a ConnectionError says that the client has gone.
+    Raises HTTPBadRequest and HTTPForbidden if the negotiation fails. A DriverError of `run` is sent to the client; a
+    ConnectionError means that the client has disconnected.
     """
-    if wants_websocket(request):
-        return await _by_websocket(request, wanted, run, idle_seconds)
-    return await _by_spdy(request, wanted, run, idle_seconds)
+    if is_websocket_request(request):
+        return await _serve_websocket(request, options, run, idle_seconds)
+    return await _serve_spdy(request, options, run, idle_seconds)
 
 
-async def _finish(command: RemoteCommand, run: Run) -> None:
+async def _run_and_finish(command: RemoteCommand, run: RunCommand) -> None:
     try:
         outcome = await run(command)
     except DriverError as error:
@@ -152,71 +162,91 @@ async def _finish(command: RemoteCommand, run: Run) -> None:
     await command.finish(outcome)
 
 
-async def _by_websocket(
-    request: web.Request, wanted: StreamOptions, run: Run, idle_seconds: float
+# --- WebSocket --------------------------------------------------------------------------------------------------------
+
+
+async def _serve_websocket(
+    request: web.Request, options: StreamOptions, run: RunCommand, idle_seconds: float
 ) -> web.StreamResponse:
-    dialect = negotiate(request.headers.getall("Sec-WebSocket-Protocol", []), EXEC_PROTOCOLS)
-    if dialect is None:
-        raise unsupported_protocol(request, [known.name for known in EXEC_PROTOCOLS])
-    channels = WebSocketChannels(dialect, [STDIN] if wanted.stdin else [], RESIZE, count=5)
+    protocol = negotiate(request.headers.getall("Sec-WebSocket-Protocol", []), EXEC_PROTOCOLS)
+    if protocol is None:
+        raise unsupported_protocol(request, [supported.name for supported in EXEC_PROTOCOLS])
+    channels = WebSocketChannels(protocol, [STDIN] if options.stdin else [], RESIZE, count=5)
     try:
-        wire = await channels.open(request, idle_seconds)
+        websocket = await channels.open(request, idle_seconds)
     except ConnectionError:
         return web.Response()
 
     async def finish(outcome: Outcome) -> None:
-        words = status_body(outcome) if dialect.status_as_json else status_text(outcome)
+        result = status_body(outcome) if protocol.json_status else status_text(outcome)
         with contextlib.suppress(ConnectionError):
-            if words:
-                await channels.send(ERROR, words)
-        await wire.close()
+            if result:
+                await channels.send(ERROR, result)
+        await websocket.close()
 
     command = RemoteCommand(
-        stdin=channels.channel(STDIN) if wanted.stdin else None,
-        stdout=channels.channel(STDOUT) if wanted.stdout else None,
-        stderr=channels.channel(STDERR) if wanted.stderr else None,
-        resizes=channels.resizes,
-        ends_input=dialect.closes,
-        left=wire.left.wait,
+        stdin=channels.channel(STDIN) if options.stdin else None,
+        stdout=channels.channel(STDOUT) if options.stdout else None,
+        stderr=channels.channel(STDERR) if options.stderr else None,
+        terminal_sizes=channels.terminal_sizes,
+        can_end_stdin=protocol.half_close,
+        client_gone=websocket.closed.wait,
         finish=finish,
     )
     try:
-        # Clients wait for a first message, an empty one, to know that the conversation has begun. Those of v5 do not,
-        # and kubectl 1.30 to 1.32 may not have its channels ready so soon: it would print an error.
-        if not dialect.closes:
-            await channels.send(STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR, b"")
-        await _finish(command, run)
+        if not protocol.half_close:
+            await _send_empty_message(channels, options)
+        await _run_and_finish(command, run)
     except ConnectionError as error:
-        log.info("client has gone", extra={"path": request.path, "error": error})
+        log.info("client disconnected", extra={"path": request.path, "error": error})
     finally:
-        wire.abort()
-    return wire.response
+        websocket.abort()
+    return websocket.response
 
 
-async def _by_spdy(request: web.Request, wanted: StreamOptions, run: Run, idle_seconds: float) -> web.StreamResponse:
-    protocol, answer = negotiate_spdy(request, SPDY_PROTOCOLS)
+async def _send_empty_message(channels: WebSocketChannels, options: StreamOptions) -> None:
+    """Send an empty message, for which clients of protocols before v5 wait.
+
+    Clients of v5 do not wait for it. kubectl 1.30 to 1.32 may not have opened its channels yet, and would print an
+    error.
+    """
+    if options.stdout:
+        channel = STDOUT
+    elif options.stderr:
+        channel = STDERR
+    else:
+        channel = ERROR
+    await channels.send(channel, b"")
+
+
+# --- SPDY -------------------------------------------------------------------------------------------------------------
+
+
+async def _serve_spdy(
+    request: web.Request, options: StreamOptions, run: RunCommand, idle_seconds: float
+) -> web.StreamResponse:
+    protocol, response = negotiate_spdy(request, SPDY_PROTOCOLS)
     try:
-        session = Session(await answer.upgrade(request), idle_seconds=idle_seconds)
+        session = Session(await response.upgrade(request), idle_seconds=idle_seconds)
     except ConnectionError:
-        return answer
-    guests: asyncio.Task[None] | None = None
-    sizes: asyncio.Task[None] | None = None
+        return response
+    background: list[asyncio.Task[None]] = []
     try:
-        streams = await _streams(session, _expected(wanted, protocol))
-        left = asyncio.Event()
-        guests = asyncio.create_task(_reject_streams(session, left))
-        resizes = TerminalSizeQueue()
-        sizes = asyncio.create_task(_listen_to_sizes(streams.get("resize"), resizes))
-        error = streams["error"]
+        streams = await _accept_streams(session, _stream_names(options, protocol))
+        client_gone = asyncio.Event()
+        terminal_sizes = TerminalSizeQueue()
+        background.append(asyncio.create_task(_reject_streams(session, client_gone)))
+        background.append(asyncio.create_task(_read_terminal_sizes(streams.get("resize"), terminal_sizes)))
+        error_stream = streams["error"]
 
         async def finish(outcome: Outcome) -> None:
-            words = status_body(outcome) if protocol in WITH_STATUS else status_text(outcome)
+            result = status_body(outcome) if protocol in STATUS_PROTOCOLS else status_text(outcome)
             for name in ("stdout", "stderr"):
                 if name in streams:
                     await streams[name].end()
-            if words:
-                await error.write(words)
-            await error.end()
+            if result:
+                await error_stream.write(result)
+            await error_stream.end()
             if "stdin" in streams:
                 await streams["stdin"].end()
             await session.close()
@@ -225,54 +255,58 @@ async def _by_spdy(request: web.Request, wanted: StreamOptions, run: Run, idle_s
             stdin=streams.get("stdin"),
             stdout=streams.get("stdout"),
             stderr=streams.get("stderr"),
-            resizes=resizes,
-            ends_input=True,
-            left=left.wait,
+            terminal_sizes=terminal_sizes,
+            can_end_stdin=True,
+            client_gone=client_gone.wait,
             finish=finish,
         )
-        await _finish(command, run)
-    except (ConnectionError, TimeoutError) as problem:
-        log.info("client has gone", extra={"path": request.path, "error": problem})
+        await _run_and_finish(command, run)
+    except (ConnectionError, TimeoutError) as error:
+        log.info("client disconnected", extra={"path": request.path, "error": error})
     finally:
         session.abort()
-        for task in (guests, sizes):
-            if task is not None:
-                task.cancel()
-    return answer
+        for task in background:
+            task.cancel()
+    return response
 
 
-def _expected(wanted: StreamOptions, protocol: str) -> set[str]:
-    flags = {"stdin": wanted.stdin, "stdout": wanted.stdout, "stderr": wanted.stderr}
-    names = {"error", *(name for name, flag in flags.items() if flag)}
-    return names | {"resize"} if wanted.tty and protocol in WITH_SIZES else names
+def _stream_names(options: StreamOptions, protocol: str) -> set[str]:
+    requested = {
+        "error": True,
+        "stdin": options.stdin,
+        "stdout": options.stdout,
+        "stderr": options.stderr,
+        "resize": options.tty and protocol in RESIZE_PROTOCOLS,
+    }
+    return {name for name, is_requested in requested.items() if is_requested}
 
 
-async def _streams(session: Session, expected: set[str]) -> dict[str, SpdyStream]:
-    """Accept the streams that belong to the command; raises ConnectionError or TimeoutError when some do not come."""
-    found: dict[str, SpdyStream] = {}
-    async with asyncio.timeout(OPENING_SECONDS):
-        while expected - found.keys():
+async def _accept_streams(session: Session, names: set[str]) -> dict[str, SpdyStream]:
+    """Accept the streams of a command, by type. Raises ConnectionError or TimeoutError if some are not opened."""
+    streams: dict[str, SpdyStream] = {}
+    async with asyncio.timeout(STREAM_TIMEOUT_SECONDS):
+        while missing := names - streams.keys():
             stream = await session.accept()
             if stream is None:
-                raise ConnectionResetError(f"before it opened the streams {', '.join(sorted(expected - found.keys()))}")
+                raise ConnectionResetError(f"the client did not open the streams {', '.join(sorted(missing))}")
             name = stream.headers.get("streamtype", "")
-            if name in expected and name not in found:
+            if name in missing:
                 await stream.reply()
-                found[name] = stream
+                streams[name] = stream
             else:
                 stream.reset()
-    return found
+    return streams
 
 
-async def _reject_streams(session: Session, left: asyncio.Event) -> None:
-    """All streams are there: another has no meaning. Notice the end of the session."""
+async def _reject_streams(session: Session, client_gone: asyncio.Event) -> None:
+    """Reset every further stream, and set `client_gone` at the end of the session."""
     while (stream := await session.accept()) is not None:
         stream.reset()
-    left.set()
+    client_gone.set()
 
 
-async def _listen_to_sizes(stream: SpdyStream | None, resizes: TerminalSizeQueue) -> None:
+async def _read_terminal_sizes(stream: SpdyStream | None, terminal_sizes: TerminalSizeQueue) -> None:
     with contextlib.suppress(ConnectionError):
         while stream is not None and (data := await stream.read()):
-            resizes.feed(data)
-    resizes.end()
+            terminal_sizes.feed(data)
+    terminal_sizes.end()

@@ -11,73 +11,84 @@ from aiohttp import web
 
 from streams.upgrade import UpgradeResponse
 
-ASKED = "X-Stream-Protocol-Version"
-ACCEPTED = "X-Accepted-Stream-Protocol-Versions"
+PROTOCOL_HEADER = "X-Stream-Protocol-Version"
+ACCEPTED_PROTOCOLS_HEADER = "X-Accepted-Stream-Protocol-Versions"
 SPDY = "SPDY/3.1"
-VERSIONS = ("13", "8", "7")
-MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""RFC 6455, 1.3."""
+WEBSOCKET_VERSIONS = ("13", "8", "7")
+WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""Constant from which Sec-WebSocket-Accept is computed (RFC 6455, section 1.3)."""
 
 
-def wants_websocket(request: web.Request) -> bool:
-    """Whether it is a handshake of RFC 6455."""
-    return _upgrades(request) and request.headers.get("Upgrade", "").strip().lower() == "websocket"
+def is_websocket_request(request: web.Request) -> bool:
+    """Return whether a request is a WebSocket handshake (RFC 6455)."""
+    return _is_upgrade(request) and request.headers.get("Upgrade", "").strip().lower() == "websocket"
 
 
-def negotiate_spdy(request: web.Request, known: Sequence[str]) -> tuple[str, UpgradeResponse]:
-    """The first protocol in the client's order that is known, and the answer that begins it.
+def negotiate_spdy(request: web.Request, supported: Sequence[str]) -> tuple[str, UpgradeResponse]:
+    """Return the first supported protocol in the client's order, and the response that accepts it.
 
-    Raises HTTPBadRequest for what is no upgrade to SPDY, HTTPForbidden, with the known ones, when none is known.
+    Raises HTTPBadRequest if the request is not an upgrade to SPDY. Raises HTTPForbidden, with the supported protocols,
+    if the client supports none of them.
     """
-    if not _upgrades(request):
+    if not _is_upgrade(request):
         raise web.HTTPBadRequest(text="Upgrade request required\n")
     if SPDY.lower() not in request.headers.get("Upgrade", "").lower():
         found = request.headers.get("Upgrade", "")
         raise web.HTTPBadRequest(text=f"unable to upgrade: {SPDY} and websocket are accepted, found {found!r}\n")
-    asked = _words(request, ASKED)
-    if not asked:
-        raise web.HTTPBadRequest(text=f"unable to upgrade: {ASKED} is required\n")
-    chosen = next((name for name in asked if name in known), None)
-    if chosen is None:
-        words = f"client supports [{' '.join(asked)}], server accepts [{' '.join(known)}]"
+    requested = _header_values(request, PROTOCOL_HEADER)
+    if not requested:
+        raise web.HTTPBadRequest(text=f"unable to upgrade: {PROTOCOL_HEADER} is required\n")
+    protocol = next((name for name in requested if name in supported), None)
+    if protocol is None:
+        details = f"client supports [{' '.join(requested)}], server accepts [{' '.join(supported)}]"
         raise web.HTTPForbidden(
-            text=f"unable to upgrade: unable to negotiate protocol: {words}\n",
-            headers=[(ACCEPTED, name) for name in known],
+            text=f"unable to upgrade: unable to negotiate protocol: {details}\n",
+            headers=[(ACCEPTED_PROTOCOLS_HEADER, name) for name in supported],
         )
-    return chosen, UpgradeResponse([("Upgrade", SPDY), (ASKED, chosen)])
+    return protocol, UpgradeResponse([("Upgrade", SPDY), (PROTOCOL_HEADER, protocol)])
 
 
 def accept_websocket(request: web.Request, protocol: str) -> UpgradeResponse:
-    """The answer that begins a WebSocket in this protocol, "" for none. Raises HTTPBadRequest for a bad handshake."""
+    """Return the response that accepts a WebSocket with a protocol, "" for none.
+
+    Raises HTTPBadRequest if the handshake is not valid.
+    """
     version = request.headers.get("Sec-WebSocket-Version", "")
-    if version not in VERSIONS:
-        text = f"Unsupported version: {version!r}; {', '.join(VERSIONS)} are accepted\n"
-        raise web.HTTPBadRequest(text=text, headers={"Sec-WebSocket-Version": VERSIONS[0]})
+    if version not in WEBSOCKET_VERSIONS:
+        text = f"Unsupported version: {version!r}; {', '.join(WEBSOCKET_VERSIONS)} are accepted\n"
+        raise web.HTTPBadRequest(text=text, headers={"Sec-WebSocket-Version": WEBSOCKET_VERSIONS[0]})
     key = request.headers.get("Sec-WebSocket-Key", "")
-    try:
-        whole = len(base64.b64decode(key, validate=True)) == 16
-    except (binascii.Error, ValueError):
-        whole = False
-    if not whole:
+    if not _is_websocket_key(key):
         raise web.HTTPBadRequest(text="Sec-WebSocket-Key is 16 bytes in base64\n")
-    accepted = base64.b64encode(hashlib.sha1(key.encode() + MAGIC, usedforsecurity=False).digest()).decode()
-    headers = [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", accepted)]
-    return UpgradeResponse([*headers, ("Sec-WebSocket-Protocol", protocol)] if protocol else headers)
+    digest = hashlib.sha1(key.encode() + WEBSOCKET_GUID, usedforsecurity=False).digest()
+    headers = [("Upgrade", "websocket"), ("Sec-WebSocket-Accept", base64.b64encode(digest).decode())]
+    if protocol:
+        headers.append(("Sec-WebSocket-Protocol", protocol))
+    return UpgradeResponse(headers)
 
 
-def unsupported_protocol(request: web.Request, known: Sequence[str]) -> web.HTTPForbidden:
-    """The refusal of a WebSocket whose protocols are all unknown."""
-    asked = " ".join(_words(request, "Sec-WebSocket-Protocol"))
-    return web.HTTPForbidden(text=f"requested protocol(s) are not supported: [{asked}]; supports [{' '.join(known)}]\n")
+def _is_websocket_key(text: str) -> bool:
+    try:
+        return len(base64.b64decode(text, validate=True)) == 16
+    except (binascii.Error, ValueError):
+        return False
 
 
-def _words(request: web.Request, header: str) -> list[str]:
-    """The words of a header, however many lines it has; bytes that are no UTF-8 can be shown again."""
-    lines = (
-        line.encode(errors="surrogateescape").decode(errors="replace") for line in request.headers.getall(header, [])
+def unsupported_protocol(request: web.Request, supported: Sequence[str]) -> web.HTTPForbidden:
+    """Return the response to a WebSocket handshake whose protocols are all unsupported."""
+    requested = " ".join(_header_values(request, "Sec-WebSocket-Protocol"))
+    return web.HTTPForbidden(
+        text=f"requested protocol(s) are not supported: [{requested}]; supports [{' '.join(supported)}]\n"
     )
-    return [word.strip() for line in lines for word in line.split(",") if word.strip()]
 
 
-def _upgrades(request: web.Request) -> bool:
-    return any(word.lower() == "upgrade" for word in _words(request, "Connection"))
+def _header_values(request: web.Request, header: str) -> list[str]:
+    """Return the values of all lines of a header. Bytes that are not UTF-8 are replaced, so that they can be shown."""
+    lines = [
+        line.encode(errors="surrogateescape").decode(errors="replace") for line in request.headers.getall(header, [])
+    ]
+    return [value.strip() for line in lines for value in line.split(",") if value.strip()]
+
+
+def _is_upgrade(request: web.Request) -> bool:
+    return any(value.lower() == "upgrade" for value in _header_values(request, "Connection"))

@@ -4,302 +4,323 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import struct
-import termios
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar, Protocol, Self
+from typing import Protocol, Self
 
 from aiohttp import web
 
-from node_agent.server.streaming import websocket_frames
 from node_agent.server.streaming.upgrade import accept_websocket
-from node_agent.server.streaming.websocket_frames import ControlFrame, MessagePart, WebSocketFrameParser, encode_frame
-from streams.connection import Connection
+from node_agent.server.streaming.websocket_frames import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    TEXT,
+    ControlFrame,
+    MessagePart,
+    WebSocketFrameParser,
+    encode_frame,
+)
+from streams.connection import Connection, unsent_bytes
 from streams.upgrade import UpgradeResponse
+
+BUFFER_BYTES = 256 << 10
+"""Received bytes that were not read, above which a WebSocket stops reading from its client, also within a message."""
+
+SHARED_BUFFER_BYTES = 32 << 20
+MAX_BUFFER_BYTES = 1 << 20
+"""While all WebSockets together have fewer than SHARED_BUFFER_BYTES, the limit of each is MAX_BUFFER_BYTES instead.
+
+Some clients send and do not read until they have sent everything.
+"""
+
+PONG_SECONDS = 5.0
+LINGER_SECONDS = 5.0
+"""Time that a closing WebSocket waits for the close frame of the client."""
+
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.005, 0.25
+"""First and longest interval of the checks whether all bytes are acknowledged; the interval doubles each time."""
+
+NORMAL_CLOSURE, PROTOCOL_ERROR = 1000, 1002
+"""Status codes of a close frame (RFC 6455, section 7.4.1)."""
+
+MAX_REASON_BYTES = 120
 
 
 class ReceiveBuffer:
-    """Bytes in the order in which they came; `fetched` is called whenever a reader has taken some."""
+    """Received bytes, for one reader. Adding bytes never waits; `on_read` is called after the reader took some."""
 
-    def __init__(self, fetched: Callable[[], None]) -> None:
-        self._fetched = fetched
-        self._pieces: deque[bytes] = deque()
-        self._news = asyncio.Event()
-        self._closed = False
-        self._lost = ""
+    def __init__(self, on_read: Callable[[], None]) -> None:
+        self._on_read = on_read
+        self._chunks: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._ended = False
+        self._error = ""
         self.size = 0
 
     def feed(self, data: bytes) -> None:
-        """Take bytes; after the end they are dropped."""
-        if data and not self._closed:
-            self._pieces.append(data)
+        """Add bytes. After the end they are dropped."""
+        if data and not self._ended:
+            self._chunks.append(data)
             self.size += len(data)
-            self._news.set()
+            self._changed.set()
 
     def end(self) -> None:
-        """Nothing more will come; what is here can still be fetched."""
-        self._closed = True
-        self._news.set()
+        """End the input. Buffered bytes can still be read."""
+        self._ended = True
+        self._changed.set()
 
-    def lose(self, why: str) -> None:
-        """Nothing more will come because the other side is lost, which the reader learns after what is here."""
-        if not self._closed:
-            self._lost = why
+    def fail(self, error: str) -> None:
+        """End the input with an error, which the reader gets after the buffered bytes."""
+        if not self._ended:
+            self._error = error
         self.end()
 
     def clear(self) -> None:
-        """Drop what is here: nobody will fetch it."""
-        self._pieces.clear()
+        """Drop the buffered bytes, and end the input."""
+        self._chunks.clear()
         self.size = 0
         self.end()
-        self._fetched()
+        self._on_read()
 
     async def read(self) -> bytes:
-        """Give the next bytes, nothing at the end; raises ConnectionError when the other side was lost."""
-        while not self._pieces:
-            if self._lost:
-                raise ConnectionResetError(self._lost)
-            if self._closed:
+        """Return the next bytes, empty at the end. Raises ConnectionError if the input ended with an error."""
+        while not self._chunks:
+            if self._error:
+                raise ConnectionResetError(self._error)
+            if self._ended:
                 return b""
-            self._news.clear()
-            await self._news.wait()
-        piece = self._pieces.popleft()
-        self.size -= len(piece)
-        self._fetched()
-        return piece
+            self._changed.clear()
+            await self._changed.wait()
+        chunk = self._chunks.popleft()
+        self.size -= len(chunk)
+        self._on_read()
+        return chunk
 
 
-BUFFER_BYTES = 256 << 10
-"""So many bytes may wait to be fetched before the client is no longer listened to, also in the middle of a message."""
-MAX_BUFFER_BYTES, SHARED_BUFFER_BYTES = 1 << 20, 32 << 20
-"""So many may while all clients together have less than COMMON: there are some that do not read while they send."""
-PONG_SECONDS = 5.0
-LINGER_SECONDS = 5.0
-LOOK_SECONDS = 0.005
-LONGEST_LOOK_SECONDS = 0.25
-NORMAL, BROKEN = 1000, 1002
-MOST_WORDS = 120
+class BufferBudget:
+    """The bytes in the receive buffers of all WebSockets of the process."""
+
+    def __init__(self) -> None:
+        self.total_buffered = 0
+
+    def limit(self) -> int:
+        """Return how many bytes one WebSocket may buffer at present."""
+        return MAX_BUFFER_BYTES if self.total_buffered < SHARED_BUFFER_BYTES else BUFFER_BYTES
+
+
+buffer_budget = BufferBudget()
 
 
 class MessageHandler(Protocol):
-    """Whom the messages of a WebSocket are for. None of it waits."""
+    """The receiver of a WebSocket's messages. None of its methods waits."""
 
-    def hear(self, data: bytes, *, last: bool) -> None:
-        """Take the next bytes of a message, and whether it ends with them.
+    def receive(self, data: bytes, *, last: bool) -> None:
+        """Handle the next bytes of a message. `last` says whether the message ends with them.
 
-        A ValueError says that it breaks the protocol, and ends the conversation.
+        Raises ValueError for a protocol error, which closes the WebSocket.
         """
         ...
 
-    def waiting(self) -> int:
-        """So many bytes were heard and not yet fetched."""
+    def buffered(self) -> int:
+        """Return the number of bytes that were received and not read."""
         ...
 
-    def gone(self, *, clean: bool) -> None:
-        """Learn that nothing more will come; whether the client took its leave."""
+    def closed(self, *, clean: bool) -> None:
+        """Handle the end of the input. `clean` says whether the client has sent a close frame."""
         ...
 
 
 class WebSocket:
-    """A WebSocket whose client is always listened to, unless more than ROOM, or MOST_ROOM, waits to be fetched.
+    """A WebSocket of a client. It is read all the time, unless too many bytes are buffered (BufferBudget).
 
-    Unasked pongs go out every 5 s (RFC 6455, 5.5.3): a client whose pings wait behind bytes that nobody fetches still
-    knows that we are there, and a client that went away is noticed though it is not listened to. Without a message for
-    `idle_seconds` it ends.
+    Unsolicited pongs are sent every PONG_SECONDS (RFC 6455, section 5.5.3). So a client whose pings wait behind
+    unread bytes still sees that the server is alive, and a client that has disconnected is detected while it is not
+    read. After `idle_seconds` without a message the connection is aborted.
+
+    `closed` is set when the client has disconnected, or when the WebSocket was closed here.
     """
-
-    held: ClassVar[int] = 0
-    """Bytes that wait to be fetched, of all clients."""
 
     def __init__(
         self,
         response: UpgradeResponse,
         transport: asyncio.Transport | None,
         connection: Connection,
-        ear: MessageHandler,
+        handler: MessageHandler,
         idle_seconds: float,
     ) -> None:
         self.response = response
-        self.left = asyncio.Event()
-        """The client has gone, or the conversation was ended here."""
+        self.closed = asyncio.Event()
         self._transport = transport
         self._connection = connection
-        self._ear = ear
-        self._frames = WebSocketFrameParser()
-        self._fetched = asyncio.Event()
-        self._sending = asyncio.Lock()
-        self._ended_here = False
-        self._over = False
-        self._lost = False
-        self._counted = 0
+        self._handler = handler
+        self._parser = WebSocketFrameParser()
+        self._resumed = asyncio.Event()
+        self._send_lock = asyncio.Lock()
+        self._closing_here = False
+        self._finished = False
+        self._connection_lost = False
+        self._counted_bytes = 0
         self._idle_seconds = idle_seconds
-        self._heard = asyncio.get_running_loop().time()
-        self._tasks = (asyncio.create_task(self._listen()), asyncio.create_task(self._beat()))
+        self._last_message_at = asyncio.get_running_loop().time()
+        self._tasks = (asyncio.create_task(self._read()), asyncio.create_task(self._send_pongs()))
 
     @classmethod
-    async def open(cls, request: web.Request, protocol: str, ear: MessageHandler, idle_seconds: float) -> Self:
-        """Answer the handshake. Raises HTTPBadRequest for a bad one, ConnectionError when the client has gone."""
-        response, transport = accept_websocket(request, protocol), request.transport
-        return cls(response, transport, await response.upgrade(request), ear, idle_seconds)
+    async def open(cls, request: web.Request, protocol: str, handler: MessageHandler, idle_seconds: float) -> Self:
+        """Accept the handshake. Raises HTTPBadRequest if it is not valid, ConnectionError if the client is gone."""
+        response = accept_websocket(request, protocol)
+        transport = request.transport
+        return cls(response, transport, await response.upgrade(request), handler, idle_seconds)
 
     async def send(self, message: bytes, *, as_text: bool = False) -> None:
-        """Send a message and return when there is room for more. Raises ConnectionError."""
-        if self.left.is_set():
+        """Send a message, and wait until the send buffer has room again. Raises ConnectionError."""
+        if self.closed.is_set():
             raise ConnectionResetError("the client has gone")
-        self._heard = asyncio.get_running_loop().time()
-        await self._say(websocket_frames.TEXT if as_text else websocket_frames.BINARY, message)
+        self._last_message_at = asyncio.get_running_loop().time()
+        await self._send_frame(TEXT if as_text else BINARY, message)
 
-    def look(self) -> None:
-        """Listen to the client again when little waits."""
-        self._count(self._ear.waiting())
-        if self._counted <= BUFFER_BYTES // 2:
-            self._fetched.set()
+    def resume_reading(self) -> None:
+        """Read from the client again if few enough bytes are buffered."""
+        self._count_buffered()
+        if self._counted_bytes <= BUFFER_BYTES // 2:
+            self._resumed.set()
 
     async def close(self) -> None:
-        """Wait until the client's side has what was sent, say goodbye, and end it: so nothing is lost."""
+        """Wait until the client's kernel has all bytes, then close the WebSocket with a close frame."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._idle_seconds):
-                await flushed(self._transport, self.left)
-        gone = self.left.is_set()
-        await self._stop()
-        self.left.set()
-        if not gone:
-            await self._goodbye(NORMAL)
-        self._over = True
-        self._count(0)
+                await wait_until_acknowledged(self._transport, self.closed)
+        was_closed = self.closed.is_set()
+        self._closing_here = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        self.closed.set()
+        if not was_closed:
+            await self._close(NORMAL_CLOSURE)
+        self._finished = True
+        self._count_buffered()
 
     def abort(self) -> None:
-        """End it at once; after `close` nothing is left to do."""
-        if self._over:
+        """Abort the connection. Does nothing after `close`."""
+        if self._finished:
             return
-        self._ended_here = self._over = True
-        self._count(0)
-        self.left.set()
+        self._closing_here = True
+        self._finished = True
+        self._count_buffered()
+        self.closed.set()
         self._connection.abort()
         for task in self._tasks:
             task.cancel()
 
-    def _count(self, waiting: int) -> None:
-        waiting = 0 if self._over else waiting
-        WebSocket.held += waiting - self._counted
-        self._counted = waiting
+    def _count_buffered(self) -> None:
+        """Update this WebSocket's part of the budget."""
+        buffered = 0 if self._finished else self._handler.buffered()
+        buffer_budget.total_buffered += buffered - self._counted_bytes
+        self._counted_bytes = buffered
 
-    def _full(self) -> bool:
-        self._count(self._ear.waiting())
-        return self._counted > (MAX_BUFFER_BYTES if WebSocket.held < SHARED_BUFFER_BYTES else BUFFER_BYTES)
+    def _is_full(self) -> bool:
+        self._count_buffered()
+        return self._counted_bytes > buffer_budget.limit()
 
-    async def _stop(self) -> None:
-        self._ended_here = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
+    async def _send_frame(self, opcode: int, payload: bytes) -> None:
+        async with self._send_lock:
+            await self._connection.write(encode_frame(opcode, payload))
 
-    async def _say(self, kind: int, payload: bytes) -> None:
-        async with self._sending:
-            await self._connection.write(encode_frame(kind, payload))
+    async def _close(self, code: int, reason: str = "") -> None:
+        """Send a close frame, and wait for the client's before closing the connection.
 
-    async def _goodbye(self, code: int, words: str = "") -> None:
-        """Say it, and wait for the client's: who closes at once forgets what is on its way."""
+        A connection that is closed at once drops the bytes that the client has not received yet.
+        """
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(LINGER_SECONDS):
-                await self._say(websocket_frames.CLOSE, code.to_bytes(2) + words.encode()[:MOST_WORDS])
-                while (data := await self._connection.read()) and not self._takes_leave(data):
+                await self._send_frame(CLOSE, code.to_bytes(2) + reason.encode()[:MAX_REASON_BYTES])
+                while (data := await self._connection.read()) and not self._has_close_frame(data):
                     pass
         self._connection.close()
 
-    def _takes_leave(self, data: bytes) -> bool:
-        """Whether a client says goodbye; one whose frames make no sense closes the connection when it has heard it."""
-        with contextlib.suppress(ValueError):
-            return any(
-                isinstance(one, ControlFrame) and one.kind == websocket_frames.CLOSE for one in self._frames.feed(data)
-            )
-        return False
+    def _has_close_frame(self, data: bytes) -> bool:
+        """Return whether a close frame arrived. A client with invalid frames is expected to close the connection."""
+        try:
+            received = self._parser.feed(data)
+        except ValueError:
+            return False
+        return any(isinstance(item, ControlFrame) and item.opcode == CLOSE for item in received)
 
-    async def _listen(self) -> None:
+    async def _read(self) -> None:
         clean = False
         try:
-            clean = await self._hear_all()
+            clean = await self._read_until_closed()
         except ConnectionError:
             pass
         except ValueError as error:
-            self.left.set()
-            await self._goodbye(BROKEN, str(error))
+            self.closed.set()
+            await self._close(PROTOCOL_ERROR, str(error))
         finally:
-            self.left.set()
-            self._ear.gone(clean=clean or self._ended_here)
+            self.closed.set()
+            self._handler.closed(clean=clean or self._closing_here)
 
-    async def _hear_all(self) -> bool:
-        """Until the client has gone; whether it took its leave. Raises ConnectionError and ValueError."""
+    async def _read_until_closed(self) -> bool:
+        """Read until the end. Return whether the client sent a close frame. Raises ConnectionError and ValueError."""
         while data := await self._connection.read():
-            asked: ControlFrame | None = None
-            for one in self._frames.feed(data):
-                if isinstance(one, MessagePart):
-                    self._ear.hear(one.data, last=one.last)
-                elif one.kind == websocket_frames.CLOSE:
-                    await self._answer_goodbye()
+            ping: ControlFrame | None = None
+            for item in self._parser.feed(data):
+                if isinstance(item, MessagePart):
+                    self._handler.receive(item.data, last=item.last)
+                elif item.opcode == CLOSE:
+                    await self._answer_close()
                     return True
-                elif one.kind == websocket_frames.PING:
-                    asked = one
-                self._heard = asyncio.get_running_loop().time()
-            if asked is not None:
-                # Of several pings the last may be answered alone (RFC 6455, 5.5.3).
-                await self._say(websocket_frames.PONG, asked.data)
-            # What had come of a client that is lost is little, and its end comes after it.
-            while self._full() and not self._lost:
-                self._fetched.clear()
-                await self._fetched.wait()
+                elif item.opcode == PING:
+                    ping = item
+                self._last_message_at = asyncio.get_running_loop().time()
+            if ping is not None:
+                # Of several pings only the last needs an answer (RFC 6455, section 5.5.3).
+                await self._send_frame(PONG, ping.data)
+            # After the connection is lost, the few remaining bytes are read, because the end comes after them.
+            while self._is_full() and not self._connection_lost:
+                self._resumed.clear()
+                await self._resumed.wait()
         return False
 
-    async def _answer_goodbye(self) -> None:
-        self.left.set()
+    async def _answer_close(self) -> None:
+        self.closed.set()
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(LINGER_SECONDS):
-                await self._say(websocket_frames.CLOSE, NORMAL.to_bytes(2))
+                await self._send_frame(CLOSE, NORMAL_CLOSURE.to_bytes(2))
         self._connection.close()
 
-    async def _beat(self) -> None:
+    async def _send_pongs(self) -> None:
         loop = asyncio.get_running_loop()
-        while not self.left.is_set():
-            idle = loop.time() - self._heard
+        while not self.closed.is_set():
+            idle = loop.time() - self._last_message_at
             if idle >= self._idle_seconds:
                 self._connection.abort()
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(PONG_SECONDS, self._idle_seconds - idle)):
-                    await self.left.wait()
+                    await self.closed.wait()
                     return
             try:
                 async with asyncio.timeout(PONG_SECONDS):
-                    await self._say(websocket_frames.PONG, b"")
+                    await self._send_frame(PONG, b"")
             except TimeoutError:
                 continue
             except ConnectionError:
-                self._lost = True
-                self._fetched.set()
+                self._connection_lost = True
+                self._resumed.set()
                 return
 
 
-async def flushed(transport: asyncio.Transport | None, left: asyncio.Event) -> None:
-    """Wait until the other side's kernel has all that was sent, or the other side has gone.
+async def wait_until_acknowledged(transport: asyncio.Transport | None, closed: asyncio.Event) -> None:
+    """Wait until the client's kernel has acknowledged all bytes, or until the client has disconnected.
 
-    A connection that is closed before forgets what is on its way as soon as another byte comes in (a ping is enough),
-    and a client that is slow to read would miss the end of a program's output.
+    If a connection is closed before, the kernel drops unacknowledged bytes when another byte arrives. A ping is enough,
+    and a slow client would miss the end of a program's output.
     """
-    pause = LOOK_SECONDS
-    while not left.is_set() and transport is not None and not transport.is_closing() and _outstanding(transport):
+    poll_seconds = MIN_POLL_SECONDS
+    while not closed.is_set() and transport is not None and not transport.is_closing() and unsent_bytes(transport):
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await left.wait()
-        pause = min(pause * 2, LONGEST_LOOK_SECONDS)
-
-
-def _outstanding(transport: asyncio.Transport) -> int:
-    """Bytes that the other side's kernel has not confirmed: ours, and the kernel's by tcp(7), SIOCOUTQ."""
-    socket = transport.get_extra_info("socket")
-    try:
-        (queued,) = struct.unpack("i", fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)))
-    except OSError:
-        return 0
-    return transport.get_write_buffer_size() + int(queued)
+            async with asyncio.timeout(poll_seconds):
+                await closed.wait()
+        poll_seconds = min(poll_seconds * 2, MAX_POLL_SECONDS)

@@ -1,6 +1,7 @@
 """WebSocket frames (RFC 6455). Pure.
 
-However long a message is, its bytes are given as they come: who reads slowly holds up the client in the middle of one.
+The bytes of a message are returned as they arrive, however long the message is. So a slow reader can stop the client in
+the middle of a message.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ import struct
 from dataclasses import dataclass
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-DATA = frozenset({CONTINUATION, TEXT, BINARY})
-KNOWN = DATA | {CLOSE, PING, PONG}
+DATA_OPCODES = frozenset({CONTINUATION, TEXT, BINARY})
+OPCODES = DATA_OPCODES | {CLOSE, PING, PONG}
 FIN, RESERVED, MASKED = 0x80, 0x70, 0x80
-MOST_CONTROL = 125
+MAX_CONTROL_BYTES = 125
 
 
 @dataclass(frozen=True, slots=True)
 class MessagePart:
-    """The next bytes of a message; `last` says that it ends with them."""
+    """The next bytes of a message. `last` says whether the message ends with them."""
 
     data: bytes
     last: bool
@@ -27,98 +28,106 @@ class MessagePart:
 class ControlFrame:
     """A close, ping or pong."""
 
-    kind: int
+    opcode: int
     data: bytes
 
 
 class WebSocketFrameParser:
-    """Reads the frames of a client."""
+    """A parser of the frames of a client."""
 
     def __init__(self) -> None:
-        self._head = bytearray()
-        self._kind = CONTINUATION
+        self._header = bytearray()
+        self._opcode = CONTINUATION
         self._final = True
         self._mask = b""
-        self._left = 0
-        """Bytes of this frame that have not come."""
-        self._inside = False
-        """A message has begun and not ended."""
+        self._remaining = 0
+        """Bytes of the current frame that have not arrived."""
+        self._in_message = False
+        """Whether a message has begun and not ended."""
         self._control = bytearray()
 
     def feed(self, data: bytes) -> list[MessagePart | ControlFrame]:
-        """Give what these bytes carry. Raises ValueError for what breaks the protocol; nothing can follow it."""
-        found: list[MessagePart | ControlFrame] = []
-        at = 0
-        while at < len(data):
-            if not self._left:
-                missing = self._head_size() - len(self._head)
-                self._head += data[at : at + missing]
-                at += missing
-                if len(self._head) == self._head_size():
-                    self._begin()
-                    if not self._left:
-                        self._take(b"", found)
+        """Return what these bytes carry. Raises ValueError for a protocol error, after which no bytes are accepted."""
+        received: list[MessagePart | ControlFrame] = []
+        position = 0
+        while position < len(data):
+            if not self._remaining:
+                missing = self._header_size() - len(self._header)
+                self._header += data[position : position + missing]
+                position += missing
+                if len(self._header) == self._header_size():
+                    self._begin_frame()
+                    if not self._remaining:
+                        self._add_payload(b"", received)
                 continue
-            piece = data[at : at + self._left]
-            at += len(piece)
-            self._left -= len(piece)
-            self._take(self._unmasked(piece), found)
-        return found
+            payload = data[position : position + self._remaining]
+            position += len(payload)
+            self._remaining -= len(payload)
+            self._add_payload(self._unmask(payload), received)
+        return received
 
-    def _head_size(self) -> int:
-        if len(self._head) < 2:
+    def _header_size(self) -> int:
+        if len(self._header) < 2:
             return 2
-        return 2 + {126: 2, 127: 8}.get(self._head[1] & 0x7F, 0) + (4 if self._head[1] & MASKED else 0)
+        length_size = {126: 2, 127: 8}.get(self._header[1] & 0x7F, 0)
+        mask_size = 4 if self._header[1] & MASKED else 0
+        return 2 + length_size + mask_size
 
-    def _begin(self) -> None:
-        head, self._head = bytes(self._head), bytearray()
-        kind, final, size = head[0] & 0x0F, bool(head[0] & FIN), head[1] & 0x7F
-        if head[0] & RESERVED or kind not in KNOWN:
-            raise ValueError(f"frames have no reserved bits and known kinds only, found {head[0]:#04x}")
-        if not head[1] & MASKED:
+    def _begin_frame(self) -> None:
+        header = bytes(self._header)
+        self._header = bytearray()
+        opcode = header[0] & 0x0F
+        final = bool(header[0] & FIN)
+        size = header[1] & 0x7F
+        if header[0] & RESERVED or opcode not in OPCODES:
+            raise ValueError(f"frames have no reserved bits and known opcodes only, found {header[0]:#04x}")
+        if not header[1] & MASKED:
             raise ValueError("frames of a client are masked")
         if size == 126:
-            (size,) = struct.unpack_from(">H", head, 2)
+            (size,) = struct.unpack_from(">H", header, 2)
         elif size == 127:
-            (size,) = struct.unpack_from(">Q", head, 2)
+            (size,) = struct.unpack_from(">Q", header, 2)
             if size >> 63:
                 raise ValueError(f"a frame has at most 2^63-1 bytes, found {size}")
-        if kind not in DATA:
-            if not final or size > MOST_CONTROL:
-                raise ValueError(f"close, ping and pong are one frame of at most {MOST_CONTROL} bytes")
-        elif self._inside is not (kind == CONTINUATION):
-            raise ValueError(f"a message goes on until its last frame, found a frame of kind {kind}")
-        self._kind, self._final, self._left = kind, final, size
-        self._mask = head[-4:]
-        if kind in DATA:
-            self._inside = not final
+        if opcode not in DATA_OPCODES:
+            if not final or size > MAX_CONTROL_BYTES:
+                raise ValueError(f"close, ping and pong are one frame of at most {MAX_CONTROL_BYTES} bytes")
+        elif self._in_message is not (opcode == CONTINUATION):
+            raise ValueError(f"a message continues until its last frame, found a frame with opcode {opcode}")
+        self._opcode = opcode
+        self._final = final
+        self._remaining = size
+        self._mask = header[-4:]
+        if opcode in DATA_OPCODES:
+            self._in_message = not final
 
-    def _take(self, data: bytes, found: list[MessagePart | ControlFrame]) -> None:
-        """Bytes of the frame that has begun; all that came of it when nothing is left."""
-        if self._kind in DATA:
-            last = self._final and not self._left
-            if data or last:
-                found.append(MessagePart(data, last))
+    def _add_payload(self, payload: bytes, received: list[MessagePart | ControlFrame]) -> None:
+        """Add bytes of the current frame: data at once, a control frame when it is complete."""
+        if self._opcode in DATA_OPCODES:
+            last = self._final and not self._remaining
+            if payload or last:
+                received.append(MessagePart(payload, last))
             return
-        self._control += data
-        if not self._left:
-            found.append(ControlFrame(self._kind, bytes(self._control)))
+        self._control += payload
+        if not self._remaining:
+            received.append(ControlFrame(self._opcode, bytes(self._control)))
             self._control.clear()
 
-    def _unmasked(self, data: bytes) -> bytes:
-        size, mask = len(data), self._mask
-        key = (mask * (size // 4 + 1))[:size]
-        self._mask = mask[size % 4 :] + mask[: size % 4]
+    def _unmask(self, data: bytes) -> bytes:
+        size = len(data)
+        key = (self._mask * (size // 4 + 1))[:size]
+        offset = size % 4
+        self._mask = self._mask[offset:] + self._mask[:offset]
         return (int.from_bytes(data) ^ int.from_bytes(key)).to_bytes(size)
 
 
-def encode_frame(kind: int, payload: bytes) -> bytes:
-    """A whole message, or a control frame, as a server sends it."""
+def encode_frame(opcode: int, payload: bytes) -> bytes:
+    """Return the frame of a complete message, or of a control frame, as a server sends it."""
     size = len(payload)
     if size <= 125:
-        head = struct.pack(">BB", FIN | kind, size)
+        header = struct.pack(">BB", FIN | opcode, size)
     elif size <= 0xFFFF:
-        head = struct.pack(">BBH", FIN | kind, 126, size)
+        header = struct.pack(">BBH", FIN | opcode, 126, size)
     else:
-        head = struct.pack(">BBQ", FIN | kind, 127, size)
-    return head + payload
+        header = struct.pack(">BBQ", FIN | opcode, 127, size)
+    return header + payload

@@ -19,7 +19,7 @@ from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from master.auth import pki
-from node_agent.server.auth import ALLOWED_SECONDS, REFUSED_SECONDS, TOKEN_SECONDS, RequestAuth
+from node_agent.server.auth import ALLOWED_TTL_SECONDS, DENIED_TTL_SECONDS, TOKEN_TTL_SECONDS, RequestAuth
 from node_agent.server.server import Route, Server, require_client_certificates
 from reconcile.errors import Refused
 from tests.testbed.apiserver.process import ApiServer
@@ -162,11 +162,11 @@ async def test_kubelet_api_caches_authorization_answers(agent: Agent, api_client
         assert (await asked(session, "/pods"))[0] == 403
         await api_client.create(BINDINGS, name="max", roleRef=reference, subjects=[subject])
         assert (await asked(session, "/pods"))[0] == 403
-        agent.clock.now += REFUSED_SECONDS
+        agent.clock.now += DENIED_TTL_SECONDS
         assert (await asked(session, "/pods"))[0] == 200
         await api_client.request("DELETE", f"{BINDINGS}/max")
         assert (await asked(session, "/pods"))[0] == 200
-        agent.clock.now += ALLOWED_SECONDS
+        agent.clock.now += ALLOWED_TTL_SECONDS
         assert (await asked(session, "/pods"))[0] == 403
 
 
@@ -185,7 +185,7 @@ async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, api_client: 
         assert await asked(session, "/pods", token) == (200, "/pods")
         await api_client.request("DELETE", f"{accounts}/robot")
         assert (await asked(session, "/pods", token))[0] == 200
-        agent.clock.now += TOKEN_SECONDS
+        agent.clock.now += TOKEN_TTL_SECONDS
         assert await asked(session, "/pods", token) == (401, "Unauthorized")
 
 
@@ -206,5 +206,5 @@ async def test_kubelet_api_closes_connections_with_a_foreign_certificate(agent: 
 def test_kubelet_api_requests_no_certificate_without_a_ca_and_rejects_an_invalid_ca() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     assert require_client_certificates(b"", context).verify_mode is ssl.CERT_NONE
-    with pytest.raises(Refused, match="no certificate in PEM"):
+    with pytest.raises(Refused, match="not a certificate in PEM"):
         require_client_certificates(b"nonsense", context)

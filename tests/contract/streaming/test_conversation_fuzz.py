@@ -72,10 +72,10 @@ class Pod:
                         await stream.write(data)
 
         async def fit() -> None:
-            async for size in command.resizes:
+            async for size in command.terminal_sizes:
                 assert 0 <= size.width <= 0xFFFF
 
-        leaving, talking = asyncio.ensure_future(command.left()), asyncio.create_task(repeat())
+        leaving, talking = asyncio.ensure_future(command.client_gone()), asyncio.create_task(repeat())
         fitting = asyncio.create_task(fit())
         await asyncio.wait({leaving, talking}, return_when=asyncio.FIRST_COMPLETED)
         for task in (leaving, talking, fitting):
@@ -103,7 +103,7 @@ class Pod:
 
 @pytest.fixture
 async def pod(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
-    monkeypatch.setattr(portforward, "FAREWELL_SECONDS", 0.05)
+    monkeypatch.setattr(portforward, "DRAIN_SECONDS", 0.05)
     async with running_pod_server() as server:
         found = Pod(server, random.Random(SEED))
         server.work, server.dial = found.run, found.dial

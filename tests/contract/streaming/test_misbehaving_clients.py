@@ -106,7 +106,7 @@ class RemoteCommandWitness:
     async def _work(self, _: StreamOptions, command: RemoteCommand) -> Outcome:
         self.commands.append(command)
         try:
-            await command.left()
+            await command.client_gone()
         finally:
             self.over.set()
         return Exited(0)
@@ -150,10 +150,10 @@ async def test_endless_message_is_buffered_no_more_than_short_ones(
         sizes = [waiting(command) for command in deaf.commands]
         assert max(sizes) < 2 << 20
         assert sum(sizes) < (4 << 20) + 30 * 3 * websocket.BUFFER_BYTES
-        assert websocket.WebSocket.held == sum(sizes)
+        assert websocket.buffer_budget.total_buffered == sum(sizes)
         for command in deaf.commands:
             command.stdin.abort()  # type: ignore[union-attr]
-        assert websocket.WebSocket.held == 0
+        assert websocket.buffer_budget.total_buffered == 0
 
 
 async def test_buffered_bytes_of_a_disconnected_client_are_released(
@@ -162,14 +162,14 @@ async def test_buffered_bytes_of_a_disconnected_client_are_released(
     async with Raw.to(one_pod.url) as client:
         client.send(BINARY, b"\x00" + b"x" * 1000)
         await until(lambda: deaf.commands and waiting(deaf.commands[0]))
-        assert websocket.WebSocket.held == 1000
+        assert websocket.buffer_budget.total_buffered == 1000
         linger(client.writer)
     await until(deaf.over.is_set)
-    await until(lambda: websocket.WebSocket.held == 0)
+    await until(lambda: websocket.buffer_budget.total_buffered == 0)
 
 
 def waiting(command: RemoteCommand) -> int:
-    size: int = command.stdin.inbox.size  # type: ignore[union-attr]
+    size: int = command.stdin.buffer.size  # type: ignore[union-attr]
     return size
 
 
@@ -307,7 +307,7 @@ async def test_idle_session_ends(one_pod: PodServer, deaf: RemoteCommandWitness)
 async def test_client_that_opens_too_few_streams_is_disconnected(
     one_pod: PodServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remotecommand, "OPENING_SECONDS", 0.1)
+    monkeypatch.setattr(remotecommand, "STREAM_TIMEOUT_SECONDS", 0.1)
     async with spdy(one_pod.url) as session:
         await session.open({"streamtype": "error"})
         assert await session.accept() is None
@@ -468,7 +468,7 @@ async def test_port_forward_of_the_oldest_clients_has_no_request_ids(one_pod: Po
 async def test_program_continues_after_an_old_client_left_and_is_ended_later(
     one_pod: PodServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_exec, "FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(server_exec, "DRAIN_SECONDS", 0.1)
     query = "command=sleep&command=1000&stdin=true&stdout=true"
     async with Raw.to(one_pod.url, query, "v4.channel.k8s.io") as client:
         await client.message()

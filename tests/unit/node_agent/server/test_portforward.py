@@ -59,13 +59,13 @@ def forwarding(pod: Half) -> PortForwarder:
 
 async def finished(one: PortForwarder) -> None:
     async with asyncio.timeout(5):
-        await one.done(asyncio.Event())
+        await one.wait(asyncio.Event())
 
 
 async def test_port_forward_copies_both_ways_and_ends_both_sides() -> None:
     data, error, pod = Half(b"question"), Half(), Half(b"answer")
     one = forwarding(pod)
-    one.begin(80, data, error, half_closes=True)
+    one.start(80, data, error, half_close=True)
     await finished(one)
     assert (pod.written, pod.ended, data.written, data.ended) == (b"question", True, b"answer", True)
     assert (error.written, error.ended) == (b"", True)
@@ -74,7 +74,7 @@ async def test_port_forward_copies_both_ways_and_ends_both_sides() -> None:
 async def test_port_forward_without_half_close_ends_when_the_program_ends() -> None:
     data, pod = Half(quiet=True), Half(b"answer")
     one = forwarding(pod)
-    one.begin(80, data, Half(), half_closes=False)
+    one.start(80, data, Half(), half_close=False)
     await finished(one)
     assert (data.written, pod.aborted) == (b"answer", True)
 
@@ -82,7 +82,7 @@ async def test_port_forward_without_half_close_ends_when_the_program_ends() -> N
 async def test_port_forward_aborts_when_the_program_aborts() -> None:
     data, error, pod = Half(quiet=True), Half(), Half(b"part", broken=True)
     one = forwarding(pod)
-    one.begin(80, data, error, half_closes=True)
+    one.start(80, data, error, half_close=True)
     await finished(one)
     assert (data.written, data.aborted, error.written, error.ended) == (b"part", True, b"", True)
 
@@ -90,7 +90,7 @@ async def test_port_forward_aborts_when_the_program_aborts() -> None:
 async def test_port_forward_of_a_lost_client_aborts_an_idle_program() -> None:
     data, pod = Half(b"question", broken=True), Half(quiet=True)
     one = forwarding(pod)
-    one.begin(80, data, Half(), half_closes=True)
+    one.start(80, data, Half(), half_close=True)
     await finished(one)
     assert (pod.written, pod.aborted) == (b"question", True)
 
@@ -102,7 +102,7 @@ async def test_port_forward_delivers_output_after_the_programs_input_closed() ->
 
     data, pod = Half(b"a", b"b", b"c"), Deaf(b"answer")
     one = forwarding(pod)
-    one.begin(80, data, Half(), half_closes=True)
+    one.start(80, data, Half(), half_close=True)
     await finished(one)
     assert (data.written, data.pieces) == (b"answer", [])
 
@@ -112,7 +112,7 @@ async def test_port_forward_reports_why_a_port_is_unreachable() -> None:
         raise Refused(f"nobody listens on {port}")
 
     data, error, one = Half(quiet=True), Half(), PortForwarder(dial, "pod p, uid u")
-    one.begin(81, data, error, half_closes=True)
+    one.start(81, data, error, half_close=True)
     await finished(one)
     assert error.written == b"error forwarding port 81 to pod p, uid u: nobody listens on 81"
     assert (error.ended, data.aborted) == (True, True)
@@ -121,7 +121,7 @@ async def test_port_forward_reports_why_a_port_is_unreachable() -> None:
 async def test_port_forward_stop_ends_open_connections() -> None:
     data, pod = Half(quiet=True), Half(quiet=True)
     one = forwarding(pod)
-    one.begin(80, data, Half(), half_closes=True)
+    one.start(80, data, Half(), half_close=True)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not pod.aborted
@@ -146,7 +146,7 @@ class Opened(Half):
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_port_forward_abandons_only_incomplete_stream_pairs(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(portforward, "PAIR_SECONDS", 0.0)
+    monkeypatch.setattr(portforward, "PAIR_TIMEOUT_SECONDS", 0.0)
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     one = forwarding(Half(b"answer"))
@@ -167,7 +167,7 @@ async def test_port_forward_stopped_at_any_point_leaves_nothing_open(steps: int,
     before = asyncio.all_tasks()
     data, pod = Half(b"question", quiet=not half_closes), Half(b"answer")
     one = forwarding(pod)
-    one.begin(80, data, Half(), half_closes=half_closes)
+    one.start(80, data, Half(), half_close=half_closes)
     for _ in range(steps):
         await asyncio.sleep(0)
     await one.stop()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multidict import MultiDict
 
 from node_agent.docker.exec import TerminalSize
-from node_agent.server.portforward import ports_of
+from node_agent.server.portforward import parse_ports
 from node_agent.server.streaming import remotecommand
 from node_agent.server.streaming.channels import (
     EXEC_PROTOCOLS,
@@ -25,7 +25,7 @@ from node_agent.server.streaming.channels import (
     negotiate,
 )
 from node_agent.server.streaming.remotecommand import Exited, Failed, Outcome, StreamOptions, parse_stream_options
-from node_agent.server.streaming.terminal_size import MOST_PENDING, SizeParser, TerminalSizeQueue
+from node_agent.server.streaming.terminal_size import MAX_PENDING_CHARACTERS, SizeParser, TerminalSizeQueue
 from node_agent.server.streaming.websocket import ReceiveBuffer
 
 V5 = EXEC_PROTOCOLS[-1]
@@ -141,7 +141,7 @@ def test_terminal_sizes_decode_at_any_split_until_an_invalid_one(
 
 def test_endless_terminal_size_is_not_buffered() -> None:
     reader = SizeParser()
-    assert reader.feed(b'{"Width":' + b" " * MOST_PENDING) == []
+    assert reader.feed(b'{"Width":' + b" " * MAX_PENDING_CHARACTERS) == []
     assert reader.feed(b'1,"Height":1}{"Width":1,"Height":1}') == []
 
 
@@ -166,7 +166,7 @@ async def test_receive_buffer_delivers_data_before_the_connection_loss() -> None
     await asyncio.sleep(0)
     inbox.feed(b"one")
     inbox.feed(b"two")
-    inbox.lose("gone")
+    inbox.fail("gone")
     inbox.feed(b"late")
     assert (await reading, await inbox.read(), inbox.size) == (b"one", b"two", 0)
     with pytest.raises(ConnectionResetError, match="gone"):
@@ -176,7 +176,7 @@ async def test_receive_buffer_delivers_data_before_the_connection_loss() -> None
 async def test_receive_buffer_end_is_not_a_later_loss() -> None:
     inbox = ReceiveBuffer(lambda: None)
     inbox.end()
-    inbox.lose("gone")
+    inbox.fail("gone")
     assert await inbox.read() == b""
 
 
@@ -234,7 +234,7 @@ def test_stream_options_need_at_least_one_stream(query: dict[str, str]) -> None:
 
 
 def test_port_forward_ports_accept_commas_and_repetition() -> None:
-    assert ports_of(["80,443", "1", "65535"]) == [80, 443, 1, 65535]
+    assert parse_ports(["80,443", "1", "65535"]) == [80, 443, 1, 65535]
 
 
 @pytest.mark.parametrize(
@@ -252,5 +252,5 @@ def test_port_forward_ports_accept_commas_and_repetition() -> None:
 )
 def test_invalid_port_forward_ports_are_rejected(given_ports: list[str], words: str) -> None:
     with pytest.raises(web.HTTPBadRequest) as refusal:
-        ports_of(given_ports)
+        parse_ports(given_ports)
     assert words in (refusal.value.text or "")
