@@ -164,7 +164,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         host=host,
         cache=cache,
         objects=objects,
-        services=services.known,
+        services=services.list,
         tokens=TokenCache(clients.api),
         probes=probes,
         statuses=statuses,

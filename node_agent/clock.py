@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 
 
 def wall_clock() -> datetime:
-    """What the host's clock shows; for times that others are told, or have told us."""
+    """Return the time of the host's clock, for times that are exchanged with other programs."""
     return datetime.now(UTC)
 
 
 class SteadyClock:
-    """Shows what the host's clock would show if nobody had set it since this one was made."""
+    """A clock that starts at the time of the host's clock and is not affected when that is set."""
 
     def __init__(
         self, clock: Callable[[], datetime] = wall_clock, seconds: Callable[[], float] = time.monotonic
@@ -23,23 +23,23 @@ class SteadyClock:
         self._epoch = clock() - timedelta(seconds=seconds())
 
     def __call__(self) -> datetime:
-        """The time now."""
+        """Return the time now."""
         return self._epoch + timedelta(seconds=self._seconds())
 
 
 steady_clock = SteadyClock()
-"""Since the start of the agent."""
+"""The steady clock of the agent. It starts with the process."""
 
 
 class WakeTimer:
-    """Rings once, at the nearest of the times asked for since it last rang or was cleared."""
+    """A timer for the nearest of several moments. It calls `wake` once, then waits for new moments."""
 
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, moment: datetime | None, now: datetime) -> None:
-        """Ring at this time at the latest, `now` being what the same clock shows; None asks for nothing."""
+        """Wake at this moment at the latest. `now` is the time of the same clock. None is ignored."""
         if moment is None:
             return
         loop = asyncio.get_running_loop()
@@ -49,11 +49,11 @@ class WakeTimer:
             self._timer = loop.call_at(when, self._fire)
 
     def clear(self) -> None:
-        """Forget every time."""
+        """Forget all moments."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
 
     def _fire(self) -> None:
         self._timer = None
-        self._ring()
+        self._wake()

@@ -67,10 +67,10 @@ class EventRecorder:
         self._client = client
         self._node = node
         self._clock = clock
-        self._waiting: dict[EventKey, Event] = {}
-        self._known: dict[EventKey, Event] = {}
-        self._similar: dict[EventKey, AggregateRecord] = {}
-        self._allowances: dict[tuple[str, str], TokenBucket] = {}
+        self._pending: dict[EventKey, Event] = {}
+        self._written: dict[EventKey, Event] = {}
+        self._aggregates: dict[EventKey, AggregateRecord] = {}
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def pod_event(self, pod: Pod, reason: str, message: str, container: str = "") -> None:
         """Record an event about a pod, or about one of its containers."""
@@ -87,73 +87,73 @@ class EventRecorder:
     def event(self, item: ObjectReference, reason: str, message: str) -> None:
         """Record an event about an object."""
         now = self._clock()
-        kin = event_key(item, reason, "")
-        similar, message = aggregate(self._similar.get(kin), message, now)
-        self._drop_beyond(self._similar, kin, similar, MAX_REMEMBERED)
-        allowance, allowed = RATE_LIMIT.take(self._allowances.get((item.kind, item.uid)), now.timestamp())
-        self._drop_beyond(self._allowances, (item.kind, item.uid), allowance, MAX_REMEMBERED)
+        aggregate_key = event_key(item, reason, "")
+        record, message = aggregate(self._aggregates.get(aggregate_key), message, now)
+        self._keep_newest(self._aggregates, aggregate_key, record, MAX_REMEMBERED)
+        bucket, allowed = RATE_LIMIT.take(self._buckets.get((item.kind, item.uid)), now.timestamp())
+        self._keep_newest(self._buckets, (item.kind, item.uid), bucket, MAX_REMEMBERED)
         if not allowed:
             self.dropped += 1
             return
         key = event_key(item, reason, message)
-        known = self._waiting.get(key) or self._known.get(key)
+        known = self._pending.get(key) or self._written.get(key)
         if known is not None and is_recent(known, now):
-            self._waiting[key] = repeated_event(known, message, now)
+            self._pending[key] = repeated_event(known, message, now)
         else:
-            self._waiting[key] = new_event(item, reason, message, self._node, now)
-        while len(self._waiting) > MAX_PENDING:
-            del self._waiting[next(iter(self._waiting))]
+            self._pending[key] = new_event(item, reason, message, self._node, now)
+        while len(self._pending) > MAX_PENDING:
+            del self._pending[next(iter(self._pending))]
             self.dropped += 1
         self.loop.wake()
 
     @staticmethod
-    def _drop_beyond(held: dict[K, V], key: K, value: V, most: int) -> None:
-        """Keep the value as the newest, and no more than `most` of them."""
-        held.pop(key, None)
-        held[key] = value
-        if len(held) > most:
-            del held[next(iter(held))]
+    def _keep_newest(values: dict[K, V], key: K, value: V, maximum: int) -> None:
+        """Store the value as the newest one, and remove the oldest one beyond `maximum`."""
+        values.pop(key, None)
+        values[key] = value
+        if len(values) > maximum:
+            del values[next(iter(values))]
 
     async def _write(self) -> None:
-        """Oldest first. Raises NotReady while the master is away."""
-        while self._waiting:
-            key, event = next(iter(self._waiting.items()))
-            written = await self._told(event)
-            newest = self._waiting.get(key)
+        """Write the pending events, oldest first. Raises NotReady if the API server does not answer."""
+        while self._pending:
+            key, event = next(iter(self._pending.items()))
+            written = await self._send(event)
+            newest = self._pending.get(key)
             if newest is event:
-                del self._waiting[key]
+                del self._pending[key]
             elif newest is not None and written is not None:
-                self._waiting[key] = replace(newest, metadata=written.metadata)
+                self._pending[key] = replace(newest, metadata=written.metadata)
             if written is not None:
-                self._drop_beyond(self._known, key, written, MAX_REMEMBERED)
+                self._keep_newest(self._written, key, written, MAX_REMEMBERED)
 
-    async def _told(self, event: Event) -> Event | None:
-        """The event as the master has it; None when the master does not want it."""
+    async def _send(self, event: Event) -> Event | None:
+        """Write an event and return it. Return None if the API server refuses it."""
         try:
             if event.metadata.resource_version:
-                return await self._counted(event)
+                return await self._count_up(event)
             try:
-                return _as_told(event, await self._client.create(event))
-            except AlreadyExists:  # An earlier attempt of ours came through after all.
-                return await self._counted(event)
+                return _as_written(event, await self._client.create(event))
+            except AlreadyExists:  # The response to an earlier attempt was lost.
+                return await self._count_up(event)
         except ApiError as error:
             if error.status.code >= 500:
                 raise NotReady(str(error)) from None
-            log.warning("the master refused an event", extra={"reason": event.reason, "error": error})
+            log.warning("event was refused", extra={"reason": event.reason, "error": error})
             return None
         except ClientError as error:
             raise NotReady(str(error)) from None
 
-    async def _counted(self, event: Event) -> Event:
+    async def _count_up(self, event: Event) -> Event:
         meta = event.metadata
         change = {"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message}
         try:
-            return _as_told(event, await self._client.patch(Event, meta.name, meta.namespace, change))
+            return _as_written(event, await self._client.patch(Event, meta.name, meta.namespace, change))
         except NotFound:
-            anew = replace(event, metadata=replace(meta, resource_version=""))
-            return _as_told(event, await self._client.create(anew))
+            new = replace(event, metadata=replace(meta, resource_version=""))
+            return _as_written(event, await self._client.create(new))
 
 
-def _as_told(event: Event, answer: Event) -> Event:
-    """Ours, known to the master: thousands are remembered, and what it has filled in is of no use here."""
+def _as_written(event: Event, answer: Event) -> Event:
+    """Return our event with the new resource version, without fields that the API server added, to save memory."""
     return replace(event, metadata=replace(event.metadata, resource_version=answer.metadata.resource_version))

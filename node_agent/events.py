@@ -27,24 +27,24 @@ WARNINGS = frozenset(
         "Unhealthy",
     )
 )  # fmt: skip
-"""Reasons that somebody should look at; all others are Normal."""
+"""Reasons of events of type Warning. All others are Normal."""
 
 IMAGE_BACKOFF_MESSAGE = "Back-off pulling image"
-"""What waits for an image is no trouble of its own: the failure before it has been told."""
+"""Begin of the BackOff message of an image pull. The event is Normal, because the failure before it was a Warning."""
 
 RECENT = timedelta(hours=1)
-"""An event that was told longer ago is not counted up but told anew: the master has forgotten it."""
+"""An older event is not counted up but written again, because the API server has forgotten it."""
 
 RATE_LIMIT = RateLimit(rate=1 / 300, burst=25.0)
 """Limit of the events of one object: 25 at once, then one in 5 minutes (client-go: EventSourceObjectSpamFilter)."""
 
-MOST_SIMILAR, SIMILAR_WINDOW = 10, timedelta(minutes=10)
+MAX_SIMILAR, SIMILAR_WINDOW = 10, timedelta(minutes=10)
 COMBINED = "(combined from similar events): "
 
 
 @dataclass(frozen=True, slots=True)
 class EventKey:
-    """What makes two events the same."""
+    """The fields in which two events are equal that are counted as one."""
 
     uid: str
     kind: str
@@ -56,14 +56,14 @@ class EventKey:
 
 @dataclass(frozen=True, slots=True)
 class AggregateRecord:
-    """The sentences with which one thing was told of one object, in a window of time that began at `since`."""
+    """The messages of similar events about one object, in a window of time that began at `since`."""
 
     since: datetime
     messages: frozenset[str] = frozenset()
 
 
 def pod_reference(pod: Pod, container: str) -> ObjectReference:
-    """The pod, or one of its containers."""
+    """Return a reference to a pod, or to one of its containers."""
     if not container:
         return object_reference(pod)
     groups = {"initContainers": pod.spec.init_containers, "ephemeralContainers": pod.spec.ephemeral_containers}
@@ -72,43 +72,43 @@ def pod_reference(pod: Pod, container: str) -> ObjectReference:
 
 
 def backoff_message(pod: Pod, container: str) -> str:
-    """What is told of a container that waits before it is started again."""
+    """Return the message of the event about a container whose restart waits."""
     meta = pod.metadata
     return f"Back-off restarting failed container {container} in pod {meta.name}_{meta.namespace}({meta.uid})"
 
 
 def node_reference(name: str) -> ObjectReference:
-    """The node; kubectl describe looks for its events by the name in place of the UID."""
+    """Return a reference to a node. kubectl describe selects events by the node's name in place of its UID."""
     return ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
 
 
 def event_key(about: ObjectReference, reason: str, message: str) -> EventKey:
-    """The key of an event; all that are combined have the same."""
+    """Return the key of an event. All combined events have the same key."""
     text = COMBINED if message.startswith(COMBINED) else message
     return EventKey(about.uid, about.kind, about.name, about.field_path, reason, text)
 
 
 def new_event(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
-    """An event that was not told before."""
+    """Return a new event."""
     kind = WARNING if reason in WARNINGS and not message.startswith(IMAGE_BACKOFF_MESSAGE) else NORMAL
     return make_event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
 
 
 def repeated_event(known: Event, message: str, now: datetime) -> Event:
-    """The same event once more."""
+    """Return the event counted once more."""
     return replace(known, count=known.count + 1, last_timestamp=times.format_time(now), message=message)
 
 
 def is_recent(known: Event, now: datetime) -> bool:
-    """Whether the master still has it."""
+    """Return whether the API server still has the event."""
     return known.last_timestamp is not None and now - times.parse_time(known.last_timestamp) < RECENT
 
 
 def aggregate(before: AggregateRecord | None, message: str, now: datetime) -> tuple[AggregateRecord, str]:
-    """The message as it is told: when the same thing is told in ever other words, they become one event."""
+    """Return the new record and the message to write. Many similar events with different messages become one event."""
     if before is None or now - before.since > SIMILAR_WINDOW:
         before = AggregateRecord(now)
     after = AggregateRecord(before.since, before.messages | {message})
-    if len(after.messages) <= MOST_SIMILAR:
+    if len(after.messages) <= MAX_SIMILAR:
         return after, message
     return before, COMBINED + message

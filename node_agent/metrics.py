@@ -22,19 +22,23 @@ POD_START_DURATION = Histogram(
     "From the moment the agent sees a pod for the first time to the pod running",
     buckets=(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 600, 1200, 1800, 3600),
 )
-SYNC_DURATION = Histogram("kubelet_pod_worker_duration_seconds", "Passes of the workers of pods", ["operation_type"])
-RELIST_DURATION = Histogram("kubelet_pleg_relist_duration_seconds", "Comparisons with a list of all containers")
-OPERATIONS = Counter("kubelet_runtime_operations_total", "What Docker was asked to do", ["operation_type"])
+SYNC_DURATION = Histogram(
+    "kubelet_pod_worker_duration_seconds", "Duration of the syncs of pod workers", ["operation_type"]
+)
+RELIST_DURATION = Histogram(
+    "kubelet_pleg_relist_duration_seconds", "Duration of relists: comparisons with a list of all containers"
+)
+OPERATIONS = Counter("kubelet_runtime_operations_total", "Requests to Docker", ["operation_type"])
 OPERATION_ERRORS = Counter(
-    "kubelet_runtime_operations_errors_total", "What Docker was asked to do and has not done", ["operation_type"]
+    "kubelet_runtime_operations_errors_total", "Requests to Docker that failed", ["operation_type"]
 )
 OPERATION_SECONDS = Histogram(
     "kubelet_runtime_operations_duration_seconds",
-    "How long Docker took for what it was asked to do",
+    "Duration of requests to Docker",
     ["operation_type"],
     buckets=tuple(0.005 * 2.5**step for step in range(14)),
 )
-REQUESTS = Counter("rest_client_requests_total", "Requests to the master", ["code", "host", "method"])
+REQUESTS = Counter("rest_client_requests_total", "Requests to the API server", ["code", "host", "method"])
 
 
 def operation(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
@@ -85,5 +89,5 @@ class SyncTimer:
 
 
 def count_request(method: str, host: str, code: int) -> None:
-    """The master has answered a request; 0: it has not."""
+    """Count a request to the API server. Code 0 means that no response arrived."""
     REQUESTS.labels(str(code) if code else "<error>", host, method).inc()

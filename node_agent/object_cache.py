@@ -19,29 +19,32 @@ from api.validation.static_pods import is_static
 from reconcile.errors import NotReady
 
 Objects = Mapping[Reference, Object]
-"""Those of the objects asked for that there are."""
+"""The existing ones of the requested objects."""
 
 FIRST_SYNC_SECONDS = 0.5
-"""So long a pod that is to start waits for the master's first word; later it is woken by that."""
+"""Time that a starting pod waits for the first list of its objects. After that it is woken by the list."""
 
 ROOT_CA, LINGER_SECONDS = "kube-root-ca.crt", 60.0
-"""The ConfigMap that every pod with a token refers to is followed so long after the last one: the next may be near."""
+"""The ConfigMap to which every pod with a token refers is watched for this time after its last user."""
 
 
 class NotSynced(NotReady):
-    """The master has not yet been heard of an object."""
+    """An object was not listed yet."""
 
 
 @dataclass(slots=True)
-class _Followed:
-    mirror: Informer[Object]
+class _Watched:
+    informer: Informer[Object]
     task: asyncio.Task[None]
     users: set[str]
-    heard: asyncio.Event
+    synced: asyncio.Event
 
 
 class ObjectCache:
-    """`on_change` is called with the UID of a pod of which an object has changed; `spawn` starts a task."""
+    """ConfigMaps, Secrets and claims that pods of this node refer to, each with a watch of its own.
+
+    `on_change` is called with the UID of a pod when an object to which it refers has changed. `spawn` starts a task.
+    """
 
     def __init__(
         self,
@@ -52,105 +55,108 @@ class ObjectCache:
         self._client = client
         self._spawn = spawn
         self._on_change = on_change
-        self._followed: dict[Reference, _Followed] = {}
+        self._watched: dict[Reference, _Watched] = {}
         self._needed: dict[str, frozenset[Reference]] = {}
 
-    def need(self, uid: str, wanted: Iterable[Reference]) -> None:
-        """Follow these for a pod, and of those it needed before no others."""
+    def set_needed(self, uid: str, wanted: Iterable[Reference]) -> None:
+        """Watch these objects for a pod, and stop watching others that only this pod needed."""
         wanted, before = frozenset(wanted), self._needed.pop(uid, frozenset())
         if wanted:
             self._needed[uid] = wanted
         for reference in wanted - before:
-            self._follow(reference).users.add(uid)
+            self._watch(reference).users.add(uid)
         for reference in before - wanted:
-            self._followed[reference].users.discard(uid)
+            self._watched[reference].users.discard(uid)
             if reference.kind is ConfigMap and reference.name == ROOT_CA:
                 asyncio.get_running_loop().call_later(LINGER_SECONDS, self._drop_unused, reference)
             else:
                 self._drop_unused(reference)
 
-    async def hear(self, wanted: Iterable[Reference]) -> None:
-        """Wait until the master has spoken of each of these, all of them needed before; not for long."""
-        unheard = [self._followed[one].heard for one in wanted if not self._followed[one].heard.is_set()]
-        if unheard:
+    async def wait_until_synced(self, wanted: Iterable[Reference]) -> None:
+        """Wait until all of these objects were listed, at most FIRST_SYNC_SECONDS. They must be set as needed."""
+        waiting = [self._watched[ref].synced for ref in wanted if not self._watched[ref].synced.is_set()]
+        if waiting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_SYNC_SECONDS):
-                    for heard in unheard:
-                        await heard.wait()
+                    for synced in waiting:
+                        await synced.wait()
 
-    def found(self, wanted: Iterable[Reference]) -> Objects:
-        """What there is of these, all of them needed before.
+    def get(self, wanted: Iterable[Reference]) -> Objects:
+        """Return the existing ones of these objects. They must be set as needed.
 
-        Raises Unread while the master has not yet said of each whether there is such an object, NotReady if it
-        refuses to say or does not answer.
+        Raises NotSynced while one of them was not listed yet. Raises NotReady if the API server refuses the list or
+        does not answer.
         """
         found: dict[Reference, Object] = {}
         for reference in wanted:
-            mirror = self._followed[reference].mirror
-            if not mirror.synced and mirror.last_error:
-                raise NotReady(f"{reference}: {mirror.last_error}")
-            if not mirror.synced:
-                raise NotSynced(f"{reference} is being read from the master")
-            item = mirror.items.get((reference.namespace, reference.name))
+            informer = self._watched[reference].informer
+            if not informer.synced and informer.last_error:
+                raise NotReady(f"{reference}: {informer.last_error}")
+            if not informer.synced:
+                raise NotSynced(f"{reference} is being read from the API server")
+            item = informer.items.get((reference.namespace, reference.name))
             if item is not None:
                 found[reference] = item
         return found
 
-    def known(self, wanted: Iterable[Reference]) -> Objects:
-        """What is known of these; nothing of those of which the master has not been heard."""
-        heard = (one for one in wanted if one in self._followed and self._followed[one].mirror.synced)
-        return self.found(heard)
+    def get_synced(self, wanted: Iterable[Reference]) -> Objects:
+        """Return the existing ones of these objects, without those that were not listed yet."""
+        synced = (ref for ref in wanted if ref in self._watched and self._watched[ref].informer.synced)
+        return self.get(synced)
 
-    def _follow(self, reference: Reference) -> _Followed:
-        if reference not in self._followed:
-            mirror: Informer[Object] = Informer(
+    def _watch(self, reference: Reference) -> _Watched:
+        if reference not in self._watched:
+            informer: Informer[Object] = Informer(
                 self._client,
                 reference.kind,
                 namespace=reference.namespace,
                 field_selector=f"metadata.name={reference.name}",
                 on_change=lambda: self._changed(reference),
             )
-            self._followed[reference] = _Followed(mirror, self._spawn(mirror.run()), set(), asyncio.Event())
-        return self._followed[reference]
+            self._watched[reference] = _Watched(informer, self._spawn(informer.run()), set(), asyncio.Event())
+        return self._watched[reference]
 
     def _drop_unused(self, reference: Reference) -> None:
-        followed = self._followed.get(reference)
-        if followed is not None and not followed.users:
-            followed.task.cancel()
-            del self._followed[reference]
+        watched = self._watched.get(reference)
+        if watched is not None and not watched.users:
+            watched.task.cancel()
+            del self._watched[reference]
 
     def _changed(self, reference: Reference) -> None:
-        followed = self._followed.get(reference)
-        if followed is None:
+        watched = self._watched.get(reference)
+        if watched is None:
             return
-        followed.heard.set()
-        if any(getattr(item, "immutable", None) for item in followed.mirror.items.values()):
-            followed.task.cancel()
-        for uid in followed.users:
+        watched.synced.set()
+        if any(getattr(item, "immutable", None) for item in watched.informer.items.values()):
+            watched.task.cancel()
+        for uid in watched.users:
             self._on_change(uid)
 
 
 class ServiceLister:
-    """`on_first_sync` is called once, when it is known which there are. An API server without services has none."""
+    """The services of the cluster. `on_first_sync` is called once, after the first list.
+
+    An API server that does not know the kind has no services.
+    """
 
     def __init__(self, client: Client, on_first_sync: Callable[[], None]) -> None:
-        # Without a field selector: API servers that are older know none for services (Kubernetes 1.20: 400).
+        # No field selector: older API servers support none for services (Kubernetes 1.20: 400).
         self.informer = Informer(client, Service, on_change=self._changed, optional=True)
         self._on_first_sync = on_first_sync
-        self._heard = False
+        self._synced = False
 
-    def known(self, pod: Pod) -> Collection[Service]:
-        """Those there are. Raises Unread before the master has been heard, NotReady if it refuses to say.
+    def list(self, pod: Pod) -> Collection[Service]:
+        """Return the services. Raises NotSynced before the first list, NotReady if the API server refuses it.
 
-        A static pod does not wait for the master: it may be what the master runs in.
+        A static pod does not wait for the list, because the API server may run in it.
         """
         if not self.informer.synced and not is_static(pod):
             if self.informer.last_error:
                 raise NotReady(f"services: {self.informer.last_error}")
-            raise NotSynced("services are being read from the master")
+            raise NotSynced("services are being read from the API server")
         return self.informer.items.values()
 
     def _changed(self) -> None:
-        if not self._heard:
-            self._heard = True
+        if not self._synced:
+            self._synced = True
             self._on_first_sync()

@@ -119,7 +119,7 @@ class ContainerStarter:
         Raises NotSynced.
         """
         references = image_pull_secret_refs(pod)
-        secrets = self._objects.found(references)
+        secrets = self._objects.get(references)
         for missing in (reference for reference in references if reference not in secrets):
             message = (
                 f"Unable to retrieve some image pull secrets ({missing.name}); "
@@ -161,7 +161,7 @@ class ContainerStarter:
         return replace(config, cgroup_parent=await self._cgroups.create(pod))
 
     def _env(self, pod: Pod, container: Container) -> dict[str, str]:
-        objects = self._objects.found(env_refs(container, pod.metadata.namespace))
+        objects = self._objects.get(env_refs(container, pod.metadata.namespace))
         services = service_env(pod, self._services(pod))
         return container_env(pod, container, EnvSources(objects, self._host.allocatable, services))
 

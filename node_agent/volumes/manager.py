@@ -79,7 +79,7 @@ class VolumeManager:
         self._set_up_inputs.clear()
         await asyncio.to_thread(make_pod_dir, self._host, self._uid)
         self._request_objects(pod)
-        await self._objects.hear(pod_refs(pod))
+        await self._objects.wait_until_synced(pod_refs(pod))
 
     async def set_up(self, pod: Pod, now: datetime, defer_tokens: bool = False) -> tuple[str, datetime | None]:
         """Set up or update every volume that can be. A volume that cannot be updated stays as it is.
@@ -120,11 +120,11 @@ class VolumeManager:
     def _request_objects(self, pod: Pod) -> None:
         """Request the objects that the pod refers to, and the PersistentVolumes of its claims."""
         references = pod_refs(pod)
-        self._objects.need(self._uid, references | frozenset(claimed_volumes(self._objects.known(references))))
+        self._objects.set_needed(self._uid, references | frozenset(claimed_volumes(self._objects.get_synced(references))))
 
     def _release_objects(self) -> None:
         self._set_up_inputs.clear()
-        self._objects.need(self._uid, ())
+        self._objects.set_needed(self._uid, ())
         self._tokens.forget(self._uid)
 
     def _lacks_only_tokens(self, volume: Volume, pod: Pod) -> bool:
@@ -133,7 +133,7 @@ class VolumeManager:
         if not tokens or volume.name in self._failures:
             return False
         try:
-            objects = self._objects.found(volume_refs(volume, pod.metadata.namespace))
+            objects = self._objects.get(volume_refs(volume, pod.metadata.namespace))
             payload_files(volume, pod, PayloadSources(objects, self._host.allocatable, dict.fromkeys(tokens, "")))
         except DriverError:
             return False
@@ -174,14 +174,14 @@ class VolumeManager:
         """Return the volume with the source of its claim's PersistentVolume, and the mount options."""
         if volume.persistent_volume_claim is None:
             return volume, ()
-        claims = self._objects.found(volume_refs(volume, namespace))
-        return resolve_claim(volume, namespace, {**claims, **self._objects.found(claimed_volumes(claims))})
+        claims = self._objects.get(volume_refs(volume, namespace))
+        return resolve_claim(volume, namespace, {**claims, **self._objects.get(claimed_volumes(claims))})
 
     async def _payload_sources(self, volume: Volume, pod: Pod) -> PayloadSources:
         # Tokens first, because the objects arrive from the API server during the requests for tokens.
         tokens = {token: await self._tokens.get(pod, token) for token in projected_tokens(volume)}
         references = volume_refs(volume, pod.metadata.namespace) if is_projected(volume) else ()
-        return PayloadSources(self._objects.found(references), self._host.allocatable, tokens)
+        return PayloadSources(self._objects.get(references), self._host.allocatable, tokens)
 
     def _has_files(self, volume: Volume) -> bool:
         """Return whether a volume of files was set up before, so that containers can start with its old files."""
@@ -203,6 +203,6 @@ def mounted_claims(objects: ObjectCache, host: HostInfo, pod: Pod) -> dict[str, 
 
     Claims that the API server has not reported yet are missing.
     """
-    claims = objects.known(pod_refs(pod))
-    volumes = objects.known(claimed_volumes(claims))
+    claims = objects.get_synced(pod_refs(pod))
+    volumes = objects.get_synced(claimed_volumes(claims))
     return claim_paths(pod, {**claims, **volumes}, pod_dir(host, pod.metadata.uid))

@@ -8,7 +8,7 @@ import pytest
 
 from node_agent.events import (
     COMBINED,
-    MOST_SIMILAR,
+    MAX_SIMILAR,
     RATE_LIMIT,
     SIMILAR_WINDOW,
     aggregate,
@@ -57,12 +57,12 @@ def test_repeated_event_is_counted_and_keeps_its_first_time() -> None:
 
 def test_similar_events_are_aggregated() -> None:
     similar, told = None, []
-    for number in range(MOST_SIMILAR + 3):
+    for number in range(MAX_SIMILAR + 3):
         similar, message = aggregate(similar, f"try {number}", NOW)
         told.append(message)
-    assert told[:MOST_SIMILAR] == [f"try {number}" for number in range(MOST_SIMILAR)]
-    assert told[MOST_SIMILAR:] == [f"{COMBINED}try {number}" for number in range(MOST_SIMILAR, MOST_SIMILAR + 3)]
-    keys = {event_key(pod_reference(WEB, ""), "FailedMount", message) for message in told[MOST_SIMILAR:]}
+    assert told[:MAX_SIMILAR] == [f"try {number}" for number in range(MAX_SIMILAR)]
+    assert told[MAX_SIMILAR:] == [f"{COMBINED}try {number}" for number in range(MAX_SIMILAR, MAX_SIMILAR + 3)]
+    keys = {event_key(pod_reference(WEB, ""), "FailedMount", message) for message in told[MAX_SIMILAR:]}
     assert len(keys) == 1
     assert aggregate(similar, "try 0", NOW)[1] == "try 0", "what was told before goes on as it was"
     assert aggregate(similar, "much later", NOW + SIMILAR_WINDOW * 2)[1] == "much later"

@@ -41,7 +41,7 @@ class Node:
     def seen(self) -> object:
         """What is known of the settings: their text, None if there are none, the reason if that is not known."""
         try:
-            found = self.references.found((SETTINGS,)).get(SETTINGS)
+            found = self.references.get((SETTINGS,)).get(SETTINGS)
         except NotReady as error:
             return error
         assert found is None or isinstance(found, ConfigMap)
@@ -71,13 +71,13 @@ async def node() -> AsyncIterator[Node]:
 
 
 async def test_object_is_available_once_synced_and_its_pods_are_woken(node: Node) -> None:
-    node.references.need("one", (SETTINGS,))
+    node.references.set_needed("one", (SETTINGS,))
     assert isinstance(node.seen(), NotReady)
     await until(lambda: node.seen() is None)
     await until(lambda: node.server.watched == [PATH])
     node.server.put(config("first"))
     await until(lambda: node.seen() == "first")
-    node.references.need("two", (SETTINGS, PASSWORD))
+    node.references.set_needed("two", (SETTINGS, PASSWORD))
     node.woken.clear()
     node.server.put(config("second"))
     await until(lambda: node.seen() == "second")
@@ -88,54 +88,54 @@ async def test_object_is_available_once_synced_and_its_pods_are_woken(node: Node
 
 
 async def test_object_without_a_referencing_pod_is_not_watched(node: Node) -> None:
-    node.references.need("one", (SETTINGS,))
-    node.references.need("two", (SETTINGS,))
+    node.references.set_needed("one", (SETTINGS,))
+    node.references.set_needed("two", (SETTINGS,))
     await until(lambda: node.server.watched == [PATH])
-    node.references.need("one", ())
+    node.references.set_needed("one", ())
     node.server.put(config("first"))
     await until(lambda: node.seen() == "first")
-    node.references.need("two", (PASSWORD,))
+    node.references.set_needed("two", (PASSWORD,))
     await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
 
 
 async def test_first_sync_is_awaited_with_a_timeout(node: Node) -> None:
     node.server.put(config("first"))
-    node.references.need("one", (SETTINGS,))
-    await node.references.hear((SETTINGS,))
+    node.references.set_needed("one", (SETTINGS,))
+    await node.references.wait_until_synced((SETTINGS,))
     assert node.seen() == "first"
     node.server.refusal = 403
-    node.references.need("one", (SETTINGS, PASSWORD))
-    await node.references.hear((SETTINGS, PASSWORD))
+    node.references.set_needed("one", (SETTINGS, PASSWORD))
+    await node.references.wait_until_synced((SETTINGS, PASSWORD))
     with pytest.raises(NotReady):
-        node.references.found((PASSWORD,))
+        node.references.get((PASSWORD,))
 
 
 async def test_root_ca_config_map_stays_cached_for_the_next_pod(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     root, path = Reference(ConfigMap, "red", ROOT_CA), f"/api/v1/namespaces/red/configmaps?metadata.name={ROOT_CA}"
-    node.references.need("one", (root, SETTINGS))
-    await node.references.hear((root, SETTINGS))
+    node.references.set_needed("one", (root, SETTINGS))
+    await node.references.wait_until_synced((root, SETTINGS))
     await until(lambda: sorted(node.server.watched) == sorted((path, PATH)))
-    node.references.need("one", ())
+    node.references.set_needed("one", ())
     await until(lambda: node.server.watched == [path])
-    node.references.need("two", (root,))
-    assert node.references.found((root,)) == {}
+    node.references.set_needed("two", (root,))
+    assert node.references.get((root,)) == {}
     monkeypatch.setattr(references, "LINGER_SECONDS", 0.0)
-    node.references.need("two", ())
+    node.references.set_needed("two", ())
     await until(lambda: node.server.watched == [])
 
 
 async def test_immutable_object_is_not_watched(node: Node) -> None:
     node.server.put(config("for ever", immutable=True))
-    node.references.need("one", (SETTINGS,))
+    node.references.set_needed("one", (SETTINGS,))
     await until(lambda: node.seen() == "for ever")
-    node.references.need("two", (PASSWORD,))
+    node.references.set_needed("two", (PASSWORD,))
     await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
     assert node.seen() == "for ever"
 
 
 async def test_rejected_watch_is_reported(node: Node) -> None:
     node.server.refusal = 403
-    node.references.need("one", (SETTINGS,))
+    node.references.set_needed("one", (SETTINGS,))
     await until(lambda: str(node.seen()) == 'configmap "settings": not for you')
 
 
@@ -174,7 +174,7 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
     async with server.client() as client:
         services = ServiceLister(client, lambda: woken.append(None))
         with pytest.raises(NotSynced):
-            services.known(POD)
+            services.list(POD)
         task = asyncio.create_task(services.informer.run())
         async with asyncio.timeout(10):
             while not until(services):
@@ -186,11 +186,11 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
 @pytest.mark.parametrize("refusal", [0, 404], ids=["none", "no such kind"])
 async def test_pods_start_without_services_when_the_api_has_none(refusal: int) -> None:
     services, woken = await follow(refusal, lambda one: one.informer.synced)
-    assert (list(services.known(POD)), woken) == ([], 1)
+    assert (list(services.list(POD)), woken) == ([], 1)
 
 
 async def test_forbidden_service_list_delays_api_pods_and_not_static_ones() -> None:
     services, woken = await follow(403, lambda one: bool(one.informer.last_error))
     with pytest.raises(NotReady, match="services: not for you"):
-        services.known(POD)
-    assert (list(services.known(STATIC_POD)), woken) == ([], 0)
+        services.list(POD)
+    assert (list(services.list(STATIC_POD)), woken) == ([], 0)
