@@ -17,9 +17,9 @@ from node_agent.eviction import ranking, thresholds
 from node_agent.eviction.thresholds import NodePressure, SignalObservation
 from node_agent.pods.worker import PodWorker
 from node_agent.stats import collector
-from node_agent.stats.collector import _mapped
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
 from node_agent.volumes.paths import is_in_memory
+from reconcile.errors import NotReady, os_errors_as
 from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming, containing_bugs
 
@@ -42,14 +42,14 @@ def _memory_signal() -> SignalObservation:
 
     The root of cgroup v2 has no figures of its own, so that they come from /proc/meminfo, for both versions.
     """
-    with _mapped("/proc/meminfo"):
+    with os_errors_as(NotReady, "/proc/meminfo"):
         rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
         kib = {row[0].rstrip(":"): int(row[1]) for row in rows}
     return SignalObservation((kib["MemFree"] + kib["Inactive(file)"]) * 1024, kib["MemTotal"] * 1024)
 
 
 def _pid_signal() -> SignalObservation:
-    with _mapped("/proc"):
+    with os_errors_as(NotReady, "/proc"):
         most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
         running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     return SignalObservation(most - running, most)

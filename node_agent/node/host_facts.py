@@ -12,8 +12,7 @@ import psutil
 from api.core.node import ContainerImage
 from node_agent.host import HostInfo
 from node_agent.node.node_status import HostFacts
-from node_agent.runtime.pod_dir import _mapped
-from reconcile.errors import NotReady
+from reconcile.errors import NotReady, os_errors_as
 
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
@@ -23,7 +22,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
 
 def read_host_facts(state_dir: Path, docker_version: str, images: tuple[ContainerImage, ...]) -> HostFacts:
     """What the Node object tells of this host. Raises NotReady when the state directory is away."""
-    with _mapped(NotReady, state_dir):
+    with os_errors_as(NotReady, state_dir):
         disk = shutil.disk_usage(state_dir).total
     return HostFacts(
         cpus=psutil.cpu_count() or 1,

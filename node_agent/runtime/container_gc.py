@@ -20,46 +20,61 @@ GC_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """How many dead containers stay for each container of a pod, one at least: they hold logs and restart counts.
+    """Which dead containers are kept.
 
-    One that ended less than `least_age` ago stays in any case.
+    `per_container`: number for each container of a pod, at least one, because it holds the log and the restart count.
+    `min_age`: time for which every dead container is kept.
     """
 
     per_container: int = 1
-    least_age: timedelta = timedelta(0)
+    min_age: timedelta = timedelta(0)
 
 
 def containers_to_remove(
-    found: Iterable[RuntimeContainer], policy: ContainerPolicy, now: datetime, pods: Collection[str]
+    containers: Iterable[RuntimeContainer], policy: ContainerPolicy, now: datetime, uids: Collection[str]
 ) -> tuple[RuntimeContainer, ...]:
-    """Containers first, then sandboxes, of these pods (UIDs) only: what other pods left is swept with their network.
+    """Return the dead containers of these pods that the policy does not keep, then their unused sandboxes.
 
-    The newest sandbox of a pod stays, and every sandbox that still has a container.
+    The newest sandbox of a pod stays, and every sandbox that still has a container. What other pods have left is
+    removed together with their network, by the clean-up of orphans.
     """
     by_pod: dict[str, list[RuntimeContainer]] = {}
-    for one in found:
-        by_pod.setdefault(one.uid, []).append(one)
-    pods_here = [group_containers(by_pod[uid]) for uid in sorted(by_pod.keys() & set(pods))]
-    containers = [one for pod in pods_here for one in _surplus(pod, policy) if _is_old(one, policy, now)]
-    going = {one.id for one in containers}
-    sandboxes = [one for pod in pods_here for one in _empty_sandboxes(pod, going) if _is_old(one, policy, now)]
-    return (*containers, *sandboxes)
+    for container in containers:
+        by_pod.setdefault(container.uid, []).append(container)
+    runtime_pods = [group_containers(by_pod[uid]) for uid in sorted(by_pod.keys() & set(uids))]
+    surplus = [
+        container for pod in runtime_pods for container in _surplus(pod, policy) if _is_old(container, policy, now)
+    ]
+    removed_ids = {container.id for container in surplus}
+    sandboxes = [
+        sandbox
+        for pod in runtime_pods
+        for sandbox in _empty_sandboxes(pod, removed_ids)
+        if _is_old(sandbox, policy, now)
+    ]
+    return (*surplus, *sandboxes)
 
 
 def _surplus(pod: RuntimePod, policy: ContainerPolicy) -> list[RuntimeContainer]:
-    ended = ([one for one in history if one.exited] for history in pod.containers.values())
-    return [one for dead in ended for one in dead[policy.per_container :]]
+    surplus: list[RuntimeContainer] = []
+    for history in pod.containers.values():
+        dead = [container for container in history if container.exited]
+        surplus += dead[policy.per_container :]
+    return surplus
 
 
-def _empty_sandboxes(pod: RuntimePod, going: Collection[str]) -> list[RuntimeContainer]:
-    inside = {
-        one.labels.get(SANDBOX_ID) for history in pod.containers.values() for one in history if one.id not in going
+def _empty_sandboxes(pod: RuntimePod, removed_ids: Collection[str]) -> list[RuntimeContainer]:
+    used_ids = {
+        container.labels.get(SANDBOX_ID)
+        for history in pod.containers.values()
+        for container in history
+        if container.id not in removed_ids
     }
-    return [one for one in pod.sandboxes[1:] if one.exited and one.id not in inside]
+    return [sandbox for sandbox in pod.sandboxes[1:] if sandbox.exited and sandbox.id not in used_ids]
 
 
-def _is_old(one: RuntimeContainer, policy: ContainerPolicy, now: datetime) -> bool:
-    return one.exited_at is None or now - one.exited_at >= policy.least_age
+def _is_old(container: RuntimeContainer, policy: ContainerPolicy, now: datetime) -> bool:
+    return container.exited_at is None or now - container.exited_at >= policy.min_age
 
 
 class ContainerGC:

@@ -1,7 +1,7 @@
 """Symbolic links under /var/log/pods and /var/log/containers.
 
-`PODS/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log` leads to Docker's file, and `CONTAINERS/POD_NAMESPACE_CONTAINER-ID.log`
-leads to that.
+`PODS/NAMESPACE_POD_UID/CONTAINER/ATTEMPT.log` points to Docker's file, and
+`CONTAINERS/POD_NAMESPACE_CONTAINER-ID.log` points to that link.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.host import LOG_SUFFIX, pod_log_dir_name
 from node_agent.runtime.container import POD_NAME, POD_NAMESPACE, RuntimeContainer
-from reconcile.errors import Gone, NotReady
+from reconcile.errors import Gone, NotReady, os_errors_as
 from reconcile.loop import Loop, LoopTiming, containing_bugs
 
 RESYNC_SECONDS = 60.0
@@ -29,41 +28,46 @@ MAX_NAME = 255
 
 @dataclass(frozen=True, slots=True)
 class LogDirs:
-    """Usually /var/log/pods and /var/log/containers."""
+    """The directories of log links, usually /var/log/pods and /var/log/containers."""
 
     pods: Path
     containers: Path
 
 
-def pod_link(dirs: LogDirs, one: RuntimeContainer) -> Path:
-    """Where the log of one attempt of a container is found by its pod."""
-    folder = pod_log_dir_name(one.labels.get(POD_NAMESPACE, ""), one.labels.get(POD_NAME, ""), one.uid)
-    return dirs.pods / folder / one.name / f"{one.restart_count}{LOG_SUFFIX}"
+def pod_link(dirs: LogDirs, container: RuntimeContainer) -> Path:
+    """Return the link to the log of one attempt of a container, by pod."""
+    directory = pod_log_dir_name(
+        container.labels.get(POD_NAMESPACE, ""), container.labels.get(POD_NAME, ""), container.uid
+    )
+    return dirs.pods / directory / container.name / f"{container.restart_count}{LOG_SUFFIX}"
 
 
-def container_link(dirs: LogDirs, one: RuntimeContainer) -> Path:
-    """Where it is found by its container; a name that is too long for a file system is cut."""
-    name = f"{one.labels.get(POD_NAME, '')}_{one.labels.get(POD_NAMESPACE, '')}_{one.name}-{one.id}"
+def container_link(dirs: LogDirs, container: RuntimeContainer) -> Path:
+    """Return the link by container. A name that is too long for a file system is cut."""
+    pod_name = f"{container.labels.get(POD_NAME, '')}_{container.labels.get(POD_NAMESPACE, '')}"
+    name = f"{pod_name}_{container.name}-{container.id}"
     return dirs.containers / (name[: MAX_NAME - len(LOG_SUFFIX)] + LOG_SUFFIX)
 
 
 def missing_links(
-    dirs: LogDirs, found: Iterable[RuntimeContainer], present: Mapping[Path, str]
+    dirs: LogDirs, containers: Iterable[RuntimeContainer], present: Mapping[Path, str]
 ) -> tuple[RuntimeContainer, ...]:
-    """Containers without their two links; `present` is every link that is there, and where it leads."""
+    """Return the containers without their two links. `present`: all existing links and their targets."""
     return tuple(
-        one for one in found if not one.is_sandbox and not one.never_started and not _is_linked(dirs, one, present)
+        container
+        for container in containers
+        if not container.is_sandbox and not container.never_started and not _is_linked(dirs, container, present)
     )
 
 
-def _is_linked(dirs: LogDirs, one: RuntimeContainer, present: Mapping[Path, str]) -> bool:
-    by_pod = pod_link(dirs, one)
-    return one.id in present.get(by_pod, "") and present.get(container_link(dirs, one)) == str(by_pod)
+def _is_linked(dirs: LogDirs, container: RuntimeContainer, present: Mapping[Path, str]) -> bool:
+    by_pod = pod_link(dirs, container)
+    return container.id in present.get(by_pod, "") and present.get(container_link(dirs, container)) == str(by_pod)
 
 
-def stale_links(dirs: LogDirs, found: Iterable[RuntimeContainer], present: Iterable[Path]) -> tuple[Path, ...]:
-    """Links that belong to none of these containers, those by pod first: the others lead to them."""
-    ours = {link for one in found for link in (pod_link(dirs, one), container_link(dirs, one))}
+def stale_links(dirs: LogDirs, containers: Iterable[RuntimeContainer], present: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the links that belong to none of these containers, links by pod first: the others point to them."""
+    ours = {link for container in containers for link in (pod_link(dirs, container), container_link(dirs, container))}
     return tuple(sorted(set(present) - ours, key=lambda link: (link.parent == dirs.containers, link)))
 
 
@@ -71,33 +75,33 @@ PARTIAL_SUFFIX = ".new"
 
 
 def existing_links(dirs: LogDirs) -> dict[Path, str]:
-    """Every link in both directories, also half made, and where it leads. What is no link belongs to others.
+    """Return all links in both directories and their targets, also unfinished links. Other files are not ours.
 
     Raises NotReady.
     """
-    with _mapped(dirs.pods):
+    with os_errors_as(NotReady, dirs.pods):
         ends = (LOG_SUFFIX, PARTIAL_SUFFIX)
         found = [*(path for end in ends for path in (*dirs.pods.glob(f"*/*/*{end}"), *dirs.containers.glob(f"*{end}")))]
         return {path: str(path.readlink()) for path in found if path.is_symlink()}
 
 
 def create_link(link: Path, target: Path) -> None:
-    """Make the link, or let it lead somewhere else. Raises NotReady."""
-    with _mapped(link):
+    """Create a link, or change its target. Raises NotReady."""
+    with os_errors_as(NotReady, link):
         link.parent.mkdir(parents=True, exist_ok=True)
-        beside = link.with_suffix(PARTIAL_SUFFIX)
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(target)
-        os.replace(beside, link)
+        partial = link.with_suffix(PARTIAL_SUFFIX)
+        partial.unlink(missing_ok=True)
+        partial.symlink_to(target)
+        os.replace(partial, link)
 
 
 def remove_dangling(dirs: LogDirs, link: Path) -> None:
-    """Remove a link that leads nowhere, with the directories that become empty. Raises NotReady.
+    """Remove a link without a target, and the directories that become empty. Raises NotReady.
 
-    That by container, which leads to that by pod, goes after the directories of that one: whoever is killed before
-    comes back to it.
+    A link by container is removed after the directories of the link by pod to which it points, so that an agent that
+    is killed in between finds them again.
     """
-    with _mapped(link):
+    with os_errors_as(NotReady, link):
         if link.exists():
             return
         if link.parent == dirs.containers:
@@ -111,14 +115,6 @@ def _remove_empty(dirs: LogDirs, link: Path) -> None:
         if folder.is_relative_to(dirs.pods) and folder != dirs.pods:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror or error}") from None
 
 
 class LogLinker:

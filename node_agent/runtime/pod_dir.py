@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,65 +11,51 @@ from api.core.pod import Pod
 from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path
 from node_agent.network.dns import hosts_file_content, parse_resolv_conf, pod_resolv_conf
 from node_agent.pods.admission import Rejection
-from reconcile.errors import DriverError, NotReady, Refused
+from reconcile import atomic_file
+from reconcile.errors import NotReady, Refused, os_errors_as
 
 HOSTS = Path("/etc/hosts")
 
 
-def read_seccomp_profile(where: HostInfo, name: str) -> str:
-    """The content of a profile that an administrator has put into `seccomp` beside the pods. Raises Refused."""
-    path = Path(where.pods_dir).parent / "seccomp" / name
-    with _mapped(Refused, f"seccomp profile {path}"):
+def read_seccomp_profile(host: HostInfo, name: str) -> str:
+    """Return a seccomp profile from the directory `seccomp` next to the pods' directory. Raises Refused."""
+    path = Path(host.pods_dir).parent / "seccomp" / name
+    with os_errors_as(Refused, f"seccomp profile {path}"):
         return path.read_text()
 
 
-@contextmanager
-def _mapped(kind: type[DriverError], what: Path | str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise kind(f"{what}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise Refused(f"{what}: {error}") from None
+def make_pod_dir(host: HostInfo, uid: str) -> None:
+    """Create the pod's directory. Raises NotReady."""
+    with os_errors_as(NotReady, pod_dir(host, uid)):
+        Path(pod_dir(host, uid)).mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
-def make_pod_dir(where: HostInfo, uid: str) -> None:
-    """Make the pod's directory. Raises NotReady when there is no room."""
-    with _mapped(NotReady, pod_dir(where, uid)):
-        Path(pod_dir(where, uid)).mkdir(mode=0o750, parents=True, exist_ok=True)
+def write_network_files(pod: Pod, host: HostInfo, address: str) -> str:
+    """Write the pod's /etc/hosts and /etc/resolv.conf. Return what write_resolver() returns. Raises NotReady."""
+    write_hosts(pod, host, address)
+    return write_resolver(pod, host)
 
 
-def write_network_files(pod: Pod, where: HostInfo, address: str) -> str:
-    """The pod's /etc/hosts and /etc/resolv.conf. Raises NotReady.
-
-    Returns which limit the pod's wishes for the resolver exceed, empty if none.
-    """
-    write_hosts(pod, where, address)
-    return write_resolver(pod, where)
-
-
-def write_hosts(pod: Pod, where: HostInfo, address: str) -> None:
+def write_hosts(pod: Pod, host: HostInfo, address: str) -> None:
     """Write the pod's /etc/hosts, in place so that running containers see it. Raises NotReady."""
-    path = Path(etc_hosts_path(where, pod.metadata.uid))
-    with _mapped(NotReady, path):
-        text = hosts_file_content(
-            pod, address, where.cluster_domain, HOSTS.read_text() if pod.spec.host_network else ""
-        )
+    path = Path(etc_hosts_path(host, pod.metadata.uid))
+    with os_errors_as(NotReady, path):
+        text = hosts_file_content(pod, address, host.cluster_domain, HOSTS.read_text() if pod.spec.host_network else "")
         _write_in_place(path, text)
 
 
-def write_resolver(pod: Pod, where: HostInfo) -> str:
+def write_resolver(pod: Pod, host: HostInfo) -> str:
     """Write the pod's /etc/resolv.conf, in place so that running containers see it. Raises NotReady.
 
-    Returns which limit the pod's wishes exceed, empty if none.
+    Return which limit the pod's DNS settings exceed. Return an empty string if they exceed none.
     """
-    with _mapped(NotReady, where.resolv_conf):
-        of_host = parse_resolv_conf(Path(where.resolv_conf).read_text())
-    wished, exceeded = pod_resolv_conf(pod, of_host, where.cluster_dns, where.cluster_domain)
-    path = Path(resolv_conf_path(where, pod.metadata.uid))
-    with _mapped(NotReady, path):
-        _write_in_place(path, str(wished))
-    return exceeded
+    with os_errors_as(NotReady, host.resolv_conf):
+        of_host = parse_resolv_conf(Path(host.resolv_conf).read_text())
+    resolv_conf, exceeded_limit = pod_resolv_conf(pod, of_host, host.cluster_dns, host.cluster_domain)
+    path = Path(resolv_conf_path(host, pod.metadata.uid))
+    with os_errors_as(NotReady, path):
+        _write_in_place(path, str(resolv_conf))
+    return exceeded_limit
 
 
 def _write_in_place(path: Path, text: str) -> None:
@@ -81,56 +65,52 @@ def _write_in_place(path: Path, text: str) -> None:
 
 
 def make_termination_message_file(path: str) -> None:
-    """An empty file that every user may write. Raises NotReady."""
-    with _mapped(NotReady, path):
+    """Create an empty file that every user may write. Raises NotReady."""
+    with os_errors_as(NotReady, path):
         Path(path).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         Path(path).write_bytes(b"")
         Path(path).chmod(0o666)
 
 
-def read_tail(path: str, most: int) -> str:
-    """The last bytes of a file as text, empty when there is none."""
+def read_tail(path: str, max_bytes: int) -> str:
+    """Return the last bytes of a file as text. Return an empty string if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(size - most, 0))
-            return file.read(most).decode(errors="replace")
+            file.seek(max(size - max_bytes, 0))
+            return file.read(max_bytes).decode(errors="replace")
     except OSError:
         return ""
 
 
-def list_pod_dirs(where: HostInfo) -> set[str]:
-    """UIDs of the pods that have a directory. Raises NotReady."""
-    root = Path(where.pods_dir)
-    with _mapped(NotReady, root):
+def list_pod_dirs(host: HostInfo) -> set[str]:
+    """Return the UIDs of the pods that have a directory. Raises NotReady."""
+    root = Path(host.pods_dir)
+    with os_errors_as(NotReady, root):
         return {entry.name for entry in root.iterdir()} if root.exists() else set()
 
 
-def read_rejection(where: HostInfo, uid: str) -> Rejection | None:
-    """Why the pod was refused; None if it was not. Raises NotReady."""
-    path = _path(where, uid)
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Rejection)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None
+def read_rejection(host: HostInfo, uid: str) -> Rejection | None:
+    """Return why the pod was rejected. Return None if it was not. Raises NotReady."""
+    path = _rejection_path(host, uid)
+    with os_errors_as(NotReady, path):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    return msgspec.json.decode(content, type=Rejection)
 
 
-def write_rejection(where: HostInfo, uid: str, rejection: Rejection) -> None:
-    """Keep it, whole or not at all; it goes with the pod's directory. Raises NotReady."""
-    path = _path(where, uid)
-    half = path.with_name(f"{path.name}~")
-    make_pod_dir(where, uid)
-    try:
-        half.write_bytes(msgspec.json.encode(rejection))
-        half.replace(path)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None
+def write_rejection(host: HostInfo, uid: str, rejection: Rejection) -> None:
+    """Write a rejection atomically. It is removed with the pod's directory. Raises NotReady."""
+    path = _rejection_path(host, uid)
+    make_pod_dir(host, uid)
+    with os_errors_as(NotReady, path):
+        atomic_file.write(path, msgspec.json.encode(rejection), atomic_file.READABLE, durable=False)
 
 
-def _path(where: HostInfo, uid: str) -> Path:
-    return Path(pod_dir(where, uid)) / "rejected"
+def _rejection_path(host: HostInfo, uid: str) -> Path:
+    return Path(pod_dir(host, uid)) / "rejected"
 
 
 class Checkpoint(NamedTuple):
@@ -141,41 +121,42 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoints(host: HostInfo, uid: str) -> dict[Checkpoint, str]:
-    """All marks of a pod and their texts. Raises NotReady."""
-    found = {}
-    try:
-        for path in _directory(host, uid).iterdir():
+    """Return all checkpoints of a pod and their texts. Raises NotReady."""
+    directory = _checkpoint_dir(host, uid)
+    checkpoints = {}
+    with os_errors_as(NotReady, directory):
+        try:
+            paths = list(directory.iterdir())
+        except FileNotFoundError:
+            return {}
+        for path in paths:
+            if _is_unfinished(path):
+                continue
             container, _, name = path.name.partition(".")
-            if not name.endswith("~"):
-                found[Checkpoint(container, name)] = path.read_text()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise NotReady(f"{_directory(host, uid)}: {error.strerror}") from None
-    return found
+            checkpoints[Checkpoint(container, name)] = path.read_text()
+    return checkpoints
 
 
-def write_checkpoint(host: HostInfo, uid: str, mark: Checkpoint, text: str = "") -> None:
-    """Set a mark, whole or not at all. Raises NotReady, also when the pod has no directory any more."""
-    directory = _directory(host, uid)
-    path = directory / f"{mark.container}.{mark.name}"
-    half = path.with_name(f"{path.name}~")
-    try:
+def _is_unfinished(path: Path) -> bool:
+    """Return whether an interrupted write has left this file, of this version or an earlier one."""
+    return path.name.startswith(".") or path.name.endswith("~")
+
+
+def write_checkpoint(host: HostInfo, uid: str, checkpoint: Checkpoint, text: str = "") -> None:
+    """Write a checkpoint atomically. Raises NotReady, also if the pod has no directory any more."""
+    directory = _checkpoint_dir(host, uid)
+    path = directory / f"{checkpoint.container}.{checkpoint.name}"
+    with os_errors_as(NotReady, path):
         directory.mkdir(exist_ok=True)
-        half.write_text(text)
-        half.replace(path)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None
+        atomic_file.write(path, text.encode(), atomic_file.READABLE, durable=False)
 
 
-def remove_checkpoint(host: HostInfo, uid: str, mark: Checkpoint) -> None:
-    """Take a mark away; one that is not there is no error. Raises NotReady."""
-    path = _directory(host, uid) / f"{mark.container}.{mark.name}"
-    try:
+def remove_checkpoint(host: HostInfo, uid: str, checkpoint: Checkpoint) -> None:
+    """Remove a checkpoint. A missing one is no error. Raises NotReady."""
+    path = _checkpoint_dir(host, uid) / f"{checkpoint.container}.{checkpoint.name}"
+    with os_errors_as(NotReady, path):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None
 
 
-def _directory(host: HostInfo, uid: str) -> Path:
+def _checkpoint_dir(host: HostInfo, uid: str) -> Path:
     return Path(pod_dir(host, uid)) / "marks"

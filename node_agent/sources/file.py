@@ -27,16 +27,16 @@ from node_agent.sources.static_pods import (
 log = logging.getLogger(__name__)
 
 RELIST_SECONDS = 20.0
-NOTHING = ParsedManifest()
+EMPTY = ParsedManifest()
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file as it was last read; `trouble` says why it could not be."""
+    """A file as it was read last. `error` says why it could not be read."""
 
     text: str = ""
-    reading: ParsedManifest = NOTHING
-    trouble: str = ""
+    reading: ParsedManifest = EMPTY
+    error: str = ""
 
 
 class FileSource:
@@ -67,7 +67,7 @@ class FileSource:
         return tuple(SourcePods(str(path), file.reading.pods) for path, file in self._files.items())
 
     async def run(self) -> None:
-        """Read, and read again, until cancelled."""
+        """Read the files, and read them again after changes, until cancelled."""
         place = self._directory
         if place.is_file():
             place = place.parent
@@ -90,9 +90,9 @@ class FileSource:
             thread.shutdown(wait=False)
 
     async def read(self) -> None:
-        """Take in every file as it is now; large ones take their time, in which the daemon goes on."""
+        """Read every file in a thread, because large files take time."""
         before = self._files
-        after = await asyncio.to_thread(self._look, before)
+        after = await asyncio.to_thread(self._read_files, before)
         for path, file in after.items():
             if file != before.get(path):
                 self._report(path, file, before.get(path, _File()))
@@ -101,7 +101,7 @@ class FileSource:
             self.synced = True
             self._on_change()
 
-    def _look(self, before: dict[Path, _File]) -> dict[Path, _File]:
+    def _read_files(self, before: dict[Path, _File]) -> dict[Path, _File]:
         try:
             entries = [self._directory] if self._directory.is_file() else sorted(self._directory.iterdir())
         except FileNotFoundError:
@@ -113,24 +113,24 @@ class FileSource:
         return {path: self._read_file(path, before.get(path, _File())) for path in paths}
 
     def _read_file(self, path: Path, known: _File) -> _File:
-        """A file that cannot be read as text keeps the pods that it last had."""
+        """Read one file. If it cannot be read as text, it keeps its last pods."""
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_MANIFEST_BYTES + 1)
             if len(content) > MAX_MANIFEST_BYTES:
-                return _File(reading=known.reading, trouble=f"it is larger than {MAX_MANIFEST_BYTES >> 20} MB")
+                return _File(reading=known.reading, error=f"it is larger than {MAX_MANIFEST_BYTES >> 20} MB")
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            return _File(reading=known.reading, trouble=str(error))
-        if text == known.text and not known.trouble:
+            return _File(reading=known.reading, error=str(error))
+        if text == known.text and not known.error:
             return known
         origin = ManifestOrigin(self._node, self._source, str(path))
         return _File(text, parse_manifest(text, origin, known.reading.pods, datetime.now(UTC)))
 
     def _report(self, path: Path, file: _File, before: _File) -> None:
-        if file.trouble and file.trouble != before.trouble:
-            log.warning("manifest cannot be read", extra={"file": path, "error": file.trouble})
-            self._events.node_event(REJECTED_REASON, f"{path} cannot be read: {file.trouble}")
+        if file.error and file.error != before.error:
+            log.warning("manifest cannot be read", extra={"file": path, "error": file.error})
+            self._events.node_event(REJECTED_REASON, f"{path} cannot be read: {file.error}")
         if file.text != before.text:
             for refusal in file.reading.refusals:
                 log.warning(f"{path} {refusal}")

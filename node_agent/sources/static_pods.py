@@ -13,12 +13,12 @@ from api.meta.schema import FieldError, quoted
 from api.validation import static_pods
 
 MAX_MANIFEST_BYTES = 10 << 20
-"""Bytes of a manifest, whichever way it comes."""
+"""Maximum size of a manifest from any source."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestOrigin:
-    """Whence a text came: the node that reads it, `source` file or http, and its path or URL."""
+    """Where a manifest comes from: the node that reads it, `source` (file or http), and its path or URL."""
 
     node: str
     source: str
@@ -27,7 +27,7 @@ class ManifestOrigin:
 
 @dataclass(frozen=True, slots=True)
 class RejectedDocument:
-    """A document that is no pod for this node; `number` counts from 1."""
+    """A document that is no valid pod of this node. `number` counts from 1."""
 
     number: int
     problems: tuple[FieldError, ...]
@@ -37,28 +37,28 @@ class RejectedDocument:
 
 
 REJECTED_REASON, MAX_MESSAGE = "FailedValidation", 1000
-"""The reason of the event about a source whose content is refused, and how many letters it has at most."""
+"""Reason of the event about a rejected document, and the maximum length of its message."""
 
 
 def rejection_message(place: str, refusal: RejectedDocument) -> str:
-    """The refusal in one line, as an event about the node tells it."""
+    """Return the message of the event about a rejected document, in one line."""
     words = f"{place} document {refusal.number} is not accepted: " + "; ".join(map(str, refusal.problems))
     return words if len(words) <= MAX_MESSAGE else f"{words[: MAX_MESSAGE - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedManifest:
-    """The pods of a text and what was refused of it."""
+    """The pods of a manifest, and its rejected documents."""
 
     pods: tuple[Pod, ...] = ()
     refusals: tuple[RejectedDocument, ...] = ()
 
 
 def parse_manifest(text: str, origin: ManifestOrigin, known: Iterable[Pod], now: datetime) -> ParsedManifest:
-    """Every document counts for itself. `known` are the pods of the text before this one.
+    """Parse the documents of a manifest. `known` are the pods of its previous version.
 
-    A document that has not changed in meaning gives the very pod that is known. When something is refused, known pods
-    that the rest does not name again are kept: a slip of the pen ends nothing.
+    A document whose meaning has not changed yields the same pod object as before. If a document is rejected, known pods
+    that no other document names are kept, so that a typing error ends no pod.
     """
     before = {pod.metadata.uid: pod for pod in known}
     found: list[Pod] = []
@@ -76,7 +76,7 @@ def parse_manifest(text: str, origin: ManifestOrigin, known: Iterable[Pod], now:
 
 
 def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tuple[Pod | None, tuple[FieldError, ...]]:
-    """The pod of one document, or every reason why there is none."""
+    """Return the pod of one document, or all problems of the document."""
     if document.errors or document.obj is None:
         return None, document.errors
     if not isinstance(document.obj, Pod):
@@ -88,13 +88,13 @@ def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tup
 
 
 def namespaced_name(pod: Pod) -> tuple[str, str]:
-    """Namespace and name, of which a node has each only once."""
+    """Return namespace and name. A node runs at most one pod of each."""
     return pod.metadata.namespace, pod.metadata.name
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePods:
-    """All the pods that one place (a path, a URL, the master) has for this node."""
+    """The pods that one place (a path, a URL, the API server) has for this node."""
 
     place: str
     pods: tuple[Pod, ...]
@@ -102,26 +102,26 @@ class SourcePods:
 
 @dataclass(frozen=True, slots=True)
 class DuplicatePod:
-    """A pod that is left out because another has its name; `first` is where that one is from."""
+    """A pod that is ignored because another pod has its name. `first` is the place of the other pod."""
 
     pod: Pod
     place: str
     first: str
 
 
-def merge_sources(offers: Iterable[SourcePods]) -> tuple[dict[str, Pod], tuple[DuplicatePod, ...]]:
-    """By UID, and what is left out: of several pods with one namespace and name, or one UID, the first counts."""
+def merge_sources(sources: Iterable[SourcePods]) -> tuple[dict[str, Pod], tuple[DuplicatePod, ...]]:
+    """Return the pods by UID, and the ignored duplicates. Of pods with the same name or UID the first counts."""
     pods: dict[str, Pod] = {}
-    doubles: list[DuplicatePod] = []
+    duplicates: list[DuplicatePod] = []
     places: dict[tuple[str, str], str] = {}
-    for offer in offers:
-        for pod in offer.pods:
+    for source in sources:
+        for pod in source.pods:
             name, uid = namespaced_name(pod), pod.metadata.uid
             if name in places or uid in pods:
-                doubles.append(
-                    DuplicatePod(pod, offer.place, places[name if name in places else namespaced_name(pods[uid])])
+                duplicates.append(
+                    DuplicatePod(pod, source.place, places[name if name in places else namespaced_name(pods[uid])])
                 )
                 continue
-            places[name] = offer.place
+            places[name] = source.place
             pods[uid] = pod
-    return pods, tuple(doubles)
+    return pods, tuple(duplicates)

@@ -23,12 +23,12 @@ from node_agent.sources.static_pods import (
 
 log = logging.getLogger(__name__)
 
-PERIOD_SECONDS, ANSWER_SECONDS = 20.0, 10.0
+PERIOD_SECONDS, TIMEOUT_SECONDS = 20.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """The last good answer, with what the server gave us to ask whether there is a newer one."""
+class _Response:
+    """The last good response, with its validators for conditional requests."""
 
     text: str
     reading: ParsedManifest
@@ -56,8 +56,8 @@ class UrlSource:
         self._origin = ManifestOrigin(node, "http", url)
         self._on_change = on_change
         self._events = events
-        self._last = _Answer("", ParsedManifest(), {})
-        self._trouble = ""
+        self._last = _Response("", ParsedManifest(), {})
+        self._error = ""
 
     @property
     def source_pods(self) -> tuple[SourcePods, ...]:
@@ -65,26 +65,26 @@ class UrlSource:
         return (SourcePods(self._url, self._last.reading.pods),)
 
     async def run(self) -> None:
-        """Ask, and ask again, until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        """Read the URL every PERIOD_SECONDS until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, headers=self._headers) as http:
             while True:
-                await self.ask(http)
+                await self.read(http)
                 await asyncio.sleep(PERIOD_SECONDS)
 
-    async def ask(self, http: aiohttp.ClientSession) -> None:
-        """Take in what the URL says now. Trouble is logged once, until it is another."""
+    async def read(self, http: aiohttp.ClientSession) -> None:
+        """Read the URL once. An error is logged once, until another one occurs."""
         try:
-            trouble = await self._ask(http)
+            error_message = await self._get(http)
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-            trouble = str(error) or "no answer in time"
-        if trouble and trouble != self._trouble:
-            log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": trouble})
-            self._events.node_event(REJECTED_REASON, f"{self._url} has no pods for us: {trouble}")
-        self._trouble = trouble
+            error_message = str(error) or "no answer in time"
+        if error_message and error_message != self._error:
+            log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": error_message})
+            self._events.node_event(REJECTED_REASON, f"{self._url} has no pods for us: {error_message}")
+        self._error = error_message
 
-    async def _ask(self, http: aiohttp.ClientSession) -> str:
-        """Empty when there was a good answer, else what was wrong with it."""
+    async def _get(self, http: aiohttp.ClientSession) -> str:
+        """Return what is wrong with the response. Return an empty string if it is good."""
         async with http.get(self._url, headers=self._last.validators, allow_redirects=False) as answer:
             if answer.status == 304 and self._last.validators:
                 return ""
@@ -96,9 +96,9 @@ class UrlSource:
                 if len(content) > MAX_MANIFEST_BYTES:
                     return f"its answer is larger than {MAX_MANIFEST_BYTES >> 20} MB"
             validators = _validators(answer.headers)
-        return await self._take(content.decode(), validators)
+        return await self._apply(content.decode(), validators)
 
-    async def _take(self, text: str, validators: Mapping[str, str]) -> str:
+    async def _apply(self, text: str, validators: Mapping[str, str]) -> str:
         if self.synced and text == self._last.text:
             return ""
         reading = await asyncio.to_thread(
@@ -108,9 +108,9 @@ class UrlSource:
             log.warning(f"{self._url} {refusal}")
             self._events.node_event(REJECTED_REASON, rejection_message(self._url, refusal))
         if reading.refusals and not reading.pods and not self.synced:
-            self._last = _Answer(text, ParsedManifest(), {})
+            self._last = _Response(text, ParsedManifest(), {})
             return "it has no good document yet"
-        self._last = _Answer(text, reading, validators)
+        self._last = _Response(text, reading, validators)
         self.synced = True
         self._on_change()
         return ""

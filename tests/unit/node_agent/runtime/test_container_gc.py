@@ -34,7 +34,7 @@ def test_newest_dead_container_is_kept() -> None:
 
 
 def test_recently_ended_container_is_kept() -> None:
-    assert going([sandbox(), *DEAD], ContainerPolicy(least_age=timedelta(seconds=89))) == ["main-1", "main-0"]
+    assert going([sandbox(), *DEAD], ContainerPolicy(min_age=timedelta(seconds=89))) == ["main-1", "main-0"]
 
 
 def test_unstarted_and_running_containers_are_kept() -> None:

@@ -346,22 +346,22 @@ def of(source: UrlSource) -> dict[str, str]:
 async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> None:
     page, source, http = site
     page.body, page.etag = manifest("web").encode(), '"1"'
-    await source.ask(http)
+    await source.read(http)
     assert (of(source), source.synced, page.changes) == ({"web-node-1": "toolbox"}, True, 1)
     assert source.source_pods[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "http"
-    await source.ask(http)
+    await source.read(http)
     assert (of(source), page.changes) == ({"web-node-1": "toolbox"}, 1)
     assert page.asked[1]["If-None-Match"] == '"1"'
     assert page.asked[1]["If-Modified-Since"] == "Sat, 31 Jan 2026 12:00:00 GMT"
     assert [asked["X-Rack"] for asked in page.asked] == ["7", "7"]
     page.body, page.etag = b"", '"2"'
-    await source.ask(http)
+    await source.read(http)
     assert (of(source), page.changes) == ({}, 2)
 
 
 async def test_url_source_is_synced_by_an_empty_body(site: Asked) -> None:
     page, source, http = site
-    await source.ask(http)
+    await source.read(http)
     assert (of(source), source.synced, page.changes) == ({}, True, 1)
 
 
@@ -381,21 +381,21 @@ async def test_url_source_is_synced_by_an_empty_body(site: Asked) -> None:
 async def test_url_source_ignores_an_invalid_response(site: Asked, status: int, body: bytes) -> None:
     page, source, http = site
     page.status, page.body = status, body
-    await source.ask(http)
+    await source.read(http)
     assert (of(source), source.synced) == ({}, False)
     assert {reason for reason, _, _ in page.recorder.events} == {"FailedValidation"}
     page.status, page.body = 200, manifest("web").encode()
-    await source.ask(http)
+    await source.read(http)
     page.status, page.body = status, body
-    await source.ask(http)
+    await source.read(http)
     assert (of(source), source.synced) == ({"web-node-1": "toolbox"}, True)
 
 
 async def test_url_source_reports_an_unreachable_url_once(caplog: pytest.LogCaptureFixture) -> None:
     source = UrlSource("http://127.0.0.1:1/pods", {}, "node-1", lambda: None, FakeEventRecorder())
     async with aiohttp.ClientSession() as http:
-        await source.ask(http)
-        await source.ask(http)
+        await source.read(http)
+        await source.read(http)
     assert not source.synced
     assert len([row for row in caplog.records if "manifest URL" in row.message]) == 1
 
