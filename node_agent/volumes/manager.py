@@ -120,7 +120,8 @@ class VolumeManager:
     def _request_objects(self, pod: Pod) -> None:
         """Request the objects that the pod refers to, and the PersistentVolumes of its claims."""
         references = pod_refs(pod)
-        self._objects.set_needed(self._uid, references | frozenset(claimed_volumes(self._objects.get_synced(references))))
+        volumes = frozenset(claimed_volumes(self._objects.get_synced(references)))
+        self._objects.set_needed(self._uid, references | volumes)
 
     def _release_objects(self) -> None:
         self._set_up_inputs.clear()
