@@ -78,40 +78,46 @@ class MetricsReader:
         resource, view = request.info.resource, negotiation.negotiate(request.accept)
         if view.is_table:
             include, now = request.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.table_row(resource, one, view, now, include) for one in found]
+            rows = [tables.table_row(resource, item, view, now, include) for item in found]
             return tables.encode_table(view, rows, {}, tables.columns(resource))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version, "metadata": {}}
             return msgspec.json.encode(
-                {**head, "items": [tables.metadata_only(one, view.api_version) for one in found]}
+                {**head, "items": [tables.metadata_only(item, view.api_version) for item in found]}
             )
         head = {"kind": f"{resource.name}List", "apiVersion": resource.type.API_VERSION, "metadata": {}}
         return msgspec.json.encode({**head, "items": found})
 
     async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:
-        nodes = [one for one in self._stored(Node.KIND) if name in ("", one.metadata.name) and _selects(selection, one)]
-        told = await self._told({node.metadata.name for node in nodes})
+        nodes = [
+            node for node in self._stored(Node.KIND) if name in ("", node.metadata.name) and _selects(selection, node)
+        ]
+        summaries = await self._summaries({node.metadata.name for node in nodes})
         now = self._clock()
-        rows = (node_metrics(node, told[node.metadata.name], now) for node in nodes if node.metadata.name in told)
+        rows = (
+            node_metrics(node, summaries[node.metadata.name], now) for node in nodes if node.metadata.name in summaries
+        )
         return [row for row in rows if row is not None]
 
     async def _of_pods(self, selection: Selection, name: str) -> list[PodMetrics]:
         pods = [
-            one
-            for one in self._stored(Pod.KIND, selection.namespace)
-            if name in ("", one.metadata.name)
-            and one.spec.node_name
-            and one.status.phase not in FINAL_PHASES
-            and _selects(selection, one)
+            pod
+            for pod in self._stored(Pod.KIND, selection.namespace)
+            if name in ("", pod.metadata.name)
+            and pod.spec.node_name
+            and pod.status.phase not in FINAL_PHASES
+            and _selects(selection, pod)
         ]
-        told = await self._told({pod.spec.node_name for pod in pods})
+        summaries = await self._summaries({pod.spec.node_name for pod in pods})
         seen: dict[tuple[str, str, str], PodStats] = {
-            (node, pod.pod_ref.namespace, pod.pod_ref.name): pod for node, said in told.items() for pod in said.pods
+            (node, pod.pod_ref.namespace, pod.pod_ref.name): pod
+            for node, said in summaries.items()
+            for pod in said.pods
         }
         now, rows = self._clock(), []
-        for one in pods:
-            stats = seen.get((one.spec.node_name, one.metadata.namespace, one.metadata.name))
-            metrics = None if stats is None else pod_metrics(one, stats, now)
+        for pod in pods:
+            stats = seen.get((pod.spec.node_name, pod.metadata.namespace, pod.metadata.name))
+            metrics = None if stats is None else pod_metrics(pod, stats, now)
             if metrics is not None:
                 rows.append(metrics)
         return rows
@@ -121,13 +127,13 @@ class MetricsReader:
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
-    async def _told(self, names: set[str]) -> dict[str, Summary]:
+    async def _summaries(self, names: set[str]) -> dict[str, Summary]:
         """Return the summary of each node that answers."""
         ordered = sorted(names)
-        said = await asyncio.gather(*(self._ask(name) for name in ordered))
-        return {name: one for name, one in zip(ordered, said, strict=True) if one is not None}
+        said = await asyncio.gather(*(self._fetch(name) for name in ordered))
+        return {name: summary for name, summary in zip(ordered, said, strict=True) if summary is not None}
 
-    async def _ask(self, name: str) -> Summary | None:
+    async def _fetch(self, name: str) -> Summary | None:
         """Return the summary of a node. Concurrent requests for the same node share one request to its kubelet."""
         known = self._heard.get(name)
         if known is not None and time.monotonic() < known.until:

@@ -124,15 +124,15 @@ def _remove(document: Json, path: Sequence[str]) -> Json:
     return document
 
 
-def _same(one: Json, other: Json) -> bool:
+def _same(left: Json, right: Json) -> bool:
     """Return whether two JSON values are equal; true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return bool(one == other)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return bool(left == right)
 
 
 # --- strategic merge --------------------------------------------------------------------------------------------------

@@ -505,7 +505,7 @@ def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAu
             last_scale_time=status.last_scale_time,
             current_replicas=status.current_replicas,
             desired_replicas=status.desired_replicas,
-            current_cpu_utilization_percentage=next((one for one in used if one is not None), None),
+            current_cpu_utilization_percentage=next((percent for percent in used if percent is not None), None),
         ),
     )
 

@@ -193,7 +193,7 @@ def _check_request(path: str, row: DeviceRequest) -> Iterator[FieldError]:
     for number, choice in enumerate(row.first_available):
         yield from required(f"{path}.firstAvailable[{number}].name", choice.name, names.dns_label_error)
         yield from _check_wish(f"{path}.firstAvailable[{number}]", choice)
-    yield from duplicate_values(f"{path}.firstAvailable[{{}}].name", [one.name for one in row.first_available])
+    yield from duplicate_values(f"{path}.firstAvailable[{{}}].name", [choice.name for choice in row.first_available])
 
 
 def _check_wish(path: str, row: ExactDeviceRequest | DeviceSubRequest) -> Iterator[FieldError]:

@@ -485,7 +485,7 @@ def _validate_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[FieldE
     if spec.pod_replacement_policy == TERMINATING_OR_FAILED:
         reason = f"only {FAILED_POLICY} is accepted with a podFailurePolicy"
         yield FieldError("spec.podReplacementPolicy", quoted(spec.pod_replacement_policy), reason, NOT_SUPPORTED)
-    containers = (one.name for one in (*pod.init_containers, *pod.containers))
+    containers = (container.name for container in (*pod.init_containers, *pod.containers))
     yield from validate_failure_policy(policy, containers, spec.backoff_limit_per_index is not None)
 
 

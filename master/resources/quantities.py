@@ -51,6 +51,6 @@ def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
     return found
 
 
-def plus(one: Quantities, other: Quantities) -> dict[str, Quantity]:
+def plus(left: Quantities, right: Quantities) -> dict[str, Quantity]:
     """Return the sums of both, by resource."""
-    return {name: one.get(name, Quantity()).add(other.get(name, Quantity())) for name in (*one, *other)}
+    return {name: left.get(name, Quantity()).add(right.get(name, Quantity())) for name in (*left, *right)}

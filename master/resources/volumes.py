@@ -189,7 +189,11 @@ def default_class(classes: Iterable[StorageClass]) -> str:
         for storage_class in classes
         if any(storage_class.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
     ]
-    newest = max(marked, key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name), default=None)
+    newest = max(
+        marked,
+        key=lambda storage_class: (storage_class.metadata.creation_timestamp or "", storage_class.metadata.name),
+        default=None,
+    )
     return "" if newest is None else newest.metadata.name
 
 

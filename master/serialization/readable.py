@@ -44,11 +44,11 @@ def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
             continue
         place = f"{path}.{key}" if path else key
         if field.map and isinstance(item, dict):
-            for inner, one in item.items():
-                yield from _value(field.type, one, f"{place}[{inner}]")
+            for inner, entry in item.items():
+                yield from _value(field.type, entry, f"{place}[{inner}]")
         elif field.repeated and isinstance(item, list):
-            for number, one in enumerate(item):
-                yield from _value(field.type, one, f"{place}[{number}]")
+            for number, entry in enumerate(item):
+                yield from _value(field.type, entry, f"{place}[{number}]")
         else:
             yield from _value(field.type, item, place)
 

@@ -66,7 +66,7 @@ def _subresources(resource: AnyResource) -> list[tuple[str, Row, list[str]]]:
         (subresource, dict(zip(("group", "version", "kind"), subresource.body_kind or own, strict=True)))
         for subresource in resource.all_subresources
     )
-    return [(one.name, body, list(one.verbs)) for one, body in found]
+    return [(subresource.name, body, list(subresource.verbs)) for subresource, body in found]
 
 
 # --- the old form -----------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def group(name: str) -> Row | None:
 def resources(group_name: str, version: str) -> Row | None:
     """Return the response to GET /api/v1 and /apis/GROUP/VERSION."""
     kinds = _groups().get(group_name, {}).get(version, [])
-    virtual = [_virtual_row(one) for one in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
+    virtual = [_virtual_row(resource) for resource in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
     rows = [*virtual, *(row for resource in kinds for row in _resource_rows(resource))]
     if not rows:
         return None
@@ -171,7 +171,10 @@ def aggregated(core: bool, form: str) -> Row:
             kinds = known.get(name, {})
             rows = {version: [_aggregated_row(resource) for resource in found] for version, found in kinds.items()}
             if name in VIRTUAL_RESOURCES:
-                rows["v1"] = [*(_aggregated_virtual(name, one) for one in VIRTUAL_RESOURCES[name]), *rows.get("v1", [])]
+                rows["v1"] = [
+                    *(_aggregated_virtual(name, virtual) for virtual in VIRTUAL_RESOURCES[name]),
+                    *rows.get("v1", []),
+                ]
             items.append(_aggregated_group(name, rows))
     head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
     return {**head, "metadata": {}, "items": items}
@@ -179,7 +182,7 @@ def aggregated(core: bool, form: str) -> Row:
 
 def _aggregated_group(name: str, versions: Mapping[str, list[Row]]) -> Row:
     metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
-    rows = [{"version": one, "resources": found, "freshness": "Current"} for one, found in versions.items()]
+    rows = [{"version": version, "resources": found, "freshness": "Current"} for version, found in versions.items()]
     return {"metadata": metadata, "versions": rows}
 
 

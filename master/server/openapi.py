@@ -136,7 +136,7 @@ def _struct(info: inspect.Type) -> Row:
 
 def _property(info: inspect.StructType, field: inspect.Field) -> Row:
     """Return a field's schema, described by the sentences of its type's description that name it."""
-    described = " ".join(_description(info, one) for one in info.cls.__mro__ if issubclass(one, msgspec.Struct))
+    described = " ".join(_description(info, base) for base in info.cls.__mro__ if issubclass(base, msgspec.Struct))
     sentences = _SENTENCE_END.split(" ".join(described.split()))
     told = " ".join(sentence for sentence in sentences if f"`{field.encode_name}`" in sentence)
     row = _schema(field.type) | ({"description": told} if told else {})
@@ -301,14 +301,22 @@ def _places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
     if resource.namespaced:
         yield resource.plural, {"get": read}
     named = _in_path(*in_path, "name")
-    one = {"get": _operation(resource, "get", (), whole), "put": written["put"], "patch": written["patch"]}
+    methods_of_object = {
+        "get": _operation(resource, "get", (), whole),
+        "put": written["put"],
+        "patch": written["patch"],
+    }
     erased = _operation(resource, "delete", _DELETING, "Status", DeleteOptions.__name__)
-    yield f"{within}/{{name}}", {"parameters": named, **one, "delete": erased}
+    yield f"{within}/{{name}}", {"parameters": named, **methods_of_object, "delete": erased}
     if resource.scale is not None:
         yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(resource)}
     for subresource in resource.all_subresources:
         if subresource.replace is not None:
-            methods = {method: row for method, row in one.items() if METHOD_VERBS[method.upper()] in subresource.verbs}
+            methods = {
+                method: row
+                for method, row in methods_of_object.items()
+                if METHOD_VERBS[method.upper()] in subresource.verbs
+            }
             yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **methods}
 
 
@@ -341,7 +349,7 @@ def _writes(resource: AnyResource) -> Row:
 
 def _patch(resource: AnyResource, answer: str) -> Row:
     types = (negotiation.JSON_PATCH, negotiation.MERGE_PATCH, negotiation.STRATEGIC_PATCH, negotiation.APPLY_PATCH)
-    body = {"required": True, "content": {one: {"schema": {}} for one in types}}
+    body = {"required": True, "content": {media_type: {"schema": {}} for media_type in types}}
     return _operation(resource, "patch", (*_WRITING, ("force", "boolean")), answer) | {"requestBody": body}
 
 

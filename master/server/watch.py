@@ -71,9 +71,9 @@ class ClientStream:
         else:
             self._waiting.append(chunk)
             self._stirred.set()
-            self.owe(len(chunk))
+            self.add_queued(len(chunk))
 
-    def owe(self, size: int) -> None:
+    def add_queued(self, size: int) -> None:
         """Add a number of bytes to those queued for the client."""
         self._unread += size
         if self._unread > MAX_QUEUED_BYTES and not self.cut_off:
@@ -82,8 +82,8 @@ class ClientStream:
             self._transport.abort()
             self.end()
 
-    def paid(self, size: int) -> None:
-        """Subtract a number of bytes, added by `owe`, from those queued for the client."""
+    def remove_queued(self, size: int) -> None:
+        """Subtract a number of bytes, added by `add_queued`, from those queued for the client."""
         self._unread -= size
 
     async def flush(self) -> None:
@@ -92,7 +92,7 @@ class ClientStream:
             await self._response.drain()
             while self._waiting and not self._protocol.writing_paused:
                 chunk = self._waiting.popleft()
-                self.paid(len(chunk))
+                self.remove_queued(len(chunk))
                 self._transport.write(chunk)
 
     async def flow(self) -> None:
@@ -219,7 +219,7 @@ class WatchHandler:
             self._open.discard(follower)
         return response
 
-    def beginning(self, wanted: WatchOptions) -> Iterator[WatchEvent]:
+    def initial_events(self, wanted: WatchOptions) -> Iterator[WatchEvent]:
         """Return the initial events of a watch. Raise Expired."""
         selection = wanted.selection
         if wanted.existing:
@@ -229,7 +229,7 @@ class WatchHandler:
             self._store.events_since(selection.resource.stored_kind, wanted.revision) if wanted.revision else ()
         )
 
-    def words(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
+    def encode(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
         """Return the event as an HTTP chunk for a selection and form; empty if the selection does not see it."""
         if self._worded is not event:
             self._worded, self._words, self._seen = event, {}, {}
@@ -287,7 +287,7 @@ class Watcher:
         wanted = self._wanted
         try:
             # From here to the registration nothing waits, so no event falls between the beginning and what follows.
-            beginning = self._watches.beginning(wanted)
+            beginning = self._watches.initial_events(wanted)
         except Compacted as error:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
@@ -316,12 +316,12 @@ class Watcher:
         """Receive an event from the store; it is held back while the initial events are being sent."""
         if self._backlog is not None:
             self._backlog.append(event)
-            self._stream.owe(len(event.record.data))
+            self._stream.add_queued(len(event.record.data))
         else:
             self._send(event)
 
     def _send(self, event: WatchEvent) -> None:
-        chunk = self._watches.words(self._wanted.selection, self._form, event)
+        chunk = self._watches.encode(self._wanted.selection, self._form, event)
         if chunk:
             self._stream.write(chunk)
             self._form = self._wanted.form
@@ -340,7 +340,7 @@ class Watcher:
         """Send what came meanwhile, and from then on everything as it comes."""
         while self._backlog and not self._stream.ended:
             waiting, self._backlog = self._backlog, []
-            self._stream.paid(sum(len(event.record.data) for event in waiting))
+            self._stream.remove_queued(sum(len(event.record.data) for event in waiting))
             await self._send_all(waiting)
         self._backlog = None
 

@@ -211,7 +211,7 @@ def _without_bearer_protocols(headers: list[tuple[str, str]]) -> Iterator[tuple[
         if key.lower() != WEBSOCKET_PROTOCOL_HEADER or BEARER_PROTOCOL not in value:
             yield key, value
             continue
-        kept = [one.strip() for one in value.split(",") if not one.strip().startswith(BEARER_PROTOCOL)]
+        kept = [protocol.strip() for protocol in value.split(",") if not protocol.strip().startswith(BEARER_PROTOCOL)]
         if kept:
             yield key, ", ".join(kept)
 

@@ -89,8 +89,8 @@ class RestrictedConnector(aiohttp.TCPConnector):
         return protocol
 
 
-def _same_address(one: str, other: str) -> bool:
-    return unmapped(ip_address(one)) == unmapped(ip_address(other))
+def _same_address(first: str, second: str) -> bool:
+    return unmapped(ip_address(first)) == unmapped(ip_address(second))
 
 
 def _is_local_address(family: int, host: str) -> bool:
@@ -139,7 +139,7 @@ def kubelet_address(node: Node) -> HostPort:
     """Return where a kubelet listens, from the status of its node. Raise StatusError."""
     known = node.status.addresses
     for kind in ADDRESS_TYPES:
-        found = next((one.address for one in known if one.type == kind and one.address), "")
+        found = next((address.address for address in known if address.type == kind and address.address), "")
         if found:
             if not HOST_PATTERN.fullmatch(found):
                 raise errors.bad_request("address not allowed")
@@ -147,7 +147,7 @@ def kubelet_address(node: Node) -> HostPort:
             endpoint = None if endpoints is None else endpoints.kubelet_endpoint
             return HostPort(found, endpoint.port if endpoint is not None and endpoint.port > 0 else KUBELET_PORT)
     raise errors.status_error(
-        500, "", f"no preferred addresses found; known addresses: {[one.address for one in known]}"
+        500, "", f"no preferred addresses found; known addresses: {[address.address for address in known]}"
     )
 
 

@@ -166,7 +166,7 @@ def _log_option_problems(query: MultiMapping[str], numbers: dict[str, int | None
         yield FieldError("sinceSeconds", str(seconds), "must be greater than 0", INVALID)
     stream = query.get("stream", "")
     if stream and stream not in LOG_STREAMS:
-        accepted = ", ".join(f'"{one}"' for one in LOG_STREAMS)
+        accepted = ", ".join(f'"{stream}"' for stream in LOG_STREAMS)
         yield FieldError("stream", f'"{stream}"', f"supported values: {accepted}", NOT_SUPPORTED)
     elif stream not in ("", "All") and tail is not None:
         reason = "`tailLines` and specific `stream` are mutually exclusive for now"
@@ -236,7 +236,7 @@ def _kubelet_path(what: str, pod: Pod, container: str, parameters: list[tuple[st
 def container_name(pod: Pod, name: str) -> str:
     """Return the container that the request names, or the only one."""
     spec = pod.spec
-    known = [one.name for one in (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)]
+    known = [container.name for container in (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)]
     if name:
         if name not in known:
             raise errors.bad_request(f"container {name} is not valid for pod {pod.metadata.name}")

@@ -89,7 +89,7 @@ class ProxyHandler:
         port = wanted.port
         if port.isdecimal():
             service: Service = self._object(SERVICES, namespace, wanted.name)
-            named = next((one for one in service.spec.ports if one.port == int(port)), None)
+            named = next((known for known in service.spec.ports if known.port == int(port)), None)
             if named is None:
                 raise _service_unavailable(f'no service port {port} found for service "{wanted.name}"')
             port = named.name
@@ -110,7 +110,7 @@ class ProxyHandler:
 
     def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, HostPort] | None:
         """Return a random pod of the subset and its address. Addresses that are no pod of the project are not used."""
-        number = next((one.port for one in subset.ports if one.name == port), None)
+        number = next((known.port for known in subset.ports if known.name == port), None)
         if number is None:
             return None
         for address in random.sample(subset.addresses, len(subset.addresses)):
