@@ -65,7 +65,7 @@ def is_pod_ready(item: Pod) -> bool:
 
 
 def _container_reason(item: Pod, reason: str) -> str:
-    """Return the reason of the last container that has one, as kube-apiserver's printer does."""
+    """Return the reason of the first container that has one, else `reason`, as kube-apiserver's printer does."""
     running = False
     for status in reversed(item.status.container_statuses):
         waiting = status.state.waiting

@@ -274,7 +274,7 @@ _VERBS = {"post": "create", "put": "update"}
 
 
 def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
-    """Return the paths and operations that clients may use."""
+    """Yield the paths with the operations that the resource has."""
     for place, row in _places(resource):
         actions = {key: found.get("x-kubernetes-action", "") for key, found in row.items() if key != "parameters"}
         refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in resource.verbs}
