@@ -51,7 +51,7 @@ class CgroupfsDriver:
             try:
                 file.write_text(limit.text)
             except OSError as error:
-                raise NotReady(f"{file} does not take {limit.text!r}: {error.strerror}") from None
+                raise NotReady(f"{file} does not accept {limit.text!r}: {error.strerror}") from None
         return path
 
     def remove(self, cgroup: CgroupPath) -> None:

@@ -109,7 +109,7 @@ class SystemdDriver:
             with open_dbus_connection(f"unix:path={self._bus}") as connection:
                 yield _Systemd(connection)
         except OSError as error:  # TimeoutError is one, too.
-            message = f"Docker makes control groups through systemd, but {self._bus}: {error.strerror or error}"
+            message = f"Docker has the cgroup driver systemd, but {self._bus}: {error.strerror or error}"
             raise NotReady(f"{message}; {REQUIREMENTS}") from None
 
 

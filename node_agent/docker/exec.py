@@ -311,7 +311,7 @@ class _AttachSession:
                     raise NotReady(f"Docker: {text.decode(errors='replace').strip()}")
                 yield stream, text
         if not frames.at_frame_boundary:
-            raise NotReady("Docker went away in the middle of what the program said")
+            raise NotReady("Docker went away in the middle of the program's output")
 
     async def write_stdin(self, data: bytes) -> None:
         if self._kind.reads_stdin:

@@ -42,7 +42,7 @@ async def docker_timeout(seconds: float = RESPONSE_TIMEOUT_SECONDS) -> AsyncIter
         async with asyncio.timeout(seconds) as limit:
             yield limit
     except TimeoutError:
-        raise NotReady(f"Docker does not answer: nothing came within {seconds:g}s") from None
+        raise NotReady(f"Docker does not answer: no response within {seconds:g}s") from None
     except (aiohttp.ClientError, OSError) as error:
         raise NotReady(f"Docker does not answer: {error}") from None
 
@@ -92,6 +92,6 @@ async def wait_exit_code(docker: aiohttp.ClientSession, exec_id: str) -> int:
         if process_exists(state["Pid"]):
             last_alive = loop.time()
         elif loop.time() - last_alive > EXIT_CODE_TIMEOUT_SECONDS:
-            raise NotReady(f"Docker does not tell how the program of the exec {exec_id[:12]} has ended")
+            raise NotReady(f"Docker does not report the exit code of exec {exec_id[:12]}, whose process has ended")
         await asyncio.sleep(poll_seconds)
         poll_seconds = min(2 * poll_seconds, MAX_POLL_SECONDS)

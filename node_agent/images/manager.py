@@ -161,7 +161,7 @@ class ImageManager:
             self._pull_task = None
             task.cancel()
         if task.cancelled() or not task.done():
-            raise PullCancelled("the image is not waited for: the pod is to go")
+            raise PullCancelled("image pull cancelled, because the pod is being terminated")
         return task.result()
 
 

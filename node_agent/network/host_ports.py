@@ -90,4 +90,4 @@ async def apply_ruleset(text: str) -> None:
     _, stderr = await process.communicate(text.encode())
     if process.returncode:
         message = " ".join(stderr.decode(errors="replace").split())
-        raise Refused(f"nft -f - (exit {process.returncode}): {message}; the table is as it was")
+        raise Refused(f"nft -f - (exit {process.returncode}): {message}; the table is unchanged")

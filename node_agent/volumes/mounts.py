@@ -61,7 +61,7 @@ def make_shared(path: Path) -> None:
     if is_shared(path):
         return
     if mount_points(path):
-        raise NotReady(f"{path}: something is mounted in it, and would be hidden")
+        raise NotReady(f"{path} cannot become a shared mount: mounts in it would be hidden")
     _run("mount", "--bind", str(path), str(path))
     _run("mount", "--make-rshared", str(path))
 
@@ -111,7 +111,7 @@ def _run(*command: str) -> None:
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        raise NotReady(f"{' '.join(command)}: not done after {COMMAND_TIMEOUT_SECONDS:.0f} s") from None
+        raise NotReady(f"{' '.join(command)}: no result within {COMMAND_TIMEOUT_SECONDS:.0f} s") from None
     if result.returncode:
         raise NotReady(f"{' '.join(command)} (exit {result.returncode}): {result.stderr.strip()}")
 

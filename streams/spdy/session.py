@@ -238,7 +238,7 @@ class Session:
             return
         self._sender.bytes_consumed(0, len(data))
         if stream and data:
-            self._reset_stream(stream_id, frames.STREAM_ALREADY_CLOSED, "was sent more after its end")
+            self._reset_stream(stream_id, frames.STREAM_ALREADY_CLOSED, "received data after its end")
         elif not stream and self._is_unopened(stream_id):
             self.send(RstStream(stream_id, frames.INVALID_STREAM))
 

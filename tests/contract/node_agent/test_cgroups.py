@@ -87,7 +87,7 @@ def test_process_runs_in_a_cgroup(driver: CgroupfsDriver) -> None:
 
 
 def test_value_rejected_by_the_kernel_is_reported(driver: CgroupfsDriver) -> None:
-    with pytest.raises(NotReady, match=r"pids\.max does not take '-5'"):
+    with pytest.raises(NotReady, match=r"pids\.max does not accept '-5'"):
         driver.create(HERE, CgroupLimits(pids=-5))
 
 

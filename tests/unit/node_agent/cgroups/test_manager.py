@@ -52,7 +52,7 @@ async def test_cgroupfs_driver_creates_pod_qos_and_root_cgroups(
 async def test_systemd_driver_does_nothing_without_systemd(docker: FakeDocker, groups: CgroupManager) -> None:
     docker.cgroups = "systemd"
     for _ in range(2):
-        with pytest.raises(NotReady, match=r"through systemd, but .*/bus: No such file"):
+        with pytest.raises(NotReady, match=r"has the cgroup driver systemd, but .*/bus: No such file"):
             await groups.create(WISH)
     assert await groups.list_pod_uids() == set()
 
@@ -74,7 +74,7 @@ async def test_pods_run_without_cgroups_when_the_machine_forbids_them(
     with caplog.at_level(logging.WARNING):
         assert await groups.create(WISH) == await groups.create(WISH) == ""
     (record,) = caplog.records
-    assert "pids.max does not take" in record.__dict__["reason"]
+    assert "pids.max does not accept" in record.__dict__["reason"]
 
 
 async def test_unknown_cgroup_driver_is_rejected(docker: FakeDocker, groups: CgroupManager) -> None:

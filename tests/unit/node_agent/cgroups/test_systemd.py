@@ -19,7 +19,7 @@ def test_missing_systemd_bus_is_reported_with_what_is_accepted(tmp_path: Path) -
     with pytest.raises(NotReady) as caught:
         driver.create(pods_cgroup("/"), CgroupLimits())
     assert str(caught.value) == (
-        f"Docker makes control groups through systemd, but {bus}: No such file or directory; systemd with dbus is"
+        f"Docker has the cgroup driver systemd, but {bus}: No such file or directory; systemd with dbus is"
         ' accepted, or Docker with "exec-opts": ["native.cgroupdriver=cgroupfs"] in its daemon.json'
     )
 
