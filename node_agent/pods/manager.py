@@ -91,6 +91,7 @@ class PodManager:
         self._spawn = spawn
         self._waiting: frozenset[str] = frozenset()
         self._complete = False
+        self._has_api_pods = False
         self._clean_up_at = 0.0
 
     # --- what others ask for -----------------------------------------------------------------------------------------
@@ -131,9 +132,12 @@ class PodManager:
     def evictable_workers(self) -> dict[str, PodWorker]:
         """Return the workers of the API server's pods that have not ended. Static pods are not evicted.
 
-        Return none before the API server has listed its pods.
+        Return none before the API server has listed its pods and each of them was added, so that the choice is among
+        all of them.
         """
-        workers = {}
+        workers: dict[str, PodWorker] = {}
+        if not self._has_api_pods:
+            return workers
         for pod in self._api_server.informer.items.values():
             worker = self._registry.get(pod.metadata.uid)
             if worker is not None and worker.pod.status.phase not in FINAL_PHASES:
@@ -149,6 +153,7 @@ class PodManager:
         """
         # Read first: a source that delivers while this pass waits has pods that are not among these.
         seen_all_sources = self._config.seen_all_sources()
+        has_api_pods = self._api_server.synced
         pods = self._config.pods()
         admitted = await self._previously_admitted(pods)
         undecided = 0
@@ -159,6 +164,7 @@ class PodManager:
                 undecided += await self._add_pod(pod, pods, previously_admitted=uid in admitted)
             elif _comparable(worker.pod) != _comparable(pod):
                 worker.update(pod)
+        self._has_api_pods = has_api_pods
         self._restore_statuses()
         self._waiting = frozenset(pods.keys() - self._registry.keys())
         if seen_all_sources:
