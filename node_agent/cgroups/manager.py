@@ -26,7 +26,7 @@ CGROUPFS, SYSTEMD, NONE = "cgroupfs", "systemd", "none"
 
 
 class CgroupDriver(Protocol):
-    """The way in which cgroups are created and removed; the same as Docker's."""
+    """A cgroup driver of Docker: the way in which cgroups are created and removed."""
 
     def cgroup_parent(self, cgroup: CgroupPath) -> str: ...  # noqa: D102
     def create(self, cgroup: CgroupPath, limits: CgroupLimits) -> str: ...  # noqa: D102

@@ -114,7 +114,7 @@ class SystemdDriver:
 
 
 class _UnitExists(DriverError):
-    """A unit with this name exists already."""
+    """The answer of systemd that a unit with the name exists already."""
 
 
 class _Systemd:

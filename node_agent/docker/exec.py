@@ -122,7 +122,7 @@ class StreamSession(Protocol):
 
 
 class ExecJournal:
-    """Records running execs on disk, so that the next agent process can kill those that a killed agent left behind.
+    """Record of running execs on disk, so that the next agent process can kill those that a killed agent left behind.
 
     There is one empty file for each exec, named by its ID. An exec is recorded before it starts, so that none is
     missing. Execs that other clients of Docker start in the containers are not recorded.

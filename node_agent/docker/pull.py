@@ -24,7 +24,7 @@ _REGISTRY_UNAVAILABLE = re.compile(r"unexpected HTTP status: 50[234]")
 
 
 class RegistryUnavailable(NotReady):
-    """The registry answers with a status that says it is temporarily unavailable."""
+    """An answer of the registry that says that it is temporarily unavailable."""
 
 
 class ImagePuller:

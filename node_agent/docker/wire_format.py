@@ -27,7 +27,7 @@ RECENT_ENTRIES = 1024
 
 
 class LogStreamError(Exception):
-    """Docker ended the log with an error. The message is Docker's."""
+    """An error with which Docker ended a log. The message is Docker's."""
 
 
 class FramePart(NamedTuple):
@@ -40,7 +40,7 @@ class FramePart(NamedTuple):
 
 
 class EntrySplitter(Protocol):
-    """Splits a byte stream into parts of log entries."""
+    """A parser that splits a byte stream into parts of log entries."""
 
     def feed(self, data: bytes) -> Iterator[FramePart]:
         """Yield the parts in these bytes, in order. No part is empty."""
@@ -48,7 +48,7 @@ class EntrySplitter(Protocol):
 
 
 class DockerFrameParser:
-    """Splits a stream into frames, whatever the sizes of its chunks. It stores at most an incomplete header.
+    """A parser of frames in a stream of chunks of any size. It stores at most an incomplete header.
 
     A frame is a header of eight bytes and a payload. The first byte of the header is the stream, the last four are the
     length of the payload.
@@ -88,7 +88,7 @@ class DockerFrameParser:
 
 
 class TtyEntries:
-    """Splits the log of a container with a terminal, with timestamps, into entries.
+    """A parser of the entries in the log of a container with a terminal, with timestamps.
 
     Such a log has no frames. An entry ends with its line or after TTY_ENTRY_BYTES.
     """
@@ -124,7 +124,7 @@ class TtyEntries:
 
 
 class RawEntries:
-    """Passes the log of a container with a terminal, without timestamps, through as it is."""
+    """A parser for the log of a container with a terminal, without timestamps, which has no entries."""
 
     def feed(self, data: bytes) -> Iterator[FramePart]:
         """Yield these bytes as one part of standard output."""
@@ -132,7 +132,7 @@ class RawEntries:
 
 
 class LogEntryReader:
-    """Converts the log entries that Docker sends into the text of the log, without entries that Docker repeats.
+    """A converter of the log entries that Docker sends into the text of the log, without repeated entries.
 
     `has_timestamps`: Docker sends a timestamp with each entry. `show_timestamps`: the text has them in front of lines.
     """

@@ -45,14 +45,14 @@ class ImagePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ImageUse:
-    """When an image was first detected on this host, and when a container last used it (None: never)."""
+    """The times when an image was first detected on this host and when a container last used it (None: never)."""
 
     detected: datetime
     used: datetime | None = None
 
 
 class ImageGC:
-    """Removes unused images in the background (kubelet: ImageGCManager). `collect` is one pass."""
+    """The loop that removes unused images (kubelet: ImageGCManager). `collect` is one pass."""
 
     def __init__(self, settings: Settings, docker: DockerClient, events: EventRecorder) -> None:
         self.loop = Loop("images", containing_bugs("images", self.collect), LoopTiming(resync=GC_SECONDS))

@@ -34,7 +34,7 @@ class ImageUnavailable:
 
 
 class PullCancelled(NotReady):
-    """The pull was cancelled, because its pod is being terminated."""
+    """The cancellation of a pull, because its pod is being terminated."""
 
 
 class ImageManager:

@@ -54,7 +54,7 @@ class PullFailure:
 
     @property
     def retry_at(self) -> datetime:
-        """When the image may be pulled again."""
+        """The time when the image may be pulled again."""
         return self.failed_at + self.delay
 
     def is_active(self, now: datetime) -> bool:

@@ -19,7 +19,7 @@ RESYNC_SECONDS = 60.0
 
 
 class HostPortManager:
-    """Applies the ruleset of the pods' host ports in the background (kubelet: hostport manager).
+    """The loop that applies the ruleset of the pods' host ports (kubelet: hostport manager).
 
     `active_pods` returns the pods of this node that have not ended. `all_pods_known` says whether every source of pods
     was read; before that nothing is applied, so that the ports of running pods stay.

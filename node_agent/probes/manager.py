@@ -26,7 +26,7 @@ from node_agent.stats.metrics import ProbeMetrics
 
 @dataclass(frozen=True, slots=True)
 class ProbeDependencies:
-    """What all probes of the node need.
+    """Objects that all probes of the node share.
 
     `jitter` returns random numbers from 0 to 1. `agent_started_at` is by the steady clock.
     """
@@ -38,7 +38,7 @@ class ProbeDependencies:
 
 
 class ProbeWorker:
-    """Probes one container ID in a task, until no probe can be due any more or the task is cancelled (kubelet: worker).
+    """The task that probes one container ID, until no probe can be due any more (kubelet: worker).
 
     `on_answer` is called with the name of the probe, the answer, and whether a result changed. `on_duration` is called
     with the name of the probe, the answer and the seconds that the probe took.

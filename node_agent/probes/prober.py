@@ -39,7 +39,7 @@ class ProbeTarget:
 
 
 class Prober:
-    """Executes the probes and hooks of all containers of the node. Every HTTP request has a connection of its own."""
+    """The executor of probes and hooks of all containers of the node. Every HTTP request has its own connection."""
 
     def __init__(self, docker: DockerClient) -> None:
         self._docker = docker

@@ -103,7 +103,7 @@ def mount_sub_paths(sub_paths: tuple[SubPath, ...]) -> None:
 
 
 def _unescape(field: str) -> str:
-    """Return a path of the mount table, in which blanks and backslashes are octal escapes."""
+    """Return a path of the mount table without its octal escapes for blanks and backslashes."""
     return _OCTAL.sub(lambda octal: chr(int(octal[1], 8)), field) if "\\" in field else field
 
 

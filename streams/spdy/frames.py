@@ -111,7 +111,7 @@ def data_header(stream_id: int, length: int, fin: bool) -> bytes:
 
 
 class Encoder:
-    """Encodes frames in the order in which they are sent, because compressed headers depend on earlier ones."""
+    """An encoder of frames. Frames are encoded in the order of sending, because headers depend on earlier ones."""
 
     def __init__(self) -> None:
         self._compressor = HeaderCompressor()
@@ -146,7 +146,7 @@ class Encoder:
 
 
 class Decoder:
-    """Decodes frames from bytes that arrive in pieces of any size."""
+    """A decoder of frames from bytes that arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self._decompressor = HeaderDecompressor()

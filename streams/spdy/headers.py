@@ -22,7 +22,10 @@ class ProtocolError(Exception):
 
 
 class HeaderCompressor:
-    """Compresses the header blocks of one direction. Each block depends on earlier ones: send all of them, in order."""
+    """A compressor of the header blocks of one direction.
+
+    All blocks have to be sent, in order, because each block depends on earlier ones.
+    """
 
     def __init__(self) -> None:
         self._stream = zlib.compressobj(wbits=WINDOW_BITS, zdict=DICTIONARY)
@@ -37,7 +40,7 @@ class HeaderCompressor:
 
 
 class HeaderDecompressor:
-    """Decompresses the header blocks of one direction. It needs all blocks, in order."""
+    """A decompressor of the header blocks of one direction. It needs all blocks, in order."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(zdict=DICTIONARY)

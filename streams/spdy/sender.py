@@ -24,7 +24,7 @@ MAX_WINDOW_DELTA: Final = 0x7FFFFFFF
 
 
 class Sender:
-    """Queues frames and writes them to the carrier as fast as the carrier accepts them."""
+    """Queues of unsent frames, and the loop that writes them to the carrier as fast as the carrier accepts them."""
 
     def __init__(self, carrier: Stream) -> None:
         self._carrier = carrier

@@ -127,7 +127,7 @@ class Session:
         """Close the session and its carrier at once."""
         self._terminate("the session was aborted here")
 
-    # --- For the streams (StreamSession) -------------------------------------------------------------------------
+    # --- For the streams (StreamOwner) -------------------------------------------------------------------------
 
     def send(self, frame: Frame) -> None:
         """Queue a control frame, to be sent before all data."""

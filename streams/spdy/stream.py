@@ -23,7 +23,7 @@ MAX_FRAME_BYTES: Final = 32 * 1024
 """Longest data frame sent. Streams take turns frame by frame; Go copies in pieces of this size."""
 
 
-class StreamSession(Protocol):
+class StreamOwner(Protocol):
     """The session of a stream, as the stream uses it."""
 
     def send(self, frame: Frame) -> None:
@@ -48,7 +48,7 @@ class SpdyStream(Stream):
 
     def __init__(
         self,
-        session: StreamSession,
+        session: StreamOwner,
         stream_id: int,
         headers: Mapping[str, str],
         *,
