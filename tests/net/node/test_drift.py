@@ -1,0 +1,98 @@
+"""Changes by others to the switch and to links are repaired and reported; foreign bridges are not touched."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+import pytest
+
+from sdn.cniserver.pod_ports import host_veth_name
+from tests.testbed.isolation.world import arrives, reaches
+from tests.testbed.netns.packet_world import PacketWorld
+from tests.testbed.wait import wait_until
+
+DRIFT = {
+    "a pod's link": (("ip", "link", "set", "PORT", "down"), "links PORT"),
+    "a flow": (("ovs-ofctl", "-O", "OpenFlow14", "del-flows", "OVS/br0.mgmt", "table=30"), "flows"),
+    "a foreign flow": (("ovs-ofctl", "-O", "OpenFlow14", "add-flow", "OVS/br0.mgmt", "actions=NORMAL"), "flows"),
+    "a route": (("ip", "route", "del", "10.128.0.0/14", "dev", "tun0"), "address or routes of tun0"),
+    "an address": (("ip", "addr", "add", "10.9.9.9/32", "dev", "tun0"), "address or routes of tun0"),
+    "the nft table": (("nft", "delete", "table", "ip", "podlane"), "nft table podlane"),
+    "a rule": (("nft", "add", "rule", "ip", "podlane", "forward", "drop"), "nft table podlane"),
+    "a sysctl": (("sysctl", "-q", "-w", "net.ipv4.ip_forward=0"), "sysctl net.ipv4.ip_forward"),
+    "a port": (("ovs-vsctl", "--db=unix:OVS/db.sock", "del-port", "br0", "PORT"), "ports PORT"),
+    "the tunnel": (("ovs-vsctl", "--db=unix:OVS/db.sock", "del-port", "br0", "vxlan0"), "bridge br0"),
+    "the bridge": (("ovs-vsctl", "--db=unix:OVS/db.sock", "del-br", "br0"), "bridge br0"),
+    "timeouts of a zone": (
+        ("ovs-vsctl", "--db=unix:OVS/db.sock", "del-zone-tp", "netdev", "zone=1"),
+        "timeouts of connection tracking",
+    ),
+}
+
+
+def node_state(cluster: PacketWorld) -> tuple[object, ...]:
+    columns = "--columns=name,ofport,external_ids,mtu_request"
+    ports = cluster.vsctl("node-1", columns, "list", "interface").split("\n\n")
+    addresses = re.findall(r"inet (\S+)", cluster.in_node("node-1", "ip", "-4", "addr", "show", "tun0"))
+    words = ("ip", "route"), ("nft", "list", "table", "ip", "podlane")
+    guard = cluster.in_node("node-1", "nft", "list", "table", "netdev", "podlane-guard")
+    kernel = [addresses, *(cluster.in_node("node-1", *each) for each in words)]
+    return (
+        cluster.flows("node-1"),
+        sorted(port.strip() for port in ports),
+        kernel,
+        sorted(cluster.vsctl("node-1", "list-zone-tp", "netdev").splitlines()),
+        sorted(re.findall(r'device "(\w+)"', guard)),
+    )
+
+
+@pytest.mark.parametrize("what", DRIFT)
+def test_drift_is_repaired_and_reported(cluster: PacketWorld, what: str) -> None:
+    ours = cluster.specification("node-1 sdn")
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+    before, told = node_state(cluster), cluster.log("node-1")
+    port = host_veth_name("red-a")
+    command, sentence = DRIFT[what]
+    words = [word.replace("OVS", str(cluster.nodes["node-1"].ovs)).replace("PORT", port) for word in command]
+    cluster.in_node("node-1", *words)
+    wait_until(lambda: sentence.replace("PORT", port) in cluster.log("node-1")[len(told) :], "the log line")
+    wait_until(lambda: node_state(cluster) == before, f"{what} is put right")
+    assert reaches(cluster, "red-a", "red-b")
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn")
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+
+def test_dropped_packets_are_counted_by_reason(cluster: PacketWorld) -> None:
+    ours = cluster.specification("node-1 sdn")
+    cluster.kill("node-1 sdn")
+    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+    def dropped(reason: str, owner: str) -> int:
+        text = cluster.in_node("node-1", "curl", "-s", "http://127.0.0.1:10249/metrics")
+        labels = f'owner="{owner}",reason="{reason}"'
+        found = re.search(rf"podlane_sdn_dropped_packets{{{labels}}} ([0-9.e+]+)", text)
+        return int(float(found[1])) if found else -1
+
+    spoofed, nobody = ("spoofed", "pod red/red-a"), ("no such pod", "node")
+    wait_until(lambda: dropped(*spoofed) >= 0, "the first count")
+    before = {one: dropped(*one) for one in (spoofed, nobody)}
+    for _ in range(5):
+        assert not arrives(cluster, "red-a", "red-b", ip_src=cluster.pods["red-c"].address)
+        assert not arrives(cluster, "red-a", "red-b", ip_dst=IPv4Address("10.128.0.250"))
+    wait_until(lambda: dropped(*spoofed) >= before[spoofed] + 5, "borrowed addresses are counted")
+    wait_until(lambda: dropped(*nobody) >= before[nobody] + 5, "what may not arrive is counted")
+
+
+def test_foreign_bridge_is_not_changed(cluster: PacketWorld) -> None:
+    cluster.vsctl("node-2", "remove", "bridge", "br0", "external_ids", "podlane")
+    cluster.kill("node-2 sdn")
+    cluster.start("node-2 sdn")
+    wait_until(lambda: "that Podlane did not make" in cluster.log("node-2"), "the refusal")
+    cluster.vsctl("node-2", "set", "bridge", "br0", "external_ids:podlane=owner")
+    wait_until(lambda: cluster.network_ready("node-2"), "the daemon")
