@@ -201,7 +201,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         node=settings.node_name,
         state_dir=settings.state_dir,
         docker=docker,
-        look=StatsCollector(hierarchy.pods_cgroup(settings.cgroup_root), CgroupReader()),
+        collector=StatsCollector(hierarchy.pods_cgroup(settings.cgroup_root), CgroupReader()),
         disks=disks,
         probes=probes.metrics,
         pods=pods.list_pods,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from api.core.pod import Container, Pod
@@ -11,147 +11,179 @@ from api.meta import quantity
 from node_agent.eviction.thresholds import SIGNALS, SignalObservation, Threshold
 
 GRACE_SECONDS = 1
+"""Grace period of an evicted pod, except for soft thresholds."""
+
 CRITICAL_PRIORITY = 2_000_000_000
+"""Priority from which a pod is not evicted because of pressure (system-cluster-critical)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """What a pod takes: bytes of memory (working set) and disk, inodes, processes.
+    """The usage of a pod: bytes of memory (working set) and disk, inodes, processes.
 
-    `memory_of` and `disk_of` are by container, `volumes` by name of emptyDirs on disk.
+    `container_memory` and `container_disk` are by container name. `volumes` are the emptyDir volumes on disk by name.
     """
 
     pod: Pod
     processes: int = 0
     inodes: int = 0
-    memory_of: Mapping[str, int] = field(default_factory=dict)
-    disk_of: Mapping[str, int] = field(default_factory=dict)
+    container_memory: Mapping[str, int] = field(default_factory=dict)
+    container_disk: Mapping[str, int] = field(default_factory=dict)
     volumes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def memory(self) -> int:
-        """Of all its containers."""
-        return sum(self.memory_of.values())
+        """Memory of all containers."""
+        return sum(self.container_memory.values())
 
     @property
     def disk(self) -> int:
-        """Writable layers, logs and emptyDirs."""
-        return sum(self.disk_of.values()) + sum(self.volumes.values())
+        """Disk usage of writable layers, logs and emptyDir volumes."""
+        return sum(self.container_disk.values()) + sum(self.volumes.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A pod that has to go, what its status says, and in how many seconds at most it has to have ended."""
+    """A pod to evict, the message in its status, and its grace period in seconds."""
 
     uid: str
     message: str
     grace: int = GRACE_SECONDS
 
 
-def select_pod(
-    low: tuple[Threshold, ...], seen: Mapping[str, SignalObservation], pods: Iterable[PodUsage], most_grace: int = 0
-) -> Eviction | None:
-    """The pod that goes in this round for the first of these thresholds; None when nobody may be sent away.
+# --- pressure ---------------------------------------------------------------------------------------------------------
 
-    For a soft threshold it has its own grace period, up to `most_grace` seconds.
+
+def select_pod(
+    met: tuple[Threshold, ...],
+    observations: Mapping[str, SignalObservation],
+    pods: Iterable[PodUsage],
+    max_grace: int = 0,
+) -> Eviction | None:
+    """Return the pod to evict for the first of the thresholds, None if no pod may be evicted.
+
+    For a soft threshold the grace period is the pod's own, at most `max_grace` seconds.
     """
-    if not low:
+    if not met:
         return None
-    resource = SIGNALS[low[0].signal][0]
-    ranked = sorted((one for one in pods if not has_critical_priority(one.pod)), key=lambda one: _rank(resource, one))
-    if not ranked:
+    threshold = met[0]
+    resource = SIGNALS[threshold.signal][0]
+    candidates = [usage for usage in pods if not has_critical_priority(usage.pod)]
+    if not candidates:
         return None
-    pod = ranked[0].pod
-    grace = GRACE_SECONDS if low[0].grace is None else min(pod.spec.termination_grace_period_seconds or 0, most_grace)
-    return Eviction(pod.metadata.uid, _message(low[0], seen[low[0].signal], ranked[0]), grace)
+    selected = min(candidates, key=lambda usage: _rank(resource, usage))
+    grace = GRACE_SECONDS
+    if threshold.grace is not None:
+        grace = min(selected.pod.spec.termination_grace_period_seconds or 0, max_grace)
+    message = _eviction_message(threshold, observations[threshold.signal], selected)
+    return Eviction(selected.pod.metadata.uid, message, grace)
 
 
 def has_critical_priority(pod: Pod) -> bool:
-    """Whether the cluster would suffer more from the loss of the pod than from the pressure."""
+    """Return whether a pod is too important for the cluster to be evicted because of pressure."""
     return (pod.spec.priority or 0) >= CRITICAL_PRIORITY
 
 
-def _rank(resource: str, one: PodUsage) -> tuple[float, ...]:
-    """Who takes more than requested goes first, then who matters least, then who is farthest above the request."""
-    priority = one.pod.spec.priority or 0
+def _rank(resource: str, usage: PodUsage) -> tuple[float, ...]:
+    """Return the sort key of a pod; the pod with the lowest key is evicted.
+
+    Pods above their request come first, then those of the lowest priority, then those farthest above their request.
+    """
+    priority = usage.pod.spec.priority or 0
     if resource == "pids":
-        return (priority, -one.processes)
-    taken = {"memory": one.memory, "ephemeral-storage": one.disk, "inodes": one.inodes}[resource]
-    asked = sum(_request(container, resource) for container in long_running_containers(one.pod))
-    return (taken <= asked, priority, asked - taken)
+        return (priority, -usage.processes)
+    used = {"memory": usage.memory, "ephemeral-storage": usage.disk, "inodes": usage.inodes}[resource]
+    requested = sum(_request(container, resource) for container in long_running_containers(usage.pod))
+    return (used <= requested, priority, requested - used)
 
 
 def long_running_containers(pod: Pod) -> tuple[Container, ...]:
-    """The containers that run as long as the pod does."""
+    """Return the containers that run as long as the pod does: sidecars and regular containers."""
     return (*sidecars(pod), *pod.spec.containers)
 
 
 def _request(container: Container, resource: str) -> int:
-    """A limit without a request is a request."""
-    wishes = {**container.resources.limits, **container.resources.requests}
-    return quantity.to_int(wishes.get(resource, 0))
+    """Return the request of a container. A limit without a request counts as a request."""
+    amounts = {**container.resources.limits, **container.resources.requests}
+    return quantity.to_int(amounts.get(resource, 0))
 
 
-def _message(limit: Threshold, seen: SignalObservation, one: PodUsage) -> str:
-    resource = SIGNALS[limit.signal][0]
-    of_bytes = resource in {"memory", "ephemeral-storage"}
-    shown = _binary if of_bytes else str
-    words = (
+def _eviction_message(threshold: Threshold, observation: SignalObservation, usage: PodUsage) -> str:
+    resource = SIGNALS[threshold.signal][0]
+    format_amount: Callable[[int], str] = str
+    container_usage: Mapping[str, int] = {}
+    if resource == "memory":
+        format_amount = _format_bytes
+        container_usage = usage.container_memory
+    elif resource == "ephemeral-storage":
+        format_amount = _format_bytes
+        container_usage = usage.container_disk
+    message = (
         f"The node was low on resource: {resource}. "
-        f"Threshold quantity: {shown(limit.of(seen.capacity))}, available: {shown(seen.available)}. "
+        f"Threshold quantity: {format_amount(threshold.of(observation.capacity))}, "
+        f"available: {format_amount(observation.available)}. "
     )
-    usage = one.memory_of if resource == "memory" else one.disk_of if of_bytes else {}
-    for container in long_running_containers(one.pod):
-        taken, asked = usage.get(container.name, 0), _request(container, resource)
-        if taken > asked:
-            words += (
-                f"Container {container.name} was using {_binary(taken)}, request is {_binary(asked)}, "
+    for container in long_running_containers(usage.pod):
+        used = container_usage.get(container.name, 0)
+        requested = _request(container, resource)
+        if used > requested:
+            message += (
+                f"Container {container.name} was using {_format_bytes(used)}, request is {_format_bytes(requested)}, "
                 f"has larger consumption of {resource}. "
             )
-    return words
+    return message
 
 
-def _binary(amount: int) -> str:
-    """As Kubernetes writes bytes: with the largest unit that leaves a whole number."""
+def _format_bytes(amount: int) -> str:
+    """Return bytes as Kubernetes writes them: in the largest unit that leaves a whole number."""
     for power, unit in reversed(tuple(enumerate(("Ki", "Mi", "Gi", "Ti"), 1))):
         if amount and amount % 1024**power == 0:
             return f"{amount // 1024**power}{unit}"
     return str(amount)
 
 
+# --- disk limits ------------------------------------------------------------------------------------------------------
+
+
 def local_storage_evictions(pods: Iterable[PodUsage]) -> tuple[Eviction, ...]:
-    """Every pod that takes more disk than it said it would at most: all of them go, critical or not."""
-    found = ((one, next(_excesses(one), "")) for one in pods)
-    return tuple(Eviction(one.pod.metadata.uid, words) for one, words in found if words)
+    """Return an eviction for each pod that exceeds one of its disk limits. Critical pods are evicted, too."""
+    evictions = []
+    for usage in pods:
+        message = next(_exceeded_limits(usage), "")
+        if message:
+            evictions.append(Eviction(usage.pod.metadata.uid, message))
+    return tuple(evictions)
 
 
 def has_disk_limits(pod: Pod) -> bool:
-    """Whether its use of disk has to be measured at all."""
+    """Return whether a pod has disk limits, so that its usage must be measured."""
     limited = any("ephemeral-storage" in container.resources.limits for container in long_running_containers(pod))
-    return limited or bool(_sized_volumes(pod))
+    return limited or bool(_volume_limits(pod))
 
 
-def _sized_volumes(pod: Pod) -> dict[str, str | int]:
-    sized = {}
+def _volume_limits(pod: Pod) -> dict[str, str | int]:
+    """Return the size limits of emptyDir volumes on disk by name."""
+    limits = {}
     for volume in pod.spec.volumes:
         source = volume.empty_dir
         if source is not None and source.size_limit is not None and source.medium != "Memory":
-            sized[volume.name] = source.size_limit
-    return sized
+            limits[volume.name] = source.size_limit
+    return limits
 
 
-def _excesses(one: PodUsage) -> Iterator[str]:
-    for name, most in _sized_volumes(one.pod).items():
-        if one.volumes.get(name, 0) > quantity.to_int(most):
-            yield f'Usage of EmptyDir volume "{name}" exceeds the limit "{most}". '
-    limits = {
+def _exceeded_limits(usage: PodUsage) -> Iterator[str]:
+    """Yield a message for each limit that a pod exceeds: of its volumes, of the pod, of its containers."""
+    for name, limit in _volume_limits(usage.pod).items():
+        if usage.volumes.get(name, 0) > quantity.to_int(limit):
+            yield f'Usage of EmptyDir volume "{name}" exceeds the limit "{limit}". '
+    container_limits = {
         container.name: container.resources.limits["ephemeral-storage"]
-        for container in long_running_containers(one.pod)
+        for container in long_running_containers(usage.pod)
         if "ephemeral-storage" in container.resources.limits
     }
-    total = sum(quantity.to_int(limit) for limit in limits.values())
-    if limits and one.disk > total:
-        yield f"Pod ephemeral local storage usage exceeds the total limit of containers {_binary(total)}. "
-    for name, limit in limits.items():
-        if one.disk_of.get(name, 0) > quantity.to_int(limit):
-            yield f'Container {name} exceeded its local ephemeral storage limit "{limit}". '
+    total = sum(quantity.to_int(limit) for limit in container_limits.values())
+    if container_limits and usage.disk > total:
+        yield f"Pod ephemeral local storage usage exceeds the total limit of containers {_format_bytes(total)}. "
+    for name, container_limit in container_limits.items():
+        if usage.container_disk.get(name, 0) > quantity.to_int(container_limit):
+            yield f'Container {name} exceeded its local ephemeral storage limit "{container_limit}". '

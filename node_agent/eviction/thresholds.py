@@ -1,6 +1,6 @@
 """Eviction thresholds, signals, node pressure. Pure.
 
-Kubelet's rules and words; one pod in a round. Soft thresholds are in `thresholds`.
+Rules and messages are the kubelet's. At most one pod is evicted in a pass.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from api.meta import quantity
 
 HARD = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%"
+"""Default of the setting `evictionHard`."""
 
 MEMORY, DISK, PROCESSES = "MemoryPressure", "DiskPressure", "PIDPressure"
 SIGNALS: Mapping[str, tuple[str, str]] = {
@@ -23,18 +24,22 @@ SIGNALS: Mapping[str, tuple[str, str]] = {
     "imagefs.inodesFree": ("inodes", DISK),
     "pid.available": ("pids", PROCESSES),
 }
-"""Signal → the resource that is low, and the node's condition."""
+"""Signal → the resource that it measures, and the condition of the node."""
 
-_SHAPE = re.compile(r"([a-zA-Z.]+)<([0-9.]+%|[0-9.]+[a-zA-Z]*)")
+_THRESHOLD = re.compile(r"([a-zA-Z.]+)<([0-9.]+%|[0-9.]+[a-zA-Z]*)")
+_GRACE_PERIOD = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
 class BadThreshold(ValueError):
-    """`str(error)` says what was found and what is accepted."""
+    """A threshold that cannot be parsed. The message says what was found and what is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A signal is too low below `amount`, or below so many percent of the capacity; for `grace` it may be, if soft."""
+    """A limit below which a signal must not fall: an amount, or a percentage of the capacity.
+
+    `grace` is the grace period of a soft threshold, None for a hard one.
+    """
 
     signal: str
     amount: int = 0
@@ -42,13 +47,13 @@ class Threshold:
     grace: timedelta | None = None
 
     def of(self, capacity: int) -> int:
-        """In bytes, inodes or processes."""
+        """Return the limit in bytes, inodes or processes."""
         return self.amount if self.percent is None else int(capacity * self.percent / 100)
 
 
 @dataclass(frozen=True, slots=True)
 class SignalObservation:
-    """What there is of a signal: bytes, inodes or processes."""
+    """The value of a signal: bytes, inodes or processes that are available and that exist."""
 
     available: int
     capacity: int
@@ -66,7 +71,7 @@ class PressureCondition:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Which resources the node is short of."""
+    """The resources that the node lacks."""
 
     memory: bool = False
     disk: bool = False
@@ -100,19 +105,22 @@ class NodePressure:
     current: Pressure = Pressure()
 
 
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
 def parse_thresholds(text: str) -> tuple[Threshold, ...]:
-    """From `memory.available<100Mi,nodefs.available<10%`. Raises BadThreshold."""
-    return tuple(_threshold(part.strip()) for part in text.split(",") if part.strip())
+    """Parse thresholds such as `memory.available<100Mi,nodefs.available<10%`. Raises BadThreshold."""
+    return tuple(_parse_threshold(part.strip()) for part in text.split(",") if part.strip())
 
 
-def _threshold(text: str) -> Threshold:
-    shape = _SHAPE.fullmatch(text)
-    if shape is None or shape[1] not in SIGNALS:
+def _parse_threshold(text: str) -> Threshold:
+    match = _THRESHOLD.fullmatch(text)
+    if match is None or match[1] not in SIGNALS:
         raise BadThreshold(
             f'found {text!r}; for example "memory.available<100Mi" or "nodefs.available<10%" is accepted, '
             f"with one of {', '.join(SIGNALS)}"
         )
-    signal, amount = shape[1], shape[2]
+    signal, amount = match.groups()
     try:
         if not amount.endswith("%"):
             return Threshold(signal, quantity.to_int(amount))
@@ -124,65 +132,71 @@ def _threshold(text: str) -> Threshold:
     return Threshold(signal, percent=percent)
 
 
-def thresholds_met(limits: Iterable[Threshold], seen: Mapping[str, SignalObservation]) -> tuple[Threshold, ...]:
-    """The thresholds below which a signal has fallen, memory first, and hard ones before soft ones."""
-    low = [one for one in limits if one.signal in seen and _is_low(one, seen[one.signal])]
-    return tuple(sorted(low, key=lambda one: (SIGNALS[one.signal][1] != MEMORY, one.grace is not None)))
-
-
-def _is_low(limit: Threshold, seen: SignalObservation) -> bool:
-    return seen.available < limit.of(seen.capacity)
-
-
-def conditions_last_observed(
-    before: Mapping[str, datetime], low: Iterable[Threshold], now: datetime
-) -> dict[str, datetime]:
-    """When each condition last had a cause."""
-    return {**before, **{SIGNALS[one.signal][1]: now for one in low}}
-
-
-def node_pressure(last: Mapping[str, datetime], now: datetime, transition: timedelta) -> Pressure:
-    """The conditions, each of which outlives its cause by so much."""
-    present = {kind for kind, moment in last.items() if now - moment < transition or now == moment}
-    return Pressure(MEMORY in present, DISK in present, PROCESSES in present)
-
-
-_PERIOD = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
-
-
-def parse_soft_thresholds(limits: str, periods: str) -> tuple[Threshold, ...]:
-    """From `memory.available<1Gi` and `memory.available=1m30s`: each threshold has its period. Raises BadThreshold."""
-    grace = dict(_period(part.strip()) for part in periods.split(",") if part.strip())
-    found = parse_thresholds(limits)
-    signals = {one.signal for one in found}
+def parse_soft_thresholds(thresholds: str, grace_periods: str) -> tuple[Threshold, ...]:
+    """Parse thresholds and grace periods such as `memory.available=1m30s`, one for each signal. Raises BadThreshold."""
+    grace = dict(_parse_grace_period(part.strip()) for part in grace_periods.split(",") if part.strip())
+    parsed = parse_thresholds(thresholds)
+    signals = {threshold.signal for threshold in parsed}
     for signal in sorted(signals ^ grace.keys()):
         missing = "grace period" if signal in signals else "soft threshold"
         raise BadThreshold(f"{signal} has no {missing}; every soft threshold needs a grace period, and no other")
-    return tuple(replace(one, grace=grace[one.signal]) for one in found)
+    return tuple(replace(threshold, grace=grace[threshold.signal]) for threshold in parsed)
 
 
-def _period(text: str) -> tuple[str, timedelta]:
-    signal, _, length = text.partition("=")
-    shape = _PERIOD.fullmatch(length)
-    if signal not in SIGNALS or not length or shape is None:
+def _parse_grace_period(text: str) -> tuple[str, timedelta]:
+    signal, _, period = text.partition("=")
+    match = _GRACE_PERIOD.fullmatch(period)
+    if signal not in SIGNALS or not period or match is None:
         raise BadThreshold(f'found {text!r}; for example "memory.available=1m30s" is accepted')
-    hours, minutes, seconds = (float(part or 0) for part in shape.groups())
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return signal, timedelta(hours=hours, minutes=minutes, seconds=seconds)
 
 
+# --- observation ------------------------------------------------------------------------------------------------------
+
+
+def thresholds_met(
+    thresholds: Iterable[Threshold], observations: Mapping[str, SignalObservation]
+) -> tuple[Threshold, ...]:
+    """Return the thresholds whose signals are below them: memory first, and hard ones before soft ones."""
+    met = [threshold for threshold in thresholds if _is_met(threshold, observations.get(threshold.signal))]
+    return tuple(sorted(met, key=lambda item: (SIGNALS[item.signal][1] != MEMORY, item.grace is not None)))
+
+
+def _is_met(threshold: Threshold, observation: SignalObservation | None) -> bool:
+    return observation is not None and observation.available < threshold.of(observation.capacity)
+
+
 def thresholds_first_observed(
-    before: Mapping[Threshold, datetime], low: Iterable[Threshold], now: datetime
+    before: Mapping[Threshold, datetime], met: Iterable[Threshold], now: datetime
 ) -> dict[Threshold, datetime]:
-    """Since when each of the thresholds that are met now has been so without a break."""
-    return {one: before.get(one, now) for one in low}
+    """Return since when each threshold has been met without interruption."""
+    return {threshold: before.get(threshold, now) for threshold in met}
 
 
-def due_thresholds(since: Mapping[Threshold, datetime], now: datetime) -> tuple[Threshold, ...]:
-    """Those that call for action now: hard ones at once, soft ones after their time."""
-    return tuple(one for one, moment in since.items() if one.grace is None or now - moment >= one.grace)
+def due_thresholds(first_observed: Mapping[Threshold, datetime], now: datetime) -> tuple[Threshold, ...]:
+    """Return the thresholds that require an eviction now: hard ones at once, soft ones after their grace period."""
+    return tuple(
+        threshold
+        for threshold, since in first_observed.items()
+        if threshold.grace is None or now - since >= threshold.grace
+    )
 
 
-def next_threshold_due(since: Mapping[Threshold, datetime], now: datetime) -> datetime | None:
-    """When the next one will."""
-    ends = (moment + one.grace for one, moment in since.items() if one.grace is not None)
-    return min((end for end in ends if end > now), default=None)
+def next_threshold_due(first_observed: Mapping[Threshold, datetime], now: datetime) -> datetime | None:
+    """Return when the next soft threshold becomes due, None if none does."""
+    due_times = [since + threshold.grace for threshold, since in first_observed.items() if threshold.grace is not None]
+    return min((due_time for due_time in due_times if due_time > now), default=None)
+
+
+def conditions_last_observed(
+    before: Mapping[str, datetime], met: Iterable[Threshold], now: datetime
+) -> dict[str, datetime]:
+    """Return when each condition last had a threshold that was met."""
+    return {**before, **{SIGNALS[threshold.signal][1]: now for threshold in met}}
+
+
+def node_pressure(last_observed: Mapping[str, datetime], now: datetime, transition: timedelta) -> Pressure:
+    """Return the pressure of the node. A condition stays true for `transition` after its thresholds were met last."""
+    present = {condition for condition, moment in last_observed.items() if now - moment < transition or now == moment}
+    return Pressure(MEMORY in present, DISK in present, PROCESSES in present)

@@ -507,4 +507,4 @@ class PodWorkerFactory:
     def forget(self, uid: str) -> None:
         """Forget what is kept about a pod that is terminated."""
         self.cache.forget(uid)
-        self.probes.metrics.forget(uid)
+        self.probes.metrics.remove_pod(uid)

@@ -144,7 +144,7 @@ class ProbeManager:
             self._on_answer(container.name, kind, answer, changed)
 
         def on_duration(kind: str, answer: ProbeAnswer, seconds: float) -> None:
-            dependencies.metrics.count(runtime_container, kind, answer.success, seconds)
+            dependencies.metrics.record(runtime_container, kind, answer.success, seconds)
 
         worker = ProbeWorker(dependencies.prober, container, target, state, on_answer, on_duration)
         self._workers[runtime_container.id] = worker

@@ -1,7 +1,7 @@
 """/metrics/cadvisor. Pure.
 
-Names, types and labels are cAdvisor's. Rows are those of the machine (`/`), of all pods, of each pod, of its sandbox
-and of its containers; the network of a pod is that of its sandbox.
+Names, types and labels are cAdvisor's. There are samples for the machine (`/`), for all pods together, and for each
+pod, its sandbox and its containers. The network of a pod is that of its sandbox.
 """
 
 from __future__ import annotations
@@ -9,220 +9,238 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from node_agent.stats.cgroup_stats import CgroupUsage
+from node_agent.stats.cgroup_stats import SUMMED_FIELDS, CgroupUsage
 from node_agent.stats.machine import NetworkInterface
-from node_agent.stats.metrics import COUNTER, GAUGE, NANO, MetricFamily, Sample, format_labels
+from node_agent.stats.metrics import COUNTER, GAUGE, NANOSECONDS, MetricFamily, Sample, format_labels
 from node_agent.stats.model import ContainerStats, NodeStats, PodStats
-
-
-class _Group(NamedTuple):
-    """A control group of which rows tell."""
-
-    labels: dict[str, str]
-    use: CgroupUsage
-    at: float
-    started: float = 0.0
-    oom_killed: bool = False
-
 
 Value = Callable[[CgroupUsage], float | None]
 
-USES: tuple[tuple[str, str, str, Value], ...] = (
-    ("container_cpu_user_seconds_total", COUNTER, "Cumulative user cpu time in seconds.", lambda use: use.user / NANO),
+CGROUP_METRICS: tuple[tuple[str, str, str, Value], ...] = (
+    (
+        "container_cpu_user_seconds_total",
+        COUNTER,
+        "Cumulative user cpu time in seconds.",
+        lambda usage: usage.user / NANOSECONDS,
+    ),
     (
         "container_cpu_system_seconds_total",
         COUNTER,
         "Cumulative system cpu time in seconds.",
-        lambda use: use.system / NANO,
+        lambda usage: usage.system / NANOSECONDS,
     ),
-    ("container_cpu_cfs_periods_total", COUNTER, "Elapsed enforcement periods.", lambda use: _held(use, use.periods)),
+    (
+        "container_cpu_cfs_periods_total",
+        COUNTER,
+        "Elapsed enforcement periods.",
+        lambda usage: _if_limited(usage, usage.periods),
+    ),
     (
         "container_cpu_cfs_throttled_periods_total",
         COUNTER,
         "Throttled periods.",
-        lambda use: _held(use, use.throttled_periods),
+        lambda usage: _if_limited(usage, usage.throttled_periods),
     ),
     (
         "container_cpu_cfs_throttled_seconds_total",
         COUNTER,
         "Time the container has been throttled, in seconds.",
-        lambda use: _held(use, use.throttled / NANO),
+        lambda usage: _if_limited(usage, usage.throttled_time / NANOSECONDS),
     ),
-    ("container_memory_usage_bytes", GAUGE, "Current memory usage in bytes.", lambda use: use.memory),
-    ("container_memory_working_set_bytes", GAUGE, "Current working set in bytes.", lambda use: use.working_set),
-    ("container_memory_rss", GAUGE, "Size of RSS in bytes.", lambda use: use.rss),
-    ("container_memory_cache", GAUGE, "Bytes of page cache memory.", lambda use: use.cache),
-    ("container_memory_mapped_file", GAUGE, "Size of memory mapped files in bytes.", lambda use: use.mapped),
-    ("container_memory_swap", GAUGE, "Swap usage in bytes.", lambda use: use.swap),
-    ("container_memory_max_usage_bytes", GAUGE, "Maximum memory usage in bytes.", lambda use: use.most_memory),
-    ("container_memory_failcnt", COUNTER, "Number of times memory hit its limit.", lambda use: use.failures),
+    ("container_memory_usage_bytes", GAUGE, "Current memory usage in bytes.", lambda usage: usage.memory),
+    ("container_memory_working_set_bytes", GAUGE, "Current working set in bytes.", lambda usage: usage.working_set),
+    ("container_memory_rss", GAUGE, "Size of RSS in bytes.", lambda usage: usage.rss),
+    ("container_memory_cache", GAUGE, "Bytes of page cache memory.", lambda usage: usage.cache),
+    ("container_memory_mapped_file", GAUGE, "Size of memory mapped files in bytes.", lambda usage: usage.mapped_file),
+    ("container_memory_swap", GAUGE, "Swap usage in bytes.", lambda usage: usage.swap),
+    ("container_memory_max_usage_bytes", GAUGE, "Maximum memory usage in bytes.", lambda usage: usage.max_memory),
+    ("container_memory_failcnt", COUNTER, "Number of times memory hit its limit.", lambda usage: usage.memory_failures),
     (
         "container_memory_total_active_file_bytes",
         GAUGE,
         "Active file memory in bytes.",
-        lambda use: use.active_file,
+        lambda usage: usage.active_file,
     ),
     (
         "container_memory_total_inactive_file_bytes",
         GAUGE,
         "Inactive file memory in bytes.",
-        lambda use: use.inactive_file,
+        lambda usage: usage.inactive_file,
     ),
-    ("container_threads", GAUGE, "Number of threads running inside the container.", lambda use: use.tasks),
+    ("container_threads", GAUGE, "Number of threads running inside the container.", lambda usage: usage.tasks),
     (
         "container_threads_max",
         GAUGE,
         "Maximum number of threads allowed inside the container, infinity if 0.",
-        lambda use: use.tasks_limit,
+        lambda usage: usage.tasks_limit,
     ),
-    ("container_spec_cpu_period", GAUGE, "CPU period of the container.", lambda use: use.period or None),
-    ("container_spec_cpu_quota", GAUGE, "CPU quota of the container.", lambda use: use.quota or None),
-    ("container_spec_cpu_shares", GAUGE, "CPU share of the container.", lambda use: use.shares or None),
-    ("container_spec_memory_limit_bytes", GAUGE, "Memory limit for the container.", lambda use: use.memory_limit),
+    ("container_spec_cpu_period", GAUGE, "CPU period of the container.", lambda usage: usage.period or None),
+    ("container_spec_cpu_quota", GAUGE, "CPU quota of the container.", lambda usage: usage.quota or None),
+    ("container_spec_cpu_shares", GAUGE, "CPU share of the container.", lambda usage: usage.shares or None),
+    ("container_spec_memory_limit_bytes", GAUGE, "Memory limit for the container.", lambda usage: usage.memory_limit),
 )
-LINKS: tuple[tuple[str, str, Callable[[NetworkInterface], int]], ...] = (
-    ("receive_bytes", "bytes received", lambda link: link.rx_bytes),
-    ("receive_packets", "packets received", lambda link: link.rx_packets),
-    ("receive_errors", "errors encountered while receiving", lambda link: link.rx_errors),
-    ("receive_packets_dropped", "packets dropped while receiving", lambda link: link.rx_dropped),
-    ("transmit_bytes", "bytes transmitted", lambda link: link.tx_bytes),
-    ("transmit_packets", "packets transmitted", lambda link: link.tx_packets),
-    ("transmit_errors", "errors encountered while transmitting", lambda link: link.tx_errors),
-    ("transmit_packets_dropped", "packets dropped while transmitting", lambda link: link.tx_dropped),
+INTERFACE_METRICS: tuple[tuple[str, str, Callable[[NetworkInterface], int]], ...] = (
+    ("receive_bytes", "bytes received", lambda interface: interface.rx_bytes),
+    ("receive_packets", "packets received", lambda interface: interface.rx_packets),
+    ("receive_errors", "errors encountered while receiving", lambda interface: interface.rx_errors),
+    ("receive_packets_dropped", "packets dropped while receiving", lambda interface: interface.rx_dropped),
+    ("transmit_bytes", "bytes transmitted", lambda interface: interface.tx_bytes),
+    ("transmit_packets", "packets transmitted", lambda interface: interface.tx_packets),
+    ("transmit_errors", "errors encountered while transmitting", lambda interface: interface.tx_errors),
+    ("transmit_packets_dropped", "packets dropped while transmitting", lambda interface: interface.tx_dropped),
 )
 
 
-def cadvisor_families(figures: NodeStats, cpus: int, machine_labels: dict[str, str]) -> Iterator[MetricFamily]:
-    """Every family of the page; `machine_labels` tell which machine it is."""
-    groups = tuple(_groups(figures))
-    labels = [format_labels(**one.labels) for one in groups]
-    total = [format_labels(cpu="total", **one.labels) for one in groups]
-    rows = list(zip(labels, groups, strict=True))
+class _CgroupSample(NamedTuple):
+    """A cgroup with its labels and its usage."""
+
+    labels: dict[str, str]
+    usage: CgroupUsage
+    at: float
+    started_at: float = 0.0
+    oom_killed: bool = False
+
+
+def cadvisor_families(stats: NodeStats, cpus: int, machine_labels: dict[str, str]) -> Iterator[MetricFamily]:
+    """Yield the metrics of /metrics/cadvisor. `machine_labels` identify the machine."""
+    cgroups = tuple(_cgroups(stats))
+    labelled = [(format_labels(**cgroup.labels), cgroup) for cgroup in cgroups]
     yield MetricFamily(
         "container_cpu_usage_seconds_total",
         COUNTER,
         "Cumulative cpu time consumed in seconds.",
-        [Sample(one.use.cpu / NANO, text, one.at) for text, one in zip(total, groups, strict=True)],
+        [
+            Sample(cgroup.usage.cpu / NANOSECONDS, format_labels(cpu="total", **cgroup.labels), cgroup.at)
+            for cgroup in cgroups
+        ],
     )
-    for name, kind, words, value in USES:
-        found = ((text, one, value(one.use)) for text, one in rows)
-        yield MetricFamily(
-            name, kind, words, [Sample(seen, text, one.at) for text, one, seen in found if seen is not None]
-        )
+    for name, metric_type, description, value in CGROUP_METRICS:
+        values = [(labels, cgroup, value(cgroup.usage)) for labels, cgroup in labelled]
+        samples = [Sample(number, labels, cgroup.at) for labels, cgroup, number in values if number is not None]
+        yield MetricFamily(name, metric_type, description, samples)
     yield MetricFamily(
         "container_memory_failures_total",
         COUNTER,
         "Cumulative count of memory allocation failures.",
         [
-            Sample(number, format_labels(failure_type=failure, scope="hierarchy", **one.labels), one.at)
-            for one in groups
-            for failure, number in (("pgfault", one.use.page_faults), ("pgmajfault", one.use.major_faults))
+            Sample(number, format_labels(failure_type=failure, scope="hierarchy", **cgroup.labels), cgroup.at)
+            for cgroup in cgroups
+            for failure, number in (("pgfault", cgroup.usage.page_faults), ("pgmajfault", cgroup.usage.major_faults))
         ],
     )
     yield MetricFamily(
         "container_oom_events_total",
         COUNTER,
         "Count of out of memory events observed for the container",
-        [Sample(int(one.oom_killed), text, one.at) for text, one in rows],
+        [Sample(int(cgroup.oom_killed), labels, cgroup.at) for labels, cgroup in labelled],
     )
     yield MetricFamily(
         "container_start_time_seconds",
         GAUGE,
         "Start time of the container since unix epoch in seconds.",
-        [Sample(one.started, text) for text, one in rows if one.started],
+        [Sample(cgroup.started_at, labels) for labels, cgroup in labelled if cgroup.started_at],
     )
     yield MetricFamily(
         "container_last_seen",
         GAUGE,
         "Last time a container was seen by the exporter",
-        [Sample(int(one.at), text, one.at) for text, one in rows],
+        [Sample(int(cgroup.at), labels, cgroup.at) for labels, cgroup in labelled],
     )
-    yield from _networks(figures)
-    yield from _disks(figures)
-    yield from _machine(figures, cpus, format_labels(**machine_labels))
+    yield from _interface_families(stats)
+    yield from _filesystem_families(stats)
+    yield from _machine_families(stats, cpus, format_labels(**machine_labels))
 
 
-def _held(use: CgroupUsage, number: float) -> float | None:
-    """Of a container that has a limit of CPU."""
-    return number if use.quota else None
+def _if_limited(usage: CgroupUsage, number: float) -> float | None:
+    """Return a number for a cgroup with a CPU limit, None for others."""
+    return number if usage.quota else None
 
 
-def _labels(group: str, pod: PodStats | None = None, one: ContainerStats | None = None) -> dict[str, str]:
+def _labels(cgroup: str, pod: PodStats | None = None, container: ContainerStats | None = None) -> dict[str, str]:
     labels = dict.fromkeys(("container", "image", "name", "namespace", "pod"), "")
-    labels["id"] = group
+    labels["id"] = cgroup
     if pod is not None:
         labels |= {"namespace": pod.pod.metadata.namespace, "pod": pod.pod.metadata.name}
-    if one is not None:
-        name = "POD" if one.container.is_sandbox else one.container.name
-        labels |= {"container": name, "image": one.container.image, "name": one.container.id}
+    if container is not None:
+        name = "POD" if container.container.is_sandbox else container.container.name
+        labels |= {"container": name, "image": container.container.image, "name": container.container.id}
     return labels
 
 
-def _groups(figures: NodeStats) -> Iterator[_Group]:
-    yield _Group(_labels("/"), _whole(figures), figures.at, figures.machine.booted)
-    if figures.everyone is not None:
-        yield _Group(_labels(figures.everyone[0]), figures.everyone[1], figures.at)
-    for pod in figures.pods:
-        if pod.group:
-            yield _Group(_labels(pod.group, pod), pod.use, pod.at)
-        for one in (*((pod.sandbox,) if pod.sandbox else ()), *pod.containers):
-            started = one.container.started_at
-            yield _Group(
-                _labels(one.group, pod, one),
-                one.use,
-                one.at,
-                started.timestamp() if started is not None else 0.0,
-                one.container.oom_killed,
+def _cgroups(stats: NodeStats) -> Iterator[_CgroupSample]:
+    yield _CgroupSample(_labels("/"), _machine_usage(stats), stats.at, stats.machine.boot_time)
+    if stats.all_pods is not None:
+        path, usage = stats.all_pods
+        yield _CgroupSample(_labels(path), usage, stats.at)
+    for pod in stats.pods:
+        if pod.cgroup:
+            yield _CgroupSample(_labels(pod.cgroup, pod), pod.usage, pod.at)
+        containers = pod.containers if pod.sandbox is None else (pod.sandbox, *pod.containers)
+        for container in containers:
+            started_at = container.container.started_at
+            yield _CgroupSample(
+                _labels(container.cgroup, pod, container),
+                container.usage,
+                container.at,
+                started_at.timestamp() if started_at is not None else 0.0,
+                container.container.oom_killed,
             )
 
 
-def _whole(figures: NodeStats) -> CgroupUsage:
-    """The machine as if it were a group."""
-    machine = figures.machine
-    same = ("cpu", "user", "system", "memory", "working_set", "rss", "cache", "mapped", "active_file", "inactive_file")
-    more = ("swap", "page_faults", "major_faults", "tasks", "tasks_limit")
-    return CgroupUsage(**{name: getattr(machine, name) for name in (*same, *more)}, memory_limit=machine.total)
+def _machine_usage(stats: NodeStats) -> CgroupUsage:
+    """Return the usage of the machine in the form of the root cgroup."""
+    machine = stats.machine
+    shared = {name: getattr(machine, name) for name in SUMMED_FIELDS}
+    return CgroupUsage(**shared, tasks_limit=machine.tasks_limit, memory_limit=machine.total_memory)
 
 
-def _networks(figures: NodeStats) -> Iterator[MetricFamily]:
-    of_pods = [
-        (_labels(pod.sandbox.group, pod, pod.sandbox), pod.links, pod.at)
-        for pod in figures.pods
-        if pod.links is not None and pod.sandbox is not None
+def _interface_families(stats: NodeStats) -> Iterator[MetricFamily]:
+    pods = [
+        (_labels(pod.sandbox.cgroup, pod, pod.sandbox), pod.interfaces, pod.at)
+        for pod in stats.pods
+        if pod.interfaces is not None and pod.sandbox is not None
     ]
-    carried = [(_labels("/"), figures.machine.links, figures.at), *of_pods]
-    labels = [(format_labels(interface=link.name, **names), link, at) for names, links, at in carried for link in links]
-    for name, words, number in LINKS:
-        rows = [Sample(number(link), text, at) for text, link, at in labels]
-        yield MetricFamily(f"container_network_{name}_total", COUNTER, f"Cumulative count of {words}", rows)
+    labelled = [
+        (format_labels(interface=interface.name, **labels), interface, at)
+        for labels, interfaces, at in [(_labels("/"), stats.machine.interfaces, stats.at), *pods]
+        for interface in interfaces
+    ]
+    for name, description, value in INTERFACE_METRICS:
+        samples = [Sample(value(interface), labels, at) for labels, interface, at in labelled]
+        yield MetricFamily(f"container_network_{name}_total", COUNTER, f"Cumulative count of {description}", samples)
 
 
-def _disks(figures: NodeStats) -> Iterator[MetricFamily]:
-    used, limits, at = [], [], figures.at
-    if figures.node_disk is not None:
-        disk, labels = figures.node_disk, format_labels(device="", **_labels("/"))
-        used.append(Sample(disk.used, labels, at))
-        limits.append(Sample(disk.capacity, labels, at))
-    for pod in figures.pods:
-        for one in pod.containers:
-            if pod.disk is not None and one.container.id in pod.disk.written:
-                labels = format_labels(device="", **_labels(one.group, pod, one))
-                used.append(Sample(pod.disk.written[one.container.id].size, labels, pod.disk.at))
-    yield MetricFamily("container_fs_usage_bytes", GAUGE, "Number of bytes that are consumed on this filesystem.", used)
+def _filesystem_families(stats: NodeStats) -> Iterator[MetricFamily]:
+    usages = []
+    limits = []
+    if stats.node_fs is not None:
+        labels = format_labels(device="", **_labels("/"))
+        usages.append(Sample(stats.node_fs.used, labels, stats.at))
+        limits.append(Sample(stats.node_fs.capacity, labels, stats.at))
+    for pod in stats.pods:
+        for container in pod.containers:
+            if pod.disk is not None and container.container.id in pod.disk.rootfs:
+                labels = format_labels(device="", **_labels(container.cgroup, pod, container))
+                usages.append(Sample(pod.disk.rootfs[container.container.id].size, labels, pod.disk.at))
+    yield MetricFamily(
+        "container_fs_usage_bytes", GAUGE, "Number of bytes that are consumed on this filesystem.", usages
+    )
     yield MetricFamily("container_fs_limit_bytes", GAUGE, "Number of bytes that can be consumed.", limits)
 
 
-def _machine(figures: NodeStats, cpus: int, labels: str) -> Iterator[MetricFamily]:
-    machine = figures.machine
+def _machine_families(stats: NodeStats, cpus: int, labels: str) -> Iterator[MetricFamily]:
     yield MetricFamily("machine_cpu_cores", GAUGE, "Number of logical CPU cores.", [Sample(cpus, labels)])
     yield MetricFamily(
-        "machine_memory_bytes", GAUGE, "Amount of memory installed on the machine.", [Sample(machine.total, labels)]
+        "machine_memory_bytes",
+        GAUGE,
+        "Amount of memory installed on the machine.",
+        [Sample(stats.machine.total_memory, labels)],
     )
     yield MetricFamily(
         "machine_swap_bytes",
         GAUGE,
         "Amount of swap memory available on the machine.",
-        [Sample(machine.total_swap, labels)],
+        [Sample(stats.machine.total_swap, labels)],
     )
     for name in ("container_scrape_error", "machine_scrape_error"):
         yield MetricFamily(name, GAUGE, "1 if there was an error while getting metrics, 0 otherwise", [Sample(0)])

@@ -3,56 +3,61 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from node_agent.cgroups.cgroupfs import MOUNT
 from node_agent.cgroups.hierarchy import CgroupPath, cgroupfs_path, slice_path
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.stats.cgroup_stats import (
-    BRIEF,
-    FULL,
-    MEMORY,
-    TASKS,
+    ALL_FILES,
+    CPU_AND_MEMORY_FILES,
+    MEMORY_FILES,
+    TASK_FILES,
     CgroupUsage,
-    parent_groups,
+    Files,
+    parent_cgroups,
     parse_memberships,
     parse_usage,
     sum_usage,
 )
 from node_agent.stats.machine import FILES, MachineStats, NetworkInterface, parse_interfaces, parse_machine
 from node_agent.stats.model import ContainerStats, NodeStats, PodStats, PodWithContainers
-from reconcile.errors import NotReady
 
 PROC = Path("/proc")
 
+NAMING_CONTROLLERS = ("memory", "")
+"""Controllers of the cgroup by which a container is identified: memory in version 1, none in version 2."""
+
+POD_CONTROLLERS = ("cpuacct", "cpu", "memory", "pids")
+"""Controllers of the cgroup of all pods in version 1."""
+
 
 class CgroupReader:
-    """The hierarchies that are mounted under one directory."""
+    """The cgroup hierarchies under one mount directory."""
 
     def __init__(self, mount: Path = MOUNT, proc: Path = PROC) -> None:
         self._mount = str(mount)
         self._proc = str(proc)
         self.version = 2 if (mount / "cgroup.controllers").exists() else 1
 
-    def groups_of(self, pid: int) -> dict[str, str]:
-        """Controller → path of the group that a process is in (cgroups(7)); empty when it has ended."""
+    def cgroups_of(self, pid: int) -> dict[str, str]:
+        """Return the paths of a process's cgroups by controller (cgroups(7)), empty if the process has exited."""
         return parse_memberships(read_text(f"{self._proc}/{pid}/cgroup"))
 
-    def use(self, groups: Mapping[str, str], files: Mapping[int, Sequence[tuple[str, str]]]) -> CgroupUsage | None:
-        """What the group uses, as far as these files tell; None when it has gone."""
+    def usage(self, cgroups: Mapping[str, str], files: Files) -> CgroupUsage | None:
+        """Return the usage of a cgroup as far as the files contain it, None if the cgroup does not exist."""
         texts = {}
         for controller, name in files[self.version]:
-            if controller in groups:
-                found = read_text(f"{self._mount}/{controller}{groups[controller]}/{name}")
-                if found:
-                    texts[name] = found
+            if controller in cgroups:
+                text = read_text(f"{self._mount}/{controller}{cgroups[controller]}/{name}")
+                if text:
+                    texts[name] = text
         return parse_usage(texts, self.version)
 
 
 def read_text(path: str) -> str:
-    """Empty when it is gone: a container may end at any time."""
+    """Return the content of a file, empty if it does not exist, because a container may exit at any time."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -61,101 +66,104 @@ def read_text(path: str) -> str:
 
 
 def working_set_bytes(pid: int) -> int:
-    """The working set of the container that a process is in, in bytes; 0 when it has ended."""
-    found = CgroupReader()
-    used = found.use(found.groups_of(pid), MEMORY)
-    return used.working_set if used is not None else 0
+    """Return the working set in bytes of the container of a process, 0 if the process has exited."""
+    reader = CgroupReader()
+    usage = reader.usage(reader.cgroups_of(pid), MEMORY_FILES)
+    return usage.working_set if usage is not None else 0
 
 
 def task_count(pid: int) -> int:
-    """How many processes and threads the container has; 0 when it has ended."""
-    found = CgroupReader()
-    used = found.use(found.groups_of(pid), TASKS)
-    return used.tasks if used is not None else 0
-
-
-@contextmanager
-def _mapped(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise NotReady(f"{what}: {error.strerror or error}") from None
-
-
-CONTROLLERS = ("memory", "")
-"""By the group of which we name a container's: that of memory in version 1."""
+    """Return the number of processes and threads in the container of a process, 0 if the process has exited."""
+    reader = CgroupReader()
+    usage = reader.usage(reader.cgroups_of(pid), TASK_FILES)
+    return usage.tasks if usage is not None else 0
 
 
 class StatsCollector:
-    """Looks again and again; remembers only where the groups of containers are."""
+    """Collects the usage of the machine, of pods and of containers. Remembers only the cgroups of containers.
 
-    def __init__(self, top: CgroupPath, files: CgroupReader, proc: Path = PROC) -> None:
+    `top` is the cgroup of all pods.
+    """
+
+    def __init__(self, top: CgroupPath, cgroups: CgroupReader, proc: Path = PROC) -> None:
         self._top = top
-        self._files = files
+        self._cgroups = cgroups
         self._proc = str(proc)
-        self._groups: dict[str, dict[str, str]] = {}
+        self._container_cgroups: dict[str, dict[str, str]] = {}
 
-    def machine(self) -> MachineStats:
-        """The machine alone."""
+    def collect_machine(self) -> MachineStats:
+        """Return the usage of the machine."""
         return parse_machine({name: read_text(f"{self._proc}/{name}") for name in FILES})
 
-    def figures(self, pods: Iterable[PodWithContainers], *, full: bool) -> NodeStats:
-        """All that runs. `full`: also what is beside CPU and memory."""
-        known, self._groups = self._groups, {}
-        found = [one for pod in pods if (one := self._pod(pod, known, full=full)) is not None]
-        return NodeStats(time.time(), self.machine(), tuple(found), self._everyone())
+    def collect(self, pods: Iterable[PodWithContainers], *, full: bool) -> NodeStats:
+        """Return the usage of the machine and of everything that runs. Without `full`, only CPU and memory."""
+        known_cgroups = self._container_cgroups
+        self._container_cgroups = {}
+        stats = [self._collect_pod(pod, known_cgroups, full=full) for pod in pods]
+        running = tuple(pod for pod in stats if pod is not None)
+        return NodeStats(time.time(), self.collect_machine(), running, self._collect_all_pods())
 
-    def _pod(self, known: PodWithContainers, groups: Mapping[str, dict[str, str]], *, full: bool) -> PodStats | None:
-        seen = [one for one in known.containers.all if one.pid]
-        found = {one.id: figures for one in seen if (figures := self._container(one, groups, full=full))}
-        if not found:
+    def _collect_pod(
+        self, pod: PodWithContainers, known_cgroups: Mapping[str, dict[str, str]], *, full: bool
+    ) -> PodStats | None:
+        """Return the usage of a pod, None if nothing of it runs."""
+        collected = [
+            stats
+            for container in pod.containers.all
+            if container.pid and (stats := self._collect_container(container, known_cgroups, full=full)) is not None
+        ]
+        if not collected:
             return None
-        sandbox = next((one for one in found.values() if one.container.is_sandbox), None)
-        own = tuple(one for one in found.values() if not one.container.is_sandbox)
-        first = sandbox or own[0]
-        group, use = self._above(known.pod.metadata.uid, first.container.id, full=full)
+        sandbox = next((stats for stats in collected if stats.container.is_sandbox), None)
+        containers = tuple(stats for stats in collected if not stats.container.is_sandbox)
+        first = sandbox or containers[0]
+        cgroup, usage = self._collect_pod_cgroup(pod.pod.metadata.uid, first.container.id, full=full)
         return PodStats(
-            pod=known.pod,
-            group=group,
-            use=use or sum_usage([one.use for one in found.values()]),
+            pod=pod.pod,
+            cgroup=cgroup,
+            usage=usage or sum_usage([stats.usage for stats in collected]),
             at=time.time(),
-            containers=own,
+            containers=containers,
             sandbox=sandbox,
-            links=self._links(known, first) if full else None,
+            interfaces=self._read_interfaces(pod, first) if full else None,
         )
 
-    def _container(
-        self, one: RuntimeContainer, groups: Mapping[str, dict[str, str]], *, full: bool
+    def _collect_container(
+        self, container: RuntimeContainer, known_cgroups: Mapping[str, dict[str, str]], *, full: bool
     ) -> ContainerStats | None:
-        """None for one that has ended, even if another process has its number by now."""
-        group = groups.get(one.id) or self._files.groups_of(one.pid)
-        path = next((group[controller] for controller in CONTROLLERS if controller in group), "")
-        if one.id not in path:
+        """Return the usage of a container, None if it has exited, even if another process has its PID now."""
+        cgroups = known_cgroups.get(container.id) or self._cgroups.cgroups_of(container.pid)
+        path = _naming_path(cgroups)
+        if container.id not in path:
             return None
-        used = self._files.use(group, FULL if full else BRIEF)
-        if used is None:
+        usage = self._cgroups.usage(cgroups, ALL_FILES if full else CPU_AND_MEMORY_FILES)
+        if usage is None:
             return None
-        self._groups[one.id] = group
-        return ContainerStats(one, path, used, time.time())
+        self._container_cgroups[container.id] = cgroups
+        return ContainerStats(container, path, usage, time.time())
 
-    def _above(self, uid: str, container: str, *, full: bool) -> tuple[str, CgroupUsage | None]:
-        """The pod's own group, if its containers are in one that bears its name."""
-        group = parent_groups(self._groups[container])
-        path = next((group[controller] for controller in CONTROLLERS if controller in group), "")
+    def _collect_pod_cgroup(self, uid: str, container_id: str, *, full: bool) -> tuple[str, CgroupUsage | None]:
+        """Return path and usage of the pod's cgroup. The path is empty if the pod has no cgroup of its own."""
+        cgroups = parent_cgroups(self._container_cgroups[container_id])
+        path = _naming_path(cgroups)
         if uid not in path.rpartition("/")[2].replace("_", "-"):
             return "", None
-        return path, self._files.use(group, FULL if full else BRIEF)
+        return path, self._cgroups.usage(cgroups, ALL_FILES if full else CPU_AND_MEMORY_FILES)
 
-    def _links(self, known: PodWithContainers, one: ContainerStats) -> tuple[NetworkInterface, ...] | None:
-        if known.pod.spec.host_network:
+    def _read_interfaces(self, pod: PodWithContainers, stats: ContainerStats) -> tuple[NetworkInterface, ...] | None:
+        if pod.pod.spec.host_network:
             return None
-        return parse_interfaces(read_text(f"{self._proc}/{one.container.pid}/net/dev"))
+        return parse_interfaces(read_text(f"{self._proc}/{stats.container.pid}/net/dev"))
 
-    def _everyone(self) -> tuple[str, CgroupUsage] | None:
-        """The group of all pods, made by whichever of Docker's drivers is in use."""
+    def _collect_all_pods(self) -> tuple[str, CgroupUsage] | None:
+        """Return path and usage of the cgroup of all pods, whichever of Docker's cgroup drivers created it."""
+        controllers = POD_CONTROLLERS if self._cgroups.version == 1 else ("",)
         for path in (cgroupfs_path(self._top), slice_path(self._top)):
-            controllers = ("cpuacct", "cpu", "memory", "pids") if self._files.version == 1 else ("",)
-            used = self._files.use(dict.fromkeys(controllers, path), FULL)
-            if used is not None:
-                return path, used
+            usage = self._cgroups.usage(dict.fromkeys(controllers, path), ALL_FILES)
+            if usage is not None:
+                return path, usage
         return None
+
+
+def _naming_path(cgroups: Mapping[str, str]) -> str:
+    return next((cgroups[controller] for controller in NAMING_CONTROLLERS if controller in cgroups), "")

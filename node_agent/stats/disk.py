@@ -18,121 +18,131 @@ from node_agent.stats.model import DiskUsage, FilesystemStats, PodDiskUsage, Pod
 from node_agent.volumes.paths import is_in_memory, is_pod_owned, volume_dir
 from reconcile.errors import DriverError, NotReady
 
+BLOCK_BYTES = 512
+"""Unit of st_blocks (stat(2))."""
+
+MIN_SCAN_INTERVAL_SECONDS = 60.0
+SCAN_INTERVAL_FACTOR = 10
+"""Time between two scans of all pods: at least so many seconds, and so many times the duration of the last scan."""
+
 
 def filesystem_stats(path: str) -> FilesystemStats:
-    """Of the file system that holds this path. Raises NotReady."""
+    """Return bytes and inodes of the file system that contains a path. Raises NotReady."""
     try:
-        seen = os.statvfs(path)
+        result = os.statvfs(path)
     except OSError as error:
         raise NotReady(f"{path}: {error.strerror or error}") from None
-    size = seen.f_frsize
-    reserved = (seen.f_bfree - seen.f_bavail) * size
-    return FilesystemStats(seen.f_bavail * size, seen.f_blocks * size, seen.f_favail, seen.f_files, reserved)
-
-
-BLOCK = 512
-"""Bytes in a unit of st_blocks (stat(2))."""
+    size = result.f_frsize
+    reserved = (result.f_bfree - result.f_bavail) * size
+    return FilesystemStats(result.f_bavail * size, result.f_blocks * size, result.f_favail, result.f_files, reserved)
 
 
 def directory_usage(root: Path) -> tuple[int, int]:
-    """The bytes on disk and the inodes of a directory, as `du -x` counts: hard links once, other mounts not at all."""
+    """Return the bytes and inodes of a directory as `du -x` counts: hard links once, other mounts not at all."""
     try:
         device = root.lstat().st_dev
     except OSError:
         return 0, 0
-    size, seen = 0, set[int]()
-    for folder, names, files in os.walk(root):
-        links = [name for name in names if Path(folder, name).is_symlink()]
-        names[:] = [name for name in names if _device(Path(folder, name)) == device]
+    size = 0
+    inodes: set[int] = set()
+    for directory, names, files in os.walk(root):
+        links = [name for name in names if Path(directory, name).is_symlink()]
+        names[:] = [name for name in names if _directory_device(Path(directory, name)) == device]
         for name in (".", *files, *links):
             try:
-                found = os.lstat(Path(folder, name))
+                state = os.lstat(Path(directory, name))
             except OSError:
                 continue
-            if found.st_ino not in seen:
-                seen.add(found.st_ino)
-                size += found.st_blocks * BLOCK
-    return size, len(seen)
+            if state.st_ino not in inodes:
+                inodes.add(state.st_ino)
+                size += state.st_blocks * BLOCK_BYTES
+    return size, len(inodes)
 
 
-def _device(path: Path) -> int:
+def _directory_device(path: Path) -> int:
+    """Return the device of a directory, -1 for anything else."""
     try:
-        found = path.lstat()
+        state = path.lstat()
     except OSError:
         return -1
-    return found.st_dev if stat.S_ISDIR(found.st_mode) else -1
+    return state.st_dev if stat.S_ISDIR(state.st_mode) else -1
 
 
 def log_usage(path: str) -> tuple[int, int]:
-    """The bytes and the inodes of Docker's log of a container with its rotated files."""
+    """Return the bytes and inodes of a container's log in Docker, with its rotated files."""
     if not path:
         return 0, 0
     log = Path(path)
     sizes = []
-    for one in log.parent.glob(f"{log.name}*"):
+    for file in log.parent.glob(f"{log.name}*"):
         try:
-            sizes.append(one.lstat().st_blocks * BLOCK)
+            sizes.append(file.lstat().st_blocks * BLOCK_BYTES)
         except OSError:
             continue
     return sum(sizes), len(sizes)
 
 
-LEAST_SECONDS, SHARE = 60.0, 10
-"""Between two walks through everything are so many seconds, and so many times as long as the first one took."""
-
-
 class DiskUsageScanner:
-    """`look` walks now; `refresh` walks when it is time again, and is to be called when somebody wants to know."""
+    """Scans the disk usage of pods, and remembers the last result of each pod."""
 
     def __init__(self, docker: DockerClient, host: HostInfo) -> None:
         self._docker = docker
         self._host = host
-        self._known: dict[str, PodDiskUsage] = {}
-        self._due = 0.0
+        self._usages: dict[str, PodDiskUsage] = {}
+        self._next_scan_at = 0.0
 
-    def known(self, uid: str) -> PodDiskUsage | None:
-        """What was found last of a pod; None if nobody has looked."""
-        return self._known.get(uid)
+    def last(self, uid: str) -> PodDiskUsage | None:
+        """Return the last result for a pod, None if it was not scanned yet."""
+        return self._usages.get(uid)
 
-    async def look(self, pod: Pod, found: Iterable[RuntimeContainer]) -> PodDiskUsage:
-        """What the pod with these containers takes now. Raises DriverError."""
-        uid, containers = pod.metadata.uid, [one for one in found if not one.is_sandbox]
-        hidden = any(not one.layer for one in containers)
-        written = await self._docker.writable_layer_sizes(uid) if hidden else {}
-        self._known[uid] = disk = await asyncio.to_thread(self._walk, pod, containers, written)
-        return disk
+    async def scan(self, pod: Pod, containers: Iterable[RuntimeContainer]) -> PodDiskUsage:
+        """Scan a pod with these containers now. Raises DriverError."""
+        uid = pod.metadata.uid
+        own_containers = [container for container in containers if not container.is_sandbox]
+        layer_sizes: dict[str, int] = {}
+        if any(not container.layer for container in own_containers):
+            layer_sizes = await self._docker.writable_layer_sizes(uid)
+        usage = await asyncio.to_thread(self._scan_directories, pod, own_containers, layer_sizes)
+        self._usages[uid] = usage
+        return usage
 
-    def _walk(self, pod: Pod, containers: list[RuntimeContainer], written: dict[str, int]) -> PodDiskUsage:
+    def _scan_directories(
+        self, pod: Pod, containers: list[RuntimeContainer], layer_sizes: dict[str, int]
+    ) -> PodDiskUsage:
         directory = pod_dir(self._host, pod.metadata.uid)
-        own = {one.name: Path(volume_dir(directory, one)) for one in pod.spec.volumes if is_pod_owned(one)}
-        memory = {one.name for one in pod.spec.volumes if is_in_memory(one)}
+        paths = {
+            volume.name: Path(volume_dir(directory, volume)) for volume in pod.spec.volumes if is_pod_owned(volume)
+        }
+        in_memory = {volume.name for volume in pod.spec.volumes if is_in_memory(volume)}
+        rootfs = {}
+        for container in containers:
+            if container.layer:
+                rootfs[container.id] = DiskUsage(*directory_usage(Path(container.layer)))
+            else:
+                rootfs[container.id] = DiskUsage(layer_sizes.get(container.id, 0))
         return PodDiskUsage(
             at=wall_clock().timestamp(),
-            written={
-                one.id: DiskUsage(*directory_usage(Path(one.layer))) if one.layer else DiskUsage(written.get(one.id, 0))
-                for one in containers
-            },
-            logs={one.id: DiskUsage(*log_usage(one.log_path)) for one in containers},
-            volumes={name: DiskUsage(*directory_usage(path)) for name, path in own.items()},
-            memory={name: filesystem_stats(str(own[name])) for name in memory if own[name].is_dir()},
+            rootfs=rootfs,
+            logs={container.id: DiskUsage(*log_usage(container.log_path)) for container in containers},
+            volumes={name: DiskUsage(*directory_usage(path)) for name, path in paths.items()},
+            memory_filesystems={name: filesystem_stats(str(paths[name])) for name in in_memory if paths[name].is_dir()},
         )
 
-    async def refresh(self, pods: Iterable[PodWithContainers]) -> None:
-        """Look at all of these, one after the other, if it is time; forget others."""
-        known = list(pods)
-        if time.monotonic() < self._due and all(one.pod.metadata.uid in self._known for one in known):
+    async def scan_if_due(self, pods: Iterable[PodWithContainers]) -> None:
+        """Scan all pods if the interval is over, otherwise only new pods. Forget pods that are not in the list."""
+        pods = list(pods)
+        new_pods = [item for item in pods if item.pod.metadata.uid not in self._usages]
+        all_due = time.monotonic() >= self._next_scan_at
+        if not all_due and not new_pods:
             return
-        everything = time.monotonic() >= self._due
-        began = time.monotonic()
-        for one in known:
-            if everything or one.pod.metadata.uid not in self._known:
-                try:
-                    await self.look(one.pod, one.containers.all)
-                except DriverError:
-                    continue
-        if everything:
-            took = time.monotonic() - began
-            self._due = time.monotonic() + max(LEAST_SECONDS, took * SHARE)
-        here = {one.pod.metadata.uid for one in known}
-        for uid in self._known.keys() - here:
-            del self._known[uid]
+        started_at = time.monotonic()
+        for item in pods if all_due else new_pods:
+            try:
+                await self.scan(item.pod, item.containers.all)
+            except DriverError:
+                continue
+        if all_due:
+            duration = time.monotonic() - started_at
+            self._next_scan_at = time.monotonic() + max(MIN_SCAN_INTERVAL_SECONDS, duration * SCAN_INTERVAL_FACTOR)
+        for uid in self._usages.keys() - {item.pod.metadata.uid for item in pods}:
+            del self._usages[uid]

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node_agent.stats.cgroup_stats import TICK
+from node_agent.stats.cgroup_stats import TICK_NANOSECONDS
 
 FILES = ("stat", "meminfo", "vmstat", "net/dev", "net/route", "loadavg", "sys/kernel/pid_max", "sys/kernel/threads-max")
+"""Files in /proc that parse_machine reads."""
+
 KIB = 1024
-IGNORED = ("lo", "veth", "docker", "nerdctl")
-"""Interfaces that say nothing of the machine: cAdvisor leaves out those whose names begin so."""
+IGNORED_INTERFACES = ("lo", "veth", "docker", "nerdctl")
+"""Prefixes of the interfaces that cAdvisor does not count for the machine."""
 
 
 class NetworkInterface(NamedTuple):
-    """A network interface, and what it has carried since it was made."""
+    """A network interface and its counters."""
 
     name: str
     rx_bytes: int = 0
@@ -30,21 +32,22 @@ class NetworkInterface(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MachineStats:
-    """CPU times in nanoseconds since it was started (at `booted`, seconds since 1970), memory in bytes.
+    """The usage of the host: CPU times in nanoseconds since its start, memory in bytes.
 
-    `main_link` is the name of the interface of the default route, empty if there is none.
+    `boot_time` is in seconds since 1970. `default_interface` is the interface of the default route, empty if there is
+    none.
     """
 
     cpu: int = 0
     user: int = 0
     system: int = 0
-    booted: int = 0
+    boot_time: int = 0
     memory: int = 0
-    total: int = 0
+    total_memory: int = 0
     working_set: int = 0
     rss: int = 0
     cache: int = 0
-    mapped: int = 0
+    mapped_file: int = 0
     active_file: int = 0
     inactive_file: int = 0
     swap: int = 0
@@ -53,68 +56,77 @@ class MachineStats:
     major_faults: int = 0
     tasks: int = 0
     tasks_limit: int = 0
-    links: tuple[NetworkInterface, ...] = ()
-    main_link: str = ""
+    interfaces: tuple[NetworkInterface, ...] = ()
+    default_interface: str = ""
 
     @property
     def available(self) -> int:
-        """All but the working set: what is free, and what the page cache would give back first."""
-        return max(self.total - self.working_set, 0)
+        """Bytes outside of the working set: free memory, and page cache that can be reclaimed at once."""
+        return max(self.total_memory - self.working_set, 0)
 
 
 def parse_machine(texts: Mapping[str, str]) -> MachineStats:
-    """The machine whose files of `FILES` have these texts; what a missing one tells is 0."""
+    """Parse the contents of FILES. Values of missing files are 0."""
     stat = {line.split()[0]: line.split()[1:] for line in texts.get("stat", "").splitlines() if line}
-    user, nice, system, _, _, irq, softirq = [int(one) * TICK for one in [*stat.get("cpu", ()), *"0000000"][:7]]
-    memory = {name: number * KIB for name, number in _rows(texts.get("meminfo", "")).items()}
-    faults = _rows(texts.get("vmstat", ""))
-    total, used = memory.get("MemTotal", 0), memory.get("MemTotal", 0) - memory.get("MemFree", 0)
-    limits = [int(texts[name]) for name in FILES[-2:] if texts.get(name)]
+    ticks = [int(text) for text in [*stat.get("cpu", ()), *"0000000"][:7]]
+    user, nice, system, _, _, irq, softirq = (count * TICK_NANOSECONDS for count in ticks)
+    memory = {name: number * KIB for name, number in _parse_pairs(texts.get("meminfo", "")).items()}
+    faults = _parse_pairs(texts.get("vmstat", ""))
+    total = memory.get("MemTotal", 0)
+    used = total - memory.get("MemFree", 0)
+    task_limits = [int(texts[name]) for name in ("sys/kernel/pid_max", "sys/kernel/threads-max") if texts.get(name)]
     return MachineStats(
         cpu=user + nice + system + irq + softirq,
         user=user + nice,
         system=system + irq + softirq,
-        booted=int(stat.get("btime", ["0"])[0]),
+        boot_time=int(stat.get("btime", ["0"])[0]),
         memory=used,
-        total=total,
+        total_memory=total,
         working_set=max(used - memory.get("Inactive(file)", 0), 0),
         rss=memory.get("AnonPages", 0),
         cache=memory.get("Cached", 0) + memory.get("Buffers", 0),
-        mapped=memory.get("Mapped", 0),
+        mapped_file=memory.get("Mapped", 0),
         active_file=memory.get("Active(file)", 0),
         inactive_file=memory.get("Inactive(file)", 0),
         swap=memory.get("SwapTotal", 0) - memory.get("SwapFree", 0),
         total_swap=memory.get("SwapTotal", 0),
         page_faults=faults.get("pgfault", 0),
         major_faults=faults.get("pgmajfault", 0),
-        tasks=_tasks(texts.get("loadavg", "")),
-        tasks_limit=min(limits, default=0),
-        links=parse_interfaces(texts.get("net/dev", ""), IGNORED),
-        main_link=_main_link(texts.get("net/route", "")),
+        tasks=_parse_tasks(texts.get("loadavg", "")),
+        tasks_limit=min(task_limits, default=0),
+        interfaces=parse_interfaces(texts.get("net/dev", ""), IGNORED_INTERFACES),
+        default_interface=_parse_default_interface(texts.get("net/route", "")),
     )
 
 
-def parse_interfaces(text: str, ignored: Iterable[str] = ("lo",)) -> tuple[NetworkInterface, ...]:
-    """The interfaces of /proc/PID/net/dev, but for those whose names begin with one of `ignored`."""
-    found = []
+def parse_interfaces(text: str, ignored_prefixes: Iterable[str] = ("lo",)) -> tuple[NetworkInterface, ...]:
+    """Parse /proc/PID/net/dev, without interfaces whose names begin with one of the prefixes."""
+    prefixes = tuple(ignored_prefixes)
+    interfaces = []
     for line in text.splitlines()[2:]:
         name, _, rest = line.strip().partition(":")
         numbers = [int(number) for number in rest.split()]
-        if len(numbers) >= 12 and not name.startswith(tuple(ignored)):
-            found.append(NetworkInterface(name, *numbers[:4], *numbers[8:12]))
-    return tuple(found)
+        if len(numbers) >= 12 and not name.startswith(prefixes):
+            interfaces.append(NetworkInterface(name, *numbers[:4], *numbers[8:12]))
+    return tuple(interfaces)
 
 
-def _rows(text: str) -> dict[str, int]:
-    words = (line.split() for line in text.splitlines())
-    return {row[0].rstrip(":"): int(row[1]) for row in words if len(row) > 1 and row[1].isdecimal()}
+def _parse_pairs(text: str) -> dict[str, int]:
+    """Parse lines with a name, perhaps with a colon, and a number."""
+    lines = (line.split() for line in text.splitlines())
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
 
-def _tasks(loadavg: str) -> int:
+def _parse_tasks(loadavg: str) -> int:
     fields = loadavg.split()
     return int(fields[3].partition("/")[2]) if len(fields) > 3 else 0
 
 
-def _main_link(route: str) -> str:
-    rows = (line.split() for line in route.splitlines()[1:])
-    return next((row[0] for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"), "")
+def _parse_default_interface(route: str) -> str:
+    for line in route.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 7:
+            name, destination, mask = fields[0], fields[1], fields[7]
+            if destination == mask == "00000000":
+                return name
+    return ""

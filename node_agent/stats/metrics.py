@@ -1,7 +1,7 @@
 """/metrics, /metrics/resource and /metrics/probes in the Prometheus text format. Pure.
 
-The client library has no counters whose names do not end in `_total`, of which a kubelet has many, and takes ten times
-as long for the thousands of rows that a node has.
+The Prometheus client library is not used: it supports only counters whose names end in `_total`, while the kubelet has
+others, and it takes ten times as long for the thousands of samples of a node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from node_agent.runtime.container import POD_NAME, POD_NAMESPACE, RuntimeContainer
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats
-from node_agent.stats.model import FilesystemStats, NodeStats, PodWithContainers
+from node_agent.stats.model import FilesystemStats, NodeStats, PodStats, PodWithContainers
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
@@ -23,9 +23,9 @@ _ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 
 class Sample(NamedTuple):
-    """A value; `labels` as `labelled` writes them, `at` in seconds since 1970, 0 for the time of asking.
+    """A value with labels in the form of `format_labels`.
 
-    `suffix` is what the name of a row has beyond that of its family.
+    `at` is the time in seconds since 1970, 0 for a sample without a time. `suffix` is appended to the family's name.
     """
 
     value: float
@@ -35,138 +35,159 @@ class Sample(NamedTuple):
 
 
 class MetricFamily(NamedTuple):
-    """Rows of one name; `kind` is counter, gauge or histogram."""
+    """Samples of one name. `type` is counter, gauge or histogram."""
 
     name: str
-    kind: str
+    type: str
     help: str
-    rows: Iterable[Sample]
+    samples: Iterable[Sample]
 
 
 def format_labels(**labels: str) -> str:
-    """Labels in the order of their names."""
+    """Return labels as text, ordered by name."""
     return ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in sorted(labels.items()))
 
 
 def format_families(families: Iterable[MetricFamily]) -> str:
-    """The text; a family without rows is left out."""
-    return "".join(line for family in families for line in _lines(family))
+    """Return families as text. A family without samples is omitted."""
+    return "".join(line for family in families for line in _format_family(family))
 
 
-def _lines(family: MetricFamily) -> Iterator[str]:
-    head = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n"
-    for row in family.rows:
-        labels = f"{{{row.labels}}}" if row.labels else ""
-        moment = f" {int(row.at * 1000)}" if row.at else ""
-        yield f"{head}{family.name}{row.suffix}{labels} {row.value!r}{moment}\n"
-        head = ""
+def _format_family(family: MetricFamily) -> Iterator[str]:
+    header = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.type}\n"
+    for sample in family.samples:
+        labels = f"{{{sample.labels}}}" if sample.labels else ""
+        timestamp = f" {int(sample.at * 1000)}" if sample.at else ""
+        yield f"{header}{family.name}{sample.suffix}{labels} {sample.value!r}{timestamp}\n"
+        header = ""
 
 
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# --- /metrics/probes --------------------------------------------------------------------------------------------------
+
+BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RESULTS = {True: "successful", False: "failed", None: "unknown"}
 
 
-class _Key(NamedTuple):
+class _ProbeKey(NamedTuple):
+    """A probe of a container."""
+
     uid: str
     namespace: str
     pod: str
     container: str
-    kind: str
+    probe_type: str
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels of the probe's samples."""
+        return {
+            "container": self.container,
+            "namespace": self.namespace,
+            "pod": self.pod,
+            "probe_type": self.probe_type,
+        }
 
 
 @dataclass(slots=True)
-class _Count:
+class _ProbeCounts:
+    """The results and durations of a probe."""
+
     results: dict[str, int] = field(default_factory=dict)
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     seconds: float = 0.0
 
 
 class ProbeMetrics:
-    """Of every probe of every container: how often it was asked, what it said, how long it took."""
+    """Counts the results and measures the duration of all probes."""
 
     def __init__(self) -> None:
-        self._counts: dict[_Key, _Count] = {}
+        self._counts: dict[_ProbeKey, _ProbeCounts] = {}
 
-    def count(self, one: RuntimeContainer, kind: str, success: bool | None, seconds: float) -> None:
-        """A probe of this container was answered; `kind` is Startup, Liveness or Readiness."""
-        key = _Key(one.uid, one.labels.get(POD_NAMESPACE, ""), one.labels.get(POD_NAME, ""), one.name, kind)
-        count = self._counts.setdefault(key, _Count())
+    def record(self, container: RuntimeContainer, probe_type: str, success: bool | None, seconds: float) -> None:
+        """Record the result of a probe. `probe_type` is Startup, Liveness or Readiness."""
+        key = _ProbeKey(
+            uid=container.uid,
+            namespace=container.labels.get(POD_NAMESPACE, ""),
+            pod=container.labels.get(POD_NAME, ""),
+            container=container.name,
+            probe_type=probe_type,
+        )
+        counts = self._counts.setdefault(key, _ProbeCounts())
         result = RESULTS[success]
-        count.results[result] = count.results.get(result, 0) + 1
-        count.buckets[bisect_left(BOUNDS, seconds)] += 1
-        count.seconds += seconds
+        counts.results[result] = counts.results.get(result, 0) + 1
+        counts.buckets[bisect_left(BUCKETS, seconds)] += 1
+        counts.seconds += seconds
 
-    def forget(self, uid: str) -> None:
-        """The pod is gone."""
+    def remove_pod(self, uid: str) -> None:
+        """Remove the metrics of a pod."""
         for key in [key for key in self._counts if key.uid == uid]:
             del self._counts[key]
 
     def families(self) -> Iterator[MetricFamily]:
-        """Every family of the page, but for the start of the process."""
+        """Yield the metrics of probes."""
         yield MetricFamily(
-            "prober_probe_duration_seconds", HISTOGRAM, "Duration in seconds for a probe response.", self._times()
+            "prober_probe_duration_seconds", HISTOGRAM, "Duration in seconds for a probe response.", self._durations()
         )
         yield MetricFamily(
             "prober_probe_total",
             COUNTER,
             "Cumulative number of a liveness, readiness or startup probe for a container by result.",
             [
-                Sample(number, format_labels(**_labels(key), pod_uid=key.uid, result=result))
-                for key, count in sorted(self._counts.items())
-                for result, number in sorted(count.results.items())
+                Sample(number, format_labels(**key.labels(), pod_uid=key.uid, result=result))
+                for key, counts in sorted(self._counts.items())
+                for result, number in sorted(counts.results.items())
             ],
         )
 
-    def _times(self) -> Iterator[Sample]:
-        for key, count in sorted(self._counts.items(), key=lambda row: row[0]):
-            labels, below = format_labels(**_labels(key)), 0
-            for bound, number in zip((*map(str, BOUNDS), "+Inf"), count.buckets, strict=True):
-                below += number
-                yield Sample(below, f'{labels},le="{bound}"', suffix="_bucket")
-            yield Sample(count.seconds, labels, suffix="_sum")
-            yield Sample(below, labels, suffix="_count")
+    def _durations(self) -> Iterator[Sample]:
+        for key, counts in sorted(self._counts.items(), key=lambda item: item[0]):
+            labels = format_labels(**key.labels())
+            cumulative = 0
+            for bound, number in zip((*map(str, BUCKETS), "+Inf"), counts.buckets, strict=True):
+                cumulative += number
+                yield Sample(cumulative, f'{labels},le="{bound}"', suffix="_bucket")
+            yield Sample(counts.seconds, labels, suffix="_sum")
+            yield Sample(cumulative, labels, suffix="_count")
 
 
-def _labels(key: _Key) -> dict[str, str]:
-    return {"container": key.container, "namespace": key.namespace, "pod": key.pod, "probe_type": key.kind}
+# --- /metrics/resource ------------------------------------------------------------------------------------------------
 
-
-NANO = 1e9
-CPU, MEMORY, SWAP = "cpu_usage_seconds_total", "memory_working_set_bytes", "swap_usage_bytes"
-USES: tuple[tuple[str, str, str, Callable[[CgroupUsage | MachineStats], float]], ...] = (
-    (CPU, COUNTER, "Cumulative cpu time consumed by the {} in core-seconds", lambda use: use.cpu / NANO),
-    (MEMORY, GAUGE, "Current working set of the {} in bytes", lambda use: use.working_set),
-    (SWAP, GAUGE, "Current swap usage of the {} in bytes", lambda use: use.swap),
+NANOSECONDS = 1e9
+RESOURCE_METRICS: tuple[tuple[str, str, str, Callable[[CgroupUsage | MachineStats], float]], ...] = (
+    (
+        "cpu_usage_seconds_total",
+        COUNTER,
+        "Cumulative cpu time consumed by the {} in core-seconds",
+        lambda usage: usage.cpu / NANOSECONDS,
+    ),
+    ("memory_working_set_bytes", GAUGE, "Current working set of the {} in bytes", lambda usage: usage.working_set),
+    ("swap_usage_bytes", GAUGE, "Current swap usage of the {} in bytes", lambda usage: usage.swap),
 )
 
 
-def resource_families(figures: NodeStats) -> Iterator[MetricFamily]:
-    """Every family of the page."""
-    pods = [
-        (format_labels(namespace=one.pod.metadata.namespace, pod=one.pod.metadata.name), one) for one in figures.pods
+def resource_families(stats: NodeStats) -> Iterator[MetricFamily]:
+    """Yield the metrics of /metrics/resource."""
+    pods = [(_pod_labels(pod), pod) for pod in stats.pods]
+    containers = [
+        (_pod_labels(pod, container=container.container.name), container)
+        for pod in stats.pods
+        for container in pod.containers
     ]
-    own = [
-        (
-            format_labels(
-                container=row.container.name, namespace=one.pod.metadata.namespace, pod=one.pod.metadata.name
-            ),
-            row,
-        )
-        for one in figures.pods
-        for row in one.containers
-    ]
-    for name, kind, words, value in USES:
-        rows = [Sample(value(row.use), labels, row.at) for labels, row in own]
-        yield MetricFamily(f"container_{name}", kind, words.format("container"), rows)
-        rows = [Sample(value(figures.machine), at=figures.at)]
-        yield MetricFamily(f"node_{name}", kind, words.format("node"), rows)
-        rows = [Sample(value(one.use), labels, one.at) for labels, one in pods]
-        yield MetricFamily(f"pod_{name}", kind, words.format("pod"), rows)
+    for name, metric_type, description, value in RESOURCE_METRICS:
+        samples = [Sample(value(container.usage), labels, container.at) for labels, container in containers]
+        yield MetricFamily(f"container_{name}", metric_type, description.format("container"), samples)
+        samples = [Sample(value(stats.machine), at=stats.at)]
+        yield MetricFamily(f"node_{name}", metric_type, description.format("node"), samples)
+        samples = [Sample(value(pod.usage), labels, pod.at) for labels, pod in pods]
+        yield MetricFamily(f"pod_{name}", metric_type, description.format("pod"), samples)
     yield MetricFamily(
         "container_start_time_seconds",
         GAUGE,
         "Start time of the container since unix epoch in seconds",
-        [Sample(row.container.started_at.timestamp(), labels) for labels, row in own if row.container.started_at],
+        [
+            Sample(container.container.started_at.timestamp(), labels)
+            for labels, container in containers
+            if container.container.started_at
+        ],
     )
     for name in ("resource_scrape_error", "scrape_error"):
         yield MetricFamily(
@@ -174,52 +195,64 @@ def resource_families(figures: NodeStats) -> Iterator[MetricFamily]:
         )
 
 
-STATES = ("created", "exited", "running")
-VOLUMES: tuple[tuple[str, str, Callable[[FilesystemStats], int]], ...] = (
-    ("available_bytes", "Number of available bytes in the volume", lambda one: one.available),
-    ("capacity_bytes", "Capacity in bytes of the volume", lambda one: one.capacity),
-    ("used_bytes", "Number of used bytes in the volume", lambda one: one.used),
-    ("inodes", "Maximum number of inodes in the volume", lambda one: one.inodes),
-    ("inodes_free", "Number of free inodes in the volume", lambda one: one.inodes_free),
-    ("inodes_used", "Number of used inodes in the volume", lambda one: one.inodes - one.inodes_free),
+def _pod_labels(pod: PodStats, **labels: str) -> str:
+    return format_labels(namespace=pod.pod.metadata.namespace, pod=pod.pod.metadata.name, **labels)
+
+
+# --- /metrics ---------------------------------------------------------------------------------------------------------
+
+CONTAINER_STATES = ("created", "exited", "running")
+VOLUME_METRICS: tuple[tuple[str, str, Callable[[FilesystemStats], int]], ...] = (
+    ("available_bytes", "Number of available bytes in the volume", lambda volume: volume.available),
+    ("capacity_bytes", "Capacity in bytes of the volume", lambda volume: volume.capacity),
+    ("used_bytes", "Number of used bytes in the volume", lambda volume: volume.used),
+    ("inodes", "Maximum number of inodes in the volume", lambda volume: volume.inodes),
+    ("inodes_free", "Number of free inodes in the volume", lambda volume: volume.inodes_free),
+    ("inodes_used", "Number of used inodes in the volume", lambda volume: volume.inodes - volume.inodes_free),
 )
 
 
 def kubelet_families(
     node: str, pods: Sequence[PodWithContainers], claims: Mapping[tuple[str, str], FilesystemStats]
 ) -> Iterator[MetricFamily]:
-    """Every family; `claims` are the file systems of claims by the pod's uid and the name of its volume."""
-    everything = [one for pod in pods for one in pod.containers.all]
-    running = sum(1 for pod in pods if any(one.running for one in pod.containers.sandboxes))
-    states = Counter(map(_state, (one for one in everything if not one.is_sandbox)))
+    """Yield the kubelet's own metrics. `claims` are file systems by pod UID and volume name."""
+    running_pods = sum(1 for pod in pods if any(sandbox.running for sandbox in pod.containers.sandboxes))
+    states = Counter(
+        _container_state(container) for pod in pods for container in pod.containers.all if not container.is_sandbox
+    )
     yield MetricFamily(
         "kubelet_node_name", GAUGE, "The node's name. The count is always 1.", [Sample(1, format_labels(node=node))]
     )
     yield MetricFamily(
-        "kubelet_running_pods", GAUGE, "Number of pods that have a running pod sandbox", [Sample(running)]
+        "kubelet_running_pods", GAUGE, "Number of pods that have a running pod sandbox", [Sample(running_pods)]
     )
     yield MetricFamily(
         "kubelet_running_containers",
         GAUGE,
         "Number of containers by their state",
-        [Sample(states[state], format_labels(container_state=state)) for state in STATES],
+        [Sample(states[state], format_labels(container_state=state)) for state in CONTAINER_STATES],
     )
-    volumes = dict(_volumes(pods, claims))
-    for name, words, number in VOLUMES:
-        rows: Iterable[Sample] = [Sample(number(space), labels) for labels, space in sorted(volumes.items())]
-        yield MetricFamily(f"kubelet_volume_stats_{name}", GAUGE, words, rows)
+    volumes = dict(_claim_volumes(pods, claims))
+    for name, description, value in VOLUME_METRICS:
+        samples = [Sample(value(filesystem), labels) for labels, filesystem in sorted(volumes.items())]
+        yield MetricFamily(f"kubelet_volume_stats_{name}", GAUGE, description, samples)
 
 
-def _state(one: RuntimeContainer) -> str:
-    return "running" if one.running else "created" if one.never_started else "exited"
+def _container_state(container: RuntimeContainer) -> str:
+    if container.running:
+        return "running"
+    return "created" if container.never_started else "exited"
 
 
-def _volumes(
+def _claim_volumes(
     pods: Iterable[PodWithContainers], claims: Mapping[tuple[str, str], FilesystemStats]
 ) -> Iterator[tuple[str, FilesystemStats]]:
-    for known in pods:
-        meta = known.pod.metadata
-        for volume in known.pod.spec.volumes:
-            space, claim = claims.get((meta.uid, volume.name)), volume.persistent_volume_claim
-            if space is not None and claim is not None:
-                yield format_labels(namespace=meta.namespace, persistentvolumeclaim=claim.claim_name), space
+    """Yield labels and file system of each volume with a PersistentVolumeClaim."""
+    for item in pods:
+        meta = item.pod.metadata
+        for volume in item.pod.spec.volumes:
+            claim = volume.persistent_volume_claim
+            filesystem = claims.get((meta.uid, volume.name))
+            if filesystem is not None and claim is not None:
+                labels = format_labels(namespace=meta.namespace, persistentvolumeclaim=claim.claim_name)
+                yield labels, filesystem

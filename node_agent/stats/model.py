@@ -14,40 +14,40 @@ from node_agent.stats.machine import MachineStats, NetworkInterface
 
 @dataclass(frozen=True, slots=True)
 class FilesystemStats:
-    """A file system: bytes and inodes, those that are free for everybody, and all."""
+    """Bytes and inodes of a file system. `available` and `inodes_free` do not include what is reserved for root."""
 
     available: int
     capacity: int
     inodes_free: int
     inodes: int
     reserved: int = 0
-    """Bytes that are free for root alone."""
+    """Bytes that only root can use."""
 
     @property
     def used(self) -> int:
-        """Bytes that are taken."""
+        """Bytes in use."""
         return self.capacity - self.available - self.reserved
 
     @property
     def percent_used(self) -> int:
-        """How much is not available, in whole percent, rounded up as kubelet does."""
+        """Part that is not available, in whole percent, rounded up as in the kubelet."""
         return 100 - self.available * 100 // self.capacity if self.capacity else 100
 
     def excess(self, percent: int) -> int:
-        """How many bytes have to go so that no more than so many percent are in use."""
+        """Return the bytes to free so that at most `percent` percent are in use."""
         return max(self.capacity * (100 - percent) // 100 - self.available, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PodWithContainers:
-    """A pod that is here, with its containers as they were last seen."""
+    """A pod of this node, with its containers as they were read last."""
 
     pod: Pod
     containers: RuntimePod
 
 
 class DiskUsage(NamedTuple):
-    """What is taken of a disk: bytes and inodes."""
+    """Bytes and inodes in use."""
 
     size: int = 0
     inodes: int = 0
@@ -55,71 +55,83 @@ class DiskUsage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PodDiskUsage:
-    """What a pod takes of disks, as of `at` (seconds since 1970): what containers have written and logged, by id, and
-    volumes that are its own, by name; of those in memory also the file systems.
+    """The disk usage of a pod at the time `at` (seconds since 1970).
+
+    `rootfs` are the writable layers of containers and `logs` their logs, by container ID. `volumes` are the volumes
+    that belong to the pod, by name. `memory_filesystems` are the file systems of those in memory.
     """
 
     at: float = 0.0
-    written: Mapping[str, DiskUsage] = field(default_factory=dict)
+    rootfs: Mapping[str, DiskUsage] = field(default_factory=dict)
     logs: Mapping[str, DiskUsage] = field(default_factory=dict)
     volumes: Mapping[str, DiskUsage] = field(default_factory=dict)
-    memory: Mapping[str, FilesystemStats] = field(default_factory=dict)
+    memory_filesystems: Mapping[str, FilesystemStats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerStats:
-    """A container that runs; `group` is the path of its control group, `at` when it was looked at."""
+    """The usage of a running container at the time `at`. `cgroup` is the path of its cgroup."""
 
     container: RuntimeContainer
-    group: str
-    use: CgroupUsage
+    cgroup: str
+    usage: CgroupUsage
     at: float
 
 
 @dataclass(frozen=True, slots=True)
 class PodStats:
-    """A pod of which something runs. `group` is empty where it has no control group of its own.
+    """The usage of a pod with running containers.
 
-    `links` are None where it has the node's. `claims` are the file systems of its claims, by the volume's name.
+    `cgroup` is empty if the pod has no cgroup of its own. `interfaces` are None if it has the node's network. `claims`
+    are the file systems of its PersistentVolumeClaims, by volume name.
     """
 
     pod: Pod
-    group: str
-    use: CgroupUsage
+    cgroup: str
+    usage: CgroupUsage
     at: float
     containers: tuple[ContainerStats, ...] = ()
     sandbox: ContainerStats | None = None
-    links: tuple[NetworkInterface, ...] | None = None
+    interfaces: tuple[NetworkInterface, ...] | None = None
     disk: PodDiskUsage | None = None
     claims: Mapping[str, FilesystemStats] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStats:
-    """One look, at `at` (seconds since 1970). `everyone` is what all pods use, with the path of their group.
+    """The usage of the node at the time `at` (seconds since 1970).
 
-    `node_disk` has the agent's state, `image_disk` what Docker keeps.
+    `all_pods` is the path and the usage of the cgroup of all pods. `node_fs` is the file system with the state of the
+    agent, `image_fs` that with Docker's images.
     """
 
     at: float
     machine: MachineStats
     pods: tuple[PodStats, ...] = ()
-    everyone: tuple[str, CgroupUsage] | None = None
-    node_disk: FilesystemStats | None = None
-    image_disk: FilesystemStats | None = None
+    all_pods: tuple[str, CgroupUsage] | None = None
+    node_fs: FilesystemStats | None = None
+    image_fs: FilesystemStats | None = None
 
 
-def cpu_times(figures: NodeStats) -> dict[str, int]:
-    """What rates are made from: the machine by the empty name, pods by their uid, containers by their id."""
-    times = {"": figures.machine.cpu}
-    if figures.everyone is not None:
-        times[figures.everyone[0]] = figures.everyone[1].cpu
-    for pod in figures.pods:
-        times[pod.pod.metadata.uid] = pod.use.cpu
-        times |= {one.container.id: one.use.cpu for one in pod.containers}
+def cpu_times(stats: NodeStats) -> dict[str, int]:
+    """Return the CPU times from which rates are computed, in nanoseconds.
+
+    The keys are an empty string for the machine, the path of the cgroup of all pods, pod UIDs and container IDs.
+    """
+    times = {"": stats.machine.cpu}
+    if stats.all_pods is not None:
+        path, usage = stats.all_pods
+        times[path] = usage.cpu
+    for pod in stats.pods:
+        times[pod.pod.metadata.uid] = pod.usage.cpu
+        times |= {container.container.id: container.usage.cpu for container in pod.containers}
     return times
 
 
 def nano_cores(before: int, after: int, seconds: float) -> int:
-    """Of a CPU time in nanoseconds, how much of a core it takes in billionths; one that went back has begun anew."""
-    return int((after - before if after >= before else after) / seconds) if seconds > 0 else 0
+    """Return the rate between two CPU times (nanoseconds), in billionths of a core.
+
+    A CPU time that decreased was reset in between.
+    """
+    used = after - before if after >= before else after
+    return int(used / seconds) if seconds > 0 else 0

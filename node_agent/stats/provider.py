@@ -17,38 +17,49 @@ from prometheus_client import generate_latest
 from api.core.pod import Pod
 from node_agent.docker.client import DockerClient
 from node_agent.node import host_facts
-from node_agent.stats import cadvisor, summary
-from node_agent.stats import metrics as kubelet
-from node_agent.stats import metrics as resource
+from node_agent.stats.cadvisor import cadvisor_families
 from node_agent.stats.collector import StatsCollector
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
-from node_agent.stats.metrics import GAUGE, MetricFamily, ProbeMetrics, Sample, format_families
+from node_agent.stats.metrics import (
+    GAUGE,
+    MetricFamily,
+    ProbeMetrics,
+    Sample,
+    format_families,
+    kubelet_families,
+    resource_families,
+)
 from node_agent.stats.model import FilesystemStats, NodeStats, PodWithContainers, cpu_times, nano_cores
+from node_agent.stats.summary import summary_document
 from reconcile.errors import DriverError, NotReady
 
-LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-"""How long ago a look was that a rate can be told from."""
+MIN_SAMPLE_AGE_SECONDS = 1.0
+MAX_SAMPLE_AGE_SECONDS = 60.0
+"""Age of a CPU sample from which a rate can be computed."""
 
-DISK_SECONDS, CLAIM_SECONDS = 5.0, 2.0
-"""How long somebody waits for the first walk through disks, and for the servers of claims."""
+DISK_TIMEOUT_SECONDS = 5.0
+"""Time that a request waits for the first scan of disks."""
 
-_CLAIMS = ThreadPoolExecutor(2, thread_name_prefix="claims")
-"""Threads of their own: a file server that is away must not hold up what has nothing to do with it."""
+CLAIM_TIMEOUT_SECONDS = 2.0
+"""Time that a request waits for the file systems of PersistentVolumeClaims."""
+
+_CLAIM_THREADS = ThreadPoolExecutor(2, thread_name_prefix="claims")
+"""Threads of their own, so that an unreachable file server blocks nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class _CpuSample:
-    """CPU times as of `at`, by the monotonic clock."""
+    """CPU times at the time `at` of the monotonic clock."""
 
     at: float
     times: Mapping[str, int]
 
 
 class StatsProvider:
-    """Each document is made when it is asked for; nothing is measured while nobody asks.
+    """Renders the documents of the server. Usage is collected only for a request.
 
-    `pods` are those that are here; `claims` gives the directories of a pod's volumes that are claims, by their names.
-    `spawn` starts a task.
+    `pods` returns the pods of this node. `claims` returns the directories of a pod's PersistentVolumeClaims by volume
+    name. `spawn` starts a task.
     """
 
     def __init__(
@@ -56,7 +67,7 @@ class StatsProvider:
         node: str,
         state_dir: str,
         docker: DockerClient,
-        look: StatsCollector,
+        collector: StatsCollector,
         disks: DiskUsageScanner,
         probes: ProbeMetrics,
         pods: Callable[[], Iterable[PodWithContainers]],
@@ -66,102 +77,110 @@ class StatsProvider:
         self._node = node
         self._state_dir = state_dir
         self._docker = docker
-        self._look = look
+        self._collector = collector
         self._disks = disks
         self._probes = probes
         self._pods = pods
         self._claims = claims
         self._spawn = spawn
         self._image_dir = ""
-        self._walk: asyncio.Task[None] | None = None
-        self._sampling = asyncio.Lock()
+        self._disk_scan: asyncio.Task[None] | None = None
+        self._collector_lock = asyncio.Lock()
         self._samples: tuple[_CpuSample, ...] = ()
 
     async def summary(self, cpu_and_memory_only: bool = False) -> bytes:
-        """GET /stats/summary[?only_cpu_and_memory=true]: JSON."""
-        figures, rates = await self._rated(full=not cpu_and_memory_only)
+        """Return /stats/summary[?only_cpu_and_memory=true]: JSON."""
+        stats, rates = await self._collect_with_rates(full=not cpu_and_memory_only)
         if not cpu_and_memory_only:
-            figures = await self._with_disks(figures)
-        brief = cpu_and_memory_only
-        return msgspec.json.encode(summary.summary_document(self._node, figures, rates, brief=brief))
+            stats = await self._with_filesystems(stats)
+        document = summary_document(self._node, stats, rates, cpu_and_memory_only=cpu_and_memory_only)
+        return msgspec.json.encode(document)
 
     async def resource(self) -> bytes:
-        """GET /metrics/resource: Prometheus text."""
-        figures = await self._figures(full=False)
-        return await _text(lambda: resource.resource_families(figures))
+        """Return /metrics/resource: Prometheus text."""
+        stats = await self._collect(full=False)
+        return await _format(lambda: resource_families(stats))
 
     async def cadvisor(self) -> bytes:
-        """GET /metrics/cadvisor: Prometheus text."""
-        figures = await self._with_disks(await self._figures(full=True))
+        """Return /metrics/cadvisor: Prometheus text."""
+        stats = await self._with_filesystems(await self._collect(full=True))
         facts = await asyncio.to_thread(host_facts.read_host_facts, Path(self._state_dir), "", ())
-        names = {"machine_id": facts.machine_id, "system_uuid": facts.system_uuid, "boot_id": facts.boot_id}
-        return await _text(lambda: cadvisor.cadvisor_families(figures, facts.cpus, names))
+        labels = {"machine_id": facts.machine_id, "system_uuid": facts.system_uuid, "boot_id": facts.boot_id}
+        return await _format(lambda: cadvisor_families(stats, facts.cpus, labels))
 
     async def probes(self) -> bytes:
-        """GET /metrics/probes: Prometheus text."""
-        began = Sample(psutil.Process().create_time())
-        process = MetricFamily(
-            "process_start_time_seconds", GAUGE, "Start time of the process since unix epoch.", [began]
+        """Return /metrics/probes: Prometheus text."""
+        start_time = MetricFamily(
+            "process_start_time_seconds",
+            GAUGE,
+            "Start time of the process since unix epoch.",
+            [Sample(psutil.Process().create_time())],
         )
-        return format_families((*self._probes.families(), process)).encode()
+        return format_families((*self._probes.families(), start_time)).encode()
 
     async def metrics(self) -> bytes:
-        """GET /metrics: Prometheus text."""
+        """Return /metrics: Prometheus text."""
         pods = list(self._pods())
-        claims = await self._claimed(pods)
-        return generate_latest() + format_families(kubelet.kubelet_families(self._node, pods, claims)).encode()
+        claims = await self._claim_filesystems(pods)
+        return generate_latest() + format_families(kubelet_families(self._node, pods, claims)).encode()
 
-    # --- looks -----------------------------------------------------------------------------------------------------
+    # --- CPU and memory ----------------------------------------------------------------------------------------------
 
-    async def _figures(self, *, full: bool) -> NodeStats:
+    async def _collect(self, *, full: bool) -> NodeStats:
         pods = list(self._pods())
-        async with self._sampling:
-            return await asyncio.to_thread(self._look.figures, pods, full=full)
+        async with self._collector_lock:
+            return await asyncio.to_thread(self._collector.collect, pods, full=full)
 
-    async def _rated(self, *, full: bool) -> tuple[NodeStats, dict[str, int]]:
-        """What is used, and how fast, since the newest look that is old enough; without one there are two now."""
-        if not self._usable(time.monotonic()):
-            self._remember(await self._figures(full=False))
-            await asyncio.sleep(LEAST_SECONDS)
-        figures = await self._figures(full=full)
+    async def _collect_with_rates(self, *, full: bool) -> tuple[NodeStats, dict[str, int]]:
+        """Return usage, and CPU rates since the newest usable sample. Without one, usage is collected twice."""
+        if not self._usable_samples(time.monotonic()):
+            self._add_sample(await self._collect(full=False))
+            await asyncio.sleep(MIN_SAMPLE_AGE_SECONDS)
+        stats = await self._collect(full=full)
         now = time.monotonic()
-        before = next(iter(self._usable(now)), _CpuSample(now, {}))
-        self._remember(figures)
-        return figures, _rates(before, figures, now)
+        before = next(iter(self._usable_samples(now)), _CpuSample(now, {}))
+        self._add_sample(stats)
+        return stats, _cpu_rates(before, stats, now)
 
-    def _usable(self, now: float) -> list[_CpuSample]:
-        """Newest first."""
-        return [one for one in self._samples if LEAST_SECONDS <= now - one.at <= MOST_SECONDS]
+    def _usable_samples(self, now: float) -> list[_CpuSample]:
+        """Return the samples of a usable age, newest first."""
+        return [
+            sample for sample in self._samples if MIN_SAMPLE_AGE_SECONDS <= now - sample.at <= MAX_SAMPLE_AGE_SECONDS
+        ]
 
-    def _remember(self, figures: NodeStats) -> None:
-        """Two looks are kept, so that one is old enough whenever the newer one is not."""
+    def _add_sample(self, stats: NodeStats) -> None:
+        """Add a sample, and keep the one before it, because the newest one may be too young at the next request."""
         now = time.monotonic()
-        if not self._samples or now - self._samples[0].at >= LEAST_SECONDS:
-            self._samples = (_CpuSample(now, cpu_times(figures)), *self._samples[:1])
+        if not self._samples or now - self._samples[0].at >= MIN_SAMPLE_AGE_SECONDS:
+            self._samples = (_CpuSample(now, cpu_times(stats)), *self._samples[:1])
 
-    # --- disks -----------------------------------------------------------------------------------------------------
+    # --- file systems ------------------------------------------------------------------------------------------------
 
-    async def _with_disks(self, figures: NodeStats) -> NodeStats:
-        """With what was found of disks last; who asks first waits for the first walk, for a while."""
-        known = list(self._pods())
-        if self._walk is None or self._walk.done():
-            self._walk = self._spawn(self._disks.refresh(known))
-        if any(self._disks.known(one.pod.metadata.uid) is None for one in figures.pods):
-            await asyncio.wait({self._walk}, timeout=DISK_SECONDS)
-        claims = await self._claimed(known)
-        pods = tuple(
+    async def _with_filesystems(self, stats: NodeStats) -> NodeStats:
+        """Add the results of the last disk scan and the file systems of claims, node and images.
+
+        If a pod was not scanned yet, waits for the scan at most DISK_TIMEOUT_SECONDS.
+        """
+        pods = list(self._pods())
+        if self._disk_scan is None or self._disk_scan.done():
+            self._disk_scan = self._spawn(self._disks.scan_if_due(pods))
+        if any(self._disks.last(pod.pod.metadata.uid) is None for pod in stats.pods):
+            await asyncio.wait({self._disk_scan}, timeout=DISK_TIMEOUT_SECONDS)
+        claims = await self._claim_filesystems(pods)
+        pods_with_disks = tuple(
             replace(
-                one,
-                disk=self._disks.known(one.pod.metadata.uid),
-                claims={name: row for (uid, name), row in claims.items() if uid == one.pod.metadata.uid},
+                pod,
+                disk=self._disks.last(pod.pod.metadata.uid),
+                claims={name: stats for (uid, name), stats in claims.items() if uid == pod.pod.metadata.uid},
             )
-            for one in figures.pods
+            for pod in stats.pods
         )
-        node, images = await self._space(self._state_dir), await self._space(await self._images())
-        return replace(figures, pods=pods, node_disk=node, image_disk=images)
+        node_fs = await self._filesystem_stats(self._state_dir)
+        image_fs = await self._filesystem_stats(await self._find_image_dir())
+        return replace(stats, pods=pods_with_disks, node_fs=node_fs, image_fs=image_fs)
 
-    async def _images(self) -> str:
-        """Where Docker keeps images; it does not move while Docker runs, and answers slowly."""
+    async def _find_image_dir(self) -> str:
+        """Return Docker's root directory, empty if unknown. It is queried once, because Docker answers slowly."""
         if not self._image_dir:
             try:
                 self._image_dir = await self._docker.root_dir()
@@ -169,42 +188,42 @@ class StatsProvider:
                 return ""
         return self._image_dir
 
-    async def _space(self, path: str) -> FilesystemStats | None:
+    async def _filesystem_stats(self, path: str) -> FilesystemStats | None:
         try:
             return await asyncio.to_thread(filesystem_stats, path) if path else None
         except NotReady:
             return None
 
-    async def _claimed(self, pods: Iterable[PodWithContainers]) -> dict[tuple[str, str], FilesystemStats]:
-        """The file systems of claims, by the pod's uid and the volume's name; those that do not answer are left out."""
-        paths = {(one.pod.metadata.uid, name): path for one in pods for name, path in self._claims(one.pod).items()}
-        loop = asyncio.get_running_loop()
-        asked = {key: loop.run_in_executor(_CLAIMS, filesystem_stats, path) for key, path in paths.items()}
-        if not asked:
+    async def _claim_filesystems(self, pods: Iterable[PodWithContainers]) -> dict[tuple[str, str], FilesystemStats]:
+        """Return the file systems of claims by pod UID and volume name, without those that do not answer in time."""
+        paths = {(item.pod.metadata.uid, name): path for item in pods for name, path in self._claims(item.pod).items()}
+        if not paths:
             return {}
-        done, late = await asyncio.wait(asked.values(), timeout=CLAIM_SECONDS)
-        for one in late:
-            one.cancel()
-        return {key: one.result() for key, one in asked.items() if one in done and one.exception() is None}
+        loop = asyncio.get_running_loop()
+        futures = {key: loop.run_in_executor(_CLAIM_THREADS, filesystem_stats, path) for key, path in paths.items()}
+        done, late = await asyncio.wait(futures.values(), timeout=CLAIM_TIMEOUT_SECONDS)
+        for future in late:
+            future.cancel()
+        return {key: future.result() for key, future in futures.items() if future in done and not future.exception()}
 
 
-def _rates(before: _CpuSample, figures: NodeStats, now: float) -> dict[str, int]:
-    """What has come since then has used what it used since it started."""
+def _cpu_rates(before: _CpuSample, stats: NodeStats, now: float) -> dict[str, int]:
+    """Return CPU rates since a sample. For containers that are newer, the rate is that since their start."""
     seconds = now - before.at
     rates = {
-        key: nano_cores(before.times[key], cpu, seconds)
-        for key, cpu in cpu_times(figures).items()
-        if key in before.times
+        key: nano_cores(before.times[key], cpu, seconds) for key, cpu in cpu_times(stats).items() if key in before.times
     }
-    for pod in figures.pods:
-        for one in pod.containers:
-            if one.container.id not in rates and one.container.started_at is not None:
-                rates[one.container.id] = nano_cores(0, one.use.cpu, one.at - one.container.started_at.timestamp())
+    for pod in stats.pods:
+        for container in pod.containers:
+            started_at = container.container.started_at
+            if container.container.id not in rates and started_at is not None:
+                age = container.at - started_at.timestamp()
+                rates[container.container.id] = nano_cores(0, container.usage.cpu, age)
         if pod.pod.metadata.uid not in rates:
-            rates[pod.pod.metadata.uid] = sum(rates.get(one.container.id, 0) for one in pod.containers)
+            rates[pod.pod.metadata.uid] = sum(rates.get(container.container.id, 0) for container in pod.containers)
     return rates
 
 
-async def _text(families: Callable[[], Iterable[MetricFamily]]) -> bytes:
-    """Family by family: all rows of a page together would take several times the memory of its text."""
-    return await asyncio.to_thread(lambda: b"".join(format_families((one,)).encode() for one in families()))
+async def _format(families: Callable[[], Iterable[MetricFamily]]) -> bytes:
+    """Format one family after another: all samples together would take several times the memory of their text."""
+    return await asyncio.to_thread(lambda: b"".join(format_families((family,)).encode() for family in families()))

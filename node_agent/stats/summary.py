@@ -9,172 +9,195 @@ from typing import Any
 from api.meta import times
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats, NetworkInterface
-from node_agent.stats.model import ContainerStats, DiskUsage, FilesystemStats, NodeStats, PodStats
+from node_agent.stats.model import ContainerStats, DiskUsage, FilesystemStats, NodeStats, PodDiskUsage, PodStats
 
 Document = dict[str, Any]
-Rates = Mapping[str, int]
-"""Billionths of a core: of the machine by the empty name, of pods by their uid, of containers by their id."""
+
+CpuRates = Mapping[str, int]
+"""CPU rates in billionths of a core, by the keys of `cpu_times`."""
 
 
-def summary_document(node: str, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
-    """The whole document. `brief`: CPU and memory only."""
+def summary_document(node: str, stats: NodeStats, rates: CpuRates, *, cpu_and_memory_only: bool) -> Document:
+    """Return the document of /stats/summary."""
     return {
-        "node": _node(node, figures, rates, brief=brief),
-        "pods": [_pod(one, figures, rates, brief=brief) for one in figures.pods],
+        "node": _node_document(node, stats, rates, cpu_and_memory_only),
+        "pods": [_pod_document(pod, stats, rates, cpu_and_memory_only) for pod in stats.pods],
     }
 
 
-def _node(name: str, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
-    now, machine = _time(figures.at), figures.machine
+def _node_document(name: str, stats: NodeStats, rates: CpuRates, cpu_and_memory_only: bool) -> Document:
+    time = _format_timestamp(stats.at)
+    machine = stats.machine
     document: Document = {
         "nodeName": name,
-        "systemContainers": _everyone(figures, rates),
-        "startTime": _time(machine.booted),
-        "cpu": _cpu(now, rates.get("", 0), machine.cpu),
-        "memory": {"time": now, "availableBytes": machine.available, **_memory_of(machine)},
+        "systemContainers": _system_containers(stats, rates),
+        "startTime": _format_timestamp(machine.boot_time),
+        "cpu": _cpu(time, rates.get("", 0), machine.cpu),
+        "memory": {"time": time, "availableBytes": machine.available, **_memory_usage(machine)},
     }
-    if brief:
+    if cpu_and_memory_only:
         return document
-    document["network"] = _network(now, machine.links, machine.main_link)
-    if figures.node_disk is not None:
-        document["fs"] = _disk(now, figures.node_disk)
-    if figures.image_disk is not None:
-        images = _disk(now, figures.image_disk)
-        document["runtime"] = {"imageFs": images, "containerFs": images}
-    document["rlimit"] = {"time": now, "maxpid": machine.tasks_limit, "curproc": machine.tasks}
-    free = machine.total_swap - machine.swap
-    document["swap"] = {"time": now, "swapAvailableBytes": free, "swapUsageBytes": machine.swap}
+    document["network"] = _network(time, machine.interfaces, machine.default_interface)
+    if stats.node_fs is not None:
+        document["fs"] = _filesystem(time, stats.node_fs)
+    if stats.image_fs is not None:
+        image_fs = _filesystem(time, stats.image_fs)
+        document["runtime"] = {"imageFs": image_fs, "containerFs": image_fs}
+    document["rlimit"] = {"time": time, "maxpid": machine.tasks_limit, "curproc": machine.tasks}
+    document["swap"] = {
+        "time": time,
+        "swapAvailableBytes": machine.total_swap - machine.swap,
+        "swapUsageBytes": machine.swap,
+    }
     return document
 
 
-def _everyone(figures: NodeStats, rates: Rates) -> list[Document]:
-    if figures.everyone is None:
+def _system_containers(stats: NodeStats, rates: CpuRates) -> list[Document]:
+    if stats.all_pods is None:
         return []
-    now, (path, use) = _time(figures.at), figures.everyone
-    return [{"name": "pods", "cpu": _cpu(now, rates.get(path, 0), use.cpu), "memory": _memory(now, use)}]
+    time = _format_timestamp(stats.at)
+    path, usage = stats.all_pods
+    return [{"name": "pods", "cpu": _cpu(time, rates.get(path, 0), usage.cpu), "memory": _memory(time, usage)}]
 
 
-def _pod(one: PodStats, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
-    meta, now = one.pod.metadata, _time(one.at)
+def _pod_document(pod: PodStats, stats: NodeStats, rates: CpuRates, cpu_and_memory_only: bool) -> Document:
+    meta = pod.pod.metadata
+    time = _format_timestamp(pod.at)
+    first = pod.sandbox or pod.containers[0]
     document: Document = {
         "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "startTime": one.pod.status.start_time or _started((one.sandbox or one.containers[0]).container.started_at),
-        "containers": [_container(row, one, figures, rates, brief=brief) for row in one.containers],
-        "cpu": _cpu(now, rates.get(meta.uid, 0), one.use.cpu),
-        "memory": _memory(now, one.use),
+        "startTime": pod.pod.status.start_time or _format_start(first.container.started_at),
+        "containers": [
+            _container_document(container, pod, stats, rates, cpu_and_memory_only) for container in pod.containers
+        ],
+        "cpu": _cpu(time, rates.get(meta.uid, 0), pod.usage.cpu),
+        "memory": _memory(time, pod.usage),
     }
-    if brief:
+    if cpu_and_memory_only:
         return document
-    document["swap"] = {"time": now, "swapUsageBytes": one.use.swap}
-    document["process_stats"] = {"process_count": one.use.tasks}
-    if one.links is not None:
-        document["network"] = _network(now, one.links, one.links[0].name if one.links else "")
-    disk = figures.node_disk
-    if one.disk is not None and disk is not None:
-        then = _time(one.disk.at)
-        own, memory = one.disk.volumes, one.disk.memory
-        rows = [{**_disk(then, memory.get(name, disk), own[name]), "name": name} for name in sorted(own)]
-        on_disk = (taken for name, taken in own.items() if name not in memory)
-        whole = _sum((*one.disk.written.values(), *one.disk.logs.values(), *on_disk))
-        document["ephemeral-storage"] = _disk(then, disk, whole)
-        document["volume"] = rows
-    document["volume"] = [*document.get("volume", ()), *_claims(one)]
+    document["swap"] = {"time": time, "swapUsageBytes": pod.usage.swap}
+    document["process_stats"] = {"process_count": pod.usage.tasks}
+    if pod.interfaces is not None:
+        document["network"] = _network(time, pod.interfaces, pod.interfaces[0].name if pod.interfaces else "")
+    volumes: list[Document] = []
+    if pod.disk is not None and stats.node_fs is not None:
+        document["ephemeral-storage"] = _ephemeral_storage(pod.disk, stats.node_fs)
+        volumes += _own_volumes(pod.disk, stats.node_fs)
+    document["volume"] = [*volumes, *_claim_volumes(pod)]
     return document
 
 
-def _claims(one: PodStats) -> list[Document]:
-    """A claim takes what is taken of its file system: others may be in there with it."""
-    named = {row.name: row.persistent_volume_claim for row in one.pod.spec.volumes}
-    rows = []
-    for name, space in sorted(one.claims.items()):
-        claim = named.get(name)
+def _ephemeral_storage(disk: PodDiskUsage, node_fs: FilesystemStats) -> Document:
+    """Return the usage of writable layers, logs and volumes on disk."""
+    volumes_on_disk = [usage for name, usage in disk.volumes.items() if name not in disk.memory_filesystems]
+    total = _sum((*disk.rootfs.values(), *disk.logs.values(), *volumes_on_disk))
+    return _filesystem(_format_timestamp(disk.at), node_fs, total)
+
+
+def _own_volumes(disk: PodDiskUsage, node_fs: FilesystemStats) -> list[Document]:
+    """Return the usage of the volumes that belong to the pod."""
+    time = _format_timestamp(disk.at)
+    return [
+        {**_filesystem(time, disk.memory_filesystems.get(name, node_fs), disk.volumes[name]), "name": name}
+        for name in sorted(disk.volumes)
+    ]
+
+
+def _claim_volumes(pod: PodStats) -> list[Document]:
+    """Return the usage of PersistentVolumeClaims: that of their whole file system, which others may use, too."""
+    claims = {volume.name: volume.persistent_volume_claim for volume in pod.pod.spec.volumes}
+    documents = []
+    for name, filesystem in sorted(pod.claims.items()):
+        claim = claims.get(name)
         if claim is not None:
-            reference = {"name": claim.claim_name, "namespace": one.pod.metadata.namespace}
-            rows.append({**_disk(_time(one.at), space), "name": name, "pvcRef": reference})
-    return rows
+            reference = {"name": claim.claim_name, "namespace": pod.pod.metadata.namespace}
+            document = _filesystem(_format_timestamp(pod.at), filesystem)
+            documents.append({**document, "name": name, "pvcRef": reference})
+    return documents
 
 
-def _container(one: ContainerStats, pod: PodStats, figures: NodeStats, rates: Rates, *, brief: bool) -> Document:
-    now, identity = _time(one.at), one.container.id
+def _container_document(
+    stats: ContainerStats, pod: PodStats, node: NodeStats, rates: CpuRates, cpu_and_memory_only: bool
+) -> Document:
+    time = _format_timestamp(stats.at)
+    container_id = stats.container.id
     document: Document = {
-        "name": one.container.name,
-        "startTime": _started(one.container.started_at),
-        "cpu": _cpu(now, rates.get(identity, 0), one.use.cpu),
-        "memory": _memory(now, one.use),
+        "name": stats.container.name,
+        "startTime": _format_start(stats.container.started_at),
+        "cpu": _cpu(time, rates.get(container_id, 0), stats.usage.cpu),
+        "memory": _memory(time, stats.usage),
     }
-    if brief:
+    if cpu_and_memory_only:
         return document
-    document["swap"] = {"time": now, "swapUsageBytes": one.use.swap}
-    disk = pod.disk
-    if disk is not None:
-        then = _time(disk.at)
-        if identity in disk.written and figures.image_disk is not None:
-            document["rootfs"] = _disk(then, figures.image_disk, disk.written[identity])
-        if identity in disk.logs and figures.image_disk is not None:
-            document["logs"] = _disk(then, figures.image_disk, disk.logs[identity])
+    document["swap"] = {"time": time, "swapUsageBytes": stats.usage.swap}
+    if pod.disk is not None and node.image_fs is not None:
+        scan_time = _format_timestamp(pod.disk.at)
+        if container_id in pod.disk.rootfs:
+            document["rootfs"] = _filesystem(scan_time, node.image_fs, pod.disk.rootfs[container_id])
+        if container_id in pod.disk.logs:
+            document["logs"] = _filesystem(scan_time, node.image_fs, pod.disk.logs[container_id])
     return document
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _cpu(now: str, rate: int, used: int) -> Document:
-    return {"time": now, "usageNanoCores": rate, "usageCoreNanoSeconds": used}
+def _cpu(time: str, rate: int, used: int) -> Document:
+    return {"time": time, "usageNanoCores": rate, "usageCoreNanoSeconds": used}
 
 
-def _memory(now: str, use: CgroupUsage) -> Document:
-    available = {} if use.available is None else {"availableBytes": use.available}
-    return {"time": now, **available, **_memory_of(use)}
+def _memory(time: str, usage: CgroupUsage) -> Document:
+    available = {} if usage.available is None else {"availableBytes": usage.available}
+    return {"time": time, **available, **_memory_usage(usage)}
 
 
-def _memory_of(use: CgroupUsage | MachineStats) -> Document:
+def _memory_usage(usage: CgroupUsage | MachineStats) -> Document:
     return {
-        "usageBytes": use.memory,
-        "workingSetBytes": use.working_set,
-        "rssBytes": use.rss,
-        "pageFaults": use.page_faults,
-        "majorPageFaults": use.major_faults,
+        "usageBytes": usage.memory,
+        "workingSetBytes": usage.working_set,
+        "rssBytes": usage.rss,
+        "pageFaults": usage.page_faults,
+        "majorPageFaults": usage.major_faults,
     }
 
 
-def _network(now: str, links: tuple[NetworkInterface, ...], main: str) -> Document:
-    rows = [
+def _network(time: str, interfaces: tuple[NetworkInterface, ...], default_interface: str) -> Document:
+    documents = [
         {
-            "name": one.name,
-            "rxBytes": one.rx_bytes,
-            "rxErrors": one.rx_errors,
-            "txBytes": one.tx_bytes,
-            "txErrors": one.tx_errors,
+            "name": interface.name,
+            "rxBytes": interface.rx_bytes,
+            "rxErrors": interface.rx_errors,
+            "txBytes": interface.tx_bytes,
+            "txErrors": interface.tx_errors,
         }
-        for one in links
+        for interface in interfaces
     ]
-    first = next((row for row in rows if row["name"] == main), {})
-    return {"time": now, **first, "interfaces": rows}
+    default = next((document for document in documents if document["name"] == default_interface), {})
+    return {"time": time, **default, "interfaces": documents}
 
 
-def _disk(now: str, space: FilesystemStats, taken: DiskUsage | None = None) -> Document:
-    """Of a file system, what is taken of it by one, or by all."""
-    whole = DiskUsage(space.used, space.inodes - space.inodes_free)
-    size, inodes = taken or whole
+def _filesystem(time: str, filesystem: FilesystemStats, usage: DiskUsage | None = None) -> Document:
+    """Return a file system with the given usage, by default that of the whole file system."""
+    size, inodes = usage or DiskUsage(filesystem.used, filesystem.inodes - filesystem.inodes_free)
     return {
-        "time": now,
-        "availableBytes": space.available,
-        "capacityBytes": space.capacity,
+        "time": time,
+        "availableBytes": filesystem.available,
+        "capacityBytes": filesystem.capacity,
         "usedBytes": size,
-        "inodesFree": space.inodes_free,
-        "inodes": space.inodes,
+        "inodesFree": filesystem.inodes_free,
+        "inodes": filesystem.inodes,
         "inodesUsed": inodes,
     }
 
 
-def _sum(rows: Iterable[DiskUsage]) -> DiskUsage:
-    found = list(rows)
-    return DiskUsage(sum(one.size for one in found), sum(one.inodes for one in found))
+def _sum(usages: Iterable[DiskUsage]) -> DiskUsage:
+    usages = list(usages)
+    return DiskUsage(sum(usage.size for usage in usages), sum(usage.inodes for usage in usages))
 
 
-def _time(seconds: float) -> str:
+def _format_timestamp(seconds: float) -> str:
     return times.format_time(datetime.fromtimestamp(seconds, UTC))
 
 
-def _started(moment: datetime | None) -> str | None:
-    return None if moment is None else times.format_time(moment)
+def _format_start(started_at: datetime | None) -> str | None:
+    return None if started_at is None else times.format_time(started_at)

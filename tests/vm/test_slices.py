@@ -22,7 +22,7 @@ from node_agent.cgroups.hierarchy import (
     pods_cgroup,
 )
 from node_agent.cgroups.systemd import BUS, SystemdDriver
-from node_agent.stats.cgroup_stats import FULL
+from node_agent.stats.cgroup_stats import ALL_FILES
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady, Refused
 from tests.testbed.wait import wait_until
@@ -112,6 +112,6 @@ def test_slice_usage_and_limits_are_read(driver: SystemdDriver) -> None:
     driver.create(HERE, LIMITS)
     files = CgroupReader()
     controllers = ("cpu", "cpuacct", "memory", "pids") if files.version == 1 else ("",)
-    seen = files.use(dict.fromkeys(controllers, hierarchy.slice_path(HERE)), FULL)
+    seen = files.usage(dict.fromkeys(controllers, hierarchy.slice_path(HERE)), ALL_FILES)
     assert seen is not None
     assert (seen.memory_limit, seen.quota, seen.tasks_limit, seen.tasks) == (64 << 20, 50_000, 50, 0)

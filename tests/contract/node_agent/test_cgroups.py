@@ -22,7 +22,7 @@ from node_agent.cgroups.hierarchy import (
     pod_limits,
     pods_cgroup,
 )
-from node_agent.stats.cgroup_stats import FULL
+from node_agent.stats.cgroup_stats import ALL_FILES
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady
 from tests.unit.node_agent.examples import UID, pod
@@ -113,8 +113,8 @@ def test_cgroup_usage_is_read(driver: CgroupfsDriver) -> None:
         assert program.stdout is not None
         pid, took = map(int, program.stdout.readline().split())
         files = CgroupReader()
-        groups_of_it = files.groups_of(pid)
-        seen = files.use(groups_of_it, FULL)
+        groups_of_it = files.cgroups_of(pid)
+        seen = files.usage(groups_of_it, ALL_FILES)
         program.stdin.close()
     assert seen is not None
     assert took >= 0.5e9
@@ -130,4 +130,4 @@ def test_cgroup_usage_is_read(driver: CgroupfsDriver) -> None:
         50,
     )
     driver.remove(HERE)
-    assert files.use(groups_of_it, FULL) is None
+    assert files.usage(groups_of_it, ALL_FILES) is None

@@ -49,7 +49,7 @@ def pod(name: str, *, priority: int | None = None, resources: str = "{}", spec: 
 
 
 def takes(wish: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
-    return PodUsage(wish, memory_of={"main": memory}, disk_of={"main": disk}, **more)
+    return PodUsage(wish, container_memory={"main": memory}, container_disk={"main": disk}, **more)
 
 
 def test_eviction_thresholds_are_parsed_in_kubelets_format() -> None:
@@ -179,7 +179,7 @@ def test_pod_over_its_ephemeral_storage_limit_is_evicted(one: PodUsage, words: s
 def test_container_over_its_own_storage_limit_is_evicted() -> None:
     limit = "resources: {limits: {ephemeral-storage: 4Mi}}"
     wish = make(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
-    [verdict] = local_storage_evictions([PodUsage(wish, disk_of={"main": 5 * MI, "side": MI})])
+    [verdict] = local_storage_evictions([PodUsage(wish, container_disk={"main": 5 * MI, "side": MI})])
     assert verdict.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
 
 

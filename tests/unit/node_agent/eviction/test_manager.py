@@ -123,12 +123,12 @@ async def evicting(here: World, worker: PodWorker, hard: str = "", **more: Any) 
 
 async def test_pod_over_its_ephemeral_storage_limit_is_evicted(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
-        await evictor.manager.enforce()
+        await evictor.manager.enforce_disk_limits()
         assert here.status.phase == "Running"
         main = here.docker.running("main")
         assert main is not None
         here.docker.written[main.id] = 5 << 20
-        await evictor.manager.enforce()
+        await evictor.manager.enforce_disk_limits()
         assert (here.status.phase, here.status.reason) == ("Failed", "Evicted")
         assert here.status.message == "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. "
     assert here.left()["phase"] == "Failed"
@@ -142,14 +142,14 @@ def fill(volume: Path) -> None:
 async def test_volume_contents_are_measured(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED)) as evictor:
         fill(Path(volume_dir(pod_dir(here.host, UID), LIMITED.spec.volumes[0])))
-        await evictor.manager.enforce()
+        await evictor.manager.enforce_disk_limits()
         assert here.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
 async def test_pressure_is_reported_and_a_pod_is_evicted(tmp_path: Path, signal: str) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED), f"{signal}<100%") as evictor:
-        await evictor.manager.relieve()
+        await evictor.manager.synchronize()
         assert here.status.reason == "Evicted"
         assert here.status.message.startswith(f"The node was low on resource: {SIGNALS[signal][0]}. Threshold")
         assert evictor.pressure != Pressure()
@@ -165,7 +165,7 @@ async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Pat
         world(tmp_path / "w") as here,
         evicting(here, here.worker(slow), eviction_max_pod_grace_period=5, **soft) as evictor,
     ):
-        await evictor.manager.relieve()
+        await evictor.manager.synchronize()
         assert here.status.phase == "Running"
         assert evictor.pressure == Pressure(memory=True)
         loop = asyncio.create_task(evictor.manager.loops[0].run())
@@ -177,7 +177,7 @@ async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Pat
 
 async def test_nothing_is_evicted_without_pressure(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here, evicting(here, here.worker(LIMITED), "memory.available<1") as evictor:
-        await evictor.manager.relieve()
+        await evictor.manager.synchronize()
         assert here.status.phase == "Running"
         assert evictor.pressure == Pressure()
         assert not here.taken

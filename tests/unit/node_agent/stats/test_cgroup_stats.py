@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.stats.cgroup_stats import BRIEF, FULL, TASKS, CgroupUsage, parent_groups, parse_memberships, sum_usage
+from node_agent.stats.cgroup_stats import (
+    ALL_FILES,
+    CPU_AND_MEMORY_FILES,
+    TASK_FILES,
+    CgroupUsage,
+    parent_cgroups,
+    parse_memberships,
+    sum_usage,
+)
 from node_agent.stats.collector import CgroupReader
 from node_agent.stats.machine import FILES, NetworkInterface, parse_interfaces, parse_machine
 
@@ -48,7 +56,7 @@ EXPECTED = CgroupUsage(
     system=2_000_000_000,
     periods=40,
     throttled_periods=7,
-    throttled=900_000,
+    throttled_time=900_000,
     shares=1024,
     quota=30_000,
     period=100_000,
@@ -56,12 +64,12 @@ EXPECTED = CgroupUsage(
     working_set=7_500_000,
     rss=5_000_000,
     cache=4_000_000,
-    mapped=700_000,
+    mapped_file=700_000,
     active_file=2_500_000,
     inactive_file=1_500_000,
     swap=4096,
-    most_memory=9_500_000,
-    failures=3,
+    max_memory=9_500_000,
+    memory_failures=3,
     page_faults=11,
     major_faults=2,
     memory_limit=64 << 20,
@@ -89,7 +97,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupReader:
 
 
 def test_cgroup_versions_yield_the_same_usage(files: CgroupReader) -> None:
-    seen = files.use(files.groups_of(77), FULL)
+    seen = files.usage(files.cgroups_of(77), ALL_FILES)
     assert seen is not None
     # Shares of version 2 come from weights, which are coarser.
     assert (seen.shares, EXPECTED.shares) == pytest.approx((1024, 1024), rel=0.03)
@@ -100,18 +108,18 @@ def test_cgroup_versions_yield_the_same_usage(files: CgroupReader) -> None:
 
 
 def test_brief_cgroup_usage_has_cpu_and_memory(files: CgroupReader) -> None:
-    seen = files.use(files.groups_of(77), BRIEF)
+    seen = files.usage(files.cgroups_of(77), CPU_AND_MEMORY_FILES)
     assert seen is not None
     assert (seen.cpu, seen.working_set, seen.memory_limit, seen.swap) == (5_000_000_000, 7_500_000, 64 << 20, 4096)
     assert seen.tasks == seen.quota == 0
-    only = files.use(files.groups_of(77), TASKS)
+    only = files.usage(files.cgroups_of(77), TASK_FILES)
     assert only is not None
     assert (only.tasks, only.cpu) == (4, 0)
 
 
 def test_missing_cgroup_uses_nothing(files: CgroupReader) -> None:
-    assert files.use(files.groups_of(78), FULL) is None
-    assert files.use(dict.fromkeys(files.groups_of(77), "/elsewhere"), FULL) is None
+    assert files.usage(files.cgroups_of(78), ALL_FILES) is None
+    assert files.usage(dict.fromkeys(files.cgroups_of(77), "/elsewhere"), ALL_FILES) is None
 
 
 def test_cgroup_without_a_limit_has_no_available_memory() -> None:
@@ -122,7 +130,7 @@ def test_cgroup_without_a_limit_has_no_available_memory() -> None:
 def test_cgroup_parents_are_listed() -> None:
     found = parse_memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
     assert found == {"memory": "/a/b", "cpu": "/a", "cpuacct": "/a", "": "/"}
-    assert parent_groups(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
+    assert parent_cgroups(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
 
 
 def test_summed_usage_has_no_limits() -> None:
@@ -156,10 +164,10 @@ def test_machine_stats_are_parsed() -> None:
     assert set(texts) == set(FILES)
     seen = parse_machine(texts)
     assert (seen.cpu, seen.user, seen.system) == (1_800_000_000, 1_200_000_000, 600_000_000)
-    assert (seen.booted, seen.tasks, seen.tasks_limit) == (1_700_000_000, 345, 3000)
-    assert (seen.total, seen.memory, seen.working_set) == (1000 << 10, 700 << 10, 600 << 10)
+    assert (seen.boot_time, seen.tasks, seen.tasks_limit) == (1_700_000_000, 345, 3000)
+    assert (seen.total_memory, seen.memory, seen.working_set) == (1000 << 10, 700 << 10, 600 << 10)
     assert (seen.available, seen.swap, seen.rss, seen.cache) == (400 << 10, 30 << 10, 90 << 10, 210 << 10)
-    assert (seen.main_link, [one.name for one in seen.links]) == ("eth0", ["eth0"])
+    assert (seen.default_interface, [one.name for one in seen.interfaces]) == ("eth0", ["eth0"])
     assert (seen.page_faults, seen.major_faults) == (12, 3)
     assert parse_machine({}).cpu == 0
 

@@ -94,7 +94,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    monkeypatch.setattr(provider, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(provider, "MIN_SAMPLE_AGE_SECONDS", 0.0)
     return Asked(tree)
 
 
@@ -146,14 +146,14 @@ async def test_disk_usage_is_scanned_at_intervals(asked: Asked, monkeypatch: pyt
     assert first >= 100_000
     (scratch / "two").write_bytes(b"x" * 100_000)
     assert taken(await asked.summary()) == first
-    monkeypatch.setattr(disk, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(disk, "SHARE", 0)
-    asked.disks._due = 0.0
-    await asked.disks.refresh(asked.pods)
+    monkeypatch.setattr(disk, "MIN_SCAN_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(disk, "SCAN_INTERVAL_FACTOR", 0)
+    asked.disks._next_scan_at = 0.0
+    await asked.disks.scan_if_due(asked.pods)
     assert taken(await asked.summary()) >= first + 100_000
     asked.pods = []
-    await asked.disks.refresh([])
-    assert asked.disks.known(UID) is None
+    await asked.disks.scan_if_due([])
+    assert asked.disks.last(UID) is None
 
 
 async def test_claim_volume_stats_are_those_of_its_filesystem(asked: Asked, tree: Tree) -> None:

@@ -40,8 +40,8 @@ DISK = FilesystemStats(available=500, capacity=1000, inodes_free=70, inodes=100,
 MEMORY = FilesystemStats(available=40, capacity=50, inodes_free=4, inodes=5)
 SEEN = PodStats(
     pod=POD,
-    group="/kubepods/podX",
-    use=CgroupUsage(cpu=3_000_000_000, memory=900, working_set=800, tasks=5),
+    cgroup="/kubepods/podX",
+    usage=CgroupUsage(cpu=3_000_000_000, memory=900, working_set=800, tasks=5),
     at=AT,
     containers=(
         ContainerStats(
@@ -49,20 +49,25 @@ SEEN = PodStats(
         ),
     ),
     sandbox=ContainerStats(sandbox(), "/kubepods/podX/s", CgroupUsage(cpu=1_000_000_000), AT),
-    links=(NetworkInterface("eth0", 10, 1, 0, 0, 20, 2, 0, 0),),
+    interfaces=(NetworkInterface("eth0", 10, 1, 0, 0, 20, 2, 0, 0),),
     disk=PodDiskUsage(
         AT,
-        written={MAIN.id: DiskUsage(30, 3)},
+        rootfs={MAIN.id: DiskUsage(30, 3)},
         logs={MAIN.id: DiskUsage(4, 1)},
         volumes={"scratch": DiskUsage(5, 2), "quick": DiskUsage(6, 1)},
-        memory={"quick": MEMORY},
+        memory_filesystems={"quick": MEMORY},
     ),
     claims={"data": DISK},
 )
 FIGURES = NodeStats(
     AT,
     MachineStats(
-        cpu=9_000_000_000, total=5000, memory=3000, working_set=2000, booted=5, links=(NetworkInterface("eth0", 1),)
+        cpu=9_000_000_000,
+        total_memory=5000,
+        memory=3000,
+        working_set=2000,
+        boot_time=5,
+        interfaces=(NetworkInterface("eth0", 1),),
     ),
     (SEEN,),
     ("/kubepods", CgroupUsage(cpu=4_000_000_000)),
@@ -82,7 +87,7 @@ def values(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 
 def test_summary_has_node_pod_and_container_stats() -> None:
-    document = summary_document("node-1", FIGURES, RATES, brief=False)
+    document = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=False)
     node, [one] = document["node"], document["pods"]
     assert (node["nodeName"], node["startTime"]) == ("node-1", "1970-01-01T00:00:05Z")
     assert node["cpu"]["usageNanoCores"] == 250_000_000
@@ -101,7 +106,7 @@ def test_summary_has_node_pod_and_container_stats() -> None:
 
 
 def test_summary_has_volume_stats_and_ephemeral_storage() -> None:
-    [one] = summary_document("node-1", FIGURES, RATES, brief=False)["pods"]
+    [one] = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=False)["pods"]
     volumes: dict[str, Any] = {row["name"]: row for row in one["volume"]}
     assert set(volumes) == {"scratch", "quick", "data"}
     assert (volumes["scratch"]["usedBytes"], volumes["scratch"]["capacityBytes"]) == (5, 1000)
@@ -112,7 +117,7 @@ def test_summary_has_volume_stats_and_ephemeral_storage() -> None:
 
 
 def test_brief_summary_has_cpu_and_memory_only() -> None:
-    document = summary_document("node-1", FIGURES, RATES, brief=True)
+    document = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=True)
     assert set(document["node"]) == {"nodeName", "systemContainers", "startTime", "cpu", "memory"}
     [one] = document["pods"]
     assert set(one) == {"podRef", "startTime", "containers", "cpu", "memory"}
@@ -120,7 +125,9 @@ def test_brief_summary_has_cpu_and_memory_only() -> None:
 
 
 def test_summary_of_a_host_network_pod_has_no_network() -> None:
-    [one] = summary_document("n", replace(FIGURES, pods=(replace(SEEN, links=None),)), RATES, brief=False)["pods"]
+    [one] = summary_document(
+        "n", replace(FIGURES, pods=(replace(SEEN, interfaces=None),)), RATES, cpu_and_memory_only=False
+    )["pods"]
     assert "network" not in one
 
 
@@ -170,7 +177,7 @@ def test_kubelet_metrics_count_pods_and_containers() -> None:
 def test_probe_metrics_are_removed_with_their_pod() -> None:
     counts = ProbeMetrics()
     for success, seconds in ((True, 0.003), (True, 0.2), (False, 20.0), (None, 0.01)):
-        counts.count(MAIN, "Liveness", success, seconds)
+        counts.record(MAIN, "Liveness", success, seconds)
     seen = values(format_families(counts.families()))
     results = {dict(labels)["result"]: value for labels, value in seen["prober_probe_total"].items()}
     assert results == {"successful": 2, "failed": 1, "unknown": 1}
@@ -179,7 +186,7 @@ def test_probe_metrics_are_removed_with_their_pod() -> None:
     [labels] = seen["prober_probe_duration_seconds_sum"]
     assert dict(labels)["probe_type"] == "Liveness"
     assert seen["prober_probe_duration_seconds_sum"][labels] == pytest.approx(20.213)
-    counts.forget(UID)
+    counts.remove_pod(UID)
     assert format_families(counts.families()) == ""
 
 
