@@ -181,7 +181,7 @@ class EvictionManager:
 
     async def _usage(self, pod: Pod) -> ranking.PodUsage:
         found = await self._docker.list_pod_containers(pod.metadata.uid)
-        taken = await self._disks.look(pod, found)
+        taken = await self._disks.scan(pod, found)
         on_disk = {one.name for one in pod.spec.volumes if one.empty_dir is not None and not is_in_memory(one)}
         volumes = {name: row for name, row in taken.volumes.items() if name in on_disk}
 
@@ -190,14 +190,14 @@ class EvictionManager:
             disk: dict[str, int] = {}
             for one in found:
                 memory[one.name] = memory.get(one.name, 0) + (collector.working_set_bytes(one.pid) if one.pid else 0)
-                rows = (taken.written.get(one.id), taken.logs.get(one.id))
+                rows = (taken.rootfs.get(one.id), taken.logs.get(one.id))
                 disk[one.name] = disk.get(one.name, 0) + sum(row.size for row in rows if row is not None)
             return ranking.PodUsage(
                 pod,
                 processes=sum(collector.task_count(one.pid) for one in found if one.pid),
-                inodes=sum(row.inodes for row in (*volumes.values(), *taken.written.values())),
-                memory_of=memory,
-                disk_of=disk,
+                inodes=sum(row.inodes for row in (*volumes.values(), *taken.rootfs.values())),
+                container_memory=memory,
+                container_disk=disk,
                 volumes={name: row.size for name, row in volumes.items()},
             )
 
