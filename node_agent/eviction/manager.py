@@ -13,56 +13,40 @@ from node_agent.clock import steady_clock
 from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.event_recorder import EventRecorder
-from node_agent.eviction import ranking, thresholds
-from node_agent.eviction.thresholds import NodePressure, SignalObservation
+from node_agent.eviction.ranking import Eviction, PodUsage, has_disk_limits, local_storage_evictions, select_pod
+from node_agent.eviction.thresholds import (
+    DISK,
+    SIGNALS,
+    NodePressure,
+    SignalObservation,
+    Threshold,
+    conditions_last_observed,
+    due_thresholds,
+    next_threshold_due,
+    node_pressure,
+    parse_soft_thresholds,
+    parse_thresholds,
+    thresholds_first_observed,
+    thresholds_met,
+)
 from node_agent.pods.worker import PodWorker
-from node_agent.stats import collector
+from node_agent.runtime.container import RuntimeContainer
+from node_agent.stats.collector import task_count, working_set_bytes
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
+from node_agent.stats.model import PodDiskUsage
 from node_agent.volumes.paths import is_in_memory
 from reconcile.errors import NotReady, os_errors_as
 from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming, containing_bugs
 
-
-def observe_signals(state_dir: str, image_dir: str) -> dict[str, SignalObservation]:
-    """Every signal of `eviction.SIGNALS`. Raises NotReady."""
-    node, images = filesystem_stats(state_dir), filesystem_stats(image_dir)
-    return {
-        "memory.available": _memory_signal(),
-        "nodefs.available": SignalObservation(node.available, node.capacity),
-        "nodefs.inodesFree": SignalObservation(node.inodes_free, node.inodes),
-        "imagefs.available": SignalObservation(images.available, images.capacity),
-        "imagefs.inodesFree": SignalObservation(images.inodes_free, images.inodes),
-        "pid.available": _pid_signal(),
-    }
-
-
-def _memory_signal() -> SignalObservation:
-    """All but the working set: what is free, and what the page cache would give back first.
-
-    The root of cgroup v2 has no figures of its own, so that they come from /proc/meminfo, for both versions.
-    """
-    with os_errors_as(NotReady, "/proc/meminfo"):
-        rows = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        kib = {row[0].rstrip(":"): int(row[1]) for row in rows}
-    return SignalObservation((kib["MemFree"] + kib["Inactive(file)"]) * 1024, kib["MemTotal"] * 1024)
-
-
-def _pid_signal() -> SignalObservation:
-    with os_errors_as(NotReady, "/proc"):
-        most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
-        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-    return SignalObservation(most - running, most)
-
-
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 10.0
 CLEANUP_CHECK_SECONDS = 1.0
-"""Time between two looks while a pod is being cleared away: what comes next waits for that, and not for longer."""
+"""Time between two checks while an evicted pod is cleaned up."""
 
 CLEANUP_TIMEOUT = timedelta(seconds=30)
-"""How long the next pod is spared while the one before it is being cleared away."""
+"""Time after which another pod may be evicted although the last one is not cleaned up."""
 
 
 class EvictionManager:
@@ -91,114 +75,162 @@ class EvictionManager:
         self._pressure = pressure
         self._events = events
         self._state_dir = settings.state_dir
-        soft = thresholds.parse_soft_thresholds(settings.eviction_soft, settings.eviction_soft_grace_period)
-        self._limits = (*thresholds.parse_thresholds(settings.eviction_hard), *soft)
-        self._most_grace = settings.eviction_max_pod_grace_period
+        soft_thresholds = parse_soft_thresholds(settings.eviction_soft, settings.eviction_soft_grace_period)
+        self._thresholds = (*parse_thresholds(settings.eviction_hard), *soft_thresholds)
+        self._max_grace = settings.eviction_max_pod_grace_period
         self._transition = timedelta(seconds=settings.eviction_pressure_transition_seconds)
-        self._last: dict[str, datetime] = {}
-        self._since: dict[thresholds.Threshold, datetime] = {}
-        self._going: tuple[PodWorker, datetime] | None = None
+        self._conditions_last_observed: dict[str, datetime] = {}
+        self._thresholds_first_observed: dict[Threshold, datetime] = {}
+        self._evicting: tuple[PodWorker, datetime] | None = None
+        self._pressure_loop = Loop(
+            "pressure", containing_bugs("pressure", self.synchronize), LoopTiming(resync=CHECK_SECONDS)
+        )
         self.loops = (
-            Loop("pressure", containing_bugs("pressure", self.relieve), LoopTiming(resync=CHECK_SECONDS)),
+            self._pressure_loop,
             Loop(
                 "disk limits",
-                containing_bugs("disk limits", self.enforce),
+                containing_bugs("disk limits", self.enforce_disk_limits),
                 LoopTiming(resync=settings.disk_scan_seconds),
             ),
         )
 
-    async def relieve(self) -> None:
-        """Look at the node's resources; free what nobody needs, and send one pod away if that is not enough."""
-        if self._is_waiting():
-            self._look_again(CLEANUP_CHECK_SECONDS)
+    async def synchronize(self) -> None:
+        """Check the signals. If a threshold requires it, reclaim disk, and evict one pod if that is not enough."""
+        if self._is_cleaning_up():
+            self._check_again_in(CLEANUP_CHECK_SECONDS)
             return
-        seen = await self._observe()
-        low = self._due(thresholds.thresholds_met(self._limits, seen))
-        if low:
-            resource = thresholds.SIGNALS[low[0].signal][0]
+        observations = await self._observe_signals()
+        due = self._due_thresholds(thresholds_met(self._thresholds, observations))
+        if due:
+            resource = SIGNALS[due[0].signal][0]
             self._events.node_event("EvictionThresholdMet", f"Attempting to reclaim {resource}")
-        if any(thresholds.SIGNALS[one.signal][1] == thresholds.DISK for one in low):
+        if any(SIGNALS[threshold.signal][1] == DISK for threshold in due):
             for free_disk in self._reclaim:
                 await free_disk()
-            seen = await self._observe()
-            low = thresholds.thresholds_met(low, seen)
-        if not low:
+            observations = await self._observe_signals()
+            due = thresholds_met(due, observations)
+        if not due:
             return
-        verdict = ranking.select_pod(low, seen, await self._usages(lambda _: True), self._most_grace)
-        if verdict is None:
-            log.warning("the node is short of something and no pod may be evicted", extra={"signal": low[0].signal})
+        usages = [await self._pod_usage(worker.pod) for worker in self._evictable().values()]
+        eviction = select_pod(due, observations, usages, self._max_grace)
+        if eviction is None:
+            log.warning("node under pressure, and no pod may be evicted", extra={"signal": due[0].signal})
         else:
-            self._evict(verdict)
-            self._look_again(CLEANUP_CHECK_SECONDS)
+            self._evict(eviction)
+            self._check_again_in(CLEANUP_CHECK_SECONDS)
 
-    async def enforce(self) -> None:
-        """Send every pod away that takes more disk than it may."""
-        for verdict in ranking.local_storage_evictions(await self._usages(ranking.has_disk_limits)):
-            self._evict(verdict)
+    async def enforce_disk_limits(self) -> None:
+        """Evict every pod that exceeds one of its disk limits."""
+        limited = [worker.pod for worker in self._evictable().values() if has_disk_limits(worker.pod)]
+        for eviction in local_storage_evictions([await self._pod_usage(pod) for pod in limited]):
+            self._evict(eviction)
 
-    def _due(self, low: tuple[thresholds.Threshold, ...]) -> tuple[thresholds.Threshold, ...]:
-        """Of what is too low that for which somebody has to go now; the next look is not later than needed."""
+    def _due_thresholds(self, met: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
+        """Return the thresholds that require an eviction now: hard ones at once, soft ones after their grace period.
+
+        Schedules the next check for the moment when the next soft threshold becomes due.
+        """
         now = steady_clock()
-        self._note(low, now)
-        self._since = thresholds.thresholds_first_observed(self._since, low, now)
-        next_due = thresholds.next_threshold_due(self._since, now)
+        self._update_pressure(met, now)
+        self._thresholds_first_observed = thresholds_first_observed(self._thresholds_first_observed, met, now)
+        next_due = next_threshold_due(self._thresholds_first_observed, now)
         if next_due is not None:
-            self._look_again((next_due - now).total_seconds())
-        return thresholds.due_thresholds(self._since, now)
+            self._check_again_in((next_due - now).total_seconds())
+        return due_thresholds(self._thresholds_first_observed, now)
 
-    def _look_again(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self.loops[0].wake)
+    def _check_again_in(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._pressure_loop.wake)
 
-    def _note(self, low: tuple[thresholds.Threshold, ...], now: datetime) -> None:
-        self._last = thresholds.conditions_last_observed(self._last, low, now)
-        pressure = thresholds.node_pressure(self._last, now, self._transition)
+    def _update_pressure(self, met: tuple[Threshold, ...], now: datetime) -> None:
+        self._conditions_last_observed = conditions_last_observed(self._conditions_last_observed, met, now)
+        pressure = node_pressure(self._conditions_last_observed, now, self._transition)
         if pressure != self._pressure.current:
             self._pressure.current = pressure
-            signals = " ".join(one.signal for one in low)
-            log.warning("the node's pressure has changed", extra={"pressure": pressure, "signals": signals})
+            signals = " ".join(threshold.signal for threshold in met)
+            log.warning("node pressure changed", extra={"pressure": pressure, "signals": signals})
             self.changed.notify()
 
-    def _is_waiting(self) -> bool:
-        """Whether the pod before has not given back yet what it had."""
-        if self._going is None:
+    def _is_cleaning_up(self) -> bool:
+        """Return whether the last evicted pod still holds its resources. Returns False after CLEANUP_TIMEOUT."""
+        if self._evicting is None:
             return False
-        worker, since = self._going
+        worker, since = self._evicting
         return not worker.cleaned_up and steady_clock() - since < CLEANUP_TIMEOUT
 
-    def _evict(self, verdict: ranking.Eviction) -> None:
-        worker = self._evictable().get(verdict.uid)
+    def _evict(self, eviction: Eviction) -> None:
+        worker = self._evictable().get(eviction.uid)
         if worker is not None:
-            log.warning("evicting", extra={"uid": verdict.uid, "why": verdict.message})
-            self._going = worker, steady_clock()
-            worker.evict(verdict.message, verdict.grace)
+            log.warning("evicting pod", extra={"uid": eviction.uid, "reason": eviction.message})
+            self._evicting = (worker, steady_clock())
+            worker.evict(eviction.message, eviction.grace)
 
-    async def _observe(self) -> Mapping[str, thresholds.SignalObservation]:
-        images = await self._docker.root_dir()
-        return await asyncio.to_thread(observe_signals, self._state_dir, images)
+    async def _observe_signals(self) -> Mapping[str, SignalObservation]:
+        image_dir = await self._docker.root_dir()
+        return await asyncio.to_thread(observe_signals, self._state_dir, image_dir)
 
-    async def _usages(self, matters: Callable[[Pod], bool]) -> list[ranking.PodUsage]:
-        return [await self._usage(worker.pod) for worker in self._evictable().values() if matters(worker.pod)]
+    async def _pod_usage(self, pod: Pod) -> PodUsage:
+        containers = await self._docker.list_pod_containers(pod.metadata.uid)
+        disk = await self._disks.scan(pod, containers)
+        return await asyncio.to_thread(_measure_pod, pod, containers, disk)
 
-    async def _usage(self, pod: Pod) -> ranking.PodUsage:
-        found = await self._docker.list_pod_containers(pod.metadata.uid)
-        taken = await self._disks.scan(pod, found)
-        on_disk = {one.name for one in pod.spec.volumes if one.empty_dir is not None and not is_in_memory(one)}
-        volumes = {name: row for name, row in taken.volumes.items() if name in on_disk}
 
-        def look() -> ranking.PodUsage:
-            memory: dict[str, int] = {}
-            disk: dict[str, int] = {}
-            for one in found:
-                memory[one.name] = memory.get(one.name, 0) + (collector.working_set_bytes(one.pid) if one.pid else 0)
-                rows = (taken.rootfs.get(one.id), taken.logs.get(one.id))
-                disk[one.name] = disk.get(one.name, 0) + sum(row.size for row in rows if row is not None)
-            return ranking.PodUsage(
-                pod,
-                processes=sum(collector.task_count(one.pid) for one in found if one.pid),
-                inodes=sum(row.inodes for row in (*volumes.values(), *taken.rootfs.values())),
-                container_memory=memory,
-                container_disk=disk,
-                volumes={name: row.size for name, row in volumes.items()},
-            )
+def _measure_pod(pod: Pod, containers: Sequence[RuntimeContainer], disk: PodDiskUsage) -> PodUsage:
+    """Return the usage of a pod, from the cgroups of its containers and the result of a disk scan."""
+    volumes = {
+        volume.name: disk.volumes[volume.name]
+        for volume in pod.spec.volumes
+        if volume.empty_dir is not None and not is_in_memory(volume) and volume.name in disk.volumes
+    }
+    container_memory: dict[str, int] = {}
+    container_disk: dict[str, int] = {}
+    processes = 0
+    for container in containers:
+        name = container.name
+        memory = working_set_bytes(container.pid) if container.pid else 0
+        container_memory[name] = container_memory.get(name, 0) + memory
+        sizes = [part[container.id].size for part in (disk.rootfs, disk.logs) if container.id in part]
+        container_disk[name] = container_disk.get(name, 0) + sum(sizes)
+        processes += task_count(container.pid) if container.pid else 0
+    return PodUsage(
+        pod,
+        processes=processes,
+        inodes=sum(usage.inodes for usage in (*volumes.values(), *disk.rootfs.values())),
+        container_memory=container_memory,
+        container_disk=container_disk,
+        volumes={name: usage.size for name, usage in volumes.items()},
+    )
 
-        return await asyncio.to_thread(look)
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+def observe_signals(state_dir: str, image_dir: str) -> dict[str, SignalObservation]:
+    """Return an observation for each signal in SIGNALS. Raises NotReady."""
+    node_fs = filesystem_stats(state_dir)
+    image_fs = filesystem_stats(image_dir)
+    return {
+        "memory.available": _observe_memory(),
+        "nodefs.available": SignalObservation(node_fs.available, node_fs.capacity),
+        "nodefs.inodesFree": SignalObservation(node_fs.inodes_free, node_fs.inodes),
+        "imagefs.available": SignalObservation(image_fs.available, image_fs.capacity),
+        "imagefs.inodesFree": SignalObservation(image_fs.inodes_free, image_fs.inodes),
+        "pid.available": _observe_processes(),
+    }
+
+
+def _observe_memory() -> SignalObservation:
+    """Return the memory outside of the working set: free memory, and page cache that can be reclaimed at once.
+
+    It is read from /proc/meminfo, because the root cgroup of version 2 has no memory statistics.
+    """
+    with os_errors_as(NotReady, "/proc/meminfo"):
+        lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        kib = {words[0].rstrip(":"): int(words[1]) for words in lines}
+    return SignalObservation((kib["MemFree"] + kib["Inactive(file)"]) * 1024, kib["MemTotal"] * 1024)
+
+
+def _observe_processes() -> SignalObservation:
+    with os_errors_as(NotReady, "/proc"):
+        maximum = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
+        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    return SignalObservation(maximum - running, maximum)
