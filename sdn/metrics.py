@@ -34,7 +34,9 @@ DROPPED = Gauge(
     "podlane_sdn_dropped_packets", "Packets dropped, by reason and by the owner of the flow", ["reason", "owner"]
 )
 ADDRESSES = Gauge("podlane_sdn_addresses", "Pod addresses of this node, used and free", ["state"])
-NAMES = Counter("podlane_sdn_names_total", "DNS queries received (asked) and forwarded to other servers (forwarded)", ["what"])
+NAMES = Counter(
+    "podlane_sdn_names_total", "DNS queries received (asked) and forwarded to other servers (forwarded)", ["what"]
+)
 DRIFT = Counter("podlane_sdn_drift_total", "Changes by other programs that were reverted", ["what"])
 SERVICES = Gauge("podlane_sdn_services", "Services with a port that this node serves")
 ENDPOINTS = Gauge("podlane_sdn_endpoints", "Endpoints of all service ports of this node")
