@@ -37,7 +37,8 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
         names = [f"one{number}" for number in range(IN_FLIGHT)] + [f"crowd{number}" for number in range(CROWD)]
         say(f"{len(names)} network namespaces")
         spaces = cluster.add_namespaces(names)
-        figures = asyncio.run(_measure(*cluster.lab.nodes, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
+        ours, bare = cluster.lab.nodes
+        figures = asyncio.run(_measure(ours, bare, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
         say(f"{IDLE_SECONDS} s of idleness with {CROWD} pods")
         daemon = cluster.process(f"{cluster.lab.nodes[0].name} sdn")
         before = daemon.cpu_times()

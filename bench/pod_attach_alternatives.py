@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -34,9 +35,9 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
         say(f"{ROUNDS} pods, attached and detached in three ways")
         for number, space in enumerate(spaces):
             for name, attach, detach in (
-                (OURS, lambda: _attach(ours, space), lambda: _detach(ours, space)),  # noqa: B023 - called at once
-                ("script", lambda: script.attach(space, number), lambda: script.detach(space)),  # noqa: B023
-                ("bridge", lambda: bridge.call("ADD", space), lambda: bridge.call("DEL", space)),  # noqa: B023
+                (OURS, partial(_attach, ours, space), partial(_detach, ours, space)),
+                ("script", partial(script.attach, space, number), partial(script.detach, space)),
+                ("bridge", partial(bridge.call, "ADD", space), partial(bridge.call, "DEL", space)),
             ):
                 begin = time.perf_counter()
                 attach()

@@ -113,9 +113,9 @@ async def _pods(node: SingleNode) -> AsyncIterator[Pods]:
 
 
 def _pod(name: str) -> Pod:
-    (document,) = manifest.read(POD.replace("NAME", name))
+    (document,) = manifest.parse_manifest(POD.replace("NAME", name))
     if not isinstance(document.obj, Pod):
-        raise TypeError(f"no pod: {document.problems}")
+        raise TypeError(f"no pod: {document.errors}")
     return document.obj
 
 

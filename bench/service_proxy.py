@@ -136,7 +136,7 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
             serving = tasks.create_task(openflow.run())
             await asyncio.to_thread(wait_until, lambda: openflow.connected, "the switch")
             found.loads, found.changes = await _measured(ports, nft, [firewall], openflow)
-            both = [firewall, OpenFlowBackend(openflow, ProxyMode.NFTABLES)]
+            both: list[ProxyBackend] = [firewall, OpenFlowBackend(openflow, ProxyMode.NFTABLES)]
             found.both_loads, found.both_changes = await _measured(ports, nft, both, openflow)
             serving.cancel()
         return found, _first_packets(ports, namespace)

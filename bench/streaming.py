@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import psutil
 
@@ -144,7 +145,9 @@ class _Carrier:
     def _out(self, *command: str) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=self._environment) as process:
             assert process.stdout is not None
-            assert hashlib.file_digest(process.stdout, "sha256").hexdigest() == self._big.digest
+            assert (
+                hashlib.file_digest(cast("io.BufferedReader", process.stdout), "sha256").hexdigest() == self._big.digest
+            )
         assert process.returncode == 0
 
 
