@@ -17,9 +17,22 @@ from sdn.drivers.openflow.bridge_state import DiffCount
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.openflow.messages import UnknownFlow
 from sdn.model import match as f
-from sdn.model.flow import Action, Flow, FlowSet, Goto, Output, OutputInPort, RegLoad, RegMove, SetField
+from sdn.model.flow import (
+    Action,
+    Bucket,
+    Flow,
+    FlowSet,
+    Goto,
+    Group,
+    GroupAction,
+    Output,
+    OutputInPort,
+    RegLoad,
+    RegMove,
+    SetField,
+)
 from sdn.model.match import Field, FieldMatch, Match
-from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition, service_cookie
 from tests.testbed.trace.dummy_switch import DummySwitch
 
 DEADLINE_SECONDS = 10.0
@@ -292,6 +305,32 @@ async def test_flow_monitor_reports_foreign_changes_only(switch: DummySwitch) ->
         ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
         await one.until(lambda: one.changes > before)
         assert await one.replace(ROWS) == DiffCount(2, 0)
+
+
+SERVICE_FLOWS = FlowSet(
+    frozenset(
+        Flow(13, 200, f.ip(dst=IPv4Address("172.30.0.1") + n), (GroupAction(7),), service_cookie(7)) for n in range(5)
+    ),
+    frozenset({Group(7, (Bucket(1, (Output(3),)), Bucket(1, (Output(4),))))}),
+)
+
+
+@pytest.mark.parametrize("words", [("del-flows", "cookie=0x500000000/0xff00000000"), ("del-groups", "group_id=7")])
+async def test_restore_writes_the_flows_and_groups_of_the_other_partition(
+    switch: DummySwitch, words: tuple[str, str]
+) -> None:
+    async with connected(switch) as one:
+        await one.driver.sync(Partition.SERVICE, SERVICE_FLOWS)
+        await one.replace(ROWS)
+        assert await one.driver.restore() == DiffCount(0, 0)
+        before = one.changes
+        ofctl(switch, *words)
+        await one.until(lambda: one.changes > before)
+        assert await one.replace(ROWS) == DiffCount(0, 0)
+        restored = await one.driver.restore()
+        assert restored.added >= 5
+        assert await one.driver.read() == ROWS | SERVICE_FLOWS.flows
+        assert "group_id=7" in switch.ofctl("dump-groups", str(switch.rundir / "br0.mgmt"))
 
 
 async def test_missing_switch_is_an_error(tmp_path: Path) -> None:
