@@ -67,8 +67,11 @@ def pod_reference(pod: Pod, container: str) -> ObjectReference:
     if not container:
         return object_reference(pod)
     groups = {"initContainers": pod.spec.init_containers, "ephemeralContainers": pod.spec.ephemeral_containers}
-    place = next((name for name, group in groups.items() if any(one.name == container for one in group)), "containers")
-    return object_reference(pod, f"spec.{place}{{{container}}}")
+    field = "containers"
+    for name, group in groups.items():
+        if any(spec.name == container for spec in group):
+            field = name
+    return object_reference(pod, f"spec.{field}{{{container}}}")
 
 
 def backoff_message(pod: Pod, container: str) -> str:

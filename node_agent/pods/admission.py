@@ -82,21 +82,21 @@ def select_victims(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[Pod, ..
     No more pods are preempted than needed: BestEffort first, then by priority, then the youngest.
     """
     staying = list(others)
-    given_up: list[Pod] = []
-    candidates = sorted((one for one in staying if not is_critical_pod(one)), key=_age, reverse=True)
-    candidates.sort(key=lambda one: (CLASSES.index(one.status.qos_class or CLASSES[0]), one.spec.priority or 0))
-    for one in candidates:
+    victims: list[Pod] = []
+    candidates = sorted((other for other in staying if not is_critical_pod(other)), key=_age, reverse=True)
+    candidates.sort(key=lambda other: (CLASSES.index(other.status.qos_class or CLASSES[0]), other.spec.priority or 0))
+    for candidate in candidates:
         if _insufficient_resource(pod, node, staying) is None:
             break
-        staying.remove(one)
-        given_up.append(one)
+        staying.remove(candidate)
+        victims.append(candidate)
     if _insufficient_resource(pod, node, staying) is not None:
         return ()
-    for one in tuple(given_up[::-1]):
-        if _insufficient_resource(pod, node, [*staying, one]) is None:
-            staying.append(one)
-            given_up.remove(one)
-    return tuple(given_up)
+    for victim in tuple(victims[::-1]):
+        if _insufficient_resource(pod, node, [*staying, victim]) is None:
+            staying.append(victim)
+            victims.remove(victim)
+    return tuple(victims)
 
 
 def _age(pod: Pod) -> tuple[str, str]:
@@ -107,20 +107,20 @@ def _node_mismatch(pod: Pod, node: Node, sysctls: tuple[str, ...]) -> Rejection 
     if pod.spec.os is not None and pod.spec.os.name not in {"", "linux"}:
         return Rejection("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     if not placement.matches_node(pod.spec, node.metadata.name, node.metadata.labels):
-        words = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
-        return Rejection("NodeAffinity", words)
+        message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
+        return Rejection("NodeAffinity", message)
     taint = placement.find_untolerated_taint(pod.spec, node.spec.taints, ("NoExecute",))
     if taint is not None and not is_static(pod):
-        words = f"Predicate TaintToleration failed: node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-        return Rejection("TaintToleration", words)
+        message = f"Predicate TaintToleration failed: node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        return Rejection("TaintToleration", message)
     forbidden = forbidden_sysctl(pod, sysctls)
     return Rejection("SysctlForbidden", forbidden) if forbidden else None
 
 
 def _port_conflict(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
     if has_port_conflict(host_ports(pod), (port for other in others for port in host_ports(other))):
-        words = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
-        return Rejection("NodePorts", words)
+        message = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+        return Rejection("NodePorts", message)
     return None
 
 

@@ -220,8 +220,8 @@ def failed_status(pod: Pod, reason: str, message: str) -> PodStatus:
 def merge_status(ours: PodStatus, current: PodStatus) -> PodStatus:
     """Return `ours`, with the conditions and fields of `current` that other clients own."""
     own = tuple(row for row in ours.conditions if row.type in WRITTEN_CONDITIONS)
-    told = {*KUBELET_CONDITIONS, *(row.type for row in own)}
-    conditions = own + tuple(row for row in current.conditions if row.type not in told)
+    owned = {*KUBELET_CONDITIONS, *(row.type for row in own)}
+    conditions = own + tuple(row for row in current.conditions if row.type not in owned)
     return replace(
         ours,
         conditions=conditions,

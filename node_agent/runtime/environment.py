@@ -20,9 +20,10 @@ _VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 @dataclass(frozen=True, slots=True)
 class EnvSources:
-    """What variables come from besides the pod: the objects there are, and what the node can give, as quantities.
+    """What environment variables depend on besides the pod.
 
-    `services` are variables that stand before all others.
+    `objects`: existing ConfigMaps and Secrets. `allocatable`: the node's allocatable resources, as quantities.
+    `services`: variables that precede all others.
     """
 
     objects: Mapping[Reference, Object] = field(default_factory=lambda: MappingProxyType({}))
@@ -31,10 +32,11 @@ class EnvSources:
 
 
 def container_env(pod: Pod, container: Container, sources: EnvSources) -> dict[str, str]:
-    """The variables in order; each may use those declared before it. The pod's status has its addresses.
+    """Return the variables of a container in order. Each may refer to earlier ones. The pod's status has its addresses.
 
-    Keys of whole objects that cannot be names of variables are left out. Raises Refused when an object or a key is
-    missing that is not optional.
+    Keys of `envFrom` objects that are no valid names are skipped.
+
+    Raises Refused if a required object or key is missing.
     """
     known = dict(sources.services)
     for source in container.env_from:
@@ -52,7 +54,7 @@ def container_env(pod: Pod, container: Container, sources: EnvSources) -> dict[s
 def _value(
     pod: Pod, container: Container, variable: EnvVar, known: Mapping[str, str], sources: EnvSources
 ) -> str | None:
-    """None when the variable is optional and there is nothing to take it from."""
+    """Return the value. Return None if the variable is optional and its source is missing."""
     source = variable.value_from
     if source is None:
         return expand(variable.value, known)
@@ -98,7 +100,7 @@ def _text(value: bytes) -> str:
 
 
 def undefined_variables(text: str, known: Mapping[str, str]) -> list[str]:
-    """The names in `$(NAME)` that are not known."""
+    """Return the names in `$(NAME)` that are not defined."""
     return [found[1] for found in _VARIABLE.finditer(text) if found[1] is not None and found[1] not in known]
 
 
@@ -114,22 +116,22 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 
 
 NO_ADDRESS = ("", "None")
-MASTER = ("default", "kubernetes")
-"""The service that every container is told of."""
+API_SERVER = ("default", "kubernetes")
+"""The service of the API server, which has variables in every container."""
 
 
 def service_env(pod: Pod, services: Iterable[Service]) -> dict[str, str]:
-    """Of the pod's namespace, unless it wants no links, and of the API server."""
+    """Return the variables of the services of the pod's namespace, unless it disables them, and of the API server."""
     links = pod.spec.enable_service_links is not False
     chosen: dict[str, Service] = {}
-    for one in services:
-        place = (one.metadata.namespace, one.metadata.name)
-        if one.spec.cluster_ip in NO_ADDRESS or not one.spec.ports:
+    for service in services:
+        namespace, name = service.metadata.namespace, service.metadata.name
+        if service.spec.cluster_ip in NO_ADDRESS or not service.spec.ports:
             continue
-        if links and place[0] == pod.metadata.namespace:
-            chosen[place[1]] = one
-        elif place == MASTER:
-            chosen.setdefault(place[1], one)
+        if links and namespace == pod.metadata.namespace:
+            chosen[name] = service
+        elif (namespace, name) == API_SERVER:
+            chosen.setdefault(name, service)
     return {name: value for key in sorted(chosen) for name, value in _variables(chosen[key])}
 
 

@@ -1,8 +1,7 @@
 """Security contexts to Docker's security options. Pure.
 
-A field that neither container nor pod has set is left to Docker, whose own capabilities then hold; but who says nothing
-of seccomp has no profile, as with a kubelet, unless the node says otherwise.
-Source: facts/node.md 4 and 5.1.
+A field that neither the container nor the pod sets has Docker's default. The exception is seccomp: a container without
+a profile runs unconfined, as with kubelet, unless the node's settings change that.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ SAFE_SYSCTLS = frozenset((
     "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time",
     "net.ipv4.tcp_rmem", "net.ipv4.tcp_syncookies", "net.ipv4.tcp_wmem",
 ))  # fmt: skip
-"""They are a pod's own and cannot harm its neighbours."""
+"""Sysctls of a pod's own namespaces that cannot harm other pods."""
 
 
 MASKED_PATHS = (
@@ -26,17 +25,17 @@ MASKED_PATHS = (
     "/proc/sched_debug", "/proc/scsi", "/proc/timer_list", "/proc/timer_stats",
     "/sys/devices/virtual/powercap", "/sys/firmware",
 )  # fmt: skip
-"""What a kubelet hides from containers, more than Docker does by itself: it tells of neighbours and of the host."""
+"""Paths that kubelet masks in containers, more than Docker's default, because they show other pods and the host."""
 
 STRICT = "Strict"
-"""Of supplementalGroupsPolicy: a process has the groups that its pod names, and none that its image gives the user."""
+"""A supplementalGroupsPolicy: a process has the groups that its pod names, and no groups of the image."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
-    """What a container's processes are and may do, in Docker's words.
+    """The security options of a container in Docker's terms.
 
-    `hidden` are paths that it does not see, None those that Docker hides by itself; with none no path is read-only.
+    `hidden`: masked paths. None means Docker's default; an empty tuple means no masked and no read-only paths.
     """
 
     user: str = ""
@@ -51,10 +50,10 @@ class SecurityOptions:
 
 @dataclass(frozen=True, slots=True)
 class SecurityInputs:
-    """What a container's rights depend on besides its pod.
+    """What the security options of a container depend on besides its pod.
 
-    `image_user` is the image's USER; `seccomp` the content of the Localhost profile; `apparmor`: the kernel has it;
-    `seccomp_default`: a container without a profile has Docker's.
+    `image_user`: USER of the image. `seccomp`: content of the Localhost profile. `apparmor`: the kernel enforces
+    AppArmor. `seccomp_default`: a container without a profile gets Docker's.
     """
 
     image_user: str = ""
@@ -63,32 +62,32 @@ class SecurityInputs:
     seccomp_default: bool = False
 
 
-def container_security(pod: Pod, container: Container, grounds: SecurityInputs) -> SecurityOptions:
-    """Raises Refused when the container must not, or cannot, run as it is asked for."""
+def container_security(pod: Pod, container: Container, inputs: SecurityInputs) -> SecurityOptions:
+    """Return the security options of a container. Raises Refused if it must not or cannot run with its settings."""
     own = container.security_context or SecurityContext()
     shared = pod.spec.security_context or PodSecurityContext()
     capabilities = own.capabilities or Capabilities()
     return SecurityOptions(
-        user=_user(pod, container, grounds.image_user),
+        user=_user(pod, container, inputs.image_user),
         groups=_groups(shared),
         privileged=bool(own.privileged),
-        cap_add=tuple(map(_bare, capabilities.add)),
-        cap_drop=tuple(map(_bare, capabilities.drop)),
+        cap_add=tuple(map(_without_prefix, capabilities.add)),
+        cap_drop=tuple(map(_without_prefix, capabilities.drop)),
         read_only=bool(own.read_only_root_filesystem),
         hidden=None if own.privileged else () if own.proc_mount == "Unmasked" else MASKED_PATHS,
         options=(
             *(("no-new-privileges",) if own.allow_privilege_escalation is False else ()),
-            *_seccomp(seccomp_profile(pod, container), grounds),
-            *_apparmor(own.app_armor_profile or shared.app_armor_profile, grounds),
+            *_seccomp(seccomp_profile(pod, container), inputs),
+            *_apparmor(own.app_armor_profile or shared.app_armor_profile, inputs),
             *_selinux(own.se_linux_options or shared.se_linux_options),
         ),
     )
 
 
 def sandbox_security(pod: Pod) -> SecurityOptions:
-    """The sandbox does nothing, so it may do nothing; it runs as the pod's user.
+    """Return the security options of a sandbox. It runs as the pod's user and may do nothing, because it does nothing.
 
-    Raises Refused for a pod that wants users of its own: Docker gives them to all containers or to none.
+    Raises Refused for hostUsers false: Docker supports a user namespace for all containers or for none.
     """
     if pod.spec.host_users is False:
         raise Refused("hostUsers false is not supported by this runtime: users in the pod would be those of the host")
@@ -102,25 +101,26 @@ def sandbox_security(pod: Pod) -> SecurityOptions:
 
 
 def seccomp_profile(pod: Pod, container: Container) -> Profile | None:
-    """The profile that holds for a container."""
+    """Return the seccomp profile of a container: its own or the pod's."""
     own = container.security_context or SecurityContext()
     shared = pod.spec.security_context or PodSecurityContext()
     return own.seccomp_profile or shared.seccomp_profile
 
 
 def sysctls(pod: Pod) -> tuple[tuple[str, str], ...]:
-    """Kernel parameters of the sandbox, by their names with dots."""
+    """Return the sysctls of the sandbox, as (name with dots, value)."""
     shared = pod.spec.security_context or PodSecurityContext()
-    return tuple((one.name.replace("/", "."), one.value) for one in shared.sysctls)
+    return tuple((sysctl.name.replace("/", "."), sysctl.value) for sysctl in shared.sysctls)
 
 
 def forbidden_sysctl(pod: Pod, allowed: tuple[str, ...] = ()) -> str:
-    """Why a node does not take the pod, empty if it does: only what belongs to the pod's own namespaces is safe.
+    """Return why the node rejects a pod because of its sysctls. Return an empty string if it does not.
 
-    `allowed` are others that the operator lets pods set; one that ends with `*` is all that begin so.
+    Only sysctls of the pod's own namespaces are safe. `allowed`: unsafe sysctls that pods may set; a final `*` stands
+    for all sysctls with this prefix.
     """
     for name, _ in sysctls(pod):
-        if name not in SAFE_SYSCTLS and not any(_covers(one, name) for one in allowed):
+        if name not in SAFE_SYSCTLS and not any(_matches(pattern, name) for pattern in allowed):
             return f'forbidden sysctl: "{name}" not allowlisted'
         if pod.spec.host_network and name.startswith("net."):
             return f'forbidden sysctl: "{name}" not allowed with host net enabled'
@@ -129,21 +129,21 @@ def forbidden_sysctl(pod: Pod, allowed: tuple[str, ...] = ()) -> str:
     return ""
 
 
-def _covers(allowed: str, name: str) -> bool:
-    return name.startswith(allowed[:-1]) if allowed.endswith("*") else name == allowed
+def _matches(pattern: str, name: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def _user(pod: Pod, container: Container, image_user: str) -> str:
     own = container.security_context or SecurityContext()
     shared = pod.spec.security_context or PodSecurityContext()
-    wished = own.run_as_user if own.run_as_user is not None else shared.run_as_user
+    run_as_user = own.run_as_user if own.run_as_user is not None else shared.run_as_user
     group = own.run_as_group if own.run_as_group is not None else shared.run_as_group
     non_root = own.run_as_non_root if own.run_as_non_root is not None else shared.run_as_non_root
     by_image, _, _ = image_user.partition(":")
-    user = str(wished) if wished is not None else by_image or "0"
+    user = str(run_as_user) if run_as_user is not None else by_image or "0"
     meta = pod.metadata
     where = f'(pod: "{meta.name}_{meta.namespace}({meta.uid})", container: {container.name})'
-    if non_root and wished == 0:
+    if non_root and run_as_user == 0:
         raise Refused(f"container's runAsUser breaks non-root policy {where}")
     if non_root and not user.isdecimal():
         why = f"container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
@@ -154,12 +154,12 @@ def _user(pod: Pod, container: Container, image_user: str) -> str:
         if not user.isdecimal():
             raise Refused(f"runAsGroup without runAsUser, and the image has a non-numeric user ({user}) {where}")
         return f"{user}:{group}"
-    named = user if wished is not None else image_user or "0"
+    named = user if run_as_user is not None else image_user or "0"
     return _without_image_groups(named, where) if shared.supplemental_groups_policy == STRICT else named
 
 
 def _without_image_groups(user: str, where: str) -> str:
-    """To a user with a group Docker gives no further groups of the image's /etc/group. Raises Refused."""
+    """Return the user with a group, because Docker then adds no groups of the image's /etc/group. Raises Refused."""
     if ":" in user:
         return user
     if user == "0":
@@ -173,25 +173,25 @@ def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*shared.supplemental_groups, *own)))
 
 
-def _bare(capability: str) -> str:
+def _without_prefix(capability: str) -> str:
     return capability.removeprefix("CAP_")
 
 
-def _seccomp(profile: Profile | None, grounds: SecurityInputs) -> tuple[str, ...]:
-    kind = profile.type if profile is not None else "RuntimeDefault" if grounds.seccomp_default else "Unconfined"
+def _seccomp(profile: Profile | None, inputs: SecurityInputs) -> tuple[str, ...]:
+    kind = profile.type if profile is not None else "RuntimeDefault" if inputs.seccomp_default else "Unconfined"
     return {
         "RuntimeDefault": (),
         "Unconfined": ("seccomp=unconfined",),
-        "Localhost": (f"seccomp={grounds.seccomp}",),
+        "Localhost": (f"seccomp={inputs.seccomp}",),
     }[kind]
 
 
-def _apparmor(profile: Profile | None, grounds: SecurityInputs) -> tuple[str, ...]:
+def _apparmor(profile: Profile | None, inputs: SecurityInputs) -> tuple[str, ...]:
     if profile is None or profile.type == "RuntimeDefault":
         return ()
     if profile.type == "Unconfined":
         return ("apparmor=unconfined",)
-    if not grounds.apparmor:
+    if not inputs.apparmor:
         raise Refused("cannot enforce AppArmor: AppArmor is not enabled on the host")
     return (f"apparmor={profile.localhost_profile}",)
 

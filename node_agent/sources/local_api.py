@@ -1,8 +1,9 @@
 """Static pods submitted over the agent's unix socket.
 
-`POST /pods` makes a pod of the manifest in the body (409 when there is one of its name), `PUT /pods/NAMESPACE/NAME`
-makes or replaces it, `DELETE` ends it, `GET` shows it, `GET /pods` all. Bodies are YAML or JSON, answers are JSON; a
-refusal is a Status of Kubernetes that lists every problem by path. NAME is the manifest's, without the node's name.
+`POST /pods` creates the pod of the manifest in the body (409 if its name exists), `PUT /pods/NAMESPACE/NAME` creates or
+replaces it, `DELETE` removes it, `GET` returns it, and `GET /pods` returns all pods. Request bodies are YAML or JSON,
+responses are JSON. An error is a Status of Kubernetes that lists every problem by path. NAME is the name in the
+manifest, without the node's name.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class RequestError(Exception):
-    """A request that changes nothing, with its answer."""
+    """An invalid request. It changes nothing. `body` is the response."""
 
     def __init__(self, code: int, reason: str, message: str, problems: tuple[FieldError, ...] = ()) -> None:
         super().__init__(message)
@@ -47,12 +48,15 @@ def _failure(code: int, reason: str, message: str, details: StatusDetails | None
 
 
 def _cause(problem: FieldError) -> StatusCause:
-    words = str(problem).removeprefix(f"{problem.path}: ")
-    return StatusCause(reason=problem.reason, message=words, field=problem.path)
+    message = str(problem).removeprefix(f"{problem.path}: ")
+    return StatusCause(reason=problem.reason, message=message, field=problem.path)
 
 
 class LocalApiSource:
-    """Each pod is one file in `folder`, named by a hash of its name: what was answered with 200 survives a restart."""
+    """Static pods submitted over a unix socket. Each pod is a file in `folder`, named by a hash of the pod's name.
+
+    A request that was answered with 200 survives a restart.
+    """
 
     def __init__(
         self, socket: Path, folder: Path, node: str, on_change: Callable[[], None], events: EventRecorder
@@ -106,10 +110,10 @@ class LocalApiSource:
 
     async def _list(self, _: web.Request) -> web.Response:
         pods = [pod for source in self.source_pods for pod in source.pods]
-        return _answer({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
+        return _response({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
 
     async def _get(self, request: web.Request) -> web.Response:
-        return _answer(self._held(self._path(*_named(request)), *_named(request)))
+        return _response(self._stored(self._path(*_named(request)), *_named(request)))
 
     async def _post(self, request: web.Request) -> web.Response:
         pod = await self._body(request)
@@ -118,33 +122,34 @@ class LocalApiSource:
         async with self._writing:
             if path.exists():
                 raise RequestError(409, "AlreadyExists", f'pods "{name}" already exists in the namespace "{namespace}"')
-            return await self._keep(path, pod, 201)
+            return await self._store(path, pod, 201)
 
     async def _put(self, request: web.Request) -> web.Response:
         pod = await self._body(request)
-        asked, given = _named(request), (pod.metadata.namespace or "default", pod.metadata.name)
-        if asked != given:
-            found, wanted = "/".join(given), "/".join(asked)
-            raise RequestError(400, "BadRequest", f"the manifest is of {found}; the path says {wanted}")
-        path = self._path(*asked)
+        in_path = _named(request)
+        in_manifest = (pod.metadata.namespace or "default", pod.metadata.name)
+        if in_path != in_manifest:
+            message = f"the manifest is of {'/'.join(in_manifest)}; the path says {'/'.join(in_path)}"
+            raise RequestError(400, "BadRequest", message)
+        path = self._path(*in_path)
         async with self._writing:
-            return await self._keep(path, pod, 200 if path.exists() else 201)
+            return await self._store(path, pod, 200 if path.exists() else 201)
 
     async def _delete(self, request: web.Request) -> web.Response:
         path = self._path(*_named(request))
         async with self._writing:
-            pod = self._held(path, *_named(request))
+            pod = self._stored(path, *_named(request))
             with _storage_errors():
                 await asyncio.to_thread(path.unlink)
                 await asyncio.to_thread(atomic_file.sync_directory, self._folder)
             await self._files.read()
-        return _answer(pod)
+        return _response(pod)
 
-    async def _keep(self, path: Path, pod: Pod, code: int) -> web.Response:
+    async def _store(self, path: Path, pod: Pod, code: int) -> web.Response:
         with _storage_errors():
             await asyncio.to_thread(atomic_file.write, path, msgspec.json.encode(pod))
         await self._files.read()
-        return _answer(self._held(path, pod.metadata.namespace or "default", pod.metadata.name), code)
+        return _response(self._stored(path, pod.metadata.namespace or "default", pod.metadata.name), code)
 
     async def _body(self, request: web.Request) -> Pod:
         try:
@@ -163,7 +168,7 @@ class LocalApiSource:
     def _path(self, namespace: str, name: str) -> Path:
         return self._folder / f"{sha256(f'{namespace}/{name}'.encode()).hexdigest()[:32]}.json"
 
-    def _held(self, path: Path, namespace: str, name: str) -> Pod:
+    def _stored(self, path: Path, namespace: str, name: str) -> Pod:
         pod = next((pod for source in self.source_pods if source.place == str(path) for pod in source.pods), None)
         if pod is None:
             raise RequestError(
@@ -189,10 +194,10 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except RequestError as declined:
-        return _answer(declined.body, declined.code)
+        return _response(declined.body, declined.code)
     except web.HTTPException as error:
-        return _answer(_failure(error.status, error.reason.replace(" ", ""), error.reason), error.status)
+        return _response(_failure(error.status, error.reason.replace(" ", ""), error.reason), error.status)
 
 
-def _answer(body: object, code: int = 200) -> web.Response:
+def _response(body: object, code: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(body), status=code, content_type="application/json")

@@ -42,8 +42,8 @@ REJECTED_REASON, MAX_MESSAGE = "FailedValidation", 1000
 
 def rejection_message(place: str, refusal: RejectedDocument) -> str:
     """Return the message of the event about a rejected document, in one line."""
-    words = f"{place} document {refusal.number} is not accepted: " + "; ".join(map(str, refusal.problems))
-    return words if len(words) <= MAX_MESSAGE else f"{words[: MAX_MESSAGE - 3]}..."
+    message = f"{place} document {refusal.number} is not accepted: " + "; ".join(map(str, refusal.problems))
+    return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""The drivers: they act and report, and decide nothing."""
