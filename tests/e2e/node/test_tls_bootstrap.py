@@ -88,4 +88,4 @@ def test_killed_agent_finds_its_pending_signing_request_again(node: Joining) -> 
     assert not (node.root / "node").exists()
     node.kubectl("certificate", "approve", name)
     wait_until(lambda: node.node_condition("Ready") == "True", "the node is Ready")
-    assert set(node.requests()) > {name}
+    wait_until(lambda: set(node.requests()) > {name}, "the request for the serving certificate")

@@ -325,6 +325,6 @@ async def test_failed_table_update_changes_nothing_and_requests_a_full_replace(
 
 
 async def test_table_of_another_version_is_replaced(node: Node, services: NftablesBackend) -> None:
-    node.nft("add table ip podlane-services; add map ip podlane-services own { type marker : verdict; }")
+    node.nft("add table ip podlane-services; add map ip podlane-services own { type mark : verdict; }")
     await services.sync(CONFIG, [web(*HERE)])
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR
