@@ -132,7 +132,7 @@ def test_clock_change_does_not_shorten_a_grace_period(node: DisturbedNode) -> No
     node.apply(pod(node, "slow", command=command).replace("PeriodSeconds: 0", "PeriodSeconds: 1000"))
     wait_until_consistent(node)
     node.delete("slow")
-    wait_until(lambda: "asking to stop" in node.log(AGENT), "it is asked to stop")
+    wait_until(lambda: "stopping container" in node.log(AGENT), "it is asked to stop")
     for step in ("+5h", "-5h"):
         set_clock(node, step)
         until_beaten(node, 1)

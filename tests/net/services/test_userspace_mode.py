@@ -102,7 +102,8 @@ def proxy_port(world: PacketWorld, node: str) -> int:
 def test_userspace_mode_trace_ends_at_the_proxy(world: PacketWorld, near_and_far: Service) -> None:
     told = podlane_network(world.lab.kubeconfig, "trace", "red/red-a", "red/web").splitlines()
     assert (
-        told[-1] == "delivered: red/red-a reaches the proxy of node-1, which connects to an endpoint of the service red/web"
+        told[-1] == "delivered: red/red-a reaches the proxy of node-1, "
+        "which connects to an endpoint of the service red/web"
     )
     assert told[0].startswith("red/web 80/TCP on node-1: red/red-a (")
     refused = podlane_network(world.lab.kubeconfig, "trace", "blue/blue-a", "red/web").splitlines()
