@@ -23,7 +23,6 @@ from master.request_info import NameFilter, RequestInfo
 from master.resources import scheme
 from master.resources.rbac import PolicyRule
 from master.resources.resource import AnyResource
-from master.resources.resource_slices import ResourceSlice
 from master.storage.interface import Key, Storage
 
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
@@ -179,7 +178,7 @@ def bound_node(item: Object) -> str:
     """Return the node that an object belongs to. For an Event, it is the node that reported it."""
     if isinstance(item, Event):
         return item.source.host
-    return item.spec.node_name or "" if isinstance(item, Pod | NodeQuery | ResourceSlice) else ""
+    return item.spec.node_name or "" if isinstance(item, Pod | NodeQuery) else ""
 
 
 def _denial(user: User, attributes: Attributes | PathAttributes, decision: Decision) -> str:

@@ -132,11 +132,10 @@ def _own_csi_node_denial(node: str, attributes: Attributes, access: NodeAccess) 
 
 
 def _own_slice_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    """Let a kubelet list and delete the ResourceSlices of its node, as it does at startup. There are none."""
     if attributes.verb in ("list", "watch", "deletecollection"):
         return _list_denial(node, attributes, access)
-    if attributes.verb not in ("get", "delete"):
-        return "a node may only read and delete the ResourceSlices that are about it; their driver makes them"
-    return None if access.bound_node in (None, node) else f"the ResourceSlice is not about node {node}"
+    return "a node may only list and delete the ResourceSlices of its own drivers"
 
 
 def _own_pod_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:

@@ -7,7 +7,7 @@ from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS
 from master.resources.cluster_network import CLUSTER_NETWORKS, HOST_SUBNETS, NET_NAMESPACES
 from master.resources.configuration import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from master.resources.cron_jobs import CRON_JOBS, CRON_JOBS_V1BETA1
-from master.resources.csi import CSI_DRIVERS, CSI_NODES, CSI_STORAGE_CAPACITIES
+from master.resources.csi import CSI_DRIVERS, CSI_NODES
 from master.resources.daemon_sets import DAEMON_SETS
 from master.resources.deployments import DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS
 from master.resources.disruption_budgets import POD_DISRUPTION_BUDGETS, POD_DISRUPTION_BUDGETS_V1BETA1
@@ -23,17 +23,13 @@ from master.resources.priority_classes import PRIORITY_CLASSES
 from master.resources.quotas import LIMIT_RANGES, RESOURCE_QUOTAS
 from master.resources.rbac import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
 from master.resources.resource import AnyResource
-from master.resources.resource_claims import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
-from master.resources.resource_slices import RESOURCE_SLICES
 from master.resources.services import ENDPOINT_SLICES, ENDPOINT_SLICES_V1BETA1, ENDPOINTS, SERVICE_CIDRS, SERVICES
 from master.resources.stateful_sets import CONTROLLER_REVISIONS, STATEFUL_SETS
 from master.resources.unsupported import UNSUPPORTED
-from master.resources.volume_attachments import VOLUME_ATTACHMENTS
 from master.resources.volumes import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     STORAGE_CLASSES,
-    VOLUME_ATTRIBUTES_CLASSES,
 )
 
 BUILTIN: tuple[AnyResource, ...] = (
@@ -78,11 +74,8 @@ BUILTIN: tuple[AnyResource, ...] = (
     PRIORITY_CLASSES,
     RUNTIME_CLASSES,
     STORAGE_CLASSES,
-    VOLUME_ATTRIBUTES_CLASSES,
-    VOLUME_ATTACHMENTS,
     CSI_DRIVERS,
     CSI_NODES,
-    CSI_STORAGE_CAPACITIES,
     POD_TEMPLATES,
     NETWORK_POLICIES,
     INGRESSES,
@@ -91,10 +84,6 @@ BUILTIN: tuple[AnyResource, ...] = (
     EGRESS_NETWORK_POLICIES,
     HORIZONTAL_POD_AUTOSCALERS,
     HORIZONTAL_POD_AUTOSCALERS_V1,
-    RESOURCE_CLAIMS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_SLICES,
-    DEVICE_CLASSES,
     CERTIFICATE_SIGNING_REQUESTS,
     *UNSUPPORTED,
 )

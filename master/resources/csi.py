@@ -1,4 +1,4 @@
-"""CSIDriver, CSINode and CSIStorageCapacity: drivers for storage and where they are. Kept and served. Pure."""
+"""CSIDriver and CSINode: storage drivers, and those of each node. Stored for kubelets. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from msgspec.structs import replace
 
 from api.meta import names
 from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, duplicate_values, quoted, unsupported_values
-from api.meta.selectors import LabelSelector, check_selector
 from api.meta.types import MERGED_SET, Object, Value, merge_keys
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
-from master.resources.validation import immutable, minimum, quantity_at_least, required
-from master.resources.volumes import driver_name_problem
+from master.resources.validation import immutable, minimum, required
 
 MODES = ("Persistent", "Ephemeral")
 GROUP_POLICIES = ("ReadWriteOnceWithFSType", "File", "None")
@@ -85,16 +83,9 @@ class CSINode(Object, frozen=True):
     spec: CSINodeSpec = CSINodeSpec()
 
 
-class CSIStorageCapacity(Object, frozen=True):
-    """How much storage of a class can still be had on some nodes; the driver writes it."""
-
-    API_VERSION = "storage.k8s.io/v1"
-    KIND = "CSIStorageCapacity"
-
-    node_topology: LabelSelector | None = None
-    storage_class_name: str = ""
-    capacity: str | int | float | None = None
-    maximum_volume_size: str | int | float | None = None
+def _driver_name_error(text: str) -> str:
+    """Return what is wrong with a driver's name: it must be a domain of up to 63 characters."""
+    return names.dns_subdomain_error(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
 
 
 def _default_driver(item: CSIDriver) -> CSIDriver:
@@ -116,8 +107,8 @@ def _default_driver(item: CSIDriver) -> CSIDriver:
 
 def _check_driver(item: CSIDriver) -> Iterator[FieldError]:
     spec = item.spec
-    if driver_name_problem(item.metadata.name):
-        yield FieldError("metadata.name", quoted(item.metadata.name), driver_name_problem(item.metadata.name))
+    if _driver_name_error(item.metadata.name):
+        yield FieldError("metadata.name", quoted(item.metadata.name), _driver_name_error(item.metadata.name))
     modes = enumerate(spec.volume_lifecycle_modes)
     yield from unsupported_values(
         ("spec.fsGroupPolicy", spec.fs_group_policy or "", GROUP_POLICIES),
@@ -145,7 +136,7 @@ def _check_node(item: CSINode) -> Iterator[FieldError]:
     drivers = item.spec.drivers
     for number, row in enumerate(drivers):
         path = f"spec.drivers[{number}]"
-        yield from required(f"{path}.name", row.name, driver_name_problem)
+        yield from required(f"{path}.name", row.name, _driver_name_error)
         yield from required(f"{path}.nodeID", row.node_id, _node_id)
         for index, key in enumerate(row.topology_keys):
             yield from required(f"{path}.topologyKeys[{index}]", key, names.label_key_error)
@@ -164,20 +155,6 @@ def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
     for number, row in enumerate(new.spec.drivers):
         if before.get(row.name, (row.node_id, row.topology_keys)) != (row.node_id, row.topology_keys):
             yield FieldError(f"spec.drivers[{number}]", quoted(row.name), "field is immutable", FORBIDDEN)
-
-
-def _check_capacity(item: CSIStorageCapacity) -> Iterator[FieldError]:
-    yield from required("storageClassName", item.storage_class_name, names.dns_subdomain_error)
-    yield from check_selector("nodeTopology", item.node_topology or LabelSelector())
-    yield from quantity_at_least("capacity", item.capacity)
-    yield from quantity_at_least("maximumVolumeSize", item.maximum_volume_size)
-
-
-def _immutable_capacity(old: CSIStorageCapacity, new: CSIStorageCapacity) -> Iterator[FieldError]:
-    yield from immutable(
-        ("nodeTopology", old.node_topology, new.node_topology),
-        ("storageClassName", old.storage_class_name, new.storage_class_name),
-    )
 
 
 CSI_DRIVERS = Resource(
@@ -238,20 +215,4 @@ CSI_NODES = Resource(
         AGE,
     ),
     rules=KindRules(validate=_check_node, validate_update=_immutable_node),
-)
-CSI_STORAGE_CAPACITIES = Resource(
-    type=CSIStorageCapacity,
-    plural="csistoragecapacities",
-    namespaced=True,
-    columns=(
-        NAME,
-        Column("StorageClassName", "The class of the storage.", lambda capacity, _: capacity.storage_class_name),
-        Column(
-            "Capacity",
-            "How much can be had.",
-            lambda capacity, _: "<unset>" if capacity.capacity is None else str(capacity.capacity),
-        ),
-        AGE,
-    ),
-    rules=KindRules(validate=_check_capacity, validate_update=_immutable_capacity),
 )

@@ -1,126 +1,127 @@
 """Resources that are listed empty and cannot be created, because a stored object would have no effect. Pure.
 
-Empty lists let components of Kubernetes synchronize their watches at startup.
+Components of Kubernetes open informers on them at startup, and wait until these are in sync. Each is a row of data.
 See docs/adr/0015-kinds-without-a-controller.md.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+import msgspec
 
 from api.meta.types import Object
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import READ_VERBS, Resource
 
-WEBHOOKS = "admission webhooks are not supported: a stored webhook would never be called"
-POLICIES = "admission policies are not supported: a stored policy would not be enforced"
-DEFINITIONS = "custom resources are not supported"
-SERVERS = "aggregated API servers are not supported"
-FLOWS = "API priority and fairness is not supported: all requests have the same priority"
-ADDRESSES = "IPAddress objects are not used: services carry their addresses themselves"
+
+class UnsupportedKind(NamedTuple):
+    """A row of `UNSUPPORTED_KINDS`. `description` is that of the kind in OpenAPI."""
+
+    kind: str
+    plural: str
+    description: str
+    short_names: tuple[str, ...] = ()
+    namespaced: bool = False
+    selectable_fields: Mapping[str, str] = {}
+    """The fields that field selectors may name, each with an empty value."""
 
 
-class MutatingWebhookConfiguration(Object, frozen=True):
-    """Webhooks that change requests. Not supported: none can be created."""
-
-    API_VERSION = "admissionregistration.k8s.io/v1"
-    KIND = "MutatingWebhookConfiguration"
-
-
-class ValidatingWebhookConfiguration(Object, frozen=True):
-    """Webhooks that accept or reject requests. Not supported: none can be created."""
-
-    API_VERSION = "admissionregistration.k8s.io/v1"
-    KIND = "ValidatingWebhookConfiguration"
-
-
-class MutatingAdmissionPolicy(Object, frozen=True):
-    """Expressions that change requests. Not supported: none can be created."""
-
-    API_VERSION = "admissionregistration.k8s.io/v1"
-    KIND = "MutatingAdmissionPolicy"
-
-
-class MutatingAdmissionPolicyBinding(Object, frozen=True):
-    """The scope of a mutating admission policy. Not supported: none can be created."""
-
-    API_VERSION = "admissionregistration.k8s.io/v1"
-    KIND = "MutatingAdmissionPolicyBinding"
-
-
-class ValidatingAdmissionPolicy(Object, frozen=True):
-    """Expressions that accept or reject requests. Not supported: none can be created."""
-
-    API_VERSION = "admissionregistration.k8s.io/v1"
-    KIND = "ValidatingAdmissionPolicy"
-
-
-class ValidatingAdmissionPolicyBinding(Object, frozen=True):
-    """The scope of a validating admission policy. Not supported: none can be created."""
-
-    API_VERSION = "admissionregistration.k8s.io/v1"
-    KIND = "ValidatingAdmissionPolicyBinding"
-
-
-class CustomResourceDefinition(Object, frozen=True):
-    """The definition of a custom kind. Not supported: none can be created."""
-
-    API_VERSION = "apiextensions.k8s.io/v1"
-    KIND = "CustomResourceDefinition"
-
-
-class APIService(Object, frozen=True):
-    """A group that another server serves. Not supported: none can be created."""
-
-    API_VERSION = "apiregistration.k8s.io/v1"
-    KIND = "APIService"
-
-
-class FlowSchema(Object, frozen=True):
-    """The priority level of requests. Not supported: none can be created."""
-
-    API_VERSION = "flowcontrol.apiserver.k8s.io/v1"
-    KIND = "FlowSchema"
-
-
-class PriorityLevelConfiguration(Object, frozen=True):
-    """The concurrency limit of a priority level. Not supported: none can be created."""
-
-    API_VERSION = "flowcontrol.apiserver.k8s.io/v1"
-    KIND = "PriorityLevelConfiguration"
-
-
-class IPAddress(Object, frozen=True):
-    """An allocated address of a service. None exists: services carry their addresses themselves."""
-
-    API_VERSION = "networking.k8s.io/v1"
-    KIND = "IPAddress"
+UNSUPPORTED_KINDS: Mapping[tuple[str, str], tuple[UnsupportedKind, ...]] = {
+    (
+        "admissionregistration.k8s.io/v1",
+        "admission webhooks are not supported: a stored webhook would never be called",
+    ): (
+        UnsupportedKind("MutatingWebhookConfiguration", "mutatingwebhookconfigurations",
+                        "Webhooks that change requests. Not supported: none can be created."),
+        UnsupportedKind("ValidatingWebhookConfiguration", "validatingwebhookconfigurations",
+                        "Webhooks that accept or reject requests. Not supported: none can be created."),
+    ),
+    (
+        "admissionregistration.k8s.io/v1",
+        "admission policies are not supported: a stored policy would not be enforced",
+    ): (
+        UnsupportedKind("MutatingAdmissionPolicy", "mutatingadmissionpolicies",
+                        "Expressions that change requests. Not supported: none can be created."),
+        UnsupportedKind("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings",
+                        "The scope of a mutating admission policy. Not supported: none can be created."),
+        UnsupportedKind("ValidatingAdmissionPolicy", "validatingadmissionpolicies",
+                        "Expressions that accept or reject requests. Not supported: none can be created."),
+        UnsupportedKind("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings",
+                        "The scope of a validating admission policy. Not supported: none can be created."),
+    ),
+    ("apiextensions.k8s.io/v1", "custom resources are not supported"): (
+        UnsupportedKind("CustomResourceDefinition", "customresourcedefinitions",
+                        "The definition of a custom kind. Not supported: none can be created.", ("crd", "crds")),
+    ),
+    ("apiregistration.k8s.io/v1", "aggregated API servers are not supported"): (
+        UnsupportedKind("APIService", "apiservices",
+                        "A group that another server serves. Not supported: none can be created."),
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io/v1",
+        "API priority and fairness is not supported: all requests have the same priority",
+    ): (
+        UnsupportedKind("FlowSchema", "flowschemas",
+                        "The priority level of requests. Not supported: none can be created."),
+        UnsupportedKind("PriorityLevelConfiguration", "prioritylevelconfigurations",
+                        "The concurrency limit of a priority level. Not supported: none can be created."),
+    ),
+    ("networking.k8s.io/v1", "IPAddress objects are not used: services carry their addresses themselves"): (
+        UnsupportedKind("IPAddress", "ipaddresses",
+                        "An allocated address of a service. None exists: services carry their addresses themselves.",
+                        ("ip",)),
+    ),
+    (
+        "resource.k8s.io/v1",
+        "dynamic resource allocation is not supported: pods with resourceClaims are rejected",
+    ): (
+        UnsupportedKind("ResourceClaim", "resourceclaims",
+                        "A request for devices. Not supported: none can be created.", namespaced=True),
+        UnsupportedKind("ResourceClaimTemplate", "resourceclaimtemplates",
+                        "The template of a claim of each pod. Not supported: none can be created.", namespaced=True),
+        UnsupportedKind("ResourceSlice", "resourceslices",
+                        "The devices that a driver has on a node. Not supported: none can be created.",
+                        selectable_fields={"spec.nodeName": "", "spec.driver": ""}),
+        UnsupportedKind("DeviceClass", "deviceclasses",
+                        "A class of devices. Not supported: none can be created."),
+    ),
+    ("storage.k8s.io/v1", "CSI volumes are not supported: no component would act on the object"): (
+        UnsupportedKind("VolumeAttachment", "volumeattachments",
+                        "A request to attach a volume to a node. Not supported: none can be created."),
+        UnsupportedKind("VolumeAttributesClass", "volumeattributesclasses",
+                        "Attributes that a CSI driver gives to a volume. Not supported: none can be created.",
+                        ("vac",)),
+        UnsupportedKind("CSIStorageCapacity", "csistoragecapacities",
+                        "The storage that a CSI driver has left. Not supported: none can be created.",
+                        namespaced=True),
+    ),
+}  # fmt: skip
+"""(apiVersion, why objects cannot be created) → the kinds."""
 
 
-def _unsupported(of: type[Object], plural: str, reason: str, short: tuple[str, ...] = ()) -> Resource[Any]:
+def _resources() -> Iterator[Resource[Any]]:
+    for (api_version, reason), rows in UNSUPPORTED_KINDS.items():
+        for row in rows:
+            yield _resource(api_version, reason, row)
+
+
+def _resource(api_version: str, reason: str, row: UnsupportedKind) -> Resource[Any]:
+    attributes = {"API_VERSION": api_version, "KIND": row.kind, "__doc__": row.description}
+    of = msgspec.defstruct(row.kind, [], bases=(Object,), module=__name__, namespace=attributes, frozen=True)
     return Resource(
-        type=of,
-        plural=plural,
-        namespaced=False,
-        short_names=short,
+        type=cast("type[Object]", of),
+        plural=row.plural,
+        namespaced=row.namespaced,
+        short_names=row.short_names,
         columns=(NAME, AGE),
         rules=KindRules(),
+        selectable_fields=lambda item: row.selectable_fields,
         verbs=READ_VERBS,
         unsupported=reason,
     )
 
 
-UNSUPPORTED: tuple[Resource[Any], ...] = (
-    _unsupported(MutatingWebhookConfiguration, "mutatingwebhookconfigurations", WEBHOOKS),
-    _unsupported(ValidatingWebhookConfiguration, "validatingwebhookconfigurations", WEBHOOKS),
-    _unsupported(MutatingAdmissionPolicy, "mutatingadmissionpolicies", POLICIES),
-    _unsupported(MutatingAdmissionPolicyBinding, "mutatingadmissionpolicybindings", POLICIES),
-    _unsupported(ValidatingAdmissionPolicy, "validatingadmissionpolicies", POLICIES),
-    _unsupported(ValidatingAdmissionPolicyBinding, "validatingadmissionpolicybindings", POLICIES),
-    _unsupported(CustomResourceDefinition, "customresourcedefinitions", DEFINITIONS, ("crd", "crds")),
-    _unsupported(APIService, "apiservices", SERVERS),
-    _unsupported(FlowSchema, "flowschemas", FLOWS),
-    _unsupported(PriorityLevelConfiguration, "prioritylevelconfigurations", FLOWS),
-    _unsupported(IPAddress, "ipaddresses", ADDRESSES, ("ip",)),
-)
+UNSUPPORTED: tuple[Resource[Any], ...] = tuple(_resources())

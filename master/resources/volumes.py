@@ -197,16 +197,6 @@ def default_class(classes: Iterable[StorageClass]) -> str:
     return "" if newest is None else newest.metadata.name
 
 
-class VolumeAttributesClass(Object, frozen=True):
-    """Attributes that a driver can give to a volume that there is."""
-
-    API_VERSION = "storage.k8s.io/v1"
-    KIND = "VolumeAttributesClass"
-
-    driver_name: str = ""
-    parameters: dict[str, str] = {}
-
-
 def qualified_name_problem(text: str) -> str:
     """Return what is wrong with a provisioner: it must be a qualified name in lower case."""
     return names.label_key_error(text.lower())
@@ -264,24 +254,6 @@ def _class_name_text(storage_class: StorageClass) -> str:
     return storage_class.metadata.name + (" (default)" if is_default else "")
 
 
-def _validate_attributes_class(item: VolumeAttributesClass) -> Iterator[FieldError]:
-    yield from required("driverName", item.driver_name, driver_name_problem)
-    if not item.parameters:
-        yield FieldError("parameters", "{}", "must contain at least one key/value pair", MISSING)
-    yield from _validate_parameters(item.parameters)
-
-
-def driver_name_problem(text: str) -> str:
-    """Return what is wrong with a driver's name: it must be a domain of up to 63 characters."""
-    return names.dns_subdomain_error(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
-
-
-def _validate_attributes_class_update(old: VolumeAttributesClass, new: VolumeAttributesClass) -> Iterator[FieldError]:
-    yield from immutable(
-        ("driverName", old.driver_name, new.driver_name), ("parameters", old.parameters, new.parameters)
-    )
-
-
 STORAGE_CLASSES = Resource(
     type=StorageClass,
     plural="storageclasses",
@@ -308,20 +280,4 @@ STORAGE_CLASSES = Resource(
         AGE,
     ),
     rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
-)
-VOLUME_ATTRIBUTES_CLASSES = Resource(
-    type=VolumeAttributesClass,
-    plural="volumeattributesclasses",
-    namespaced=False,
-    short_names=("vac",),
-    columns=(
-        NAME,
-        Column(
-            "DriverName",
-            "The driver that gives the attributes.",
-            lambda attributes_class, _: attributes_class.driver_name,
-        ),
-        AGE,
-    ),
-    rules=KindRules(validate=_validate_attributes_class, validate_update=_validate_attributes_class_update),
 )

@@ -130,7 +130,7 @@ JOB = {"template": {"spec": {**POD, "restartPolicy": "Never"}}, "suspend": True}
 MOUNTS = [{"name": "a", "configMap": {"name": "x"}}, {"name": "b", "secret": {"secretName": "x"}}]
 ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
 CORE, APPS, STORAGE = f"/api/v1/{IN}", f"/apis/apps/v1/{IN}", "/apis/storage.k8s.io/v1"
-NETWORKING, RESOURCE = "/apis/networking.k8s.io/v1", "/apis/resource.k8s.io/v1"
+NETWORKING = "/apis/networking.k8s.io/v1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 SIZE = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 
@@ -166,38 +166,36 @@ WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{RBAC}/{IN}/rolebindings", {"roleRef": ROLE}),
     ("/apis/node.k8s.io/v1/runtimeclasses", {"handler": "crun"}),
     (f"{STORAGE}/storageclasses", {"provisioner": "example.org/x"}),
-    (f"{STORAGE}/volumeattributesclasses", {"driverName": "x", "parameters": {"a": "b"}}),
     (f"{STORAGE}/csidrivers", {"spec": {}}),
     (f"{STORAGE}/csinodes", {"metadata": {"name": "other"}, "spec": {"drivers": []}}),
-    (f"{STORAGE}/{IN}/csistoragecapacities", {"storageClassName": "x"}),
-    (f"{STORAGE}/volumeattachments",
-     {"spec": {"attacher": "x", "nodeName": NODE, "source": {"persistentVolumeName": "x"}}}),
     (f"{NETWORKING}/{IN}/networkpolicies", {"spec": {"podSelector": {}}}),
     (f"{NETWORKING}/{IN}/ingresses", {"spec": {"defaultBackend": {"service": {"name": "x", "port": {"number": 80}}}}}),
     (f"{NETWORKING}/ingressclasses", {"spec": {"controller": "example.org/x"}}),
-    (f"{RESOURCE}/{IN}/resourceclaims", {"spec": {}}),
-    (f"{RESOURCE}/{IN}/resourceclaimtemplates", {"spec": {"spec": {}}}),
-    (f"{RESOURCE}/deviceclasses", {"spec": {}}),
     ("/apis/certificates.k8s.io/v1/certificatesigningrequests",
      {"spec": {"signerName": "example.org/x", "usages": ["client auth"],
                "request": base64.b64encode(keys.create_request(keys.generate_key(), Subject("somebody"))).decode()}}),
-    (f"{RESOURCE}/resourceslices",
-     {"spec": {"driver": "x", "nodeName": "other", "pool": {"name": "other", "resourceSliceCount": 1}}}),
 )  # fmt: skip
 
 NEVER_THERE = frozenset(
     (
         "apiservices",
+        "csistoragecapacities",
         "customresourcedefinitions",
+        "deviceclasses",
         "flowschemas",
         "ipaddresses",
         "mutatingadmissionpolicies",
         "mutatingadmissionpolicybindings",
         "mutatingwebhookconfigurations",
         "prioritylevelconfigurations",
+        "resourceclaims",
+        "resourceclaimtemplates",
+        "resourceslices",
         "validatingadmissionpolicies",
         "validatingadmissionpolicybindings",
         "validatingwebhookconfigurations",
+        "volumeattachments",
+        "volumeattributesclasses",
     )
 )
 """What can be watched, and of which there is none (docs/adr/0015-kinds-without-a-controller.md)."""

@@ -92,7 +92,6 @@ ALLOWED_TO_NODES = [
     ask("patch", *DRIVERS, name="n1"),
     ask("deletecollection", *SLICES, selected_node="n1"),
     ask("watch", *SLICES, selected_node="n1"),
-    ask("delete", *SLICES, name="s", bound_node="n1"),
     ask("watch", *QUERY, selected_node="n1"),
     ask("update", *QUERY, subresource="status", name="q", bound_node="n1"),
     ask("list", resource="nodes"),

@@ -19,13 +19,7 @@ KINDS = {kind.plural: kind for kind in BUILTIN} | {"horizontalpodautoscalers": B
 SC = {"provisioner": "example.org/nfs"}
 
 
-VAC = {"driverName": "csi.example.org", "parameters": {"iops": "3"}}
-
-
 NODE = {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-1", "topologyKeys": ["zone"]}]}}
-
-
-PLACE = {"attacher": "csi.example.org", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}
 
 
 POD = {"kind": "Pod", "name": "web", "namespace": "red"}
@@ -88,12 +82,8 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("runtimeclasses", {"handler": "crun", "overhead": {"podFixed": {"cpu": "10m"}},
                         "scheduling": {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}]}}),
     ("storageclasses", {**SC, "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]}),
-    ("volumeattributesclasses", VAC),
     ("csidrivers", {"spec": {"tokenRequests": [{"audience": "a"}, {"expirationSeconds": 600}]}}),
     ("csinodes", NODE),
-    ("csistoragecapacities", {"storageClassName": "fast", "capacity": "3Gi",
-                              "nodeTopology": {"matchLabels": {"a": "b"}}}),
-    ("volumeattachments", {"spec": PLACE}),
     ("events", {**TOLD, "note": "x", "series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}),
     ("events", {"regarding": POD, "deprecatedFirstTimestamp": "2026-01-01T00:00:00Z", "deprecatedCount": 3,
                 "deprecatedSource": {"component": "kubelet", "host": "n"}}),

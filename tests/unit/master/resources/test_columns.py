@@ -61,19 +61,12 @@ SHOWN = {
     "csidrivers.storage.k8s.io":
         "Name!|AttachRequired?|PodInfoOnMount?|StorageCapacity?|TokenRequests|RequiresRepublish?|Modes|Age",
     "csinodes.storage.k8s.io": "Name!|Drivers#|Age",
-    "csistoragecapacities.storage.k8s.io": "Name!|StorageClassName|Capacity|Age",
-    "deviceclasses.resource.k8s.io": "Name!|Age",
     "events.events.k8s.io": "Last Seen|Type|Reason|Object|Subobject*|Source*|Message|First Seen*|Count*|Name!*",
     "ingressclasses.networking.k8s.io": "Name!|Controller|Parameters|Age",
     "podtemplates": "Name!|Containers|Images|Pod Labels",
     "priorityclasses.scheduling.k8s.io": "Name!|Value#|Global-Default?|Age|PreemptionPolicy",
-    "resourceclaims.resource.k8s.io": "Name!|State|Age",
-    "resourceclaimtemplates.resource.k8s.io": "Name!|Age",
-    "resourceslices.resource.k8s.io": "Name!|Node|Driver|Pool|Age",
     "runtimeclasses.node.k8s.io": "Name!|Handler|Age",
     "servicecidrs.networking.k8s.io": "Name!|CIDRs|Age",
-    "volumeattachments.storage.k8s.io": "Name!|Attacher!|PV|Node|Attached?|Age",
-    "volumeattributesclasses.storage.k8s.io": "Name!|DriverName|Age",
 }  # fmt: skip
 
 

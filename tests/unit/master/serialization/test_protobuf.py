@@ -12,7 +12,6 @@ from api.meta.schema import without_nulls
 from master.resources import BUILTIN
 from master.serialization import protobuf
 from tests.testbed.apiserver.protobuf_encoder import encoded
-from tests.unit.master.resources.device_examples import GOOD_DEVICES
 from tests.unit.master.resources.examples import GOOD, KINDS, document
 
 # What `kubectl create namespace red` of 1.32 sends.
@@ -163,10 +162,7 @@ def test_every_served_kubernetes_kind_has_a_protobuf_message() -> None:
             assert protobuf.document(envelope(kind.type.API_VERSION, kind.name, b""))["kind"] == kind.name
 
 
-DOCUMENTS = [*GOOD, *GOOD_DEVICES]
-
-
-@pytest.mark.parametrize(("plural", "content"), DOCUMENTS)
+@pytest.mark.parametrize(("plural", "content"), GOOD)
 def test_document_round_trips_through_protobuf(plural: str, content: dict[str, Any]) -> None:
     kind = KINDS[plural]
     if kind.group.endswith("openshift.io"):
