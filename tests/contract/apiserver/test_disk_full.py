@@ -17,7 +17,8 @@ from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from lab.process import run
 from master.storage.interface import Delete, Put
-from master.storage.sqlite import HistoryLimits, SQLiteStorage
+from master.storage.sqlite import SQLiteStorage
+from master.storage.watch_cache import HistoryLimits
 from reconcile.errors import NotReady
 from tests.testbed.apiserver.process import ApiServer
 

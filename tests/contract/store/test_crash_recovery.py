@@ -10,7 +10,8 @@ from pathlib import Path
 
 from api.codec.kinds import KINDS
 from master.storage.interface import Key
-from master.storage.sqlite import LogRow, RevisionLog, SQLiteStorage
+from master.storage.revision_log import LogRow, RevisionLog
+from master.storage.sqlite import SQLiteStorage
 from tests.testbed.apiserver.store_writer import GONE, KEEP
 
 KILLS = int(os.environ.get("PODLANE_SOAK_KILLS", "8"))

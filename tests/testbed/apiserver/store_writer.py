@@ -14,7 +14,8 @@ from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from master.storage.interface import Delete, Key, Put
-from master.storage.sqlite import HistoryLimits, SQLiteStorage
+from master.storage.sqlite import SQLiteStorage
+from master.storage.watch_cache import HistoryLimits
 
 WRITERS = 4
 KEEP = HistoryLimits(events=12)

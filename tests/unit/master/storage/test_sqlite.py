@@ -12,7 +12,9 @@ from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from master.storage.interface import Compacted, Delete, Key, Put, Record, WatchEvent
-from master.storage.sqlite import HistoryLimits, RevisionLog, SQLiteStorage
+from master.storage.revision_log import RevisionLog
+from master.storage.sqlite import SQLiteStorage
+from master.storage.watch_cache import HistoryLimits
 from reconcile.errors import NotReady, Refused
 
 
