@@ -74,6 +74,7 @@ check: install ## check format, lint, types, import layers and generated documen
 	@$(BIN)/lint-imports --no-cache > .lint-imports.log 2>&1 || { cat .lint-imports.log; exit 1; }
 	@rm -f .lint-imports.log
 	@$(BIN)/python -m sdn.pipeline.document --check
+	@$(BIN)/python -m master.resources.document --check
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
@@ -81,8 +82,9 @@ bench: install ## measure; prints medians beside the floor of this machine
 	@$(BIN)/python -m bench
 
 .PHONY: docs
-docs: install ## generate docs/pipeline.md from the code
+docs: install ## generate docs/pipeline.md and docs/kinds.md from the code
 	@$(BIN)/python -m sdn.pipeline.document
+	@$(BIN)/python -m master.resources.document
 
 .PHONY: golden
 golden: install ## rewrite the golden files; review the difference like code

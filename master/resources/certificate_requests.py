@@ -202,4 +202,5 @@ CERTIFICATE_SIGNING_REQUESTS = Resource(
     prepare_for_update=_prepare_csr_for_update,
     rules=KindRules(validate=_validate_csr, validate_name=names.path_segment_error),
     subresources=(Subresource("status", _replace_status), Subresource("approval", _replace_approval)),
+    acted_on_by="the master approves requests of nodes, signs for its three signers, and deletes old requests",
 )

@@ -18,6 +18,7 @@ CLUSTER_NETWORKS = Resource(
         Column("Plugin Name", "How pods are connected.", lambda network, _: network.plugin_name),
     ),
     rules=RULES[ClusterNetwork],
+    acted_on_by="created from the settings of the master; the sdn daemons",
 )
 
 NODE_UID_ANNOTATION = "pod.network.openshift.io/node-uid"
@@ -45,6 +46,7 @@ HOST_SUBNETS = Resource(
         Column("Egress IPs", "Egress addresses on this node.", lambda host_subnet, _: ",".join(host_subnet.egress_ips)),
     ),
     rules=RULES[HostSubnet],
+    acted_on_by="the sdn daemons",
 )
 
 
@@ -67,4 +69,5 @@ NET_NAMESPACES = Resource(
         ),
     ),
     rules=RULES[NetNamespace],
+    acted_on_by="the sdn daemons",
 )

@@ -23,6 +23,7 @@ CONFIG_MAPS = Resource(
         AGE,
     ),
     rules=RULES[ConfigMap],
+    acted_on_by="node agents, for volumes and environment variables of pods",
 )
 
 
@@ -38,6 +39,10 @@ SECRETS = Resource(
     ),
     rules=RULES[Secret],
     selectable_fields=lambda item: {"type": item.type},
+    acted_on_by=(
+        "node agents, for volumes, environment variables and registries; the master writes a token into "
+        "Secrets of the type service-account-token"
+    ),
 )
 
 
@@ -60,4 +65,5 @@ SERVICE_ACCOUNTS = Resource(
     columns=(NAME, AGE),
     rules=KindRules(),
     subresources=(Subresource("token", body_kind=("authentication.k8s.io", "v1", "TokenRequest"), verbs=("create",)),),
+    acted_on_by="the master issues tokens for pods",
 )

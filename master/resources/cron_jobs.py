@@ -211,6 +211,7 @@ CRON_JOBS = Resource(
     ),
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_cron_job, validate=_validate_cron_job),
+    acted_on_by="the cron job controller of the master",
 )
 
 

@@ -204,6 +204,7 @@ CSI_DRIVERS = Resource(
         AGE,
     ),
     rules=KindRules(_default_driver, _check_driver, _immutable_driver),
+    acted_on_by="stored only, for kubelets",
 )
 CSI_NODES = Resource(
     type=CSINode,
@@ -215,4 +216,5 @@ CSI_NODES = Resource(
         AGE,
     ),
     rules=KindRules(validate=_check_node, validate_update=_immutable_node),
+    acted_on_by="stored only, for kubelets",
 )

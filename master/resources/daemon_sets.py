@@ -185,4 +185,5 @@ DAEMON_SETS = Resource(
         validate=_validate_daemon_set,
         validate_update=lambda old, new: immutable(("spec.selector", old.spec.selector, new.spec.selector)),
     ),
+    acted_on_by="the daemon set controller of the master",
 )

@@ -84,6 +84,7 @@ REPLICA_SETS = Resource(
     rules=KindRules(
         default=_default_replica_set, validate=_validate_replica_set, validate_update=_validate_replica_set_update
     ),
+    acted_on_by="the replica set controller of the master",
 )
 
 ROLLING_UPDATE, RECREATE = "RollingUpdate", "Recreate"
@@ -247,6 +248,7 @@ DEPLOYMENTS = Resource(
     rules=KindRules(
         default=_default_deployment, validate=_validate_deployment, validate_update=_validate_deployment_update
     ),
+    acted_on_by="the deployment controller of the master",
 )
 
 
@@ -323,4 +325,5 @@ REPLICATION_CONTROLLERS = Resource(
     ),
     rules=KindRules(default=_default_replication_controller, validate=_validate_replication_controller),
     orphans_dependents=True,
+    acted_on_by="the replication controller of the master",
 )

@@ -109,6 +109,7 @@ POD_DISRUPTION_BUDGETS = Resource(
     ),
     spec=lambda item: item.spec,
     rules=KindRules(validate=_validate_disruption_budget),
+    acted_on_by="the master, when a pod is evicted",
 )
 
 EVERY_POD = LabelSelector(

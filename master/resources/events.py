@@ -79,6 +79,7 @@ EVENTS = Resource(
     rules=RULES[Event],
     selectable_fields=_event_fields,
     allow_create_on_update=True,
+    acted_on_by="deleted by the master after an hour",
 )
 
 CORE_FIELD_NAMES = {

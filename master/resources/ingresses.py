@@ -328,4 +328,8 @@ INGRESS_CLASSES = Resource(
         _validate_ingress_class,
         lambda old, new: immutable(("spec.controller", old.spec.controller, new.spec.controller)),
     ),
+    acted_on_by=(
+        "an Ingress without a class gets the class that is marked as default; otherwise stored for an ingress"
+        " controller in the cluster"
+    ),
 )

@@ -597,4 +597,5 @@ JOBS = Resource(
     spec=lambda item: item.spec,
     rules=KindRules(default=_default_job, validate=_validate_job, validate_update=_validate_job_update),
     orphans_dependents=True,
+    acted_on_by="the job controller of the master",
 )

@@ -176,6 +176,7 @@ NODE_METRICS = Resource(
     columns=_metrics_columns(lambda node: node.usage),
     rules=KindRules(),
     verbs=METRICS_VERBS,
+    acted_on_by="computed on request: the master asks the nodes and keeps the answer for seconds; `kubectl top nodes`",
 )
 POD_METRICS = Resource(
     type=PodMetrics,
@@ -185,4 +186,5 @@ POD_METRICS = Resource(
     columns=_metrics_columns(_total),
     rules=KindRules(),
     verbs=METRICS_VERBS,
+    acted_on_by="computed on request; `kubectl top pods`. Pods of a node that does not answer are missing",
 )

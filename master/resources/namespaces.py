@@ -69,6 +69,10 @@ NAMESPACES = Resource(
     blocks_deletion=lambda item: bool(item.spec.finalizers),
     subresources=(Subresource("finalize", replace=_replace_finalizers, verbs=("update",)),),
     verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
+    acted_on_by=(
+        "the master creates a NetNamespace, a service account and a ConfigMap with the CA certificate for "
+        "each, and deletes its contents with it"
+    ),
 )
 
 PROJECT_GROUP = "project.openshift.io"
@@ -158,4 +162,5 @@ PROJECTS = Resource(
     stored_as=Version(NAMESPACES, _project_from_stored, _project_to_stored),
     filtered_list=True,
     verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
+    acted_on_by="those that the user may read",
 )

@@ -81,7 +81,7 @@ class NetworkPolicy(Object, frozen=True):
 
 
 NETWORK_POLICY_WARNING = (
-    "nothing acts on this NetworkPolicy: it keeps no packet out; the lanes of projects alone do (netnamespaces)"
+    "nothing acts on this NetworkPolicy: it keeps no packet out; only the VNIDs of projects do (netnamespaces)"
 )
 
 

@@ -105,6 +105,7 @@ NODES: Resource[Node] = Resource(
     prepare_for_update=_prepare_node_for_update,
     status_is_node_report=True,
     subresources=(proxy_subresource("NodeProxyOptions"),),
+    acted_on_by="the master: subnet, taints, eviction; the sdn daemons; `proxy` leads to the node's server",
 )
 
 
@@ -119,6 +120,7 @@ LEASES = Resource(
     ),
     rules=RULES[Lease],
     allow_create_on_update=True,
+    acted_on_by="written by nodes and leaders; the master deletes the Lease of a node with the node",
 )
 
 
@@ -173,6 +175,7 @@ RUNTIME_CLASSES = Resource(
         validate=_validate_runtime_class,
         validate_update=lambda old, new: immutable(("handler", old.handler, new.handler)),
     ),
+    acted_on_by="stored only; `runtimeClassName` of a pod names a runtime of Docker, with or without a RuntimeClass",
 )
 
 
@@ -210,4 +213,5 @@ NODE_QUERYS = Resource(
     prepare_for_update=_prepare_node_query_for_update,
     with_status=_node_query_with_status,
     status_is_node_report=True,
+    acted_on_by="answered by sdn daemons; deleted after five minutes",
 )

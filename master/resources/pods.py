@@ -208,6 +208,10 @@ PODS: Resource[Pod] = Resource(
         stream_subresource("portforward", "PodPortForwardOptions"),
         proxy_subresource("PodProxyOptions"),
     ),
+    acted_on_by=(
+        "the scheduler and the node agents; `log`, `exec`, `attach`, `portforward` and `proxy` are forwarded "
+        "to its node"
+    ),
 )
 
 
@@ -257,4 +261,5 @@ POD_ADDRESSS = Resource(
     stored_as=Version(PODS, _pod_address_from_stored, _pod_address_to_stored),
     verbs=READ_VERBS,
     unsupported="it is another form of a pod, to be read: write the pod",
+    acted_on_by="read only, the owner of an address; nodes see nothing else of the pods of other nodes",
 )

@@ -97,4 +97,5 @@ PRIORITY_CLASSES = Resource(
     ),
     spec=lambda item: item.value,
     rules=KindRules(_default_priority_class, _validate_priority_class, _validate_priority_class_update),
+    acted_on_by="the master, when a pod is created, and its scheduler; two system classes always exist",
 )

@@ -205,6 +205,7 @@ RESOURCE_QUOTAS = Resource(
         AGE,
     ),
     rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
+    acted_on_by="the master, when an object is created",
 )
 
 CONTAINER_LIMIT, POD_LIMIT, CLAIM_LIMIT = "Container", "Pod", "PersistentVolumeClaim"
@@ -357,4 +358,5 @@ LIMIT_RANGES = Resource(
         ),
     ),
     rules=KindRules(_default_limit_range, _validate_limit_range),
+    acted_on_by="the master, when a pod or a claim is created",
 )

@@ -183,6 +183,7 @@ ROLES = Resource(
     namespaced=True,
     columns=_ROLE_COLUMNS,
     rules=_ROLE_STRATEGY,
+    acted_on_by="the master, at every request",
 )
 CLUSTER_ROLES = Resource(
     type=ClusterRole,
@@ -190,6 +191,7 @@ CLUSTER_ROLES = Resource(
     namespaced=False,
     columns=_ROLE_COLUMNS,
     rules=_ROLE_STRATEGY,
+    acted_on_by="the master, at every request",
 )
 ROLE_BINDINGS = Resource(
     type=RoleBinding,
@@ -197,6 +199,7 @@ ROLE_BINDINGS = Resource(
     namespaced=True,
     columns=_BINDING_COLUMNS,
     rules=_BINDING_STRATEGY,
+    acted_on_by="the master, at every request",
 )
 CLUSTER_ROLE_BINDINGS = Resource(
     type=ClusterRoleBinding,
@@ -204,4 +207,5 @@ CLUSTER_ROLE_BINDINGS = Resource(
     namespaced=False,
     columns=_BINDING_COLUMNS,
     rules=_BINDING_STRATEGY,
+    acted_on_by="the master, at every request",
 )

@@ -174,6 +174,8 @@ class Resource(Generic[O]):
     verbs: tuple[str, ...] = VERBS
     unsupported: str = ""
     """Why objects cannot be created; empty if they can."""
+    acted_on_by: str = ""
+    """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if another version has it."""
     singular_name: str | None = None
     """The singular name, if it is not the kind in lower case."""
 

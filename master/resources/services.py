@@ -164,6 +164,11 @@ SERVICES: Resource[Service] = Resource(
     prepare_for_update=_prepare_service_for_update,
     normalize_update=_normalize_service_update,
     subresources=(proxy_subresource("ServiceProxyOptions"),),
+    acted_on_by=(
+        "the master assigns a cluster IP, node ports and ingress addresses, and accepts external addresses "
+        "within `externalIPNetworkCIDRs`; node agents set environment variables of pods; `proxy` leads to a "
+        "ready pod; the sdn daemons forward its addresses to its endpoints"
+    ),
 )
 
 MAX_SUBSETS_SHOWN = 3
@@ -191,6 +196,7 @@ ENDPOINTS = Resource(
         AGE,
     ),
     rules=RULES[Endpoints],
+    acted_on_by="created for services by the master; Endpoints that users create get EndpointSlices too",
 )
 
 MAX_ENDPOINTS_SHOWN = 3
@@ -224,6 +230,7 @@ ENDPOINT_SLICES = Resource(
     ),
     rules=RULES[EndpointSlice],
     spec=lambda item: (item.endpoints, item.ports),
+    acted_on_by="created for services by the master; the sdn daemons and kube-proxy read them",
 )
 
 HOSTNAME_LABEL, ZONE_LABEL = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -367,4 +374,5 @@ SERVICE_CIDRS = Resource(
     ),
     verbs=tuple(verb for verb in VERBS if verb != "create"),
     unsupported="the addresses of services come from one network, the master's setting serviceNetwork",
+    acted_on_by="one object exists, made from that setting",
 )

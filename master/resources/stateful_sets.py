@@ -255,6 +255,7 @@ STATEFUL_SETS = Resource(
     rules=KindRules(
         default=_default_stateful_set, validate=_validate_stateful_set, validate_update=_validate_stateful_set_update
     ),
+    acted_on_by="the stateful set controller of the master",
 )
 
 
@@ -303,4 +304,5 @@ CONTROLLER_REVISIONS = Resource(
     rules=KindRules(
         validate=_validate_controller_revision, validate_update=lambda old, new: immutable(("data", old.data, new.data))
     ),
+    acted_on_by="written by the master for daemon sets and stateful sets",
 )

@@ -94,6 +94,7 @@ PERSISTENT_VOLUMES = Resource(
     ),
     rules=RULES[PersistentVolume],
     prepare_for_create=_prepare_volume_for_create,
+    acted_on_by="node agents (hostPath, NFS)",
 )
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
@@ -141,6 +142,7 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
     ),
     rules=RULES[PersistentVolumeClaim],
     prepare_for_create=_prepare_claim_for_create,
+    acted_on_by="the master binds it to a volume that names it, or to the smallest that matches; no volume is created",
 )
 
 DEFAULT_CLASS_ANNOTATIONS = (
@@ -280,4 +282,8 @@ STORAGE_CLASSES = Resource(
         AGE,
     ),
     rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
+    acted_on_by=(
+        "a claim gets a volume of its class, or of the default class if it names none; only a provisioner in "
+        "the cluster creates volumes"
+    ),
 )
