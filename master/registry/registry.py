@@ -145,8 +145,9 @@ class Registry:
 
     async def _create(self, request: Request, document: Any, owners: Sequence[FieldManager]) -> Response:
         info, dry = request.info, dry_run(request.query)
-        if info.resource.unsupported:
-            raise errors.method_not_allowed(info.resource.unsupported)
+        # An apply or update of an object that does not exist is a create, too.
+        if "create" not in info.resource.verbs:
+            raise errors.method_not_allowed(info.resource.create_denial)
         if info.resource.namespaced and not info.namespace:
             raise errors.bad_request(f"{info.resource.plural} are made in a namespace: none is given in the path")
         strictness = field_validation(request.query)

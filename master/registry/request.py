@@ -58,6 +58,21 @@ def request_verb(method: str, info: RequestInfo, query: Mapping[str, str]) -> st
     return name
 
 
+def check_verb(verb: str, info: RequestInfo) -> None:
+    """Raise MethodNotAllowed if clients cannot use a verb on the objects of a path. The verbs of its resource decide.
+
+    Writes of a named object of a resource that is listed empty pass, because 404 is the response to them.
+    """
+    resource = info.resource
+    may_answer_not_found = resource.listed_empty and verb in ("update", "patch", "delete")
+    if verb not in resource.verbs and not may_answer_not_found:
+        raise errors.method_not_allowed(resource.create_denial if verb == "create" else "")
+    if verb in ("update", "patch") and not info.name:
+        raise errors.method_not_allowed()
+    if verb == "deletecollection" and resource.namespaced and not info.namespace:
+        raise errors.method_not_allowed()
+
+
 def int_param(query: Mapping[str, str], name: str) -> int | None:
     """Return a parameter that is a whole number, 0 or greater; None if it is missing. Raises StatusError."""
     text = query.get(name, "")

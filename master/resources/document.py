@@ -21,7 +21,7 @@ and can be watched, and no part of Podlane acts on it; other components in the c
 """
 
 UNSUPPORTED_INTRODUCTION = """\
-## Kinds that cannot be created
+## Kinds that are listed empty
 
 Their lists are empty, so that informers of Kubernetes components synchronize. A create is rejected with 405 and the
 sentence of this table. Why: [ADR 0015](adr/0015-kinds-without-a-controller.md).
@@ -30,8 +30,8 @@ sentence of this table. Why: [ADR 0015](adr/0015-kinds-without-a-controller.md).
 
 def document() -> str:
     """Return the whole document."""
-    supported = [resource for resource in ALL if not is_unsupported(resource)]
-    unsupported = [resource for resource in ALL if is_unsupported(resource)]
+    supported = [resource for resource in ALL if not resource.listed_empty]
+    unsupported = [resource for resource in ALL if resource.listed_empty]
     return "\n".join(
         (
             INTRODUCTION,
@@ -44,11 +44,6 @@ def document() -> str:
     )
 
 
-def is_unsupported(resource: AnyResource) -> bool:
-    """Return whether the kind cannot be created. Another version of a stored kind is not counted."""
-    return bool(resource.unsupported) and resource.stored_as is None
-
-
 def kind_text(resource: AnyResource) -> str:
     """Return the kind and its version, as in the first column."""
     return f"{resource.name} `{resource.type.API_VERSION}`"
@@ -59,8 +54,9 @@ def effect(resource: AnyResource) -> str:
     if resource.stored_as is not None:
         parts = (f"another version of {kind_text(resource.stored_resource)}", resource.acted_on_by)
         return ": ".join(part for part in parts if part)
-    if resource.unsupported:
-        return "; ".join(part for part in (f"cannot be created: {resource.unsupported}", resource.acted_on_by) if part)
+    if resource.create_denial:
+        denial = f"cannot be created: {resource.create_denial}"
+        return "; ".join(part for part in (denial, resource.acted_on_by) if part)
     warnings = list(resource.rules.warnings(resource.type()))
     if warnings:
         return f'stored only, with the warning "{"; ".join(warnings)}"'

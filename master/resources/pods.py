@@ -260,6 +260,6 @@ POD_ADDRESSS = Resource(
     rules=KindRules(),
     stored_as=Version(PODS, _pod_address_from_stored, _pod_address_to_stored),
     verbs=READ_VERBS,
-    unsupported="it is another form of a pod, to be read: write the pod",
+    create_denial="a PodAddress is a projection of a Pod: write the pod",
     acted_on_by="read only, the owner of an address; nodes see nothing else of the pods of other nodes",
 )

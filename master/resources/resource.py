@@ -172,8 +172,14 @@ class Resource(Generic[O]):
     allow_create_on_update: bool = False
     """An update of an object that does not exist creates it."""
     verbs: tuple[str, ...] = VERBS
-    unsupported: str = ""
-    """Why objects cannot be created; empty if they can."""
+    """What clients can do with the objects; 405 is the response to every other verb. Controllers are not restricted.
+
+    If `update` is missing there is no usual subresource `status`; `subresources` may have one.
+    """
+    create_denial: str = ""
+    """Why clients cannot create objects, for the message of the 405; empty if `verbs` has `create`."""
+    listed_empty: bool = False
+    """There are never objects: 404 is the response to update, patch and delete, as to those of an unknown name."""
     acted_on_by: str = ""
     """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if another version has it."""
     singular_name: str | None = None
@@ -237,7 +243,7 @@ class Resource(Generic[O]):
     @property
     def has_status(self) -> bool:
         """Return whether there is a subresource `status`."""
-        return self.with_status is not None and has_status(self.type)
+        return self.with_status is not None and has_status(self.type) and "update" in self.verbs
 
     @property
     def all_subresources(self) -> tuple[Subresource[O], ...]:

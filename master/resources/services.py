@@ -373,6 +373,6 @@ SERVICE_CIDRS = Resource(
         validate_update=lambda old, new: immutable(("spec.cidrs", old.spec.cidrs, new.spec.cidrs)),
     ),
     verbs=tuple(verb for verb in VERBS if verb != "create"),
-    unsupported="the addresses of services come from one network, the master's setting serviceNetwork",
+    create_denial="the addresses of services come from one network, the master's setting serviceNetwork",
     acted_on_by="one object exists, made from that setting",
 )

@@ -120,7 +120,8 @@ def _resource(api_version: str, reason: str, row: UnsupportedKind) -> Resource[A
         rules=KindRules(),
         selectable_fields=lambda item: row.selectable_fields,
         verbs=READ_VERBS,
-        unsupported=reason,
+        create_denial=reason,
+        listed_empty=True,
     )
 
 

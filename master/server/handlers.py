@@ -97,7 +97,7 @@ class Handlers:
             client_address=client_address,
         )
         if verb == "watch":
-            if http.method == "HEAD" or info.resource in COMPUTED:
+            if http.method == "HEAD" or "watch" not in info.resource.verbs:
                 raise errors.method_not_allowed()
             return await self._watches.serve(http, watch.parse_watch_options(resource_request))
         try:
@@ -130,7 +130,9 @@ class Handlers:
         return await self._operate_on_objects(verb, resource_request)
 
     async def _operate_on_objects(self, verb: str, resource_request: Request) -> Response:
-        kind, info = resource_request.info.resource, resource_request.info
+        info = resource_request.info
+        if not info.subresource:
+            request.check_verb(verb, info)
         if verb == "get":
             return self._registry.get(resource_request)
         if verb == "list":
@@ -142,13 +144,6 @@ class Handlers:
             "delete": self._registry.delete,
             "deletecollection": self._registry.delete_all,
         }
-        if verb not in operations or (verb in ("update", "patch") and not info.name):
-            raise errors.method_not_allowed()
-        if verb == "deletecollection" and kind.namespaced and not info.namespace:
-            raise errors.method_not_allowed()
-        # An unsupported resource has no objects: update and delete answer 404, not 405.
-        if not (info.subresource or kind.unsupported or verb in ("create", *kind.verbs)):
-            raise errors.method_not_allowed()
         return await operations[verb](resource_request)
 
     async def _read_document(self, http: web.Request, content_type: str) -> Any:

@@ -22,9 +22,16 @@ class UntypedClient:
     async def request(self, method: str, path: str, document: Any = None, **query: str) -> Any:
         """The answer of the server, whether it is a good one or not."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        return await self._send(method, path, document, kind, query)
+
+    async def apply(self, path: str, document: Any) -> Any:
+        """Return the response to a server-side apply, also if it is an error."""
+        return await self._send("PATCH", path, document, "application/apply-patch+yaml", {"fieldManager": "test"})
+
+    async def _send(self, method: str, path: str, document: Any, content_type: str, query: dict[str, str]) -> Any:
         body = None if document is None else json.dumps(document).encode()
         try:
-            return json.loads(await self._client.request(method, path, body, kind, query))
+            return json.loads(await self._client.request(method, path, body, content_type, query))
         except ApiError as refused:
             status = refused.status
             return {

@@ -18,7 +18,7 @@ def test_documented_kinds_equal_served_kinds() -> None:
 
 def test_document_marks_kinds_that_cannot_be_created() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("cannot be created: ")}
-    assert stated == {name for name, kind in KINDS.items() if kind.unsupported and kind.stored_as is None}
+    assert stated == {name for name, kind in KINDS.items() if kind.create_denial and kind.stored_as is None}
 
 
 def test_document_marks_other_versions() -> None:

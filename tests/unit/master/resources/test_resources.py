@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from api.validation.registry import check_update, decode, default
 from master.registry.strategy import prepare_subresource_update
 from master.resources import BUILTIN
-from master.resources.resource import VERBS
+from master.resources.resource import READ_VERBS, VERBS
 from master.resources.scheme import ALL as SERVED
 from master.resources.scheme import BY_KIND, BY_PATH, STORED
 from master.serialization import tables
@@ -273,12 +273,17 @@ def test_every_resource_is_registered_once() -> None:
     assert len(BY_KIND) == len(STORED)
 
 
-def test_unsupported_resources_state_why() -> None:
+def test_resources_that_clients_cannot_create_state_why() -> None:
     for kind in BUILTIN:
-        assert kind.unsupported or "create" in kind.verbs, kind.plural
-        assert not kind.unsupported or kind.verbs != VERBS, kind.plural
+        assert bool(kind.create_denial) == ("create" not in kind.verbs), kind.plural
         assert set(kind.verbs) <= set(VERBS)
-    assert [kind.plural for kind in BUILTIN if kind.unsupported and "update" in kind.verbs] == ["servicecidrs"]
+    assert [kind.plural for kind in BUILTIN if kind.create_denial and "update" in kind.verbs] == ["servicecidrs"]
+
+
+def test_resources_that_are_listed_empty_are_read_only_and_not_a_projection() -> None:
+    found = [kind for kind in BUILTIN if kind.listed_empty]
+    assert "customresourcedefinitions" in {kind.plural for kind in found}
+    assert {(kind.verbs, kind.stored_as) for kind in found} == {(READ_VERBS, None)}
 
 
 def test_autoscaler_behavior_defaults_are_set_when_some_is_given() -> None:
