@@ -11,6 +11,7 @@ from ipaddress import IPv4Network
 from typing import ClassVar
 
 from api.meta.types import Object
+from master.resources.group_resource import GroupResource
 
 FIRST_VNID = 10
 """0 is global, 1 to 9 are reserved."""
@@ -112,3 +113,7 @@ class AllocatorCursor(Object, frozen=True):
     KIND: ClassVar[str] = "Cursor"
 
     next: int = 0
+
+
+ALLOCATOR_CURSORS = GroupResource("internal", "cursors")
+"""The resource as which cursors are stored."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
 from master.admission.chain import AdmissionChain, admission_plugins
-from master.allocators import AllocatorCursor
+from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.config import MasterConfig, network_config
@@ -24,7 +24,7 @@ from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
 from master.registry.creation import ObjectCreation
-from master.resources.scheme import TYPES
+from master.resources.scheme import STORED_TYPES
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
 from master.server.server import Server, ServerDependencies, tls_context
@@ -75,7 +75,9 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     kubelet_tls = await asyncio.to_thread(
         _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
     )
-    storage = await SQLiteStorage.open(Path(config.state_dir, "store.db"), (*TYPES, AllocatorCursor))
+    storage = await SQLiteStorage.open(
+        Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
+    )
     network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
     creation = ObjectCreation(AdmissionChain(admission_plugins(network.services)), _now, ca_certificate)
     try:

@@ -12,6 +12,7 @@ from api.core.endpoints import EndpointSlice
 from api.core.services import Service
 from api.network.types import HostSubnet, NetNamespace
 from master.config import MasterConfig
+from master.resources.scheme import group_resource
 from master.storage.interface import Record, Storage, WatchEvent
 from nameserver.resolver import GLOBAL_VNID, UNKNOWN_CLIENT, ClusterZone, ZoneConfig
 from nameserver.server import NameServer
@@ -43,9 +44,9 @@ class DNSServer:
         self._zone = ClusterZone(self._service_store, domain, None if self._is_flat else self._vnids)
         self._server = NameServer(self._zone, self._vnid_of)
         for kind in (Service, EndpointSlice, NetNamespace, HostSubnet):
-            for record in storage.list(kind.KIND):
+            for record in storage.list(group_resource(kind)):
                 self._take(record, is_there=True)
-            storage.watch(kind.KIND, self._follow)
+            storage.watch(group_resource(kind), self._follow)
         self._service_store.ready = True
 
     async def run(self) -> None:

@@ -13,6 +13,7 @@ from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.allocators import GLOBAL_VNID
 from master.resources.cluster_network import HOST_SUBNETS, NET_NAMESPACES
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
 
@@ -24,10 +25,10 @@ class ClusterNetworkUniqueness(AdmissionPlugin):
         if request.operation is Operation.DELETE:
             return
         if isinstance(item, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (item.subnet, item.host_ip)):
-            cluster = objects.get(Key(ClusterNetwork.KIND, "", "default"))
-            check_host_subnet(item, objects.list(HostSubnet.KIND), cluster)
+            cluster = objects.get(Key(group_resource(ClusterNetwork), "", "default"))
+            check_host_subnet(item, objects.list(group_resource(HostSubnet)), cluster)
         elif isinstance(item, NetNamespace) and (old is None or old.netid != item.netid):
-            check_net_namespace(item, objects.list(NetNamespace.KIND))
+            check_net_namespace(item, objects.list(group_resource(NetNamespace)))
 
 
 def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:

@@ -15,6 +15,7 @@ from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass
 from master.resources.pods import PODS
 from master.resources.priority_classes import PREEMPT_LOWER_PRIORITY, PRIORITY_CLASSES, PriorityClass
+from master.resources.scheme import group_resource
 from master.storage.interface import Transaction
 
 
@@ -24,11 +25,11 @@ class Priority(AdmissionPlugin):
     def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
         if request.operation is not Operation.CREATE or not isinstance(item, Pod):
             return item
-        return apply_priority(item, objects.list(PriorityClass.KIND))
+        return apply_priority(item, objects.list(group_resource(PriorityClass)))
 
     def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
         if request.operation is not Operation.DELETE and isinstance(item, PriorityClass):
-            check_single_default(item, objects.list(PriorityClass.KIND))
+            check_single_default(item, objects.list(group_resource(PriorityClass)))
 
 
 def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
@@ -113,7 +114,7 @@ class DefaultIngressClass(AdmissionPlugin):
     def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
         if request.operation is not Operation.CREATE or not isinstance(item, Ingress):
             return item
-        return apply_default_class(item, objects.list(IngressClass.KIND))
+        return apply_default_class(item, objects.list(group_resource(IngressClass)))
 
 
 def apply_default_class(item: Ingress, classes: Iterable[IngressClass]) -> Ingress:

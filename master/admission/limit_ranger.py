@@ -19,6 +19,7 @@ from master.resources.pods import PODS
 from master.resources.quantities import Quantities, RawQuantities
 from master.resources.quotas import CLAIM_LIMIT, CONTAINER_LIMIT, POD_LIMIT, LimitRange, LimitRangeItem
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.storage.interface import Transaction
 
 LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
@@ -31,7 +32,7 @@ class LimitRanger(AdmissionPlugin):
     def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
         if request.operation is not Operation.CREATE or not isinstance(item, Pod):
             return item
-        completed = apply_limit_range(item, objects.list(LimitRange.KIND, item.metadata.namespace))
+        completed = apply_limit_range(item, objects.list(group_resource(LimitRange), item.metadata.namespace))
         if completed is item:
             return item
         completed = default(completed, PODS.rules)
@@ -44,7 +45,7 @@ class LimitRanger(AdmissionPlugin):
             return
         is_new_pod = isinstance(item, Pod) and request.operation is Operation.CREATE
         if is_new_pod or isinstance(item, PersistentVolumeClaim):
-            ranges = objects.list(LimitRange.KIND, item.metadata.namespace)
+            ranges = objects.list(group_resource(LimitRange), item.metadata.namespace)
             check_limit_ranges(request.resource, item, ranges)
 
 

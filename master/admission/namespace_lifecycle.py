@@ -10,6 +10,7 @@ from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources.namespaces import NAMESPACES
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
 
@@ -20,7 +21,10 @@ class NamespaceLifecycle(AdmissionPlugin):
         if request.operation is Operation.CREATE and request.resource.namespaced:
             namespace = item.metadata.namespace
             check_namespace(
-                request.resource, item.metadata.name, namespace, objects.get(Key(Namespace.KIND, "", namespace))
+                request.resource,
+                item.metadata.name,
+                namespace,
+                objects.get(Key(group_resource(Namespace), "", namespace)),
             )
         return item
 

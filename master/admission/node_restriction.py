@@ -20,6 +20,7 @@ from master.auth import service_account_tokens
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User, denial_message
 from master.request_info import RequestInfo
 from master.resources.csi import CSINode
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
 RESTRICTED = "node-restriction.kubernetes.io"
@@ -77,7 +78,7 @@ class NodeRestriction(AdmissionPlugin):
         if request.operation is not Operation.CREATE:
             return None
         if isinstance(item, Pod):
-            own = objects.get(Key(Node.KIND, "", node))
+            own = objects.get(Key(group_resource(Node), "", node))
             return f"node {node} has not registered" if own is None else creation_denial(item, node, own.metadata.uid)
         if isinstance(item, Event) and not request.resource.group:
             is_own = item.source.host == node

@@ -18,6 +18,7 @@ from api.meta.selectors import Requirement, Selector
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.resources import BUILTIN, quantities
+from master.resources.group_resource import GroupResource
 from master.resources.metadata import parse_time
 from master.resources.quantities import Quantities
 from master.resources.quotas import (
@@ -35,6 +36,7 @@ from master.resources.quotas import (
     scope_requirements,
 )
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.storage.interface import Transaction
 
 REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
@@ -50,8 +52,8 @@ CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
 
 COUNTED_KINDS = tuple(kind for kind in BUILTIN if kind.namespaced and kind.stored_as is None)
 
-ListObjects = Callable[[str, str], Iterable[Any]]
-"""The objects of a kind in a namespace."""
+ListObjects = Callable[[GroupResource, str], Iterable[Any]]
+"""Return the objects of a resource in a namespace."""
 
 
 def count_resource(resource: AnyResource) -> str:
@@ -165,9 +167,9 @@ class ResourceQuotaPlugin(AdmissionPlugin):
         if resource.namespaced:
             stored = resource.to_stored(item)
             before = None if request.old is None else resource.to_stored(request.old)
-            quotas = objects.list(ResourceQuota.KIND, item.metadata.namespace)
+            quotas = objects.list(group_resource(ResourceQuota), item.metadata.namespace)
             for quota in charge(resource, stored, before, quotas, objects.list, request.now):
-                objects.put(quota)
+                objects.put(group_resource(ResourceQuota), quota)
         return item
 
 
@@ -261,7 +263,7 @@ def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) 
     total = dict.fromkeys(quota.spec.hard, Quantity())
     for resource in COUNTED_KINDS:
         names = [name for name in total if is_counted_by(resource, name)]
-        for item in objects(resource.name, quota.metadata.namespace) if names else ():
+        for item in objects(resource.group_resource, quota.metadata.namespace) if names else ():
             if matches_scopes(quota, item):
                 found = usage(resource, item, now)
                 total |= {name: total[name].add(found.get(name, Quantity())) for name in names}

@@ -25,6 +25,7 @@ from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.resources.configuration import ServiceAccount
 from master.resources.pods import PODS
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
 TOKEN_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -42,7 +43,9 @@ class ServiceAccountPlugin(AdmissionPlugin):
         if request.operation is not Operation.CREATE or not isinstance(item, Pod):
             return item
         pod = set_service_account_name(item)
-        account = objects.get(Key(ServiceAccount.KIND, pod.metadata.namespace, pod.spec.service_account_name))
+        account = objects.get(
+            Key(group_resource(ServiceAccount), pod.metadata.namespace, pod.spec.service_account_name)
+        )
         return apply_service_account(pod, account, request.random_suffix())
 
 

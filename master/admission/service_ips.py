@@ -30,8 +30,9 @@ from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, HostSubnet
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest
-from master.allocators import AllocatorCursor, next_numbers
+from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor, next_numbers
 from master.config import ExternalNetworks, ServiceConfig
+from master.resources.scheme import group_resource
 from master.resources.services import SERVICES
 from master.storage.interface import Key, Transaction
 
@@ -251,12 +252,12 @@ def _with_health_port(service: Service, numbers: _NodePorts) -> Service:
 
 def allocate_service_ips(new: Any, old: Any, transaction: Transaction, wish: ServiceConfig) -> Any:
     """The service with what the master hands out; the cursors move with it."""
-    cluster = transaction.get(Key(ClusterNetwork.KIND, "", "default"))
+    cluster = transaction.get(Key(group_resource(ClusterNetwork), "", "default"))
     if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
         return new
-    others = [one for one in transaction.list(Service.KIND) if one.metadata.uid != new.metadata.uid]
+    others = [one for one in transaction.list(group_resource(Service)) if one.metadata.uid != new.metadata.uid]
     if new.spec.external_ips:
-        hosts = transaction.list(HostSubnet.KIND)
+        hosts = transaction.list(group_resource(HostSubnet))
         check_external_ips(new, old, others, wish.external, _reserved_networks(cluster, wish, hosts))
     known = [_stored_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
     network = IPv4Network(cluster.service_network)
@@ -265,7 +266,7 @@ def allocate_service_ips(new: Any, old: Any, transaction: Transaction, wish: Ser
     )
     for cursor, number in zip(known, (after.address, after.node_port), strict=True):
         if cursor.next != number:
-            transaction.put(replace(cursor, next=number))
+            transaction.put(ALLOCATOR_CURSORS, replace(cursor, next=number))
     return done
 
 
@@ -283,5 +284,5 @@ def _reserved_networks(
 
 
 def _stored_cursor(name: str, transaction: Transaction) -> AllocatorCursor:
-    found: AllocatorCursor | None = transaction.get(Key(AllocatorCursor.KIND, "", name))
+    found: AllocatorCursor | None = transaction.get(Key(ALLOCATOR_CURSORS, "", name))
     return found or AllocatorCursor(metadata=ObjectMeta(name=name))

@@ -17,6 +17,7 @@ from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, User
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
 from master.resources.metadata import Clock, parse_time
+from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
 
@@ -67,12 +68,12 @@ class Authenticator:
         It is worth nothing without the objects that it was given for.
         """
         if name := bootstrap_token_secret_name(token):
-            held = self._store.get_uncommitted(Key(Secret.KIND, BOOTSTRAP_TOKEN_NAMESPACE, name))
+            held = self._store.get_uncommitted(Key(group_resource(Secret), BOOTSTRAP_TOKEN_NAMESPACE, name))
             good = service_account_tokens.accepted_audiences({"aud": [service_account_tokens.ISSUER]}, audiences)
             return user_from_bootstrap_token(token, None if held is None else held.object, self._clock()), good
         claims = self._issuer.read(token, self._clock())
         for kind, namespace, name, uid in service_account_tokens.bound_objects(claims):
-            record = self._store.get_uncommitted(Key(kind, namespace, name))
+            record = self._store.get_uncommitted(Key(BY_KIND[kind].group_resource, namespace, name))
             if record is None or record.object.metadata.uid != uid:
                 raise Refused(f"the {kind} {name!r} that the token was given for is gone")
         good = service_account_tokens.accepted_audiences(claims, audiences)

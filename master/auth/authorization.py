@@ -23,6 +23,7 @@ from master.request_info import NameFilter, RequestInfo
 from master.resources import scheme
 from master.resources.rbac import PolicyRule
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Storage
 
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
@@ -131,7 +132,7 @@ class Authorizer:
     def _node_access(self, node: str, info: RequestInfo, query: Mapping[str, str]) -> NodeAccess:
         record = None
         if info.name:
-            record = self._store.get_uncommitted(Key(info.resource.stored_kind, info.namespace, info.name))
+            record = self._store.get_uncommitted(Key(info.resource.stored_group_resource, info.namespace, info.name))
         selected_node = ""
         if info.resource.name in NODE_BOUND_KINDS and not info.name:
             selected_node = request_info.parse_selection(info, query).fields.required_value("spec.nodeName") or ""
@@ -146,7 +147,8 @@ class Authorizer:
         if (info.resource.group, info.resource.plural) not in READABLE_IF_REFERENCED:
             return False
         name = info.name or request_info.parse_selection(info, query).fields.required_value("metadata.name") or ""
-        pods: Iterable[Pod] = (record.object for record in self._store.list_uncommitted(Pod.KIND, info.namespace))
+        records = self._store.list_uncommitted(group_resource(Pod), info.namespace)
+        pods: Iterable[Pod] = (record.object for record in records)
         references = (reference for pod in pods if pod.spec.node_name == node for reference in pod_refs(pod))
         if info.resource.type is PersistentVolume:
             return any(
@@ -157,7 +159,7 @@ class Authorizer:
         return Reference(info.resource.type, info.namespace, name) in references
 
     def _has_storage(self, claim: Reference, volume: str) -> bool:
-        record = self._store.get_uncommitted(Key(claim.kind.KIND, claim.namespace, claim.name))
+        record = self._store.get_uncommitted(Key(group_resource(claim.kind), claim.namespace, claim.name))
         return record is not None and record.object.spec.volume_name == volume
 
 

@@ -26,6 +26,7 @@ from master.resources.rbac import (
 )
 from master.resources.rbac import ClusterRoleBinding as AnyBinding
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Storage, WatchEvent
 
 ANY = "*"
@@ -197,10 +198,10 @@ class BindingIndex:
         self._store = storage
         self._held: dict[tuple[str, str], dict[str, dict[str, tuple[Binding, Subject]]]] = {}
         """(User or Group, name) → namespace, empty for the cluster → name of the binding."""
-        for kind in (ClusterRoleBinding.KIND, RoleBinding.KIND):
-            for record in storage.list(kind):
+        for resource in (group_resource(ClusterRoleBinding), group_resource(RoleBinding)):
+            for record in storage.list(resource):
                 self._put(record.object)
-            storage.watch(kind, self._follow)
+            storage.watch(resource, self._follow)
 
     def of(self, user: User, namespace: str) -> Iterator[BindingMatch]:
         """What the user has in the whole cluster, and in the namespace if one is named."""
@@ -213,7 +214,7 @@ class BindingIndex:
     def rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
         """What a role allows, as a binding of that namespace names it; None if there is no such role."""
         is_role = reference.kind == Role.KIND
-        key = Key(Role.KIND, namespace, reference.name) if is_role else Key(ClusterRole.KIND, "", reference.name)
+        key = Key(group_resource(Role if is_role else ClusterRole), namespace if is_role else "", reference.name)
         record = self._store.get(key)
         return None if record is None else record.object.rules
 

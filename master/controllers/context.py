@@ -14,11 +14,13 @@ from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
 from api.meta.types import O, ObjectMeta
-from master.allocators import AllocatorCursor
+from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.auth.certificate_signing import Authorize
 from master.config import NetworkConfig
 from master.controllers.actions import Action
 from master.registry.creation import ObjectCreation
+from master.resources.group_resource import GroupResource
+from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage
 
 Clock = Callable[[], datetime.datetime]
@@ -79,20 +81,28 @@ class Lister:
 
     def list(self, kind: type[O], namespace: str = "") -> Sequence[O]:
         """Return all objects of a kind, of one namespace or of all."""
-        return self.list_kind(kind.KIND, namespace)
+        return self.list_resource(group_resource(kind), namespace)
 
     def list_kind(self, kind: str, namespace: str = "") -> Sequence[Any]:
         """Return all objects of a kind by its name."""
-        return [record.object for record in self.context.store.list_uncommitted(kind, namespace)]
+        return self.list_resource(BY_KIND[kind].group_resource, namespace)
+
+    def list_resource(self, resource: GroupResource, namespace: str = "") -> Sequence[Any]:
+        """Return all objects of a resource, of one namespace or of all."""
+        return [record.object for record in self.context.store.list_uncommitted(resource, namespace)]
 
     def get(self, kind: type[O], name: str, namespace: str = "") -> O | None:
         """Return an object; None if it does not exist."""
-        record = self.context.store.get_uncommitted(Key(kind.KIND, namespace, name))
+        item: O | None = self._get(Key(group_resource(kind), namespace, name))
+        return item
+
+    def _get(self, key: Key) -> Any:
+        record = self.context.store.get_uncommitted(key)
         return None if record is None else record.object
 
     def cursor(self, name: str) -> AllocatorCursor:
         """Return the stored cursor of an allocator, or a new one."""
-        cursor: AllocatorCursor | None = self.get(AllocatorCursor, name)
+        cursor: AllocatorCursor | None = self._get(Key(ALLOCATOR_CURSORS, "", name))
         return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))
 
 

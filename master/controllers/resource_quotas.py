@@ -22,4 +22,4 @@ def reconcile(quotas: Iterable[ResourceQuota], list_objects: ListObjects, now: d
 def sync_quotas(lister: Lister) -> Iterable[Action]:
     """Recount the usage of all quotas."""
     quotas = lister.list(ResourceQuota)
-    return reconcile(quotas, lister.list_kind, lister.now) if quotas else ()
+    return reconcile(quotas, lister.list_resource, lister.now) if quotas else ()

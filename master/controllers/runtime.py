@@ -20,7 +20,7 @@ from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectReference
 from api.validation.registry import default
-from master.allocators import AllocatorCursor
+from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, ForceDelete, Update, Warn
 from master.controllers.context import Controller, ControllerContext, CreateBackoff, CreateBackoffs, Lister
@@ -36,9 +36,9 @@ from master.registry.request import DeleteOptions
 from master.resources import quantities
 from master.resources.configuration import ServiceAccount
 from master.resources.quotas import LimitRange, ResourceQuota
-from master.resources.scheme import BY_KIND
+from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Delete as StorageDelete
-from master.storage.interface import Key, Put, Transaction, WatchEvent, key_of
+from master.storage.interface import Key, Put, Transaction, WatchEvent
 from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class CreateQueue:
     def create(self, action: Create) -> None:
         """Create an object, unless its owner is backing off after a rejected create."""
         if isinstance(action.item, AllocatorCursor):
-            self.transaction.put(action.item)
+            self.transaction.put(ALLOCATOR_CURSORS, action.item)
             return
         owner = events.owner_of(action.item) if action.owner is None else object_reference(action.owner)
         if owner is not None and self._is_backing_off(owner.uid):
@@ -111,7 +111,7 @@ class CreateQueue:
         except StatusError as error:
             self._reject(action.by, item, owner, error.status.message)
             return
-        self.transaction.put(item)
+        self.transaction.put(resource.group_resource, item)
         if owner is not None:
             self._succeeded.add(owner.uid)
         if action.by:
@@ -140,7 +140,10 @@ class CreateQueue:
     def _with_name(self, item: Object) -> Object:
         """Return the object with a generated name that is free, if it has only a prefix."""
         meta = item.metadata
-        while not meta.name or self.transaction.get(Key(item.KIND, meta.namespace, meta.name)) is not None:
+        while (
+            not meta.name
+            or self.transaction.get(Key(group_resource(type(item)), meta.namespace, meta.name)) is not None
+        ):
             if not meta.generate_name:
                 break
             meta = msgspec.structs.replace(meta, name=decoding.generate_name(meta.generate_name, random_letters()))
@@ -202,12 +205,12 @@ class ControllerRuntime:
         """Run until cancelled."""
         with contextlib.ExitStack() as stack:
             for kind in endpoints.ENDPOINT_KINDS:
-                stack.callback(self._store.watch(kind, self._endpoints.observe))
+                stack.callback(self._store.watch(BY_KIND[kind].group_resource, self._endpoints.observe))
             for loop, kinds in self._loops:
                 for kind in kinds:
-                    stack.callback(self._store.watch(kind, _wake_on_event(loop)))
+                    stack.callback(self._store.watch(BY_KIND[kind].group_resource, _wake_on_event(loop)))
             for kind in (ResourceQuota.KIND, LimitRange.KIND, ServiceAccount.KIND):
-                stack.callback(self._store.watch(kind, self._reset_backoffs))
+                stack.callback(self._store.watch(BY_KIND[kind].group_resource, self._reset_backoffs))
             async with asyncio.TaskGroup() as group:
                 for loop, _ in self._loops:
                     group.create_task(loop.run())
@@ -270,20 +273,23 @@ class ControllerRuntime:
             asyncio.get_running_loop().call_later(creates.backoffs[uid].seconds, self._by_name[loop].wake)
 
     def _to_change(self, action: Update | ForceDelete | Delete) -> Put | StorageDelete:
+        item = action.item
+        if isinstance(item, AllocatorCursor):
+            assert isinstance(action, Update)
+            return Put(Key.of(ALLOCATOR_CURSORS, item), item, _revision(action.before))
+        resource = BY_KIND[item.KIND]
+        key = Key.of(resource.group_resource, item)
         if isinstance(action, Update):
             revision = _revision(action.before)
-            is_deleted = (
-                strategy.is_deletable(BY_KIND[action.item.KIND], action.item) if action.item.KIND in BY_KIND else False
-            )
-            return StorageDelete(action.item, revision) if is_deleted else Put(action.item, revision)
-        item = action.item
+            is_deleted = strategy.is_deletable(resource, item)
+            return StorageDelete(key, item, revision) if is_deleted else Put(key, item, revision)
         if isinstance(action, ForceDelete):
-            return StorageDelete(item, expect=_revision(item))
+            return StorageDelete(key, item, _revision(item))
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
         node = self._lister.get(Node, node_name) if node_name else None
         options = DeleteOptions(propagation_policy=action.policy)
-        remaining = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self._clock(), node)
-        return StorageDelete(item, _revision(item)) if remaining is None else Put(remaining, _revision(item))
+        remaining = strategy.prepare_delete(resource, item, options, self._clock(), node)
+        return StorageDelete(key, item, _revision(item)) if remaining is None else Put(key, remaining, _revision(item))
 
     def _reset_backoffs(self, event: WatchEvent) -> None:
         """End back-offs after a change that may let creates succeed, and start passes."""
@@ -315,8 +321,6 @@ def _revision(item: Object) -> int:
 
 def _describe_changes(changes: list[Put | StorageDelete]) -> str:
     """Return the first few written objects, for the log."""
-    keys = [
-        ("+" if isinstance(c, Put) else "-", key_of(c.object if isinstance(c, Put) else c.last_state)) for c in changes
-    ]
-    names = [f"{sign}{key.kind}/{key.name}" for sign, key in keys if key.kind != AllocatorCursor.KIND]
+    signs_and_keys = [("+" if isinstance(change, Put) else "-", change.key) for change in changes]
+    names = [f"{sign}{key.resource}/{key.name}" for sign, key in signs_and_keys if key.resource != ALLOCATOR_CURSORS]
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

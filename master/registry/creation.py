@@ -20,7 +20,7 @@ from master.registry.decoding import random_letters
 from master.resources.configuration import ServiceAccount
 from master.resources.metadata import Clock
 from master.resources.resource import AnyResource
-from master.resources.scheme import BY_KIND
+from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Transaction
 
 
@@ -64,11 +64,14 @@ class ObjectCreation:
     def _create_companions(self, namespace: Namespace, transaction: Transaction) -> None:
         """Create what every namespace has in the same write, because pods may be created right after it."""
         name = namespace.metadata.name
-        accounts, configs = transaction.list(ServiceAccount.KIND, name), transaction.list(ConfigMap.KIND, name)
+        accounts = transaction.list(group_resource(ServiceAccount), name)
+        configs = transaction.list(group_resource(ConfigMap), name)
         for companion, _ in namespace_companions([namespace], accounts, configs, self.ca_certificate):
             resource = BY_KIND[companion.KIND]
             item = default(companion, resource.rules)
-            transaction.put(strategy.prepare_create(resource, item, str(uuid.uuid4()), self.clock()))
+            transaction.put(
+                resource.group_resource, strategy.prepare_create(resource, item, str(uuid.uuid4()), self.clock())
+            )
 
 
 def namespace_companions(

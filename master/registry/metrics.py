@@ -13,11 +13,13 @@ import msgspec
 
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
+from api.meta.types import Object
 from master import errors
 from master.registry.request import Request, Response
 from master.request_info import Selection, parse_selection
 from master.resources.metadata import Clock
 from master.resources.metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, node_metrics, pod_metrics
+from master.resources.scheme import group_resource
 from master.serialization import negotiation, tables
 from master.storage.interface import Storage
 from reconcile.errors import NotReady
@@ -89,9 +91,7 @@ class MetricsReader:
         return msgspec.json.encode({**head, "items": found})
 
     async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:
-        nodes = [
-            node for node in self._stored(Node.KIND) if name in ("", node.metadata.name) and _selects(selection, node)
-        ]
+        nodes = [node for node in self._stored(Node) if name in ("", node.metadata.name) and _selects(selection, node)]
         summaries = await self._summaries({node.metadata.name for node in nodes})
         now = self._clock()
         rows = (
@@ -102,7 +102,7 @@ class MetricsReader:
     async def _of_pods(self, selection: Selection, name: str) -> list[PodMetrics]:
         pods = [
             pod
-            for pod in self._stored(Pod.KIND, selection.namespace)
+            for pod in self._stored(Pod, selection.namespace)
             if name in ("", pod.metadata.name)
             and pod.spec.node_name
             and pod.status.phase not in FINAL_PHASES
@@ -122,8 +122,8 @@ class MetricsReader:
                 rows.append(metrics)
         return rows
 
-    def _stored(self, kind: str, namespace: str = "") -> Iterable[Any]:
-        return (record.object for record in self._store.list(kind, namespace))
+    def _stored(self, kind: type[Object], namespace: str = "") -> Iterable[Any]:
+        return (record.object for record in self._store.list(group_resource(kind), namespace))
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 

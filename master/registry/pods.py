@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from api.core.node import Binding
+from api.core.node import Binding, Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
@@ -33,6 +33,7 @@ from master.resources.disruption_budgets import (
 from master.resources.metadata import format_time
 from master.resources.pods import PODS, is_pod_ready
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.storage.interface import Delete, Key, Put, Record, Storage
 
 # --- binding ----------------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class PodActions:
         old = self._old(request.info.namespace, request.info.name or binding.metadata.name)
         pod = bind(PODS, old.object, binding, self._clock())
         if not dry_run(request.query):
-            await self._store.write(Put(pod, expect=old.revision))
+            await self._store.write(Put(old.key, pod, expect=old.revision))
         return Response(201, errors.encode_status(errors.success(code=201)))
 
     async def evict(self, request: Request) -> Response:
@@ -206,21 +207,37 @@ class PodActions:
         options = decode_eviction(request.info.name, request.body).delete_options or DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
-        budgets = (r.object for r in self._store.list_uncommitted(PodDisruptionBudget.KIND, pod.metadata.namespace))
+        budgets = (
+            r.object for r in self._store.list_uncommitted(group_resource(PodDisruptionBudget), pod.metadata.namespace)
+        )
         budget = budget_after_eviction(pod, budgets, now)
         left = self._ended(with_eviction_condition(pod, now), options, now)
         if not (dry_run(request.query) or options.dry_run):
-            spent = [] if budget is None else [Put(budget, expect=int(budget.metadata.resource_version))]
-            end = Delete(pod, expect=old.revision) if left is None else Put(left, expect=old.revision)
+            spent = (
+                []
+                if budget is None
+                else [
+                    Put(
+                        Key.of(group_resource(PodDisruptionBudget), budget),
+                        budget,
+                        expect=int(budget.metadata.resource_version),
+                    )
+                ]
+            )
+            end = Delete(old.key, pod, expect=old.revision) if left is None else Put(old.key, left, expect=old.revision)
             await self._store.write(end, *spent)
         return Response(201, errors.encode_status(errors.success(code=201)))
 
     def _ended(self, pod: Pod, options: DeleteOptions, now: datetime.datetime) -> Any:
-        node = self._store.get_uncommitted(Key("Node", "", pod.spec.node_name)) if pod.spec.node_name else None
+        node = (
+            self._store.get_uncommitted(Key(group_resource(Node), "", pod.spec.node_name))
+            if pod.spec.node_name
+            else None
+        )
         return strategy.prepare_delete(PODS, pod, options, now, None if node is None else node.object)
 
     def _old(self, namespace: str, name: str) -> Record:
-        record = self._store.get_uncommitted(Key(Pod.KIND, namespace, name))
+        record = self._store.get_uncommitted(Key(group_resource(Pod), namespace, name))
         if record is None:
             raise errors.not_found(PODS, name)
         return record

@@ -89,7 +89,8 @@ class ProjectRequests:
         wish = decode_project_request(document)
         body = decoding.decode_object(RequestInfo(PROJECTS), requested_project(wish, requester.user.name), "Ignore")
         name = body.item.metadata.name
-        if self._store.get_uncommitted(Key(PROJECTS.stored_kind, "", name)) is not None:
+        key = Key(PROJECTS.stored_group_resource, "", name)
+        if self._store.get_uncommitted(key) is not None:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
         item = self._creation.create(PROJECTS, body.item, transaction)
@@ -99,7 +100,9 @@ class ProjectRequests:
         if not dry_run:
             # Watchers of projects are told of those they may see: so they may first.
             _, kept, *_ = await self._store.write(
-                Put(binding), Put(PROJECTS.to_stored(item), expect=0), *transaction.changes
+                Put(Key.of(kind.group_resource, binding), binding),
+                Put(key, PROJECTS.to_stored(item), expect=0),
+                *transaction.changes,
             )
             item = PROJECTS.from_stored(kept)
         return Response(201, msgspec.json.encode(item))

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, FieldError
 from api.meta.types import Object
@@ -37,6 +38,7 @@ from master.request_info import Selection, bool_param, parse_selection
 from master.resources.merge_schema import MergeSchema, merge_schema_of
 from master.resources.metadata import format_time
 from master.resources.resource import AnyResource
+from master.resources.scheme import group_resource
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Delete, Key, Put, Record, Storage, Transaction, WatchEvent
@@ -93,7 +95,7 @@ class Registry:
 
     def _scan(self, selection: Selection, revision: int, page: ContinueToken | None) -> list[Record]:
         try:
-            return self._store.list_at(selection.resource.stored_kind, selection.namespace, revision)
+            return self._store.list_at(selection.resource.stored_group_resource, selection.namespace, revision)
         except Compacted as error:
             if page is None:
                 raise errors.expired("The resourceVersion for the provided list is too old.") from error
@@ -154,7 +156,8 @@ class Registry:
         for _ in range(GENERATED_NAME_TRIES):
             body = decoding.decode_object(info, document, strictness, random_letters)
             name = body.item.metadata.name
-            if self._store.get_uncommitted(Key(info.resource.stored_kind, info.namespace, name)) is None:
+            key = Key(info.resource.stored_group_resource, info.namespace, name)
+            if self._store.get_uncommitted(key) is None:
                 break
             if not body.item.metadata.generate_name or document["metadata"].get("name"):
                 raise errors.already_exists(info.resource, name)
@@ -166,7 +169,7 @@ class Registry:
             created = self._creation.create(info.resource, body.item, transaction, requester, request.client_address)
             item = managed_fields.with_managed_fields(created, owners)
         if not dry:
-            kept, *_ = await self._store.write(Put(info.resource.to_stored(item), expect=0), *transaction.changes)
+            kept, *_ = await self._store.write(Put(key, info.resource.to_stored(item), expect=0), *transaction.changes)
             item = info.resource.from_stored(kept)
         return self._answer(201, request, item, body.warnings)
 
@@ -263,9 +266,9 @@ class Registry:
             await self._store.write()
             return old.object
         if strategy.is_deletable(resource.stored_resource, resource.to_stored(new)):
-            (kept,) = await self._store.write(Delete(resource.to_stored(new), expect=old.revision))
+            (kept,) = await self._store.write(Delete(old.key, resource.to_stored(new), expect=old.revision))
         else:
-            kept, *_ = await self._store.write(Put(resource.to_stored(new), expect=old.revision), *beside)
+            kept, *_ = await self._store.write(Put(old.key, resource.to_stored(new), expect=old.revision), *beside)
         return resource.from_stored(kept)
 
     async def scale(self, verb: str, request: Request) -> Response:
@@ -313,7 +316,7 @@ class Registry:
         resource, dry = request.info.resource, dry_run(request.query) or bool(options.dry_run)
         found = (
             convert_record(resource, record)
-            for record in self._store.list_uncommitted(resource.stored_kind, request.info.namespace)
+            for record in self._store.list_uncommitted(resource.stored_group_resource, request.info.namespace)
         )
         records = [record for record in found if selection.matches(record)]
         items = []
@@ -331,13 +334,13 @@ class Registry:
         """The object as it is left, and whether it is gone."""
         item = old.object
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
-        node = self._latest_object(Key("Node", "", node_name)) if node_name else None
+        node = self._latest_object(Key(group_resource(Node), "", node_name)) if node_name else None
         kept = strategy.prepare_delete(resource.stored_resource, resource.to_stored(item), options, self._clock(), node)
         left = item if kept is None else resource.from_stored(kept)
         if dry:
             return left, kept is None
         if kept is None:
-            (last,) = await self._store.write(Delete(resource.to_stored(item), expect=old.revision))
+            (last,) = await self._store.write(Delete(old.key, resource.to_stored(item), expect=old.revision))
             return resource.from_stored(last), True
         return await self._put(resource, left, old), False
 

@@ -158,7 +158,7 @@ class Request:
     @property
     def key(self) -> Key:
         """Return the key of the requested object."""
-        return Key(self.info.resource.stored_kind, self.info.namespace, self.info.name)
+        return Key(self.info.resource.stored_group_resource, self.info.namespace, self.info.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from master.registry import decoding
 from master.registry.request import Request, Response
 from master.resources.configuration import ServiceAccount
 from master.resources.metadata import Clock, format_time
+from master.resources.scheme import BY_KIND
 from master.storage.interface import Key, Storage
 
 
@@ -32,8 +33,9 @@ class TokenRequests:
         bound = None
         if reference is not None:
             namespace = "" if reference.kind == "Node" else request.info.namespace
-            record = self._store.get_uncommitted(Key(reference.kind, namespace, reference.name))
-            bound = None if record is None else record.object
+            if (resource := BY_KIND.get(reference.kind)) is not None:
+                record = self._store.get_uncommitted(Key(resource.group_resource, namespace, reference.name))
+                bound = None if record is None else record.object
         check_token_request(request.user, request.info, token_request, bound)
         record = self._store.get_uncommitted(request.key)
         if record is None:

@@ -15,6 +15,7 @@ import msgspec
 from api.meta.schema import FieldError
 from api.meta.types import O, Object
 from api.validation.registry import KindRules
+from master.resources.group_resource import GroupResource
 from master.resources.merge_schema import MergeSchema, merge_schema_of
 from master.resources.metadata import with_metadata
 
@@ -205,6 +206,11 @@ class Resource(Generic[O]):
         """Return the version within the group."""
         return self.type.API_VERSION.rpartition("/")[2]
 
+    @property
+    def group_resource(self) -> GroupResource:
+        """Return group and plural name."""
+        return GroupResource(self.group, self.plural)
+
     def cells(self, item: O, now: datetime.datetime) -> tuple[object, ...]:
         """Return the values of `columns` for an object."""
         shown = self.to_stored(item) if self.columns is self.stored_resource.columns else item
@@ -226,6 +232,11 @@ class Resource(Generic[O]):
     def stored_kind(self) -> str:
         """Return the kind as which the objects are stored."""
         return self.stored_resource.name
+
+    @property
+    def stored_group_resource(self) -> GroupResource:
+        """Return the group and plural name under which the objects are stored."""
+        return self.stored_resource.group_resource
 
     def from_stored(self, item: Any) -> O:
         """Return a stored object in this version."""

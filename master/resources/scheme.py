@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from api.meta.types import Object
 from master.resources import BUILTIN
+from master.resources.group_resource import GroupResource
 from master.resources.metrics import NODE_METRICS, POD_METRICS
 from master.resources.resource import AnyResource
 
@@ -14,8 +18,16 @@ COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS)
 
 ALL = (*BUILTIN, *COMPUTED)
 BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
-TYPES = tuple(kind.type for kind in STORED)
+STORED_TYPES: Mapping[GroupResource, type[Object]] = {resource.group_resource: resource.type for resource in STORED}
+"""The type of the stored objects of each resource."""
+
+GROUP_RESOURCES = {resource.type: resource.group_resource for resource in STORED}
 BY_KIND = {kind.name: kind for kind in STORED}
+
+
+def group_resource(of: type[Object]) -> GroupResource:
+    """Return the resource as which objects of a type are stored."""
+    return GROUP_RESOURCES[of]
 
 
 def find_resource(group: str, plural: str) -> AnyResource | None:

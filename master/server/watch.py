@@ -223,10 +223,12 @@ class WatchHandler:
         """Return the initial events of a watch. Raise Expired."""
         selection = wanted.selection
         if wanted.existing:
-            records = self._store.list(selection.resource.stored_kind, selection.namespace)
+            records = self._store.list(selection.resource.stored_group_resource, selection.namespace)
             return (WatchEvent("ADDED", record, None) for record in records)
         return iter(
-            self._store.events_since(selection.resource.stored_kind, wanted.revision) if wanted.revision else ()
+            self._store.events_since(selection.resource.stored_group_resource, wanted.revision)
+            if wanted.revision
+            else ()
         )
 
     def encode(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
@@ -292,7 +294,7 @@ class Watcher:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
         revision = storage.revision
-        unfollow = storage.watch(wanted.selection.resource.stored_kind, self._take)
+        unfollow = storage.watch(wanted.selection.resource.stored_group_resource, self._take)
         try:
             async with asyncio.timeout(wanted.seconds):
                 await self._send_all(beginning)

@@ -15,14 +15,23 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from api.meta.types import Object
+from master.resources.group_resource import GroupResource
 
 
 class Key(NamedTuple):
-    """The identity of an object: kind, namespace (empty for objects without one) and name."""
+    """The identity of a stored object: resource, namespace (empty for cluster-scoped objects) and name."""
 
-    kind: str
+    resource: GroupResource
     namespace: str
     name: str
+
+    @classmethod
+    def of(cls, resource: GroupResource, item: Object) -> Key:
+        """Return the key of an object of a resource."""
+        return cls(resource, item.metadata.namespace, item.metadata.name)
+
+    def __str__(self) -> str:
+        return f"{self.resource} {self.namespace}/{self.name}" if self.namespace else f"{self.resource} {self.name}"
 
 
 class Record:
@@ -63,6 +72,7 @@ class WatchEvent(NamedTuple):
 class Put(NamedTuple):
     """A create or replace. `expect` is the revision to replace; 0: there must be no object; None: no condition."""
 
+    key: Key
     object: Object
     expect: int | None = None
 
@@ -70,6 +80,7 @@ class Put(NamedTuple):
 class Delete(NamedTuple):
     """A deletion. Watches get `last_state`. `expect` is the revision that must be the newest; None: no condition."""
 
+    key: Key
     last_state: Object
     expect: int | None = None
 
@@ -78,7 +89,7 @@ class Conflict(Exception):
     """A write expected another revision than that of `found` (None: there is no such object). Nothing was written."""
 
     def __init__(self, key: Key, found: Record | None) -> None:
-        super().__init__(f"{key.kind} {key.namespace}/{key.name}: another revision was expected")
+        super().__init__(f"{key}: another revision was expected")
         self.key = key
         self.found = found
 
@@ -90,11 +101,6 @@ class Compacted(Exception):
         super().__init__(f"too old resource version: {asked} ({oldest})")
         self.requested = asked
         self.oldest = oldest
-
-
-def key_of(item: Object) -> Key:
-    """Return the key of an object."""
-    return Key(type(item).KIND, item.metadata.namespace, item.metadata.name)
 
 
 def with_revision(item: Object, revision: int) -> Object:
@@ -121,7 +127,7 @@ class Storage(Protocol):
 
     @property
     def revision(self) -> int:
-        """Return the newest durable revision; 0 before the first write. All kinds share one sequence."""
+        """Return the newest durable revision; 0 before the first write. All resources share one sequence."""
 
     def get(self, key: Key) -> Record | None:
         """Return the durable state of an object; None if there is none."""
@@ -129,20 +135,23 @@ class Storage(Protocol):
     def get_uncommitted(self, key: Key) -> Record | None:
         """Return the state of an object after all queued writes. Decide writes by this state."""
 
-    def list(self, kind: str, namespace: str = "") -> Records:
-        """Return the durable objects of a kind, of one namespace or of all, sorted by namespace and name."""
+    def list(self, resource: GroupResource, namespace: str = "") -> Records:
+        """Return the durable objects of a resource, of one namespace or of all, sorted by namespace and name."""
 
-    def list_uncommitted(self, kind: str, namespace: str = "") -> Records:
-        """Return the objects of a kind after all queued writes, not sorted."""
+    def list_uncommitted(self, resource: GroupResource, namespace: str = "") -> Records:
+        """Return the objects of a resource after all queued writes, not sorted."""
 
-    def list_at(self, kind: str, namespace: str, revision: int) -> Records:
-        """Return the objects of a kind as they were at a revision, sorted. Raises Compacted."""
+    def list_at(self, resource: GroupResource, namespace: str, revision: int) -> Records:
+        """Return the objects of a resource as they were at a revision, sorted. Raises Compacted."""
 
-    def events_since(self, kind: str, revision: int) -> WatchEvents:
-        """Return the events of a kind after a revision, oldest first. Raises Compacted, also for a future revision."""
+    def events_since(self, resource: GroupResource, revision: int) -> WatchEvents:
+        """Return the events of a resource after a revision, oldest first.
 
-    def watch(self, kind: str, callback: Watch) -> Callable[[], None]:
-        """Call `callback` for every later event of a kind, in order. Return a function that ends the watch.
+        Raises Compacted, also for a future revision.
+        """
+
+    def watch(self, resource: GroupResource, callback: Watch) -> Callable[[], None]:
+        """Call `callback` for every later event of a resource, in order. Return a function that ends the watch.
 
         A caller that uses `events_since` and `watch` without waiting in between gets every event once.
         """
@@ -172,7 +181,7 @@ class Transaction:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._puts: defaultdict[str, dict[Key, Put]] = defaultdict(dict)
+        self._puts: defaultdict[GroupResource, dict[Key, Put]] = defaultdict(dict)
 
     @property
     def changes(self) -> tuple[Put, ...]:
@@ -181,28 +190,29 @@ class Transaction:
 
     def get(self, key: Key) -> Any:
         """Return an object; None if there is none."""
-        if (put := self._puts[key.kind].get(key)) is not None:
+        if (put := self._puts[key.resource].get(key)) is not None:
             return put.object
         record = self._storage.get_uncommitted(key)
         return None if record is None else record.object
 
-    def list(self, kind: str, namespace: str = "") -> Objects:
-        """Return all objects of a kind, of one namespace or of all."""
-        puts = self._puts[kind]
-        stored = [record.object for record in self._storage.list_uncommitted(kind, namespace) if record.key not in puts]
+    def list(self, resource: GroupResource, namespace: str = "") -> Objects:
+        """Return all objects of a resource, of one namespace or of all."""
+        puts = self._puts[resource]
+        records = self._storage.list_uncommitted(resource, namespace)
+        stored = [record.object for record in records if record.key not in puts]
         return stored + [put.object for key, put in puts.items() if namespace in ("", key.namespace)]
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         """Undo the changes made in this context if it ends with an exception."""
-        before = {kind: dict(puts) for kind, puts in self._puts.items()}
+        before = {resource: dict(puts) for resource, puts in self._puts.items()}
         try:
             yield
         except Exception:
             self._puts = defaultdict(dict, before)
             raise
 
-    def put(self, item: Object) -> None:
-        """Add the object to the changes. It replaces an earlier put of the same object."""
-        key = key_of(item)
-        self._puts[key.kind][key] = Put(item)
+    def put(self, resource: GroupResource, item: Object) -> None:
+        """Add an object of a resource to the changes. It replaces an earlier put of the same object."""
+        key = Key.of(resource, item)
+        self._puts[resource][key] = Put(key, item)

@@ -6,37 +6,47 @@ acknowledged writes survive SIGKILL and power loss. No other module knows SQLite
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from master.storage import format_1
 from reconcile.errors import NotReady, Refused
 
-FORMAT = 1
-"""Version of the schema, stored in the file as `user_version`."""
+log = logging.getLogger(__name__)
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS log (
-    revision INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL,
-    namespace TEXT NOT NULL,
-    name TEXT NOT NULL,
-    removed INTEGER NOT NULL,
-    data BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS log_by_object ON log (kind, namespace, name, revision);
-CREATE TABLE IF NOT EXISTS compaction (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), revision INTEGER NOT NULL);
-INSERT OR IGNORE INTO compaction VALUES (1, 0);
-"""
+FORMAT = 2
+"""Version of the schema, stored in the file as `user_version`. Format 1 is migrated when the file is opened."""
 
+SCHEMA = (
+    """
+    CREATE TABLE log (
+        revision INTEGER PRIMARY KEY,
+        api_group TEXT NOT NULL,
+        resource TEXT NOT NULL,
+        namespace TEXT NOT NULL,
+        name TEXT NOT NULL,
+        removed INTEGER NOT NULL,
+        data BLOB NOT NULL
+    )
+    """,
+    "CREATE INDEX log_by_object ON log (api_group, resource, namespace, name, revision)",
+    """
+    CREATE TABLE IF NOT EXISTS compaction (
+        only_row INTEGER PRIMARY KEY CHECK (only_row = 1), revision INTEGER NOT NULL
+    )
+    """,
+    "INSERT OR IGNORE INTO compaction VALUES (1, 0)",
+)
 
 COMPACT_SQL = """
 DELETE FROM log WHERE revision IN (
     SELECT old.revision FROM log AS newer JOIN log AS old
-    ON old.kind = newer.kind AND old.namespace = newer.namespace AND old.name = newer.name
-        AND old.revision < newer.revision
+    ON old.api_group = newer.api_group AND old.resource = newer.resource
+        AND old.namespace = newer.namespace AND old.name = newer.name AND old.revision < newer.revision
     WHERE newer.revision > ?1 AND newer.revision <= ?2
 )
 """
@@ -47,7 +57,8 @@ class LogRow(NamedTuple):
     """One row of the log. `data` is the object as JSON; for a deletion, its last state."""
 
     revision: int
-    kind: str
+    group: str
+    resource: str
     namespace: str
     name: str
     removed: bool
@@ -63,21 +74,55 @@ class RevisionLog:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._prepare()
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise NotReady(f"store {path} cannot be opened: {error}") from error
 
     def _prepare(self) -> None:
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if found not in (0, FORMAT):
-            raise Refused(f"store {self._path} has format {found}; this master reads format {FORMAT}; left unchanged")
+        """Check the format, and create or migrate the tables, in one transaction. Raises Refused."""
+        self._check_format()
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         # One process at a time, because a second master on the same file must not start.
         self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
-        self._db.executescript(SCHEMA)
-        if found != FORMAT:
-            self._db.execute(f"PRAGMA user_version={FORMAT}")
+        self._db.execute("BEGIN EXCLUSIVE")
+        try:
+            # Read again under the lock: another master may have migrated the file meanwhile.
+            migrated = self._create_tables() if self._check_format() != FORMAT else 0
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        if migrated:
+            log.info("store migrated", extra={"file": str(self._path), "to_format": FORMAT, "revisions": migrated})
+
+    def _check_format(self) -> int:
+        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, 1, FORMAT):
+            raise Refused(
+                f"store {self._path} has format {version}; "
+                f"this master reads format {FORMAT} and migrates format 1; left unchanged"
+            )
+        return version
+
+    def _create_tables(self) -> int:
+        """Create the tables. Return the number of revisions that were migrated from format 1."""
+        migrated = 0
+        # A file without a version may have a table, too: a master of format 1 was killed when it created the file.
+        if self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'log'").fetchone() is None:
+            for statement in SCHEMA:
+                self._db.execute(statement)
+        else:
+            try:
+                migrated = format_1.migrate(self._db, SCHEMA)
+            except Refused as error:
+                raise Refused(f"store {self._path} {error}") from error
+        self._db.execute(f"PRAGMA user_version={FORMAT}")
+        return migrated
 
     def compacted(self) -> int:
         """Return the newest compacted revision; 0 if there was no compaction."""
@@ -86,15 +131,15 @@ class RevisionLog:
 
     def rows(self) -> Iterator[LogRow]:
         """Yield all rows in order of revisions."""
-        query = "SELECT revision, kind, namespace, name, removed, data FROM log ORDER BY revision"
-        for revision, kind, namespace, name, removed, data in self._db.execute(query):
-            yield LogRow(revision, kind, namespace, name, bool(removed), data)
+        query = "SELECT revision, api_group, resource, namespace, name, removed, data FROM log ORDER BY revision"
+        for revision, group, resource, namespace, name, removed, data in self._db.execute(query):
+            yield LogRow(revision, group, resource, namespace, name, bool(removed), data)
 
     def append(self, rows: Iterable[LogRow]) -> None:
         """Write all rows in one transaction. Return when they are on disk."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()

@@ -8,6 +8,7 @@ is as before.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from api.meta.types import Object
+from master.resources.group_resource import GroupResource
 from master.storage.interface import (
     Conflict,
     Delete,
@@ -28,7 +30,6 @@ from master.storage.interface import (
     Watch,
     WatchEvent,
     WatchEvents,
-    key_of,
     with_revision,
 )
 from master.storage.revision_log import LogRow, RevisionLog
@@ -52,15 +53,19 @@ class SQLiteStorage:
     """A `Storage` over a SQLite file. Open it with `await SQLiteStorage.open(...)` and close it with `close()`."""
 
     def __init__(
-        self, kinds: Iterable[type[Object]], cache: WatchCache, revision_log: RevisionLog, thread: ThreadPoolExecutor
+        self,
+        types: Mapping[GroupResource, type[Object]],
+        cache: WatchCache,
+        revision_log: RevisionLog,
+        thread: ThreadPoolExecutor,
     ) -> None:
-        self._types: Mapping[str, type[Object]] = {kind.KIND: kind for kind in kinds}
+        self._types = types
         self._cache = cache
         self._log = revision_log
         self._thread = thread
         self._last_assigned = 0
-        self._pending: defaultdict[str, dict[Key, WatchEvent]] = defaultdict(dict)
-        """By kind: the newest queued event of each object."""
+        self._pending: defaultdict[GroupResource, dict[Key, WatchEvent]] = defaultdict(dict)
+        """By resource: the newest queued event of each object."""
         self._queued: _Batch = []
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
@@ -70,17 +75,21 @@ class SQLiteStorage:
     async def open(
         cls,
         path: Path,
-        kinds: Iterable[type[Object]],
+        types: Mapping[GroupResource, type[Object]],
         limits: HistoryLimits = HistoryLimits(),  # noqa: B008
     ) -> SQLiteStorage:
-        """Read the whole file into memory. Raises NotReady (file unreadable, in use) and Refused (other format)."""
+        """Read the whole file into memory. Raises NotReady (file unreadable, in use) and Refused (other format).
+
+        `types` has the type of the objects of each resource. It may grow while the storage is open. Objects of a
+        resource that it does not have are kept, and decoded as `Object`, without the fields that this type lacks.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
             revision_log, compacted, rows = await asyncio.get_running_loop().run_in_executor(thread, _read_all, path)
         except BaseException:
             thread.shutdown()
             raise
-        storage = cls(kinds, WatchCache(limits, compacted), revision_log, thread)
+        storage = cls(types, WatchCache(limits, compacted), revision_log, thread)
         for row in rows:
             storage._cache.add(storage._event(row))
         storage._last_assigned = storage.revision
@@ -114,33 +123,36 @@ class SQLiteStorage:
 
     def get_uncommitted(self, key: Key) -> Record | None:
         """Return the state of an object after all queued writes. Decide writes by this state."""
-        event = self._pending[key.kind].get(key)
+        event = self._pending[key.resource].get(key)
         return self._cache.get(key) if event is None else _record_after(event)
 
-    def list(self, kind: str, namespace: str = "") -> Records:
-        """Return the durable objects of a kind, of one namespace or of all, sorted by namespace and name."""
-        return self._cache.list(kind, namespace)
+    def list(self, resource: GroupResource, namespace: str = "") -> Records:
+        """Return the durable objects of a resource, of one namespace or of all, sorted by namespace and name."""
+        return self._cache.list(resource, namespace)
 
-    def list_uncommitted(self, kind: str, namespace: str = "") -> Records:
-        """Return the objects of a kind after all queued writes, not sorted."""
-        durable = self._cache.list_unsorted(kind, namespace)
-        queued = {key: _record_after(event) for key, event in self._pending[kind].items()}
+    def list_uncommitted(self, resource: GroupResource, namespace: str = "") -> Records:
+        """Return the objects of a resource after all queued writes, not sorted."""
+        durable = self._cache.list_unsorted(resource, namespace)
+        queued = {key: _record_after(event) for key, event in self._pending[resource].items()}
         if not queued:
             return durable
         unchanged = [record for record in durable if record.key not in queued]
         return unchanged + [r for r in queued.values() if r is not None and namespace in ("", r.key.namespace)]
 
-    def list_at(self, kind: str, namespace: str, revision: int) -> Records:
-        """Return the objects of a kind as they were at a revision, sorted. Raises Compacted."""
-        return self._cache.list_at(kind, namespace, revision)
+    def list_at(self, resource: GroupResource, namespace: str, revision: int) -> Records:
+        """Return the objects of a resource as they were at a revision, sorted. Raises Compacted."""
+        return self._cache.list_at(resource, namespace, revision)
 
-    def events_since(self, kind: str, revision: int) -> WatchEvents:
-        """Return the events of a kind after a revision, oldest first. Raises Compacted, also for a future revision."""
-        return self._cache.events_since(kind, revision)
+    def events_since(self, resource: GroupResource, revision: int) -> WatchEvents:
+        """Return the events of a resource after a revision, oldest first.
 
-    def watch(self, kind: str, callback: Watch) -> Callable[[], None]:
-        """Call `callback` for every later event of a kind, in order. Return a function that ends the watch."""
-        return self._cache.watch(kind, callback)
+        Raises Compacted, also for a future revision.
+        """
+        return self._cache.events_since(resource, revision)
+
+    def watch(self, resource: GroupResource, callback: Watch) -> Callable[[], None]:
+        """Call `callback` for every later event of a resource, in order. Return a function that ends the watch."""
+        return self._cache.watch(resource, callback)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -171,7 +183,7 @@ class SQLiteStorage:
     def _check(self, changes: Iterable[Put | Delete]) -> None:
         exists: dict[Key, bool] = {}
         for change in changes:
-            key = key_of(change.object if isinstance(change, Put) else change.last_state)
+            key = change.key
             stored = self.get_uncommitted(key)
             if key in exists:
                 # A second change of the same object in one write is based on the first one.
@@ -184,11 +196,11 @@ class SQLiteStorage:
     def _queue(self, change: Put | Delete) -> WatchEvent:
         self._last_assigned += 1
         item = with_revision(change.object if isinstance(change, Put) else change.last_state, self._last_assigned)
-        previous = self.get_uncommitted(key_of(item))
-        record = Record(key_of(item), self._last_assigned, msgspec.json.encode(item), type(item), item)
+        previous = self.get_uncommitted(change.key)
+        record = Record(change.key, self._last_assigned, msgspec.json.encode(item), type(item), item)
         put_type = "ADDED" if previous is None else "MODIFIED"
         event = WatchEvent(put_type if isinstance(change, Put) else "DELETED", record, previous)
-        self._pending[record.key.kind][record.key] = event
+        self._pending[record.key.resource][record.key] = event
         return event
 
     async def _commit_loop(self) -> None:
@@ -215,8 +227,8 @@ class SQLiteStorage:
     def _commit_done(self, write: _QueuedWrite) -> None:
         for event in write.events:
             key = event.record.key
-            if self._pending[key.kind].get(key) is event:
-                del self._pending[key.kind][key]
+            if self._pending[key.resource].get(key) is event:
+                del self._pending[key.resource][key]
             self._cache.add(event)
         if not write.done.done():
             write.done.set_result(None)
@@ -225,9 +237,9 @@ class SQLiteStorage:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._log.compact, self._cache.compacted)
 
     def _event(self, row: LogRow) -> WatchEvent:
-        key = Key(row.kind, row.namespace, row.name)
+        key = Key(_group_resource(row.group, row.resource), row.namespace, row.name)
         previous = self.get(key)
-        record = Record(key, row.revision, row.data, self._types[row.kind])
+        record = Record(key, row.revision, row.data, self._types.get(key.resource, Object))
         return WatchEvent("DELETED" if row.removed else "ADDED" if previous is None else "MODIFIED", record, previous)
 
     def _abort(self, batch: _Batch, error: NotReady) -> None:
@@ -245,6 +257,12 @@ def _record_after(event: WatchEvent) -> Record | None:
     return None if event.type == "DELETED" else event.record
 
 
+@functools.cache
+def _group_resource(group: str, resource: str) -> GroupResource:
+    """Return the same value for all objects of a resource, which saves memory."""
+    return GroupResource(group, resource)
+
+
 def _retrieve_exception(done: asyncio.Future[None]) -> None:
     """Mark the exception as retrieved, so that asyncio logs nothing if the writer was cancelled."""
     if not done.cancelled():
@@ -252,8 +270,8 @@ def _retrieve_exception(done: asyncio.Future[None]) -> None:
 
 
 def _log_row(event: WatchEvent) -> LogRow:
-    kind, namespace, name = event.record.key
-    return LogRow(event.record.revision, kind, namespace, name, event.type == "DELETED", event.record.data)
+    (group, resource), namespace, name = event.record.key
+    return LogRow(event.record.revision, group, resource, namespace, name, event.type == "DELETED", event.record.data)
 
 
 def _read_all(path: Path) -> tuple[RevisionLog, int, list[LogRow]]:

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from master.resources.group_resource import GroupResource
 from master.storage.interface import Compacted, Key, Record, Records, Watch, WatchEvent, WatchEvents
 
 
@@ -22,7 +23,7 @@ class HistoryLimits(NamedTuple):
 
 
 class ObjectTable:
-    """The objects of one kind, sorted by namespace and name."""
+    """The objects of one resource, sorted by namespace and name."""
 
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], Record] = {}
@@ -55,7 +56,7 @@ class ObjectTable:
 
 
 class WatchCache:
-    """The committed objects of all kinds, the events since `compacted`, and the watches.
+    """The committed objects of all resources, the events since `compacted`, and the watches.
 
     `revision` is that of the newest event, `compacted` the newest revision that is no longer in the history.
     """
@@ -64,8 +65,8 @@ class WatchCache:
         self.revision = 0
         self.compacted = compacted
         self._limits = limits
-        self._tables: defaultdict[str, ObjectTable] = defaultdict(ObjectTable)
-        self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
+        self._tables: defaultdict[GroupResource, ObjectTable] = defaultdict(ObjectTable)
+        self._watches: defaultdict[GroupResource, set[Watch]] = defaultdict(set)
         self._history: deque[WatchEvent] = deque()
         self._history_bytes = 0
         self._dropped_events = 0
@@ -75,44 +76,47 @@ class WatchCache:
 
     def get(self, key: Key) -> Record | None:
         """Return an object; None if there is none."""
-        return self._tables[key.kind].records.get((key.namespace, key.name))
+        return self._tables[key.resource].records.get((key.namespace, key.name))
 
-    def list(self, kind: str, namespace: str = "") -> Records:
-        """Return the objects of a kind, of one namespace or of all, sorted by namespace and name."""
-        return self._tables[kind].list(namespace)
+    def list(self, resource: GroupResource, namespace: str = "") -> Records:
+        """Return the objects of a resource, of one namespace or of all, sorted by namespace and name."""
+        return self._tables[resource].list(namespace)
 
-    def list_unsorted(self, kind: str, namespace: str = "") -> Records:
-        """Return the objects of a kind, of one namespace or of all, in any order."""
-        return self._tables[kind].unsorted(namespace)
+    def list_unsorted(self, resource: GroupResource, namespace: str = "") -> Records:
+        """Return the objects of a resource, of one namespace or of all, in any order."""
+        return self._tables[resource].unsorted(namespace)
 
-    def list_at(self, kind: str, namespace: str, revision: int) -> Records:
-        """Return the objects of a kind as they were at a revision, sorted. Raises Compacted."""
+    def list_at(self, resource: GroupResource, namespace: str, revision: int) -> Records:
+        """Return the objects of a resource as they were at a revision, sorted. Raises Compacted."""
         changed: dict[Key, Record | None] = {}
-        for event in self.events_since(kind, revision):
+        for event in self.events_since(resource, revision):
             changed.setdefault(event.record.key, event.previous)
-        current = self.list(kind, namespace)
+        current = self.list(resource, namespace)
         if not changed:
             return current
         past = (record for record in changed.values() if record is not None and namespace in ("", record.key.namespace))
         # The records that did not change are sorted already and the others are few, so sorting is almost linear.
         return sorted((*(record for record in current if record.key not in changed), *past), key=_sort_key)
 
-    def events_since(self, kind: str, revision: int) -> WatchEvents:
-        """Return the events of a kind after a revision, oldest first. Raises Compacted, also for a future revision."""
+    def events_since(self, resource: GroupResource, revision: int) -> WatchEvents:
+        """Return the events of a resource after a revision, oldest first.
+
+        Raises Compacted, also for a future revision.
+        """
         if revision < self.compacted or revision > self.revision:
             raise Compacted(revision, self.compacted if revision < self.compacted else self.revision)
         events: WatchEvents = []
         for event in reversed(self._history):
             if event.record.revision <= revision:
                 break
-            if event.record.key.kind == kind:
+            if event.record.key.resource == resource:
                 events.append(event)
         events.reverse()
         return events
 
-    def watch(self, kind: str, callback: Watch) -> Callable[[], None]:
-        """Call `callback` for every later event of a kind, in order. Return a function that ends the watch."""
-        watches = self._watches[kind]
+    def watch(self, resource: GroupResource, callback: Watch) -> Callable[[], None]:
+        """Call `callback` for every later event of a resource, in order. Return a function that ends the watch."""
+        watches = self._watches[resource]
         watches.add(callback)
         return lambda: watches.discard(callback)
 
@@ -120,7 +124,7 @@ class WatchCache:
 
     def add(self, event: WatchEvent) -> None:
         """Add the next committed event: change the objects, extend the history, and call the watches."""
-        table = self._tables[event.record.key.kind]
+        table = self._tables[event.record.key.resource]
         if event.type == "DELETED":
             table.drop(event.record.key)
         else:
@@ -130,7 +134,7 @@ class WatchCache:
             self._history.append(event)
             self._history_bytes += len(event.record.data)
             self._enforce_limits()
-        for callback in tuple(self._watches[event.record.key.kind]):
+        for callback in tuple(self._watches[event.record.key.resource]):
             callback(event)
         if event.previous is not None:
             event.previous.drop_decoded()

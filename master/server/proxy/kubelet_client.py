@@ -32,6 +32,7 @@ from master import errors
 from master.auth import pki
 from master.auth.attributes import KUBELET_CLIENT_USER, NODE_PREFIX
 from master.resources.nodes import NODES
+from master.resources.scheme import group_resource
 from master.storage.interface import Key, Storage
 from reconcile import atomic_file
 from reconcile.errors import NotReady
@@ -213,7 +214,7 @@ class KubeletClient:
         return any(row.address == address for row in self._node(node).status.addresses)
 
     def _node(self, node: str) -> Node:
-        record = self._store.get_uncommitted(Key(Node.KIND, "", node))
+        record = self._store.get_uncommitted(Key(group_resource(Node), "", node))
         if record is None:
             raise errors.not_found(NODES, node)
         return record.object  # type: ignore[no-any-return]

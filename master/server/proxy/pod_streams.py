@@ -19,6 +19,7 @@ from api.meta.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, FieldError
 from api.meta.types import StatusCause, StatusDetails
 from master import errors
 from master.resources.pods import PODS
+from master.resources.scheme import group_resource
 from master.server import routes
 from master.server.proxy import forwarding, proxy
 from master.server.proxy.forwarding import Forwarder
@@ -60,7 +61,7 @@ class PodStreams:
 
     def _pod(self, route: ProxyRoute) -> Pod:
         info = route.info
-        record = self._store.get_uncommitted(Key(Pod.KIND, info.namespace, info.name))
+        record = self._store.get_uncommitted(Key(group_resource(Pod), info.namespace, info.name))
         if record is None:
             raise errors.not_found(PODS, info.name)
         return record.object  # type: ignore[no-any-return]

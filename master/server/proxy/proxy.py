@@ -24,7 +24,7 @@ from api.network.addresses import unreachable_reason
 from master import errors
 from master.resources.pods import PODS
 from master.resources.resource import AnyResource
-from master.resources.scheme import BY_KIND
+from master.resources.scheme import BY_KIND, group_resource
 from master.resources.services import SERVICES
 from master.server.proxy import forwarding
 from master.server.proxy.forwarding import Forwarder
@@ -117,13 +117,13 @@ class ProxyHandler:
             target = address.target_ref
             if target is None or target.namespace != namespace:
                 continue
-            record = self._store.get_uncommitted(Key(Pod.KIND, namespace, target.name))
+            record = self._store.get_uncommitted(Key(group_resource(Pod), namespace, target.name))
             if record is not None and address.ip in {pod_ip.ip for pod_ip in record.object.status.pod_ips}:
                 return record.object, HostPort(address.ip, number)
         return None
 
     def _object(self, resource: AnyResource, namespace: str, name: str) -> Any:
-        record = self._store.get_uncommitted(Key(resource.stored_kind, namespace, name))
+        record = self._store.get_uncommitted(Key(resource.stored_group_resource, namespace, name))
         if record is None:
             raise errors.not_found(resource, name)
         return record.object

@@ -16,9 +16,9 @@ from api.meta.types import Object, ObjectMeta
 from api.network.types import HostSubnet, NetNamespace
 from master.config import MasterConfig
 from master.dns import DNSServer
-from master.resources.scheme import TYPES
-from master.storage.interface import Delete, Put
+from master.resources.scheme import STORED_TYPES
 from master.storage.sqlite import SQLiteStorage
+from tests.testbed.apiserver.changes import delete, put
 from tests.testbed.ports import free_port
 from tests.unit.nameserver.examples import endpoint, service, slice_of
 
@@ -34,7 +34,7 @@ class Running:
         self._port = port
 
     async def put(self, *items: Object) -> None:
-        await self.store.write(*(Put(item) for item in items))
+        await self.store.write(*(put(item) for item in items))
 
     async def told(self, name: str, source: str = OUTSIDE, kind: str = "A") -> list[str]:
         """The rows, or the code; what was written is told when its writer is answered."""
@@ -57,7 +57,7 @@ async def listening(port: int) -> None:
 
 @asynccontextmanager
 async def running(root: Path, *items: Object, **settings: Any) -> AsyncIterator[Running]:
-    store = await SQLiteStorage.open(root / "store.db", TYPES)
+    store = await SQLiteStorage.open(root / "store.db", STORED_TYPES)
     tasks = [asyncio.create_task(store.run())]
     try:
         port = free_port()
@@ -105,7 +105,7 @@ async def test_dns_answers_follow_written_objects(tmp_path: Path) -> None:
         assert await here.told("db.red.svc.cluster.local") == ["10.128.0.3"]
         await here.put(NetNamespace(metadata=ObjectMeta(name="red"), netname="red", netid=0))
         assert await here.told(WEB, NODE) == ["172.30.0.5"]
-        await here.store.write(Delete(headless))
+        await here.store.write(delete(headless))
         assert await here.told("db.red.svc.cluster.local") == ["NXDOMAIN"]
 
 

@@ -12,15 +12,17 @@ import pytest
 
 from api.client.client import ApiError, Client
 from api.client.kubeconfig import Kubeconfig
-from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from lab.process import run
-from master.storage.interface import Delete, Put
+from master.resources.scheme import STORED_TYPES, group_resource
 from master.storage.sqlite import SQLiteStorage
 from master.storage.watch_cache import HistoryLimits
 from reconcile.errors import NotReady
+from tests.testbed.apiserver.changes import delete, put
 from tests.testbed.apiserver.process import ApiServer
+
+NAMESPACES = group_resource(Namespace)
 
 SIZE = "3m"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -53,35 +55,35 @@ def _item(name: str, size: int = 0) -> Namespace:
 
 async def _write_all(store: SQLiteStorage, acknowledged: list[str]) -> None:
     for number in range(10_000):
-        await store.write(Put(_item(f"a{number}", 2000), expect=0))
+        await store.write(put(_item(f"a{number}", 2000), expect=0))
         acknowledged.append(f"a{number}")
 
 
 async def test_store_on_a_full_disk_rejects_writes_and_keeps_acknowledged_ones(disk: Path) -> None:
     keep = HistoryLimits(events=20)
-    store = await SQLiteStorage.open(disk / "store.db", KINDS, keep)
+    store = await SQLiteStorage.open(disk / "store.db", STORED_TYPES, keep)
     acknowledged: list[str] = []
     ballast = _fill(disk)
     with pytest.raises(NotReady, match="nothing was changed"):
         await _write_all(store, acknowledged)
     revision = store.revision
     # Many at once, some of more than one change: all are refused, and none leaves anything behind.
-    writes = [store.write(Put(_item(f"b{number}", 5000)), Put(_item(f"c{number}", 5000))) for number in range(20)]
+    writes = [store.write(put(_item(f"b{number}", 5000)), put(_item(f"c{number}", 5000))) for number in range(20)]
     answers = await asyncio.gather(*writes, return_exceptions=True)
     assert {type(answer) for answer in answers} == {NotReady}
-    assert [record.key.name for record in store.list_uncommitted("Namespace")] == sorted(acknowledged)
+    assert [record.key.name for record in store.list_uncommitted(NAMESPACES)] == sorted(acknowledged)
     assert store.revision == revision
     await store.close()
     ballast.unlink()
-    store = await SQLiteStorage.open(disk / "store.db", KINDS, keep)
-    assert [record.key.name for record in store.list("Namespace")] == sorted(acknowledged)
+    store = await SQLiteStorage.open(disk / "store.db", STORED_TYPES, keep)
+    assert [record.key.name for record in store.list(NAMESPACES)] == sorted(acknowledged)
     assert store.revision == revision
     await store.close()
 
 
 async def test_store_resumes_when_space_is_free_again(disk: Path) -> None:
     """Full and not full, again and again, without being opened anew; forgetting makes room, too."""
-    store = await SQLiteStorage.open(disk / "store.db", KINDS, HistoryLimits(events=20))
+    store = await SQLiteStorage.open(disk / "store.db", STORED_TYPES, HistoryLimits(events=20))
     there: dict[str, int] = {}
     refused = 0
     for round_ in range(5):
@@ -89,16 +91,16 @@ async def test_store_resumes_when_space_is_free_again(disk: Path) -> None:
         for number in range(60):
             item = _item(f"a{number % 7}", 3000 + 100 * round_)
             try:
-                (kept,) = await store.write(Put(item))
+                (kept,) = await store.write(put(item))
                 there[item.metadata.name] = int(kept.metadata.resource_version)
             except NotReady:
                 refused += 1
         ballast.unlink()
-        (kept,) = await store.write(Put(_item("a0")))
+        (kept,) = await store.write(put(_item("a0")))
         there["a0"] = int(kept.metadata.resource_version)
-        assert {record.key.name: record.revision for record in store.list("Namespace")} == there
+        assert {record.key.name: record.revision for record in store.list(NAMESPACES)} == there
     assert refused > 0
-    await store.write(*(Delete(record.object) for record in store.list("Namespace")))
+    await store.write(*(delete(record.object) for record in store.list(NAMESPACES)))
     await store.close()
 
 

@@ -22,7 +22,7 @@ from master.admission.chain import AdmissionChain
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.registry.creation import ObjectCreation
-from master.resources.scheme import TYPES
+from master.resources.scheme import STORED_TYPES
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
 from master.server.server import Server, ServerDependencies, tls_context
@@ -106,7 +106,7 @@ async def own_server(
     """A server in this process, whose limits are its own."""
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_account_tokens.load_token_signer(root / "pki")
-    store = await SQLiteStorage.open(root / "store.db", TYPES)
+    store = await SQLiteStorage.open(root / "store.db", STORED_TYPES)
     trust = KubeletTLS.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
     nodes = KubeletClient(store, trust, lambda: ("127.0.0.1", 0))
     server = Server(

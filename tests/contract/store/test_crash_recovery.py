@@ -8,11 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from api.codec.kinds import KINDS
+from api.core.node import Namespace
+from master.resources.scheme import STORED_TYPES, group_resource
 from master.storage.interface import Key
 from master.storage.revision_log import LogRow, RevisionLog
 from master.storage.sqlite import SQLiteStorage
 from tests.testbed.apiserver.store_writer import GONE, KEEP
+
+NAMESPACES = group_resource(Namespace)
 
 KILLS = int(os.environ.get("PODLANE_SOAK_KILLS", "8"))
 MOST_WRITES = 300
@@ -52,9 +55,9 @@ async def test_store_killed_while_compacting_keeps_acknowledged_writes(tmp_path:
         assert rows[-1].revision >= max(revision for revision, _ in told.values()) > newest
         assert compacted >= forgotten
         newest, forgotten = rows[-1].revision, compacted
-        store = await SQLiteStorage.open(path, KINDS, KEEP)
+        store = await SQLiteStorage.open(path, STORED_TYPES, KEEP)
         for name, (revision, step) in told.items():
-            record = store.get(Key("Namespace", "", name))
+            record = store.get(Key(NAMESPACES, "", name))
             there = (record.revision, int(record.object.metadata.labels["step"])) if record else (0, GONE)
             # One write of each writer was on its way, and may have got there.
             assert there == (revision, step) or there[1] == (step + 1) % (GONE + 1) or (there[1] == step == GONE)

@@ -11,20 +11,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.codec.kinds import KINDS
 from api.core.config import Secret
 from api.core.node import Namespace, Node
 from api.meta.types import ObjectMeta
+from master.resources.scheme import STORED_TYPES, group_resource
 from master.storage.interface import Compacted, Conflict, Delete, Key, Put, Record, Storage, WatchEvent
 from master.storage.sqlite import SQLiteStorage
 from reconcile.errors import NotReady
+from tests.testbed.apiserver.changes import delete, put
+
+NAMESPACES = group_resource(Namespace)
+SECRETS = group_resource(Secret)
+NODES = group_resource(Node)
 
 Opener = Callable[[Path], Awaitable[Storage]]
 """Opens the store that is kept in a directory, the first time or again."""
 
 
 async def _journaled(root: Path) -> Storage:
-    return await SQLiteStorage.open(root / "store.db", KINDS)
+    return await SQLiteStorage.open(root / "store.db", STORED_TYPES)
 
 
 STORES: dict[str, Opener] = {"journaled": _journaled}
@@ -47,7 +52,7 @@ def ns(name: str, **labels: str) -> Namespace:
 
 
 def key(name: str) -> Key:
-    return Key("Namespace", "", name)
+    return Key(NAMESPACES, "", name)
 
 
 def names(records: list[Record]) -> list[str]:
@@ -59,8 +64,8 @@ def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
 
 
 async def test_write_gets_the_next_revision_and_is_read_back(store: Storage) -> None:
-    (one,) = await store.write(Put(ns("a", x="1")))
-    (two,) = await store.write(Put(ns("b")))
+    (one,) = await store.write(put(ns("a", x="1")))
+    (two,) = await store.write(put(ns("b")))
     assert (one.metadata.resource_version, two.metadata.resource_version) == ("1", "2")
     record = store.get(key("a"))
     assert record is not None
@@ -70,59 +75,59 @@ async def test_write_gets_the_next_revision_and_is_read_back(store: Storage) -> 
 
 
 async def test_list_is_sorted_and_filters_by_namespace(store: Storage) -> None:
-    await store.write(*(Put(ns(name)) for name in "cab"))
-    assert names(store.list("Namespace")) == ["a", "b", "c"]
-    assert names(store.list("Node")) == []
+    await store.write(*(put(ns(name)) for name in "cab"))
+    assert names(store.list(NAMESPACES)) == ["a", "b", "c"]
+    assert names(store.list(NODES)) == []
 
 
 async def test_write_with_an_outdated_revision_conflicts(store: Storage) -> None:
-    await store.write(Put(ns("a"), expect=0))
+    await store.write(put(ns("a"), expect=0))
     with pytest.raises(Conflict):
-        await store.write(Put(ns("a"), expect=0))
+        await store.write(put(ns("a"), expect=0))
     with pytest.raises(Conflict):
-        await store.write(Put(ns("a", x="1"), expect=7))
-    await store.write(Put(ns("a", x="1"), expect=1))
+        await store.write(put(ns("a", x="1"), expect=7))
+    await store.write(put(ns("a", x="1"), expect=1))
     with pytest.raises(Conflict):
-        await store.write(Delete(ns("a"), expect=1))
+        await store.write(delete(ns("a"), expect=1))
     with pytest.raises(Conflict):
-        await store.write(Put(ns("b"), expect=3))
-    await store.write(Delete(ns("a"), expect=2))
+        await store.write(put(ns("b"), expect=3))
+    await store.write(delete(ns("a"), expect=2))
     assert store.get(key("a")) is None
     assert store.revision == 3
 
 
 async def test_write_applies_all_changes_or_none(store: Storage) -> None:
     with pytest.raises(Conflict):
-        await store.write(Put(ns("a")), Put(ns("b"), expect=5))
-    assert store.list("Namespace") == []
+        await store.write(put(ns("a")), put(ns("b"), expect=5))
+    assert store.list(NAMESPACES) == []
     assert store.revision == 0
-    await store.write(Put(ns("a")), Delete(ns("a")), Put(ns("a", x="2"), expect=0))
+    await store.write(put(ns("a")), delete(ns("a")), put(ns("a", x="2"), expect=0))
     assert store.revision == 3
     with pytest.raises(Conflict):
-        await store.write(Put(ns("c")), Put(ns("c"), expect=0))
+        await store.write(put(ns("c")), put(ns("c"), expect=0))
 
 
 async def test_write_is_visible_only_when_durable(store: Storage) -> None:
-    writing = asyncio.create_task(store.write(Put(ns("a"))))
+    writing = asyncio.create_task(store.write(put(ns("a"))))
     await asyncio.sleep(0)
     assert store.get(key("a")) is None
     assert store.revision == 0
     latest = store.get_uncommitted(key("a"))
     assert latest is not None
-    assert names(store.list_uncommitted("Namespace")) == ["a"]
+    assert names(store.list_uncommitted(NAMESPACES)) == ["a"]
     await store.write()  # Nothing of its own: waits for what is on its way.
     assert store.get(key("a")) is latest
     await writing
 
 
 async def test_writers_that_read_the_latest_revision_never_conflict(store: Storage) -> None:
-    await store.write(Put(ns("a", n="0")))
+    await store.write(put(ns("a", n="0")))
 
     async def count() -> None:
         record = store.get_uncommitted(key("a"))
         assert record is not None
         number = int(record.object.metadata.labels["n"]) + 1
-        await store.write(Put(ns("a", n=str(number)), expect=record.revision))
+        await store.write(put(ns("a", n=str(number)), expect=record.revision))
 
     await asyncio.gather(*(count() for _ in range(50)))
     record = store.get(key("a"))
@@ -132,79 +137,79 @@ async def test_writers_that_read_the_latest_revision_never_conflict(store: Stora
 
 async def test_watch_delivers_changes_in_order_and_can_be_closed(store: Storage) -> None:
     events: list[WatchEvent] = []
-    end = store.watch("Namespace", events.append)
-    await store.write(Put(ns("a")))
-    await store.write(Put(ns("a", x="1")), Put(Node(metadata=ObjectMeta(name="n"))))
-    await store.write(Delete(ns("a", x="1")))
+    end = store.watch(NAMESPACES, events.append)
+    await store.write(put(ns("a")))
+    await store.write(put(ns("a", x="1")), put(Node(metadata=ObjectMeta(name="n"))))
+    await store.write(delete(ns("a", x="1")))
     assert told(events) == [("ADDED", "a", 1), ("MODIFIED", "a", 2), ("DELETED", "a", 4)]
     assert events[1].previous is events[0].record
     assert events[2].record.object.metadata.resource_version == "4"
     end()
-    await store.write(Put(ns("b")))
+    await store.write(put(ns("b")))
     assert len(events) == 3
 
 
 async def test_history_and_past_state_are_read_by_revision(store: Storage) -> None:
-    await store.write(Put(ns("a")), Put(ns("b")))
-    await store.write(Put(ns("a", x="1")))
-    await store.write(Delete(ns("b")), Put(ns("c")))
-    assert told(store.events_since("Namespace", 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
-    assert names(store.list_at("Namespace", "", 2)) == ["a", "b"]
-    assert names(store.list_at("Namespace", "", 4)) == ["a"]
-    assert store.list_at("Namespace", "", 2)[0].object.metadata.labels == {}
-    assert store.list_at("Namespace", "", 3)[0].object.metadata.labels == {"x": "1"}
-    assert store.list_at("Namespace", "", 0) == []
+    await store.write(put(ns("a")), put(ns("b")))
+    await store.write(put(ns("a", x="1")))
+    await store.write(delete(ns("b")), put(ns("c")))
+    assert told(store.events_since(NAMESPACES, 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
+    assert names(store.list_at(NAMESPACES, "", 2)) == ["a", "b"]
+    assert names(store.list_at(NAMESPACES, "", 4)) == ["a"]
+    assert store.list_at(NAMESPACES, "", 2)[0].object.metadata.labels == {}
+    assert store.list_at(NAMESPACES, "", 3)[0].object.metadata.labels == {"x": "1"}
+    assert store.list_at(NAMESPACES, "", 0) == []
 
 
 async def test_future_revision_is_reported_as_expired(store: Storage) -> None:
     with pytest.raises(Compacted):
-        store.events_since("Namespace", 1)
+        store.events_since(NAMESPACES, 1)
 
 
 async def test_reopened_store_has_every_object(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
-    await store.write(Put(ns("a")), Put(ns("b")))
-    await store.write(Put(ns("a", x="1")), Delete(ns("b")))
-    before = [(record.key, record.revision, record.data) for record in store.list("Namespace")]
-    history = told(store.events_since("Namespace", 1))
+    await store.write(put(ns("a")), put(ns("b")))
+    await store.write(put(ns("a", x="1")), delete(ns("b")))
+    before = [(record.key, record.revision, record.data) for record in store.list(NAMESPACES)]
+    history = told(store.events_since(NAMESPACES, 1))
     await store.close()
     store = await opener(tmp_path)
-    assert [(record.key, record.revision, record.data) for record in store.list("Namespace")] == before
-    assert told(store.events_since("Namespace", 1)) == history
+    assert [(record.key, record.revision, record.data) for record in store.list(NAMESPACES)] == before
+    assert told(store.events_since(NAMESPACES, 1)) == history
     assert store.revision == 4
-    (item,) = await store.write(Put(ns("c")))
+    (item,) = await store.write(put(ns("c")))
     assert item.metadata.resource_version == "5"
     await store.close()
 
 
 async def test_closed_store_rejects_writes(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
-    writing = asyncio.create_task(store.write(Put(ns("a"))))
+    writing = asyncio.create_task(store.write(put(ns("a"))))
     await asyncio.sleep(0)
     await store.close()
     await writing
     with pytest.raises(NotReady):
-        await store.write(Put(ns("b")))
+        await store.write(put(ns("b")))
     await store.run()
     store = await opener(tmp_path)
-    assert names(store.list("Namespace")) == ["a"]
+    assert names(store.list(NAMESPACES)) == ["a"]
     await store.close()
 
 
 async def test_compacted_history_is_gone_for_good(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
-    await store.write(Put(ns("old")), Put(ns("gone")), Delete(ns("gone")))
+    await store.write(put(ns("old")), put(ns("gone")), delete(ns("gone")))
     for number in range(5):
-        await store.write(Put(ns("a", n=str(number))))
+        await store.write(put(ns("a", n=str(number))))
     await store.compact(6)
     for _ in range(2):
-        assert told(store.events_since("Namespace", 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
-        assert names(store.list_at("Namespace", "", 6)) == ["a", "old"]
+        assert told(store.events_since(NAMESPACES, 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
+        assert names(store.list_at(NAMESPACES, "", 6)) == ["a", "old"]
         with pytest.raises(Compacted) as expired:
-            store.events_since("Namespace", 5)
+            store.events_since(NAMESPACES, 5)
         assert str(expired.value) == "too old resource version: 5 (6)"
         with pytest.raises(Compacted):
-            store.list_at("Namespace", "", 3)
+            store.list_at(NAMESPACES, "", 3)
         await store.close()
         store = await opener(tmp_path)
     await store.close()
@@ -212,15 +217,15 @@ async def test_compacted_history_is_gone_for_good(opener: Opener, tmp_path: Path
 
 async def test_revision_counter_survives_full_compaction(opener: Opener, tmp_path: Path) -> None:
     store = await opener(tmp_path)
-    await store.write(Put(ns("a")))
-    await store.write(Delete(ns("a")))
+    await store.write(put(ns("a")))
+    await store.write(delete(ns("a")))
     await store.compact(2)
     await store.compact(100)
     await store.close()
     store = await opener(tmp_path)
     assert store.revision == 2
-    assert names(store.list("Namespace")) == []
-    (item,) = await store.write(Put(ns("a"), expect=0))
+    assert names(store.list(NAMESPACES)) == []
+    (item,) = await store.write(put(ns("a"), expect=0))
     assert item.metadata.resource_version == "3"
     await store.close()
 
@@ -289,7 +294,7 @@ class Model:
             namespace, name = write.place
             item = Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels={"l": write.label}))
             expect = before.get(write.place, (0, ""))[0] + (0 if write.right else 1)
-            changes.append(Put(item, expect) if write.label else Delete(item, expect))
+            changes.append(put(item, expect) if write.label else delete(item, expect))
             if accepted:
                 self._take(write, write.place in before)
         return changes, accepted
@@ -315,15 +320,15 @@ class Model:
         for revision in range(len(self.events) + 2):
             if revision < self.compacted or revision > len(self.events):
                 with pytest.raises(Compacted):
-                    store.events_since("Secret", revision)
+                    store.events_since(SECRETS, revision)
                 with pytest.raises(Compacted):
-                    store.list_at("Secret", "", revision)
+                    store.list_at(SECRETS, "", revision)
                 continue
-            assert told(store.events_since("Secret", revision)) == self.events[revision:]
+            assert told(store.events_since(SECRETS, revision)) == self.events[revision:]
             for namespace in ("", "one"):
                 found = [
                     ((record.key.namespace, record.key.name), (record.revision, record.object.metadata.labels["l"]))
-                    for record in store.list_at("Secret", namespace, revision)
+                    for record in store.list_at(SECRETS, namespace, revision)
                 ]
                 assert found == [row for row in sorted(self.states[revision].items()) if namespace in ("", row[0][0])]
 
@@ -331,14 +336,14 @@ class Model:
 async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact | Reopen]) -> None:
     store, model = await opener(root), Model()
     watched: list[WatchEvent] = []
-    store.watch("Secret", watched.append)
+    store.watch(SECRETS, watched.append)
     for step in steps:
         if isinstance(step, Compact):
             await store.compact(model.compact(step.left))
         elif isinstance(step, Reopen):
             await store.close()
             store = await opener(root)
-            store.watch("Secret", watched.append)
+            store.watch(SECRETS, watched.append)
         else:
             changes, accepted = model.changes(step)
             try:

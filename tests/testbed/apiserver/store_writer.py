@@ -10,12 +10,15 @@ import os
 import sys
 from pathlib import Path
 
-from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
-from master.storage.interface import Delete, Key, Put
+from master.resources.scheme import STORED_TYPES, group_resource
+from master.storage.interface import Key
 from master.storage.sqlite import SQLiteStorage
 from master.storage.watch_cache import HistoryLimits
+from tests.testbed.apiserver.changes import delete, put
+
+NAMESPACES = group_resource(Namespace)
 
 WRITERS = 4
 KEEP = HistoryLimits(events=12)
@@ -28,17 +31,17 @@ async def _write(store: SQLiteStorage, name: str) -> None:
     while True:
         for step in range(GONE + 1):
             item = Namespace(metadata=ObjectMeta(name=name, labels={"step": str(step)}))
-            record = store.get_uncommitted(Key("Namespace", "", name))
+            record = store.get_uncommitted(Key(NAMESPACES, "", name))
             expect = record.revision if record else 0
             if step < GONE:
-                (item,) = await store.write(Put(item, expect))
+                (item,) = await store.write(put(item, expect))
             elif record:
-                (item,) = await store.write(Delete(record.object, expect))
+                (item,) = await store.write(delete(record.object, expect))
             os.write(1, f"{name} {item.metadata.resource_version} {step}\n".encode())
 
 
 async def _main(path: Path) -> None:
-    store = await SQLiteStorage.open(path, KINDS, KEEP)
+    store = await SQLiteStorage.open(path, STORED_TYPES, KEEP)
     await asyncio.gather(*(_write(store, f"w{number}") for number in range(WRITERS)))
 
 

@@ -21,7 +21,7 @@ from master.errors import StatusError
 from master.request_info import RequestInfo
 from master.resources.configuration import ServiceAccount
 from master.resources.csi import CSINode
-from master.resources.scheme import BY_KIND
+from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Transaction
 
 TAINT = Taint(key="dedicated", value="db", effect="NoSchedule")
@@ -126,7 +126,7 @@ class Objects:
         self._node_uid = node_uid
 
     def get(self, key: Key) -> Node | None:
-        assert key == Key("Node", "", "n1")
+        assert key == Key(group_resource(Node), "", "n1")
         return Node(metadata=ObjectMeta(name="n1", uid=self._node_uid)) if self._node_uid else None
 
 

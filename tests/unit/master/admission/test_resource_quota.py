@@ -20,10 +20,12 @@ from api.validation.registry import decode
 from master.admission import resource_quota
 from master.controllers import resource_quotas
 from master.errors import StatusError
+from master.resources.group_resource import GroupResource
 from master.resources.quotas import RESOURCE_QUOTAS, ResourceQuota
-from master.resources.scheme import BY_KIND
+from master.resources.scheme import BY_KIND, group_resource
 from tests.unit.master.admission.examples import decoded, pod, quota
 
+POD_RESOURCE = group_resource(Pod)
 NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 TEXTS = [
@@ -151,7 +153,7 @@ def test_quota_scopes_match_pods(spec: dict[str, Any], inside: Pod, outside: Pod
 # --- charging ---------------------------------------------------------------------------------------------------------
 
 
-def nothing(kind: str, namespace: str) -> list[Any]:
+def nothing(resource: GroupResource, namespace: str) -> list[Any]:
     return []
 
 
@@ -181,8 +183,8 @@ def test_admitted_object_is_charged_to_every_matching_quota() -> None:
 def test_quota_rejections_have_the_reference_messages() -> None:
     full = [pod(), pod()]
 
-    def there(kind: str, namespace: str) -> list[Pod]:
-        return full if kind == "Pod" else []
+    def there(resource: GroupResource, namespace: str) -> list[Pod]:
+        return full if resource == POD_RESOURCE else []
 
     assert refusal(pod(), quota({"pods": "2"}, {"pods": "2"}), there=there) == (
         'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2'
@@ -201,10 +203,10 @@ def test_quota_rejections_have_the_reference_messages() -> None:
 
 def test_exhausted_quota_is_recounted_before_a_rejection() -> None:
     stale = quota({"pods": "2"}, {"pods": "2"})
-    (found,) = charge(pod(), stale, there=lambda kind, _: [pod()] if kind == "Pod" else [])
+    (found,) = charge(pod(), stale, there=lambda resource, _: [pod()] if resource == POD_RESOURCE else [])
     assert found.status.used == {"pods": "2"}
     fresh = quota({"pods": "2"})
-    (found,) = charge(pod(), fresh, there=lambda kind, _: [pod()] if kind == "Pod" else [])
+    (found,) = charge(pod(), fresh, there=lambda resource, _: [pod()] if resource == POD_RESOURCE else [])
     assert (found.status.hard, found.status.used) == ({"pods": "2"}, {"pods": "2"})
 
 
@@ -224,11 +226,11 @@ def test_update_is_charged_with_its_increase() -> None:
 def test_quota_controller_counts_existing_objects() -> None:
     item = quota({"pods": "9", "count/pods": "9", "requests.cpu": "9", "secrets": "9", "count/jobs.batch": "2"}, {})
     ended = replace(ASKING, status=replace(ASKING.status, phase="Failed"))
-    rows = {"Pod": [ASKING, ASKING, ended, SILENT], "Secret": [BY_KIND["Secret"].type()]}
+    rows = {POD_RESOURCE: [ASKING, ASKING, ended, SILENT], BY_KIND["Secret"].group_resource: [BY_KIND["Secret"].type()]}
 
-    def there(kind: str, namespace: str) -> list[Any]:
+    def there(resource: GroupResource, namespace: str) -> list[Any]:
         assert namespace == "red"
-        return rows.get(kind, [])
+        return rows.get(resource, [])
 
     (change,) = resource_quotas.reconcile([item], there, NOW)
     assert isinstance(change.item, ResourceQuota)
@@ -245,8 +247,8 @@ def test_quota_is_never_exceeded_in_any_history(steps: list[tuple[str, int]]) ->
     def taken() -> int:
         return sum(quantity.to_milli(one.spec.containers[0].resources.requests["cpu"]) for one in pods)
 
-    def there(kind: str, namespace: str) -> list[Pod]:
-        return pods if kind == "Pod" else []
+    def there(resource: GroupResource, namespace: str) -> list[Pod]:
+        return pods if resource == POD_RESOURCE else []
 
     for what, number in steps:
         if what == "make":

@@ -14,8 +14,9 @@ from api.meta.types import ObjectMeta
 from master.auth.attributes import Attributes, PathAttributes, User
 from master.auth.rbac import ALL_RULES, BindingIndex, BindingMatch, decide, format_rule, rules_not_covered
 from master.resources.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject
-from master.storage.interface import Delete, Put
+from master.resources.scheme import STORED_TYPES
 from master.storage.sqlite import SQLiteStorage
+from tests.testbed.apiserver.changes import delete, put
 
 BINDING = ClusterRoleBinding(metadata=ObjectMeta(name="x"), role_ref=RoleRef(kind="ClusterRole", name="y"))
 LOCAL = RoleBinding(metadata=ObjectMeta(name="x", namespace="red"), role_ref=RoleRef(kind="Role", name="y"))
@@ -167,29 +168,29 @@ def held(grants: BindingIndex, user: User, namespace: str) -> list[str]:
 
 
 async def test_rbac_follows_changed_bindings(tmp_path: Path) -> None:
-    store = await SQLiteStorage.open(tmp_path / "db", (Role, ClusterRole, RoleBinding, ClusterRoleBinding))
+    store = await SQLiteStorage.open(tmp_path / "db", STORED_TYPES)
     try:
-        (first,) = await store.write(Put(bound("first", BOB)))
+        (first,) = await store.write(put(bound("first", BOB)))
         grants = BindingIndex(store)
         bob, robot = User("bob", frozenset(("dev",))), User("system:serviceaccount:red:robot", frozenset())
         assert held(grants, bob, "") == ["first:?"]
-        await store.write(Put(READER), Put(WRITER))
+        await store.write(put(READER), put(WRITER))
         assert held(grants, bob, "") == ["first:1"]
         dev = Subject(kind="Group", name="dev")
         local = Subject(kind="ServiceAccount", name="robot")
         await store.write(
-            Put(bound("devs", dev, BOB, namespace="red", role="Role/writer")),
-            Put(bound("robots", local, namespace="red")),
-            Put(bound("elsewhere", local, namespace="blue")),
+            put(bound("devs", dev, BOB, namespace="red", role="Role/writer")),
+            put(bound("robots", local, namespace="red")),
+            put(bound("elsewhere", local, namespace="blue")),
         )
         assert held(grants, bob, "red") == ["first:1", "devs:1", "devs:1"]
         assert held(grants, bob, "blue") == ["first:1"]
         assert held(grants, robot, "red") == ["robots:1"]
         assert held(grants, robot, "blue") == []
-        await store.write(Put(replace(first, subjects=(dev,))))
+        await store.write(put(replace(first, subjects=(dev,))))
         assert held(grants, User("bob", frozenset()), "") == []
         assert held(grants, bob, "") == ["first:1"]
-        await store.write(Delete(first))
+        await store.write(delete(first))
         assert held(grants, bob, "") == []
         assert held(BindingIndex(store), bob, "red") == held(grants, bob, "red") == ["devs:1", "devs:1"]
     finally:

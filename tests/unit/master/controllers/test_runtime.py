@@ -15,7 +15,8 @@ from master.controllers.context import CreateBackoff
 from master.controllers.runtime import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, cool_down, next_backoff, reset_after
 from master.resources.priority_classes import PriorityClass
 from master.resources.quotas import LimitRange
-from master.storage.interface import Record, WatchEvent, key_of
+from master.storage.interface import Record, WatchEvent
+from tests.testbed.apiserver.changes import key_of
 from tests.unit.master.admission.examples import quota
 from tests.unit.master.examples import meta, pod
 

@@ -10,17 +10,20 @@ from typing import Any, cast
 
 import pytest
 
-from api.codec.kinds import KINDS
+from api.core.node import Namespace
 from master.admission.chain import AdmissionChain
 from master.auth.authorization import Authorizer
 from master.errors import StatusError
 from master.registry.creation import ObjectCreation
 from master.registry.registry import Registry
 from master.registry.request import Request
+from master.resources.scheme import STORED_TYPES, group_resource
 from master.server.routes import resolve_path
-from master.storage.interface import Delete, Put
 from master.storage.sqlite import SQLiteStorage
+from tests.testbed.apiserver.changes import delete, put
 from tests.unit.master.examples import namespace
+
+NAMESPACES = group_resource(Namespace)
 
 
 def now() -> datetime:
@@ -29,8 +32,8 @@ def now() -> datetime:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
-    store = await SQLiteStorage.open(tmp_path / "store.db", KINDS)
-    await store.write(*(Put(namespace(name)) for name in "abcdef"))
+    store = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
+    await store.write(*(put(namespace(name)) for name in "abcdef"))
     yield store
     await store.close()
 
@@ -47,7 +50,7 @@ def listed(store: SQLiteStorage, **query: str) -> Any:
 async def test_list_pages_show_one_revision(store: SQLiteStorage) -> None:
     first, names = listed(store, limit="2")
     assert (names, first["remainingItemCount"]) == (["a", "b"], 4)
-    await store.write(Put(namespace("cc")))
+    await store.write(put(namespace("cc")))
     second, names = listed(store, limit="3", **{"continue": first["continue"]})
     assert (names, second["resourceVersion"]) == (["c", "d", "e"], first["resourceVersion"])
     last, names = listed(store, limit="3", **{"continue": second["continue"]})
@@ -57,8 +60,8 @@ async def test_list_pages_show_one_revision(store: SQLiteStorage) -> None:
 
 async def test_expired_continue_token_offers_an_inconsistent_continuation(store: SQLiteStorage) -> None:
     first, _ = listed(store, limit="2")
-    (gone,) = (record.object for record in store.list("Namespace") if record.key.name == "c")
-    await store.write(Delete(gone), Put(namespace("dd")))
+    (gone,) = (record.object for record in store.list(NAMESPACES) if record.key.name == "c")
+    await store.write(delete(gone), put(namespace("dd")))
     await store.compact(store.revision)
     with pytest.raises(StatusError) as refused:
         listed(store, limit="2", **{"continue": first["continue"]})
@@ -71,7 +74,7 @@ async def test_expired_continue_token_offers_an_inconsistent_continuation(store:
 
 
 async def test_list_at_an_expired_revision_is_rejected(store: SQLiteStorage) -> None:
-    await store.write(Put(namespace("g")))
+    await store.write(put(namespace("g")))
     await store.compact(store.revision)
     with pytest.raises(StatusError) as refused:
         listed(store, resourceVersion="2", resourceVersionMatch="Exact")

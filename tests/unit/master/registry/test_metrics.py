@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from api.core.node import Node
-from api.core.pod import Pod
 from master.auth.bootstrap_policy import ROLES
 from master.errors import StatusError
 from master.registry import metrics
@@ -21,11 +19,12 @@ from master.registry.metrics import SUMMARY_PATH, MetricsReader
 from master.registry.request import Request
 from master.request_info import RequestInfo
 from master.resources.metrics import NODE_METRICS, POD_METRICS
+from master.resources.scheme import STORED_TYPES
 from master.server.discovery import group, resources
 from master.server.routes import resolve_path
-from master.storage.interface import Put
 from master.storage.sqlite import SQLiteStorage
 from reconcile.errors import NotReady
+from tests.testbed.apiserver.changes import put
 from tests.unit.master.examples import node, pod
 
 NOW = datetime.datetime(2026, 1, 31, tzinfo=datetime.UTC)
@@ -91,12 +90,12 @@ class Door:
 
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    store = await SQLiteStorage.open(tmp_path / "store.db", (Node, Pod))
+    store = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
     labelled = replace(
         pod("web", "near"), metadata=replace(pod("web").metadata, namespace="red", labels={"app": "web"})
     )
     for one in (node("near", labels={"zone": "a"}), node("far"), labelled, pod("other", "far"), pod("waits")):
-        await store.write(Put(one))
+        await store.write(put(one))
     nodes = Nodes()
     nodes.said = {"near": said("web", "of-nobody"), "far": said("other")}
     yield Door(store, nodes)

@@ -43,8 +43,9 @@ from master.resources.pods import POD_ADDRESSS
 from master.resources.resource import AnyResource
 from master.resources.scheme import BY_KIND, STORED
 from master.resources.services import ENDPOINT_SLICES_V1BETA1
-from master.storage.interface import Record, key_of, with_revision
+from master.storage.interface import Record, with_revision
 from master.storage.interface import WatchEvent as Happened
+from tests.testbed.apiserver.changes import key_of
 from tests.unit.master.examples import meta
 
 OTHERS = [kind for kind in BUILTIN if kind.stored_as is not None]

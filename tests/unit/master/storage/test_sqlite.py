@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
-from master.storage.interface import Compacted, Delete, Key, Put, Record, WatchEvent
+from master.resources.scheme import STORED_TYPES, group_resource
+from master.storage.interface import Compacted, Key, Record, WatchEvent
 from master.storage.revision_log import RevisionLog
 from master.storage.sqlite import SQLiteStorage
 from master.storage.watch_cache import HistoryLimits
 from reconcile.errors import NotReady, Refused
+from tests.testbed.apiserver.changes import delete, put
+
+NAMESPACES = group_resource(Namespace)
 
 
 def ns(name: str, **labels: str) -> Namespace:
@@ -23,18 +26,18 @@ def ns(name: str, **labels: str) -> Namespace:
 
 
 def key(name: str) -> Key:
-    return Key("Namespace", "", name)
+    return Key(NAMESPACES, "", name)
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
-    store = await SQLiteStorage.open(tmp_path / "store.db", KINDS)
+    store = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
     yield store
     await store.close()
 
 
 async def reopened(path: Path, keep: HistoryLimits = HistoryLimits()) -> SQLiteStorage:  # noqa: B008
-    return await SQLiteStorage.open(path / "store.db", KINDS, keep)
+    return await SQLiteStorage.open(path / "store.db", STORED_TYPES, keep)
 
 
 def names(records: list[Record]) -> list[str]:
@@ -48,13 +51,13 @@ def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
 async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:
     keep = HistoryLimits(events=10)
     store = await reopened(tmp_path, keep)
-    await store.write(Put(ns("old")), Put(ns("gone")), Delete(ns("gone")))
+    await store.write(put(ns("old")), put(ns("gone")), delete(ns("gone")))
     for number in range(30):
-        await store.write(Put(ns("a", n=str(number))))
+        await store.write(put(ns("a", n=str(number))))
     await store.write()
     with pytest.raises(Compacted):
-        store.events_since("Namespace", 5)
-    assert len(store.events_since("Namespace", 23)) == 10
+        store.events_since(NAMESPACES, 5)
+    assert len(store.events_since(NAMESPACES, 23)) == 10
     await store.close()
 
     journal = RevisionLog(tmp_path / "store.db")
@@ -66,10 +69,10 @@ async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:
     journal.close()
 
     store = await reopened(tmp_path, keep)
-    assert names(store.list("Namespace")) == ["a", "old"]
+    assert names(store.list(NAMESPACES)) == ["a", "old"]
     assert store.revision == 33
     with pytest.raises(Compacted) as expired:
-        store.events_since("Namespace", 5)
+        store.events_since(NAMESPACES, 5)
     assert str(expired.value).startswith("too old resource version: 5 (")
     await store.close()
 
@@ -77,8 +80,8 @@ async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:
 async def test_revision_survives_restart_after_a_delete(tmp_path: Path) -> None:
     store = await reopened(tmp_path, HistoryLimits(events=1))
     for _ in range(5):
-        await store.write(Put(ns("a")))
-        await store.write(Delete(ns("a")))
+        await store.write(put(ns("a")))
+        await store.write(delete(ns("a")))
     await store.close()
     store = await reopened(tmp_path, HistoryLimits(events=1))
     assert store.revision == 10
@@ -86,31 +89,31 @@ async def test_revision_survives_restart_after_a_delete(tmp_path: Path) -> None:
 
 
 async def test_disk_error_fails_pending_writes_only(store: SQLiteStorage, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store.write(Put(ns("a")))
+    await store.write(put(ns("a")))
 
     def refuse(_: object, __: object) -> None:
         raise NotReady("store: database or disk is full; nothing was changed")
 
     with monkeypatch.context() as patched:
         patched.setattr(RevisionLog, "append", refuse)
-        first = asyncio.create_task(store.write(Put(ns("a", x="1"))))
-        second = asyncio.create_task(store.write(Put(ns("b"))))
+        first = asyncio.create_task(store.write(put(ns("a", x="1"))))
+        second = asyncio.create_task(store.write(put(ns("b"))))
         answers = await asyncio.gather(first, second, return_exceptions=True)
     assert [type(answer) for answer in answers] == [NotReady, NotReady]
-    assert names(store.list_uncommitted("Namespace")) == ["a"]
+    assert names(store.list_uncommitted(NAMESPACES)) == ["a"]
     latest = store.get_uncommitted(key("a"))
     assert latest is not None
     assert latest.object.metadata.labels == {}
-    (item,) = await store.write(Put(ns("b"), expect=0))
+    (item,) = await store.write(put(ns("b"), expect=0))
     assert item.metadata.resource_version == "2"
 
 
 async def test_other_store_format_and_second_master_are_rejected(tmp_path: Path) -> None:
     store = await reopened(tmp_path)
-    await store.write(Put(ns("a")))
+    await store.write(put(ns("a")))
     await store.close()
     journal = RevisionLog(tmp_path / "store.db")
     journal._db.execute("PRAGMA user_version=99")
     journal.close()
-    with pytest.raises(Refused, match="has format 99; this master reads format 1"):
+    with pytest.raises(Refused, match="has format 99; this master reads format 2 and migrates format 1"):
         await reopened(tmp_path)

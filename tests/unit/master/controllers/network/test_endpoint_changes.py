@@ -16,8 +16,9 @@ from api.validation.registry import decode, default
 from master.controllers.actions import Create, ForceDelete
 from master.controllers.network import endpoints
 from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
-from master.resources.scheme import BY_KIND
-from master.storage.interface import Key, Record, WatchEvent, key_of, with_revision
+from master.resources.scheme import BY_KIND, group_resource
+from master.storage.interface import Key, Record, WatchEvent, with_revision
+from tests.testbed.apiserver.changes import key_of
 from tests.unit.master.actions import WALL
 from tests.unit.master.examples import meta, pod
 
@@ -34,11 +35,11 @@ class Kept:
         self._number = 0
 
     def list_kind(self, kind: str) -> list[Any]:
-        return [item for key, item in self.objects.items() if key.kind == kind]
+        return [item for item in self.objects.values() if kind == item.KIND]
 
     def get(self, kind: type[Object], name: str, namespace: str) -> Any:
         self.looked_for += 1
-        return self.objects.get(Key(kind.KIND, namespace, name))
+        return self.objects.get(Key(group_resource(kind), namespace, name))
 
     def put(self, item: Object) -> None:
         self._number += 1
