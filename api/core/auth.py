@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from api.meta.types import Json, Object, Value
+from api.meta.values import Time
 
 
 class UserInfo(Value, frozen=True):
@@ -190,7 +191,7 @@ class TokenRequestStatus(Value, frozen=True):
     """The token."""
 
     token: str = ""
-    expiration_timestamp: str = ""
+    expiration_timestamp: Time = ""
 
 
 class TokenRequest(Object, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from api.meta.types import Object, Value, merge_keys
+from api.meta.values import Int32, Time
 
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
 KUBELET_CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -35,7 +36,7 @@ class CertificateSigningRequestSpec(Value, frozen=True):
 
     request: bytes = b""
     signer_name: str = ""
-    expiration_seconds: int | None = None
+    expiration_seconds: Int32 | None = None
     usages: tuple[str, ...] = ()
     username: str = ""
     uid: str = ""
@@ -50,8 +51,8 @@ class CertificateSigningRequestCondition(Value, frozen=True):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_update_time: str | None = None
-    last_transition_time: str | None = None
+    last_update_time: Time | None = None
+    last_transition_time: Time | None = None
 
 
 class CertificateSigningRequestStatus(Value, frozen=True):

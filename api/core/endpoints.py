@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from api.meta.types import Object, ObjectReference, Value
+from api.meta.values import Int32
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 """Label of an EndpointSlice: the service to which it belongs."""
@@ -24,7 +25,7 @@ class EndpointAddress(Value, frozen=True):
 class EndpointPort(Value, frozen=True):
     """A port that is open at all addresses of its subset."""
 
-    port: int = 0
+    port: Int32 = 0
     name: str = ""
     protocol: str = ""
     app_protocol: str | None = None

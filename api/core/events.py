@@ -6,6 +6,7 @@ from datetime import datetime
 
 from api.meta import times
 from api.meta.types import Object, ObjectMeta, ObjectReference, Value
+from api.meta.values import Int32, MicroTime, Time
 
 NORMAL, WARNING = "Normal", "Warning"
 CLUSTER_NAMESPACE = "default"
@@ -30,8 +31,8 @@ class EventSource(Value, frozen=True):
 class EventSeries(Value, frozen=True):
     """A repeated event: it occurred `count` times, last at `last_observed_time`."""
 
-    count: int = 0
-    last_observed_time: str | None = None
+    count: Int32 = 0
+    last_observed_time: MicroTime | None = None
 
 
 class Event(Object, frozen=True):
@@ -44,11 +45,11 @@ class Event(Object, frozen=True):
     reason: str = ""
     message: str = ""
     source: EventSource = EventSource()
-    first_timestamp: str | None = None
-    last_timestamp: str | None = None
-    count: int = 0
+    first_timestamp: Time | None = None
+    last_timestamp: Time | None = None
+    count: Int32 = 0
     type: str = ""
-    event_time: str | None = None
+    event_time: MicroTime | None = None
     series: EventSeries | None = None
     action: str = ""
     related: ObjectReference | None = None

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from api.meta.types import MERGED_SET, Condition, Json, Object, ObjectReference, Value, merge_keys
+from api.meta.values import Int32, MicroTime, Time
 
 # --- Namespace -------------------------------------------------------------------------------------------------------
 
@@ -47,7 +48,7 @@ class Taint(Value, frozen=True):
     key: str
     value: str = ""
     effect: str = ""
-    time_added: str | None = None
+    time_added: Time | None = None
 
 
 class NodeSpec(Value, frozen=True):
@@ -89,7 +90,7 @@ class NodeSystemInfo(Value, frozen=True, omit_defaults=False):
 class DaemonEndpoint(Value, frozen=True):
     """A port on which a daemon of the node listens."""
 
-    port: int = msgspec.field(name="Port")
+    port: Int32 = msgspec.field(name="Port")
 
 
 class NodeDaemonEndpoints(Value, frozen=True):
@@ -157,10 +158,10 @@ class LeaseSpec(Value, frozen=True):
     """
 
     holder_identity: str = ""
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
+    lease_duration_seconds: Int32 | None = None
+    acquire_time: MicroTime | None = None
+    renew_time: MicroTime | None = None
+    lease_transitions: Int32 | None = None
     strategy: str | None = None
     preferred_holder: str | None = None
 

@@ -12,6 +12,7 @@ from typing import Annotated, Protocol
 
 from api.meta.selectors import LabelSelector
 from api.meta.types import Value, merge_keys
+from api.meta.values import Int32
 
 MIN_WEIGHT, MAX_WEIGHT = 1, 100
 """Limits of the weight of a preference."""
@@ -38,7 +39,7 @@ class PodAffinityTerm(Value, frozen=True):
 class WeightedPodAffinityTerm(Value, frozen=True):
     """A preference with a `weight` from 1 to 100."""
 
-    weight: int = 0
+    weight: Int32 = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
@@ -64,11 +65,11 @@ class TopologySpreadConstraint(Value, frozen=True):
     counts as 0.
     """
 
-    max_skew: int = 0
+    max_skew: Int32 = 0
     topology_key: str = ""
     when_unsatisfiable: str = ""
     label_selector: LabelSelector | None = None
-    min_domains: int | None = None
+    min_domains: Int32 | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
     match_label_keys: tuple[str, ...] = ()
@@ -113,7 +114,7 @@ class NodeSelector(Value, frozen=True):
 class PreferredSchedulingTerm(Value, frozen=True):
     """A preference with a `weight` from 1 to 100."""
 
-    weight: int = 0
+    weight: Int32 = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 

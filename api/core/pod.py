@@ -19,6 +19,7 @@ from api.meta.types import (
     Value,
     merge_keys,
 )
+from api.meta.values import Int32, IntOrString, Quantity, Time
 
 
 class HostAlias(Value, frozen=True):
@@ -62,7 +63,7 @@ class HTTPGetAction(Value, frozen=True):
     `port` is a number, or the name of a port of the container. `host` is the address, by default the pod's.
     """
 
-    port: int | str
+    port: IntOrString
     path: str = ""
     host: str = ""
     scheme: str = ""
@@ -72,14 +73,14 @@ class HTTPGetAction(Value, frozen=True):
 class TCPSocketAction(Value, frozen=True):
     """A TCP connection. It is a success if the connection is accepted."""
 
-    port: int | str
+    port: IntOrString
     host: str = ""
 
 
 class GRPCAction(Value, frozen=True):
     """A call of grpc.health.v1.Health/Check without TLS. SERVING is success."""
 
-    port: int
+    port: Int32
     service: str | None = None
 
 
@@ -103,11 +104,11 @@ class Probe(Value, frozen=True):
     http_get: HTTPGetAction | None = None
     tcp_socket: TCPSocketAction | None = None
     grpc: GRPCAction | None = None
-    initial_delay_seconds: int = 0
-    timeout_seconds: int = 0
-    period_seconds: int = 0
-    success_threshold: int = 0
-    failure_threshold: int = 0
+    initial_delay_seconds: Int32 = 0
+    timeout_seconds: Int32 = 0
+    period_seconds: Int32 = 0
+    success_threshold: Int32 = 0
+    failure_threshold: Int32 = 0
     termination_grace_period_seconds: int | None = None
 
 
@@ -268,9 +269,9 @@ class ContainerPort(Value, frozen=True):
     `protocol` is TCP, UDP or SCTP, by default TCP.
     """
 
-    container_port: int
+    container_port: Int32
     name: str = ""
-    host_port: int = 0
+    host_port: Int32 = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = ""
 
@@ -282,8 +283,8 @@ class ResourceRequirements(Value, frozen=True):
     not supported.
     """
 
-    limits: dict[str, str | int | float] = {}
-    requests: dict[str, str | int | float] = {}
+    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = {}
     claims: Annotated[Json, merge_keys("name")] = None
 
 
@@ -395,7 +396,7 @@ class PodSpec(Value, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
     host_aliases: Annotated[tuple[HostAlias, ...], merge_keys("ip")] = ()
     priority_class_name: str = ""
-    priority: int | None = None
+    priority: Int32 | None = None
     dns_config: PodDNSConfig | None = None
     readiness_gates: tuple[ReadinessGate, ...] = ()
     runtime_class_name: str | None = None
@@ -420,7 +421,7 @@ class ContainerStateWaiting(Value, frozen=True):
 class ContainerStateRunning(Value, frozen=True):
     """A container that runs since `started_at`."""
 
-    started_at: str | None = None
+    started_at: Time | None = None
 
 
 class ContainerStateTerminated(Value, frozen=True):
@@ -430,12 +431,12 @@ class ContainerStateTerminated(Value, frozen=True):
     OOMKilled. `message` is the termination message.
     """
 
-    exit_code: int
-    signal: int = 0
+    exit_code: Int32
+    signal: Int32 = 0
     reason: str = ""
     message: str = ""
-    started_at: str | None = None
-    finished_at: str | None = None
+    started_at: Time | None = None
+    finished_at: Time | None = None
     container_id: str = msgspec.field(default="", name="containerID")
 
 
@@ -482,12 +483,12 @@ class ContainerStatus(Value, frozen=True, omit_defaults=False):
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
     ready: bool = False
-    restart_count: int = 0
+    restart_count: Int32 = 0
     image: str = ""
     image_id: str = msgspec.field(default="", name="imageID")
     container_id: str = msgspec.field(default="", name="containerID")
     started: bool | None = None
-    allocated_resources: dict[str, str | int | float] = {}
+    allocated_resources: dict[str, Quantity] = {}
     resources: ResourceRequirements | None = None
     volume_mounts: tuple[VolumeMountStatus, ...] = ()
     user: ContainerUser | None = None
@@ -529,7 +530,7 @@ class PodStatus(Value, frozen=True):
     host_ips: Annotated[tuple[HostIP, ...], merge_keys("ip")] = msgspec.field(default=(), name="hostIPs")
     pod_ip: str = msgspec.field(default="", name="podIP")
     pod_ips: Annotated[tuple[PodIP, ...], merge_keys("ip")] = msgspec.field(default=(), name="podIPs")
-    start_time: str | None = None
+    start_time: Time | None = None
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()

@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.meta.types import ATOMIC, Json, Object, StatusCondition, Value, merge_keys
+from api.meta.values import Int32, IntOrString
 
 CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = "ClusterIP", "NodePort", "LoadBalancer", "ExternalName"
 TYPES = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME)
@@ -29,12 +30,12 @@ class ServicePort(Value, frozen=True):
     such as http. `node_port` is the port of every node that is forwarded to the service.
     """
 
-    port: int
+    port: Int32
     name: str = ""
     protocol: str = ""
     app_protocol: str | None = None
-    target_port: int | str = 0
-    node_port: int = 0
+    target_port: IntOrString = 0
+    node_port: Int32 = 0
 
 
 class ClientIPConfig(Value, frozen=True):
@@ -42,7 +43,7 @@ class ClientIPConfig(Value, frozen=True):
     endpoint.
     """
 
-    timeout_seconds: int | None = None
+    timeout_seconds: Int32 | None = None
 
 
 class SessionAffinityConfig(Value, frozen=True):
@@ -75,7 +76,7 @@ class ServiceSpec(Value, frozen=True):
     publish_not_ready_addresses: bool = False
     internal_traffic_policy: str = ""
     external_traffic_policy: str = ""
-    health_check_node_port: int = 0
+    health_check_node_port: Int32 = 0
     ip_families: tuple[str, ...] = ()
     ip_family_policy: str = ""
     allocate_load_balancer_node_ports: bool | None = None

@@ -8,6 +8,7 @@ from api.core.pod import ResourceRequirements
 from api.core.volumes import HostPathVolumeSource, NFSVolumeSource
 from api.meta.selectors import LabelSelector
 from api.meta.types import Json, Object, ObjectReference, Value
+from api.meta.values import Quantity
 
 ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
 """Name of an access mode → its short form in tables."""
@@ -22,7 +23,7 @@ class PersistentVolumeSpec(Value, frozen=True):
     bound.
     """
 
-    capacity: dict[str, str | int | float] = {}
+    capacity: dict[str, Quantity] = {}
     access_modes: tuple[str, ...] = ()
     persistent_volume_reclaim_policy: str = ""
     storage_class_name: str = ""
@@ -75,7 +76,7 @@ class PersistentVolumeClaimStatus(Value, frozen=True):
 
     phase: str = ""
     access_modes: tuple[str, ...] = ()
-    capacity: dict[str, str | int | float] = {}
+    capacity: dict[str, Quantity] = {}
     conditions: Json = None
 
 

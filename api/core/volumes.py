@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.meta.types import Json, ObjectFieldSelector, ResourceFieldSelector, Value
+from api.meta.values import Int32
 
 DEFAULT_MODE = 0o644
 DEFAULT_TOKEN_SECONDS = 3600
@@ -54,7 +55,7 @@ class KeyToPath(Value, frozen=True):
 
     key: str
     path: str
-    mode: int | None = None
+    mode: Int32 | None = None
 
 
 class ConfigMapProjection(Value, frozen=True):
@@ -68,7 +69,7 @@ class ConfigMapProjection(Value, frozen=True):
 class ConfigMapVolumeSource(ConfigMapProjection, frozen=True):
     """A volume with files from a ConfigMap."""
 
-    default_mode: int | None = None
+    default_mode: Int32 | None = None
 
 
 class SecretProjection(Value, frozen=True):
@@ -85,7 +86,7 @@ class SecretVolumeSource(Value, frozen=True):
     secret_name: str = ""
     items: tuple[KeyToPath, ...] = ()
     optional: bool = False
-    default_mode: int | None = None
+    default_mode: Int32 | None = None
 
 
 class DownwardAPIVolumeFile(Value, frozen=True):
@@ -94,7 +95,7 @@ class DownwardAPIVolumeFile(Value, frozen=True):
     path: str
     field_ref: ObjectFieldSelector | None = None
     resource_field_ref: ResourceFieldSelector | None = None
-    mode: int | None = None
+    mode: Int32 | None = None
 
 
 class DownwardAPIProjection(Value, frozen=True):
@@ -106,7 +107,7 @@ class DownwardAPIProjection(Value, frozen=True):
 class DownwardAPIVolumeSource(DownwardAPIProjection, frozen=True):
     """A volume with fields of the pod and resources of its containers."""
 
-    default_mode: int | None = None
+    default_mode: Int32 | None = None
 
 
 class ServiceAccountTokenProjection(Value, frozen=True):
@@ -132,7 +133,7 @@ class ProjectedVolumeSource(Value, frozen=True):
     """A volume with files from several sources."""
 
     sources: tuple[VolumeProjection, ...] = ()
-    default_mode: int | None = None
+    default_mode: Int32 | None = None
 
 
 class NFSVolumeSource(Value, frozen=True):

@@ -52,14 +52,14 @@ _DECIMAL_SUFFIXES = ("", *"kMGTPE")
 _BINARY_SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
-class Quantity(NamedTuple):
+class Amount(NamedTuple):
     """A quantity in thousandths, and whether it is written in powers of 1024. `str()` returns the shortest form."""
 
     milli: int = 0
     binary: bool = False
 
     @classmethod
-    def parse(cls, text: str | float) -> Quantity:
+    def parse(cls, text: str | float) -> Amount:
         """Parse a quantity and its format. Raises BadQuantity."""
         return cls(to_milli(text), str(text).endswith("i"))
 
@@ -70,11 +70,11 @@ class Quantity(NamedTuple):
             return f"{self.milli}m"
         return _shortest(self.milli // 1000, 1000, _DECIMAL_SUFFIXES)
 
-    def add(self, other: Quantity) -> Quantity:
+    def add(self, other: Amount) -> Amount:
         """Return the sum, in the format of the first of the two that is not 0."""
-        return Quantity(self.milli + other.milli, self.binary if self.milli else other.binary)
+        return Amount(self.milli + other.milli, self.binary if self.milli else other.binary)
 
-    def ratio_to(self, other: Quantity) -> Decimal:
+    def ratio_to(self, other: Amount) -> Decimal:
         """Return this quantity divided by another."""
         return Decimal(self.milli) / other.milli
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from api.meta.values import Quantity, Time
+
 Json = Any
 """JSON that is stored unchanged."""
 
@@ -52,7 +54,7 @@ class ResourceFieldSelector(Value, frozen=True):
 
     resource: str
     container_name: str = ""
-    divisor: str | int | float | None = None
+    divisor: Quantity | None = None
 
 
 class LocalObjectReference(Value, frozen=True):
@@ -112,8 +114,8 @@ class ObjectMeta(Value, frozen=True):
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
     deletion_grace_period_seconds: int | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
@@ -135,7 +137,7 @@ class Condition(Value, frozen=True):
     status: str
     reason: str = ""
     message: str = ""
-    last_transition_time: str | None = None
+    last_transition_time: Time | None = None
     last_heartbeat_time: str | None = None
     last_probe_time: str | None = None
     observed_generation: int = 0

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Container, Pod
 from api.core.storage import PersistentVolumeClaim
-from api.meta.quantity import Quantity
+from api.meta.quantity import Amount
 from api.validation.registry import check, default
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
@@ -134,15 +134,15 @@ def _min_problem(row: LimitRangeItem, requests: Quantities, limits: Quantities) 
             yield f"{words}, but limit is {limit}"
 
 
-def _max_problem(words: str, part: str, found: Quantity | None, most: Quantity) -> Iterator[str]:
+def _max_problem(words: str, part: str, found: Amount | None, most: Amount) -> Iterator[str]:
     if found is None:
         yield f"{words}.  No {part} is specified"
     elif found.milli > most.milli:
         yield f"{words}, but {part} is {found}"
 
 
-def _ratio_problem(words: str, name: str, ratio: Quantity, requests: Quantities, limits: Quantities) -> Iterator[str]:
-    request, limit = requests.get(name, Quantity()), limits.get(name, Quantity())
+def _ratio_problem(words: str, name: str, ratio: Amount, requests: Quantities, limits: Quantities) -> Iterator[str]:
+    request, limit = requests.get(name, Amount()), limits.get(name, Amount())
     if not request.milli:
         yield f"{words}, but no request is specified or request is 0"
     elif not limit.milli:

@@ -13,7 +13,7 @@ from api.core.pod import FINAL_PHASES, Container, Pod
 from api.core.resources import qos_class
 from api.core.services import Service
 from api.core.storage import PersistentVolumeClaim
-from api.meta.quantity import Quantity
+from api.meta.quantity import Amount
 from api.meta.selectors import Requirement, Selector
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest
@@ -80,7 +80,7 @@ def is_counted_by(kind: AnyResource, resource: str) -> bool:
 # --- what one object takes --------------------------------------------------------------------------------------------
 
 
-def usage(resource: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Quantity]:
+def usage(resource: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Amount]:
     """What an object takes of each resource."""
     found = {count_resource(resource): ONE}
     if isinstance(item, Pod):
@@ -99,7 +99,7 @@ def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
     return pod.status.phase not in FINAL_PHASES and (end is None or now <= end + grace)
 
 
-def _pod_usage(pod: Pod) -> dict[str, Quantity]:
+def _pod_usage(pod: Pod) -> dict[str, Amount]:
     found = {"pods": ONE}
     for name, amount in quantities.pod_total(pod.spec, quantities.requests).items():
         found[f"requests.{name}"] = amount
@@ -110,16 +110,16 @@ def _pod_usage(pod: Pod) -> dict[str, Quantity]:
     return found
 
 
-def _service_usage(service: Service) -> dict[str, Quantity]:
+def _service_usage(service: Service) -> dict[str, Amount]:
     kind = service.spec.type
     ports = len(service.spec.ports) if kind in ("NodePort", "LoadBalancer") else 0
-    balancers = ONE if kind == "LoadBalancer" else Quantity()
-    return {"services": ONE, "services.nodeports": Quantity(1000 * ports), "services.loadbalancers": balancers}
+    balancers = ONE if kind == "LoadBalancer" else Amount()
+    return {"services": ONE, "services.nodeports": Amount(1000 * ports), "services.loadbalancers": balancers}
 
 
-def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Quantity]:
-    size = quantities.parse_all(claim.spec.resources.requests).get("storage", Quantity())
-    found = {"persistentvolumeclaims": ONE, "requests.storage": Quantity(-(-size.milli // 1000) * 1000, size.binary)}
+def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Amount]:
+    size = quantities.parse_all(claim.spec.resources.requests).get("storage", Amount())
+    found = {"persistentvolumeclaims": ONE, "requests.storage": Amount(-(-size.milli // 1000) * 1000, size.binary)}
     of_class = claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name
     return found | (
         {f"{of_class}{STORAGE_CLASS_SUFFIX}{name}": amount for name, amount in found.items()} if of_class else {}
@@ -196,8 +196,8 @@ def charge(
     asked = usage(resource, new, now) if concerned else {}
     before = usage(resource, old, now) if old is not None and concerned else {}
     for name, amount in before.items():
-        more = asked.get(name, Quantity()).milli - amount.milli
-        asked[name] = Quantity(max(0, more), amount.binary)
+        more = asked.get(name, Amount()).milli - amount.milli
+        asked[name] = Amount(max(0, more), amount.binary)
     found = (_charge_quota(resource, new, asked, quota, objects, now) for quota in concerned)
     return [quota for quota in found if quota is not None]
 
@@ -250,27 +250,27 @@ def _charge_quota(
 
 def _exceeded(used: Quantities, asked: Quantities, hard: Quantities) -> list[str]:
     return sorted(
-        name for name, more in asked.items() if used.get(name, Quantity()).milli + more.milli > hard[name].milli
+        name for name, more in asked.items() if used.get(name, Amount()).milli + more.milli > hard[name].milli
     )
 
 
 def _format_amounts(found: Quantities, names: Iterable[str]) -> str:
-    return ",".join(f"{name}={found.get(name, Quantity())}" for name in names)
+    return ",".join(f"{name}={found.get(name, Amount())}" for name in names)
 
 
-def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) -> dict[str, Quantity]:
+def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) -> dict[str, Amount]:
     """What all objects of the quota's project take of it together."""
-    total = dict.fromkeys(quota.spec.hard, Quantity())
+    total = dict.fromkeys(quota.spec.hard, Amount())
     for resource in COUNTED_KINDS:
         names = [name for name in total if is_counted_by(resource, name)]
         for item in objects(resource.group_resource, quota.metadata.namespace) if names else ():
             if matches_scopes(quota, item):
                 found = usage(resource, item, now)
-                total |= {name: total[name].add(found.get(name, Quantity())) for name in names}
+                total |= {name: total[name].add(found.get(name, Amount())) for name in names}
     return total
 
 
 def with_used(quota: ResourceQuota, used: Quantities) -> ResourceQuota:
     """Return the quota with these amounts as its usage."""
-    known = {name: used.get(name, Quantity()) for name in quota.spec.hard}
+    known = {name: used.get(name, Amount()) for name in quota.spec.hard}
     return replace(quota, status=ResourceQuotaStatus(hard=quota.spec.hard, used=quantities.format_all(known)))

@@ -8,6 +8,7 @@ import msgspec
 
 from api.meta.schema import FieldError, quoted, without_nulls
 from api.meta.types import Object, ObjectMeta, Value
+from api.meta.values import Int32
 from master import errors
 from master.resources.resource import AnyResource
 from master.resources.resource import Scale as Scaling
@@ -16,13 +17,13 @@ from master.resources.resource import Scale as Scaling
 class ScaleSpec(Value, frozen=True):
     """The desired number of pods."""
 
-    replicas: int = 0
+    replicas: Int32 = 0
 
 
 class ScaleStatus(Value, frozen=True, omit_defaults=False):
     """The actual number of pods, and their label selector as text."""
 
-    replicas: int = 0
+    replicas: Int32 = 0
     selector: str = ""
 
 

@@ -15,6 +15,7 @@ from api.meta import names
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
 from api.meta.selectors import LabelSelector, check_selector
 from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
+from api.meta.values import Int32, Quantity, Time
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource, Version
@@ -22,8 +23,6 @@ from master.resources.validation import exactly_one, minimum, quantity_at_least,
 
 METRIC_SOURCES = ("Resource", "Pods", "Object", "External", "ContainerResource")
 UTILIZATION_TARGET, VALUE_TARGET, AVERAGE_VALUE_TARGET = "Utilization", "Value", "AverageValue"
-
-Amount = str | int | float | None
 
 
 class CrossVersionObjectReference(Value, frozen=True):
@@ -45,9 +44,9 @@ class MetricTarget(Value, frozen=True):
     """`type` is Utilization, Value or AverageValue, and the field of that name is set."""
 
     type: str = ""
-    value: Amount = None
-    average_value: Amount = None
-    average_utilization: int | None = None
+    value: Quantity | None = None
+    average_value: Quantity | None = None
+    average_utilization: Int32 | None = None
 
 
 class ResourceMetricSource(Value, frozen=True):
@@ -94,9 +93,9 @@ class MetricSpec(Value, frozen=True):
 class MetricValueStatus(Value, frozen=True):
     """The measured value."""
 
-    value: Amount = None
-    average_value: Amount = None
-    average_utilization: int | None = None
+    value: Quantity | None = None
+    average_value: Quantity | None = None
+    average_utilization: Int32 | None = None
 
 
 class ResourceMetricStatus(Value, frozen=True):
@@ -256,17 +255,17 @@ class HPAScalingPolicy(Value, frozen=True):
     """A number of pods, or a percentage of them, that may change within a number of seconds."""
 
     type: str = ""
-    value: int = 0
-    period_seconds: int = 0
+    value: Int32 = 0
+    period_seconds: Int32 = 0
 
 
 class HPAScalingRules(Value, frozen=True):
     """How fast the number of pods may change."""
 
-    stabilization_window_seconds: int | None = None
+    stabilization_window_seconds: Int32 | None = None
     select_policy: str | None = None
     policies: tuple[HPAScalingPolicy, ...] = ()
-    tolerance: Amount = None
+    tolerance: Quantity | None = None
 
 
 class HorizontalPodAutoscalerBehavior(Value, frozen=True):
@@ -280,8 +279,8 @@ class HorizontalPodAutoscalerSpec(Value, frozen=True):
     """`scaleTargetRef` gets between `minReplicas` and `maxReplicas` pods, as the metrics ask for."""
 
     scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
-    min_replicas: int | None = None
-    max_replicas: int = 0
+    min_replicas: Int32 | None = None
+    max_replicas: Int32 = 0
     metrics: tuple[MetricSpec, ...] = ()
     behavior: HorizontalPodAutoscalerBehavior | None = None
 
@@ -290,9 +289,9 @@ class HorizontalPodAutoscalerStatus(Value, frozen=True, omit_defaults=False):
     """Written by its controller."""
 
     observed_generation: int | None = None
-    last_scale_time: str | None = None
-    current_replicas: int = 0
-    desired_replicas: int = 0
+    last_scale_time: Time | None = None
+    current_replicas: Int32 = 0
+    desired_replicas: Int32 = 0
     current_metrics: tuple[MetricStatus, ...] = ()
     conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
 
@@ -447,19 +446,21 @@ class HorizontalPodAutoscalerV1Spec(Value, frozen=True):
     """`scaleTargetRef` gets as many pods as keep their use of the processor at this part of what they ask for."""
 
     scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
-    min_replicas: int | None = None
-    max_replicas: int = 0
-    target_cpu_utilization_percentage: int | None = msgspec.field(default=None, name="targetCPUUtilizationPercentage")
+    min_replicas: Int32 | None = None
+    max_replicas: Int32 = 0
+    target_cpu_utilization_percentage: Int32 | None = msgspec.field(default=None, name="targetCPUUtilizationPercentage")
 
 
 class HorizontalPodAutoscalerV1Status(Value, frozen=True, omit_defaults=False):
     """Written by its controller."""
 
     observed_generation: int | None = None
-    last_scale_time: str | None = None
-    current_replicas: int = 0
-    desired_replicas: int = 0
-    current_cpu_utilization_percentage: int | None = msgspec.field(default=None, name="currentCPUUtilizationPercentage")
+    last_scale_time: Time | None = None
+    current_replicas: Int32 = 0
+    desired_replicas: Int32 = 0
+    current_cpu_utilization_percentage: Int32 | None = msgspec.field(
+        default=None, name="currentCPUUtilizationPercentage"
+    )
 
 
 class HorizontalPodAutoscalerV1(Object, frozen=True):

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.selectors import format_selector
 from api.meta.types import Object, ObjectMeta, ObjectReference, Value
+from api.meta.values import Int32, Time
 from api.validation.registry import KindRules
 from master.resources.jobs import JobSpec, validate_job_spec
 from master.resources.pod_template import default_template, template_columns
@@ -112,16 +113,16 @@ class CronJobSpec(Value, frozen=True):
     concurrency_policy: str = ""
     suspend: bool | None = None
     job_template: JobTemplateSpec = JobTemplateSpec()
-    successful_jobs_history_limit: int | None = None
-    failed_jobs_history_limit: int | None = None
+    successful_jobs_history_limit: Int32 | None = None
+    failed_jobs_history_limit: Int32 | None = None
 
 
 class CronJobStatus(Value, frozen=True):
     """`active` are the jobs that have not finished."""
 
     active: tuple[ObjectReference, ...] = ()
-    last_schedule_time: str | None = None
-    last_successful_time: str | None = None
+    last_schedule_time: Time | None = None
+    last_successful_time: Time | None = None
 
 
 class CronJob(Object, frozen=True):

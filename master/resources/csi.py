@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from api.meta import names
 from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, duplicate_values, quoted, unsupported_values
 from api.meta.types import MERGED_SET, Object, Value, merge_keys
+from api.meta.values import Int32
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
@@ -56,7 +57,7 @@ class CSIDriver(Object, frozen=True):
 class VolumeNodeResources(Value, frozen=True):
     """How many volumes of a driver a node can have."""
 
-    count: int | None = None
+    count: Int32 | None = None
 
 
 class CSINodeDriver(Value, frozen=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Object, Value, merge_keys
+from api.meta.values import Int32, IntOrString
 from api.validation.registry import KindRules
 from master.resources.pod_template import (
     TEMPLATE_COLUMNS,
@@ -31,8 +32,8 @@ DEFAULT_HISTORY_LIMIT = 10
 class RollingUpdateDaemonSet(Value, frozen=True):
     """On how many nodes the pod may be missing on the way, or be there twice; a number or a part in percent."""
 
-    max_unavailable: int | str | None = None
-    max_surge: int | str | None = None
+    max_unavailable: IntOrString | None = None
+    max_surge: IntOrString | None = None
 
 
 class DaemonSetUpdateStrategy(Value, frozen=True):
@@ -48,22 +49,22 @@ class DaemonSetSpec(Value, frozen=True):
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
     update_strategy: DaemonSetUpdateStrategy = DaemonSetUpdateStrategy()
-    min_ready_seconds: int = 0
-    revision_history_limit: int | None = None
+    min_ready_seconds: Int32 = 0
+    revision_history_limit: Int32 | None = None
 
 
 class DaemonSetStatus(Value, frozen=True, omit_defaults=False):
     """Numbers of nodes: that are to have a pod, have one, have one although they should not, and so on."""
 
-    current_number_scheduled: int = 0
-    number_misscheduled: int = 0
-    desired_number_scheduled: int = 0
-    number_ready: int = 0
+    current_number_scheduled: Int32 = 0
+    number_misscheduled: Int32 = 0
+    desired_number_scheduled: Int32 = 0
+    number_ready: Int32 = 0
     observed_generation: int = 0
-    updated_number_scheduled: int = 0
-    number_available: int = 0
-    number_unavailable: int = 0
-    collision_count: int = 0
+    updated_number_scheduled: Int32 = 0
+    number_available: Int32 = 0
+    number_unavailable: Int32 = 0
+    collision_count: Int32 = 0
     conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
 
 

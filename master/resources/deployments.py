@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import ATOMIC, Condition, Object, Value, merge_keys
+from api.meta.values import Int32, IntOrString, Time
 from api.validation.registry import KindRules
 from master.resources.pod_template import (
     REPLICA_COLUMNS,
@@ -30,8 +31,8 @@ from master.resources.resource import Column, Resource, Scale
 class ReplicaSetSpec(Value, frozen=True):
     """A pod counts as available when it has been ready for `min_ready_seconds`."""
 
-    replicas: int | None = None
-    min_ready_seconds: int = 0
+    replicas: Int32 | None = None
+    min_ready_seconds: Int32 = 0
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
 
@@ -95,8 +96,8 @@ DEFAULT_HISTORY_LIMIT, DEFAULT_PROGRESS_DEADLINE_SECONDS = 10, 600
 class RollingUpdateDeployment(Value, frozen=True):
     """How many pods may be missing, and how many too many, on the way; a number or a part in percent."""
 
-    max_unavailable: int | str | None = None
-    max_surge: int | str | None = None
+    max_unavailable: IntOrString | None = None
+    max_surge: IntOrString | None = None
 
 
 class DeploymentStrategy(Value, frozen=True):
@@ -109,33 +110,33 @@ class DeploymentStrategy(Value, frozen=True):
 class DeploymentSpec(Value, frozen=True):
     """`paused` keeps a change of the template waiting."""
 
-    replicas: int | None = None
+    replicas: Int32 | None = None
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
     strategy: DeploymentStrategy = DeploymentStrategy()
-    min_ready_seconds: int = 0
-    revision_history_limit: int | None = None
+    min_ready_seconds: Int32 = 0
+    revision_history_limit: Int32 | None = None
     paused: bool = False
-    progress_deadline_seconds: int | None = None
+    progress_deadline_seconds: Int32 | None = None
 
 
 class DeploymentCondition(Condition, frozen=True):
     """`type` is Available, Progressing or ReplicaFailure."""
 
-    last_update_time: str | None = None
+    last_update_time: Time | None = None
 
 
 class DeploymentStatus(Value, frozen=True):
     """What its replica sets have together; `collision_count` keeps their names apart."""
 
     observed_generation: int = 0
-    replicas: int = 0
-    updated_replicas: int = 0
-    ready_replicas: int = 0
-    available_replicas: int = 0
-    unavailable_replicas: int = 0
+    replicas: Int32 = 0
+    updated_replicas: Int32 = 0
+    ready_replicas: Int32 = 0
+    available_replicas: Int32 = 0
+    unavailable_replicas: Int32 = 0
     conditions: Annotated[tuple[DeploymentCondition, ...], merge_keys("type")] = ()
-    collision_count: int | None = None
+    collision_count: Int32 | None = None
 
 
 class Deployment(Object, frozen=True):
@@ -255,8 +256,8 @@ DEPLOYMENTS = Resource(
 class ReplicationControllerSpec(Value, frozen=True):
     """A pod counts as available when it has been ready for `min_ready_seconds`."""
 
-    replicas: int | None = None
-    min_ready_seconds: int = 0
+    replicas: Int32 | None = None
+    min_ready_seconds: Int32 = 0
     selector: Annotated[dict[str, str], ATOMIC] = {}
     template: PodTemplateSpec | None = None
 

@@ -16,6 +16,7 @@ from api.core.pod import Pod
 from api.meta.schema import FieldError, quoted, unsupported_values
 from api.meta.selectors import LabelSelector, LabelSelectorRequirement, check_selector, compile_selector
 from api.meta.types import Condition, Object, StatusCondition, Value, merge_keys
+from api.meta.values import Int32, IntOrString, Time
 from api.validation.registry import KindRules
 from master.resources.metadata import format_time
 from master.resources.pod_template import int_or_percent, validate_int_or_percent
@@ -32,9 +33,9 @@ class PodDisruptionBudgetSpec(Value, frozen=True):
     `unhealthyPodEvictionPolicy` is IfHealthyBudget (the default) or AlwaysAllow.
     """
 
-    min_available: int | str | None = None
+    min_available: IntOrString | None = None
     selector: LabelSelector | None = None
-    max_unavailable: int | str | None = None
+    max_unavailable: IntOrString | None = None
     unhealthy_pod_eviction_policy: str | None = None
 
 
@@ -42,11 +43,11 @@ class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
     """`disruptedPods`: pods that somebody has promised to end, with the time of the promise (RFC 3339)."""
 
     observed_generation: int = 0
-    disrupted_pods: dict[str, str] = {}
-    disruptions_allowed: int = 0
-    current_healthy: int = 0
-    desired_healthy: int = 0
-    expected_pods: int = 0
+    disrupted_pods: dict[str, Time] = {}
+    disruptions_allowed: Int32 = 0
+    current_healthy: Int32 = 0
+    desired_healthy: Int32 = 0
+    expected_pods: Int32 = 0
     conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
 
 

@@ -9,6 +9,7 @@ from api.core.events import NORMAL, WARNING, Event, EventSeries, EventSource
 from api.core.events import Event as CoreEvent
 from api.meta.schema import MISSING, FieldError, quoted
 from api.meta.types import Object, ObjectReference
+from api.meta.values import Int32, MicroTime, Time
 from api.validation.config import check_event as check_core
 from api.validation.config import check_event_update as immutable_in_core
 from api.validation.registry import RULES, KindRules
@@ -110,7 +111,7 @@ class EventV1(Object, frozen=True):
     API_VERSION = "events.k8s.io/v1"
     KIND = "Event"
 
-    event_time: str | None = None
+    event_time: MicroTime | None = None
     series: EventSeries | None = None
     reporting_controller: str = ""
     reporting_instance: str = ""
@@ -121,9 +122,9 @@ class EventV1(Object, frozen=True):
     note: str = ""
     type: str = ""
     deprecated_source: EventSource = EventSource()
-    deprecated_first_timestamp: str | None = None
-    deprecated_last_timestamp: str | None = None
-    deprecated_count: int = 0
+    deprecated_first_timestamp: Time | None = None
+    deprecated_last_timestamp: Time | None = None
+    deprecated_count: Int32 = 0
 
 
 def _event_v1_from_stored(item: CoreEvent) -> EventV1:

@@ -12,6 +12,7 @@ from api.core.services import LoadBalancerStatus
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
 from api.meta.types import Object, Value
+from api.meta.values import Int32
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME, none_if_empty
 from master.resources.resource import Column, Resource
@@ -31,7 +32,7 @@ class ServiceBackendPort(Value, frozen=True):
     """A port of a service, by its name or its number."""
 
     name: str = ""
-    number: int = 0
+    number: Int32 = 0
 
 
 class IngressServiceBackend(Value, frozen=True):

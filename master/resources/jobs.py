@@ -14,6 +14,7 @@ from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Object, Value, merge_keys
+from api.meta.values import Int32, Time
 from api.validation.registry import KindRules
 from master.resources.metadata import parse_time
 from master.resources.pod_template import (
@@ -89,7 +90,7 @@ class SuccessPolicyRule(Value, frozen=True):
     """So many indexes have ended well, or all that are named, or so many of those that are named ("0,3-5")."""
 
     succeeded_indexes: str | None = None
-    succeeded_count: int | None = None
+    succeeded_count: Int32 | None = None
 
 
 class SuccessPolicy(Value, frozen=True):
@@ -146,7 +147,7 @@ class PodFailurePolicyOnExitCodesRequirement(Value, frozen=True):
     """One container that ended badly has an exit code that is, or is not, one of `values`."""
 
     operator: str
-    values: tuple[int, ...]
+    values: tuple[Int32, ...]
     container_name: str | None = None
 
 
@@ -307,18 +308,18 @@ class JobSpec(Value, frozen=True):
     `managed_by` somebody else is left to them.
     """
 
-    parallelism: int | None = None
-    completions: int | None = None
+    parallelism: Int32 | None = None
+    completions: Int32 | None = None
     active_deadline_seconds: int | None = None
     pod_failure_policy: PodFailurePolicy | None = None
     success_policy: SuccessPolicy | None = None
-    backoff_limit: int | None = None
-    backoff_limit_per_index: int | None = None
-    max_failed_indexes: int | None = None
+    backoff_limit: Int32 | None = None
+    backoff_limit_per_index: Int32 | None = None
+    max_failed_indexes: Int32 | None = None
     selector: LabelSelector | None = None
     manual_selector: bool = False
     template: PodTemplateSpec = PodTemplateSpec()
-    ttl_seconds_after_finished: int | None = None
+    ttl_seconds_after_finished: Int32 | None = None
     completion_mode: str = ""
     suspend: bool | None = None
     pod_replacement_policy: str = ""
@@ -332,15 +333,15 @@ class JobStatus(Value, frozen=True):
     """
 
     conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
-    start_time: str | None = None
-    completion_time: str | None = None
-    active: int = 0
-    succeeded: int = 0
-    failed: int = 0
-    terminating: int | None = None
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    active: Int32 = 0
+    succeeded: Int32 = 0
+    failed: Int32 = 0
+    terminating: Int32 | None = None
     completed_indexes: str = ""
     failed_indexes: str | None = None
-    ready: int | None = None
+    ready: Int32 | None = None
 
 
 class Job(Object, frozen=True):

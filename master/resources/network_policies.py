@@ -16,6 +16,7 @@ from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Object, Value
+from api.meta.values import Int32, IntOrString
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
@@ -29,8 +30,8 @@ class NetworkPolicyPort(Value, frozen=True):
     """A port by its number or the name that pods give it, or all up to `endPort`; without one, every port."""
 
     protocol: str | None = None
-    port: int | str | None = None
-    end_port: int | None = None
+    port: IntOrString | None = None
+    end_port: Int32 | None = None
 
 
 class IPBlock(Value, frozen=True):

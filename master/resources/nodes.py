@@ -12,6 +12,7 @@ from api.core.placement import Toleration
 from api.meta import names
 from api.meta.schema import FieldError, quoted
 from api.meta.types import ATOMIC, Object, Value
+from api.meta.values import Quantity
 from api.network.queries import NodeQuery
 from api.validation.placement import check_toleration
 from api.validation.registry import RULES, KindRules
@@ -127,7 +128,7 @@ LEASES = Resource(
 class Overhead(Value, frozen=True):
     """What a pod takes beside its containers: resource → quantity."""
 
-    pod_fixed: dict[str, str | int | float] = {}
+    pod_fixed: dict[str, Quantity] = {}
 
 
 class Scheduling(Value, frozen=True):

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from api.meta.schema import FORBIDDEN, FieldError, quoted, unsupported_values
 from api.meta.types import Object, ObjectMeta
+from api.meta.values import Int32
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.resource import Column, Resource
@@ -27,7 +28,7 @@ class PriorityClass(Object, frozen=True):
     API_VERSION = "scheduling.k8s.io/v1"
     KIND = "PriorityClass"
 
-    value: int = 0
+    value: Int32 = 0
     global_default: bool = False
     description: str = ""
     preemption_policy: str | None = None

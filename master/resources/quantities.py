@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from api.core.pod import Container, PodSpec
 from api.core.resources import pod_request
 from api.meta import quantity
-from api.meta.quantity import Quantity
+from api.meta.quantity import Amount
 
-Quantities = Mapping[str, Quantity]
+Quantities = Mapping[str, Amount]
 RawQuantities = Mapping[str, str | int | float]
 ContainerPart = Callable[[Container], RawQuantities]
 
 
-def parse_all(given: RawQuantities) -> dict[str, Quantity]:
+def parse_all(given: RawQuantities) -> dict[str, Amount]:
     """Return the parsed quantities."""
-    return {name: Quantity.parse(text) for name, text in given.items()}
+    return {name: Amount.parse(text) for name, text in given.items()}
 
 
 def format_all(amounts: Quantities) -> dict[str, str | int | float]:
@@ -39,18 +39,18 @@ def limits(container: Container) -> RawQuantities:
     return container.resources.limits
 
 
-def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Quantity]:
+def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Amount]:
     """Return the total of a pod. Init containers run before the others; a container without a value counts 0."""
     containers = (*spec.containers, *spec.init_containers)
-    found: dict[str, Quantity] = {}
+    found: dict[str, Amount] = {}
     for name in dict.fromkeys(name for container in containers for name in part(container)):
-        rows = [Quantity.parse(part(container)[name]) for container in containers if name in part(container)]
+        rows = [Amount.parse(part(container)[name]) for container in containers if name in part(container)]
         binary = next((row.binary for row in rows if row.milli), False)
         total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
-        found[name] = Quantity(total, binary)
+        found[name] = Amount(total, binary)
     return found
 
 
-def plus(left: Quantities, right: Quantities) -> dict[str, Quantity]:
+def plus(left: Quantities, right: Quantities) -> dict[str, Amount]:
     """Return the sums of both, by resource."""
-    return {name: left.get(name, Quantity()).add(right.get(name, Quantity())) for name in (*left, *right)}
+    return {name: left.get(name, Amount()).add(right.get(name, Amount())) for name in (*left, *right)}

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from api.meta import names
-from api.meta.quantity import Quantity
+from api.meta.quantity import Amount
 from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, FieldError, quoted
 from api.meta.types import Object, Value
+from api.meta.values import Quantity
 from api.validation.registry import KindRules
 from master.resources.printing import AGE, NAME
 from master.resources.quantities import Quantities, RawQuantities, canonical, parse_all
@@ -78,7 +79,7 @@ class ScopeSelector(Value, frozen=True):
 class ResourceQuotaSpec(Value, frozen=True):
     """`hard`: the most of each resource; with scopes only pods count that are in all of them."""
 
-    hard: dict[str, str | int | float] = {}
+    hard: dict[str, Quantity] = {}
     scopes: tuple[str, ...] = ()
     scope_selector: ScopeSelector | None = None
 
@@ -86,8 +87,8 @@ class ResourceQuotaSpec(Value, frozen=True):
 class ResourceQuotaStatus(Value, frozen=True):
     """`hard`: limits in force. `used`: current usage of each."""
 
-    hard: dict[str, str | int | float] = {}
-    used: dict[str, str | int | float] = {}
+    hard: dict[str, Quantity] = {}
+    used: dict[str, Quantity] = {}
 
 
 class ResourceQuota(Object, frozen=True):
@@ -210,7 +211,7 @@ RESOURCE_QUOTAS = Resource(
 
 CONTAINER_LIMIT, POD_LIMIT, CLAIM_LIMIT = "Container", "Pod", "PersistentVolumeClaim"
 LIMIT_TYPES = (POD_LIMIT, CONTAINER_LIMIT, CLAIM_LIMIT)
-ONE = Quantity(1000)
+ONE = Amount(1000)
 
 
 class LimitRangeItem(Value, frozen=True):
@@ -221,11 +222,11 @@ class LimitRangeItem(Value, frozen=True):
     """
 
     type: str = ""
-    max: dict[str, str | int | float] = {}
-    min: dict[str, str | int | float] = {}
-    default: dict[str, str | int | float] = {}
-    default_request: dict[str, str | int | float] = {}
-    max_limit_request_ratio: dict[str, str | int | float] = {}
+    max: dict[str, Quantity] = {}
+    min: dict[str, Quantity] = {}
+    default: dict[str, Quantity] = {}
+    default_request: dict[str, Quantity] = {}
+    max_limit_request_ratio: dict[str, Quantity] = {}
 
 
 class LimitRangeSpec(Value, frozen=True):

@@ -14,6 +14,7 @@ from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, without_nulls
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Json, Object, Value, merge_keys
+from api.meta.values import Int32
 from api.validation.registry import KindRules
 from master.resources.metadata import controller_of
 from master.resources.pod_template import (
@@ -42,7 +43,7 @@ MUTABLE_FIELDS = (
 class RollingUpdateStatefulSetStrategy(Value, frozen=True):
     """Pods with a number below `partition` keep the old template."""
 
-    partition: int | None = None
+    partition: Int32 | None = None
 
 
 class StatefulSetUpdateStrategy(Value, frozen=True):
@@ -62,7 +63,7 @@ class StatefulSetPersistentVolumeClaimRetentionPolicy(Value, frozen=True):
 class StatefulSetOrdinals(Value, frozen=True):
     """The number of the first pod."""
 
-    start: int = 0
+    start: Int32 = 0
 
 
 class StatefulSetSpec(Value, frozen=True):
@@ -72,15 +73,15 @@ class StatefulSetSpec(Value, frozen=True):
     which the pods have names.
     """
 
-    replicas: int | None = None
+    replicas: Int32 | None = None
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
     volume_claim_templates: tuple[PersistentVolumeClaim, ...] = ()
     service_name: str = ""
     pod_management_policy: str = ""
     update_strategy: StatefulSetUpdateStrategy = StatefulSetUpdateStrategy()
-    revision_history_limit: int | None = None
-    min_ready_seconds: int = 0
+    revision_history_limit: Int32 | None = None
+    min_ready_seconds: Int32 = 0
     persistent_volume_claim_retention_policy: StatefulSetPersistentVolumeClaimRetentionPolicy = (
         StatefulSetPersistentVolumeClaimRetentionPolicy()
     )
@@ -91,15 +92,15 @@ class StatefulSetStatus(Value, frozen=True, omit_defaults=False):
     """How many pods there are, are ready, available, and of the template before and after a change."""
 
     observed_generation: int = 0
-    replicas: int = 0
-    ready_replicas: int = 0
-    current_replicas: int = 0
-    updated_replicas: int = 0
+    replicas: Int32 = 0
+    ready_replicas: Int32 = 0
+    current_replicas: Int32 = 0
+    updated_replicas: Int32 = 0
     current_revision: str = ""
     update_revision: str = ""
-    collision_count: int = 0
+    collision_count: Int32 = 0
     conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
-    available_replicas: int = 0
+    available_replicas: Int32 = 0
 
 
 class StatefulSet(Object, frozen=True):

@@ -1,61 +1,31 @@
-"""Messages of Kubernetes and their fields, read from `messages.proto`. Pure, but for reading that file.
+"""Messages of Kubernetes and their fields, for bodies in protobuf. Pure, but for reading `protobuf_fields.txt`.
 
-The numbers are for bodies in protobuf; the types also define the values that clients with fixed types can decode.
+That file has the names of the fields in the order of their numbers. Their types follow from the Python type of the
+same name; the file has only those that do not.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from types import NoneType, UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-MESSAGES = Path(__file__).with_name("messages.proto")
+import msgspec
 
-_OWN_FORMS = """
-message Unknown {
-  TypeMeta typeMeta = 1;
-  bytes raw = 2;
-  string contentEncoding = 3;
-  string contentType = 4;
-}
-message TypeMeta {
-  string apiVersion = 1;
-  string kind = 2;
-}
-message Time {
-  int64 seconds = 1;
-  int32 nanos = 2;
-}
-message MicroTime {
-  int64 seconds = 1;
-  int32 nanos = 2;
-}
-message Quantity {
-  string string = 1;
-}
-message IntOrString {
-  int64 type = 1;
-  int32 intVal = 2;
-  string strVal = 3;
-}
-message RawExtension {
-  bytes raw = 1;
-}
-message FieldsV1 {
-  bytes raw = 1;
-}
-"""
+from api.meta.types import Value
+from api.meta.values import INT64, VALUE
+from master.resources.scheme import ALL
+from master.resources.virtual import REVIEW_KINDS
 
-_SECOND = {
-    ("events.k8s.io/v1", "Event"): "EventV1",
-    ("autoscaling/v1", "HorizontalPodAutoscaler"): "HorizontalPodAutoscalerV1",
-    ("discovery.k8s.io/v1beta1", "EndpointSlice"): "EndpointSliceV1beta1",
-}
-"""(apiVersion, kind) → the message of a kind whose name another one has, too."""
+FIELDS = Path(__file__).with_name("protobuf_fields.txt")
 
-_FIELD = re.compile(r"(?:(repeated) )?(?:map<string, (?P<map>\w+)>|(?P<type>\w+)) (\w+) = (\d+);(\s+// inline)?")
+SCALARS = frozenset(("string", "bytes", "bool", "int32", "int64", "double"))
+_SCALARS: Mapping[type, str] = {str: "string", bytes: "bytes", bool: "bool", int: INT64.name, float: "double"}
+
+_FIELD = re.compile(r"(\w+)(?:=(\d+))?(?::(?:(\w+)|\[\](\w+)|map\[(\w+)\]|inline\[(\w+)\]))?")
 
 
 class Field(NamedTuple):
@@ -69,21 +39,117 @@ class Field(NamedTuple):
     inline: bool
 
 
-def message_of(version: str, kind: str) -> str:
-    """Return the name of the message for a kind, even if there is no such message."""
-    return _SECOND.get((version, kind), kind)
+class _FieldType(NamedTuple):
+    """The type of a field."""
+
+    type: str
+    repeated: bool = False
+    map: bool = False
+    inline: bool = False
 
 
 @cache
-def messages() -> Mapping[str, tuple[Field, ...]]:
-    """Return the fields of each message, by its name."""
-    found: dict[str, list[Field]] = {}
-    name = ""
-    for line in (_OWN_FORMS + MESSAGES.read_text()).splitlines():
-        if line.startswith("message "):
-            name = line.split()[1]
-            found[name] = []
-        elif row := _FIELD.fullmatch(line.strip()):
-            kind = row["map"] or row["type"]
-            found[name].append(Field(row[4], int(row[5]), kind, bool(row[1]), bool(row["map"]), bool(row[6])))
-    return {key: tuple(fields) for key, fields in found.items()}
+def _lines() -> Mapping[str, str]:
+    """Return the line of each message in the file, by the name of the message."""
+    lines = FIELDS.read_text().replace("\n ", " ").splitlines()
+    rows = (line.partition(":") for line in lines if line and not line.startswith("#"))
+    return {name: fields for name, _, fields in rows}
+
+
+def message_names() -> Iterable[str]:
+    """Return the names of all messages."""
+    return _lines().keys()
+
+
+def message_of(version: str, kind: str) -> str:
+    """Return the name of the message for a kind, even if there is no such message.
+
+    It is that of the Python type, because several kinds have the same name in several groups.
+    """
+    of = _resource_types().get((version, kind))
+    return of.__name__ if of is not None and of.__name__ in _lines() else kind
+
+
+@cache
+def _resource_types() -> Mapping[tuple[str, str], type]:
+    return {(resource.type.API_VERSION, resource.name): resource.type for resource in ALL}
+
+
+@cache
+def message_fields(name: str) -> tuple[Field, ...]:
+    """Return the fields of a message. Raises KeyError if there is no such message."""
+    python_types = _python_fields(name)
+    fields: list[Field] = []
+    number = 0
+    for text in _lines()[name].split():
+        match = _FIELD.fullmatch(text)
+        assert match is not None, f"{FIELDS.name}: {name} {text}"
+        number = int(match[2] or number + 1)
+        fields.append(Field(match[1], number, *(_explicit_type(match) or python_types[match[1]])))
+    return tuple(fields)
+
+
+def _explicit_type(match: re.Match[str]) -> _FieldType | None:
+    of, item, value, inline = match[3], match[4], match[5], match[6]
+    if of is not None:
+        return _FieldType(of)
+    if item is not None:
+        return _FieldType(item, repeated=True)
+    if value is not None:
+        return _FieldType(value, map=True)
+    return _FieldType(inline, inline=True) if inline is not None else None
+
+
+# --- types of fields, from Python types -------------------------------------------------------------------------------
+
+
+def _python_fields(name: str) -> Mapping[str, _FieldType]:
+    """Return the types of the fields of a Python type, by the names in JSON. Without such a type, each is a string."""
+    of = _python_types().get(name)
+    if of is None:
+        return _AllStrings()
+    hints = get_type_hints(of, include_extras=True)
+    names = zip(of.__struct_encode_fields__, of.__struct_fields__, strict=True)
+    found = ((encoded, _field_type(hints[attribute])) for encoded, attribute in names)
+    return {encoded: field_type for encoded, field_type in found if field_type is not None}
+
+
+class _AllStrings(dict[str, _FieldType]):
+    """A map with a string for every name."""
+
+    def __missing__(self, key: str) -> _FieldType:
+        return _FieldType("string")
+
+
+@cache
+def _python_types() -> Mapping[str, type[msgspec.Struct]]:
+    """Return the Python types of resources and of their parts, by name."""
+    kinds = (*REVIEW_KINDS.values(), *(resource.type for resource in ALL))
+    parts = (part for part in _subclasses(Value) if part.__module__.startswith(("api.", "master.resources.")))
+    return {of.__name__: of for of in (*parts, *kinds)}
+
+
+def _subclasses(of: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    for subclass in of.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _field_type(hint: Any) -> _FieldType | None:
+    """Return the type of a field in protobuf, if its Python type says it."""
+    if get_origin(hint) is Annotated:
+        inner, *marks = get_args(hint)
+        value_type = next((mark.extra[VALUE] for mark in marks if VALUE in (mark.extra or {})), None)
+        return _field_type(inner) if value_type is None else _FieldType(value_type.name)
+    if get_origin(hint) in (Union, UnionType):
+        options = [option for option in get_args(hint) if option is not NoneType]
+        return _field_type(options[0]) if len(options) == 1 else None
+    if get_origin(hint) in (tuple, dict):
+        item = _field_type(get_args(hint)[0] if get_origin(hint) is tuple else get_args(hint)[1])
+        if item is None or item.repeated or item.map:
+            return None
+        return _FieldType(item.type, repeated=get_origin(hint) is tuple, map=get_origin(hint) is dict)
+    if hint in _SCALARS:
+        return _FieldType(_SCALARS[hint])
+    is_message = isinstance(hint, type) and hint.__name__ in _lines()
+    return _FieldType(hint.__name__) if is_message else None

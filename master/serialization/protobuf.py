@@ -1,8 +1,8 @@
-"""Protobuf bodies, as kubectl 1.32 and newer and the components of Kubernetes send them → documents. Pure.
+"""Decodes bodies in protobuf, as kubectl 1.32 and newer and the components of Kubernetes send them. Pure.
 
-kubectl's typed commands have no JSON form any more, and do not fall back. `messages.proto` tells the messages; they are
-read by the runtime of Protocol Buffers itself. A field that it does not know is refused, not lost. Answers are JSON:
-whoever sends protobuf accepts it.
+kubectl's typed commands have no JSON form any more, and do not fall back to one. The messages are those of
+`messages.py`; the runtime of Protocol Buffers decodes them. An unknown field is rejected, so that it is not lost.
+Responses are JSON, because every client that sends protobuf accepts JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.message import DecodeError, Message
 
-from master.serialization.messages import Field, message_of, messages
+from master.serialization.messages import Field, message_fields, message_names, message_of
 
 MAGIC = b"k8s\0"
 Proto = descriptor_pb2.FieldDescriptorProto
@@ -46,7 +46,7 @@ def document(body: bytes) -> dict[str, Any]:
     envelope: Any = _parsed("Unknown", body[len(MAGIC) :])
     kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
     name = message_of(version, kind)
-    if name not in messages() or name in ("Unknown", "TypeMeta"):
+    if name not in message_names() or name in ("Unknown", "TypeMeta"):
         raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
     return {"apiVersion": version, "kind": kind, **_struct(_parsed(name, envelope.raw))}
 
@@ -67,13 +67,15 @@ def _parsed(name: str, content: bytes) -> Message:
 def classes() -> Mapping[str, type[Message]]:
     """Return the type of each message, by its name."""
     file = descriptor_pb2.FileDescriptorProto(name="podlane.proto", package="podlane", syntax="proto2")
-    for name, fields in messages().items():
+    for name in message_names():
         message = file.message_type.add(name=name)
-        for field in fields:
+        for field in message_fields(name):
             _describe(message, field)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"podlane.{name}")) for name in messages()}
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"podlane.{name}")) for name in message_names()
+    }
 
 
 def _describe(message: descriptor_pb2.DescriptorProto, field: Field) -> None:
@@ -107,7 +109,7 @@ def _struct(message: Message) -> dict[str, Any]:
         raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
     given = {descriptor.name: value for descriptor, value in message.ListFields()}
     found: dict[str, Any] = {}
-    for field in messages()[name]:
+    for field in message_fields(name):
         shown = _field(field, given[field.name]) if field.name in given else None
         if field.inline and shown is not None:
             found |= shown

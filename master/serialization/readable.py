@@ -1,38 +1,33 @@
 """Reject values that typed clients cannot decode: int32 overflow, invalid times and quantities. Pure.
 
-One such object would make every list of its kind fail in clients written in Go. The whole object is checked, status
-included, whoever writes it.
+One such object would make every list of its kind fail in clients written in Go. The whole object is checked, with its
+status, for every client. The checks are those of the value types of the fields (`api/meta/values.py`).
 """
 
 from __future__ import annotations
 
-import datetime
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from api.meta import quantity
 from api.meta.schema import FieldError, quoted
-from master.serialization.messages import Field, message_of, messages
-
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_WIDTHS = {"int32": 1 << 31, "int64": 1 << 63}
+from api.meta.values import VALUE_TYPES
+from master.serialization.messages import Field, message_fields, message_names, message_of
 
 
 def unreadable(version: str, kind: str, document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Return every such value with its path; empty for kinds without a message."""
+    """Yield an error for each such value; none for kinds without a message."""
     name = message_of(version, kind)
-    return _struct(name, document, "") if name in messages() else iter(())
+    return _struct(name, document, "") if name in message_names() else iter(())
 
 
 @cache
 def _fields(name: str) -> Mapping[str, Field]:
     """Return the fields of a message by their name in JSON, with those of inline messages."""
-    found: dict[str, Field] = {}
-    for field in messages()[name]:
-        found |= _fields(field.type) if field.inline else {field.name: field}
-    return found
+    fields: dict[str, Field] = {}
+    for field in message_fields(name):
+        fields |= _fields(field.type) if field.inline else {field.name: field}
+    return fields
 
 
 def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
@@ -53,52 +48,16 @@ def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
             yield from _value(field.type, item, place)
 
 
-def _value(kind: str, value: Any, path: str) -> Iterator[FieldError]:
+def _value(field_type: str, value: Any, path: str) -> Iterator[FieldError]:
     if value is None:
         return
-    check = _CHECKS.get(kind)
-    if check is not None:
-        if wanted := check(value):
-            yield FieldError(path, quoted(value), wanted)
-    elif kind in messages() and kind not in _OWN:
-        yield from _struct(kind, value, path)
+    value_type = VALUE_TYPES.get(field_type)
+    if value_type is not None:
+        if error := value_type.error(value):
+            yield FieldError(path, quoted(value), error)
+    elif field_type in message_names() and field_type not in _JSON_MESSAGES:
+        yield from _struct(field_type, value, path)
 
 
-def _width(kind: str) -> Callable[[Any], str]:
-    bound = _WIDTHS[kind]
-
-    def check(value: Any) -> str:
-        good = not isinstance(value, int) or -bound <= value < bound
-        return "" if good else f"{-bound} to {bound - 1} is accepted"
-
-    return check
-
-
-def _time(value: Any) -> str:
-    if isinstance(value, str) and _TIME.fullmatch(value):
-        try:
-            datetime.datetime.fromisoformat(f"{value[:19]}+00:00")
-        except ValueError:
-            pass
-        else:
-            return ""
-    return 'a time is accepted, such as "2026-01-31T12:00:00Z"'
-
-
-def _quantity(value: Any) -> str:
-    try:
-        quantity.parse(value)
-    except quantity.BadQuantity as error:
-        return str(error)
-    return ""
-
-
-_CHECKS: Mapping[str, Callable[[Any], str]] = {
-    "int32": _width("int32"),
-    "int64": _width("int64"),
-    "IntOrString": _width("int32"),
-    "Time": _time,
-    "MicroTime": _time,
-    "Quantity": _quantity,
-}
-_OWN = frozenset(("RawExtension", "FieldsV1"))
+_JSON_MESSAGES = frozenset(("RawExtension", "FieldsV1"))
+"""Messages that carry JSON; in a document, the JSON is in their place."""

@@ -16,12 +16,12 @@ import msgspec
 from msgspec import inspect
 
 from api.meta.types import KEYS, SET, Status
+from api.meta.values import VALUE
 from master.registry.request import METHOD_VERBS, DeleteOptions
 from master.registry.scale import Scale
 from master.resources.resource import AnyResource
 from master.resources.scheme import ALL
 from master.serialization import negotiation
-from master.serialization.messages import messages
 from master.server.discovery import VERSION
 
 Row = dict[str, Any]
@@ -139,14 +139,7 @@ def _property(info: inspect.StructType, field: inspect.Field) -> Row:
     described = " ".join(_description(info, base) for base in info.cls.__mro__ if issubclass(base, msgspec.Struct))
     sentences = _SENTENCE_END.split(" ".join(described.split()))
     told = " ".join(sentence for sentence in sentences if f"`{field.encode_name}`" in sentence)
-    row = _schema(field.type) | ({"description": told} if told else {})
-    return row | {"format": "int32"} if field.encode_name in _narrow(info.cls.__name__) else row
-
-
-@cache
-def _narrow(name: str) -> frozenset[str]:
-    """Return the fields of a Kubernetes type that are 32-bit integers."""
-    return frozenset(field.name for field in messages().get(name, ()) if field.type == "int32" and not field.map)
+    return _schema(field.type) | ({"description": told} if told else {})
 
 
 def _description(info: inspect.StructType, cls: type) -> str:
@@ -182,6 +175,8 @@ def _union(info: inspect.UnionType) -> Row:
 def _marks(info: inspect.Metadata) -> Row:
     mark = info.extra or {}
     row: Row = dict(info.extra_json_schema or {})
+    if VALUE in mark and mark[VALUE].format:
+        row["format"] = mark[VALUE].format
     keys = mark.get(KEYS)
     if keys:
         row |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from master.serialization import protobuf
-from master.serialization.messages import Field, message_of, messages
+from master.serialization.messages import Field, message_fields, message_names, message_of
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
@@ -25,12 +25,12 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 
 def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
-    fields = {field.name: field for field in messages()[name]}
+    fields = {field.name: field for field in message_fields(name)}
     inner = {
         key: field
         for field in fields.values()
         if field.inline
-        for key in (one.name for one in messages()[field.type])
+        for key in (one.name for one in message_fields(field.type))
         if key in document
     }
     for field in {field.name: field for field in inner.values()}.values():
@@ -44,7 +44,7 @@ def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
 
 def _put(message: Any, field: Field, value: Any) -> None:
     place = getattr(message, field.name)
-    if field.type not in messages():
+    if field.type not in message_names():
         if field.map:
             place.update(value)
         elif field.repeated:

@@ -14,7 +14,7 @@ from api.core.pod import Pod
 from api.core.services import Service
 from api.core.storage import PersistentVolumeClaim
 from api.meta import quantity
-from api.meta.quantity import Quantity
+from api.meta.quantity import Amount
 from api.meta.types import Object
 from api.validation.registry import decode
 from master.admission import resource_quota
@@ -37,23 +37,23 @@ TEXTS = [
 
 @pytest.mark.parametrize(("text", "shortest"), TEXTS)
 def test_quota_quantities_are_formatted_in_shortest_form(text: str, shortest: str) -> None:
-    assert str(Quantity.parse(text)) == shortest
+    assert str(Amount.parse(text)) == shortest
 
 
 @given(st.integers(0, 10**21), st.booleans())
 @example(4_999_001, True)
 def test_shortest_quantity_form_is_equal(milli: int, binary: bool) -> None:
-    text = str(Quantity(milli, binary))
+    text = str(Amount(milli, binary))
     read = quantity.to_milli(text)
     assert read == milli or (binary and milli >= 1024_000 and read == -(-milli // 1000) * 1000)
     # Without a suffix nobody can tell that powers of 1024 were meant.
-    assert str(Quantity.parse(text)) == text or (binary and not text.endswith("i"))
+    assert str(Amount.parse(text)) == text or (binary and not text.endswith("i"))
 
 
 def test_quota_sum_has_the_format_of_its_first_nonzero_term() -> None:
-    assert str(Quantity().add(Quantity.parse("64Mi"))) == "64Mi"
-    assert str(Quantity.parse("64Mi").add(Quantity.parse("64000000"))) == "128036Ki"
-    assert str(Quantity.parse("1G").add(Quantity.parse("1Gi"))) == str(10**9 + 2**30)
+    assert str(Amount().add(Amount.parse("64Mi"))) == "64Mi"
+    assert str(Amount.parse("64Mi").add(Amount.parse("64000000"))) == "128036Ki"
+    assert str(Amount.parse("1G").add(Amount.parse("1Gi"))) == str(10**9 + 2**30)
 
 
 def shown(item: Object) -> dict[str, str]:
