@@ -27,6 +27,7 @@ class UnsupportedKind(NamedTuple):
     namespaced: bool = False
     selectable_fields: Mapping[str, str] = {}
     """The fields that field selectors may name, each with an empty value."""
+    verbs: tuple[str, ...] = READ_VERBS
 
 
 UNSUPPORTED_KINDS: Mapping[tuple[str, str], tuple[UnsupportedKind, ...]] = {
@@ -84,7 +85,9 @@ UNSUPPORTED_KINDS: Mapping[tuple[str, str], tuple[UnsupportedKind, ...]] = {
                         "The template of a claim of each pod. Not supported: none can be created.", namespaced=True),
         UnsupportedKind("ResourceSlice", "resourceslices",
                         "The devices that a driver has on a node. Not supported: none can be created.",
-                        selectable_fields={"spec.nodeName": "", "spec.driver": ""}),
+                        selectable_fields={"spec.nodeName": "", "spec.driver": ""},
+                        # A kubelet deletes the slices of its node at startup, and repeats a request that failed.
+                        verbs=("deletecollection", *READ_VERBS)),
         UnsupportedKind("DeviceClass", "deviceclasses",
                         "A class of devices. Not supported: none can be created."),
     ),
@@ -119,7 +122,7 @@ def _resource(api_version: str, reason: str, row: UnsupportedKind) -> Resource[A
         columns=(NAME, AGE),
         rules=KindRules(),
         selectable_fields=lambda item: row.selectable_fields,
-        verbs=READ_VERBS,
+        verbs=row.verbs,
         create_denial=reason,
         listed_empty=True,
     )
