@@ -61,8 +61,15 @@ def _first(site: Site) -> Iterator[None]:
         yield
 
 
+NO_AGENT_FLAG = "--node-monitor-grace-seconds=86400"
+"""No node agent renews a lease here. The master would declare the nodes unreachable, and their pods not ready."""
+
+
 class NetnsCluster:
-    """Use as a context manager. The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only."""
+    """A cluster without node agents; a context manager.
+
+    The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only.
+    """
 
     def __init__(self, lab: Lab, with_sdn: int | None = None, master_flags: tuple[str, ...] = ()) -> None:
         self.lab = lab
@@ -70,7 +77,7 @@ class NetnsCluster:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._alone = contextlib.ExitStack()
         master = master_process(lab)
-        processes = [replace(master, command=(*master.command, *master_flags))]
+        processes = [replace(master, command=(*master.command, NO_AGENT_FLAG, *master_flags))]
         for node in lab.nodes:
             processes += [*switch_processes(node), daemon_processes(lab, node)[0]]
         self._specifications = {process.name: process for process in processes}
