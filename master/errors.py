@@ -125,8 +125,8 @@ def uid_conflict(resource: AnyResource, name: str, wanted: str, found: str) -> S
 
 def precondition_failed(resource: AnyResource, name: str, reason: str) -> StatusError:
     """Return 409: a precondition of a delete does not hold. The Status names the kind, not the resource."""
-    message = f'Operation cannot be fulfilled on {resource.name} "{name}": {reason}'
-    return status_error(409, "Conflict", message, StatusDetails(name=name, group=resource.group, kind=resource.name))
+    message = f'Operation cannot be fulfilled on {resource.kind} "{name}": {reason}'
+    return status_error(409, "Conflict", message, StatusDetails(name=name, group=resource.group, kind=resource.kind))
 
 
 def invalid_patch(reason: str) -> StatusError:
@@ -202,7 +202,7 @@ def _problem_message(problem: FieldError) -> str:
 
 def invalid(resource: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:
     """Return 422 with every error of the object, each with its path."""
-    return invalid_as(resource.group, resource.name, name, problems)
+    return invalid_as(resource.group, resource.kind, name, problems)
 
 
 def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> StatusError:
@@ -234,7 +234,7 @@ def unknown_fields(resource: AnyResource, fields: Iterable[str]) -> StatusError:
     listed = ", ".join(f'unknown field "{path}"' for path in fields)
     version = f"{resource.group}/{resource.version}" if resource.group else resource.version
     return bad_request(
-        f'{resource.name} in version "{version}" cannot be handled as a {resource.name}: '
+        f'{resource.kind} in version "{version}" cannot be handled as a {resource.kind}: '
         f"strict decoding error: {listed}"
     )
 

@@ -50,7 +50,7 @@ COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourceq
 CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
 """Kinds whose objects may take more after an update than before."""
 
-COUNTED_KINDS = tuple(kind for kind in BUILTIN if kind.namespaced and kind.stored_as is None)
+COUNTED_KINDS = tuple(resource for resource in BUILTIN if resource.namespaced and resource.stored_as is None)
 
 ListObjects = Callable[[GroupResource, str], Iterable[Any]]
 """Return the objects of a resource in a namespace."""
@@ -61,20 +61,20 @@ def count_resource(resource: AnyResource) -> str:
     return f"count/{resource.plural}.{resource.group}" if resource.group else f"count/{resource.plural}"
 
 
-def is_counted_by(kind: AnyResource, resource: str) -> bool:
-    """Whether objects of this kind take some of the resource."""
-    if resource == count_resource(kind):
+def is_counted_by(resource: AnyResource, name: str) -> bool:
+    """Return whether a quota of this name limits objects of a resource."""
+    if name == count_resource(resource):
         return True
-    if kind.name == Pod.KIND:
-        by_name = resource.startswith(("hugepages-", "requests.hugepages-"))
-        return resource in POD_RESOURCES or by_name or (resource.startswith("requests.") and "/" in resource)
-    if kind.name == Service.KIND:
-        return resource in SERVICE_RESOURCES
-    if kind.name == PersistentVolumeClaim.KIND:
-        return resource in CLAIM_RESOURCES or resource.endswith(
-            tuple(STORAGE_CLASS_SUFFIX + name for name in CLAIM_RESOURCES)
+    if resource.kind == Pod.KIND:
+        by_name = name.startswith(("hugepages-", "requests.hugepages-"))
+        return name in POD_RESOURCES or by_name or (name.startswith("requests.") and "/" in name)
+    if resource.kind == Service.KIND:
+        return name in SERVICE_RESOURCES
+    if resource.kind == PersistentVolumeClaim.KIND:
+        return name in CLAIM_RESOURCES or name.endswith(
+            tuple(STORAGE_CLASS_SUFFIX + claim_resource for claim_resource in CLAIM_RESOURCES)
         )
-    return not kind.group and resource == kind.plural and resource in COUNTED_PLURALS
+    return not resource.group and name == resource.plural and name in COUNTED_PLURALS
 
 
 # --- what one object takes --------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def charge(
     now: datetime.datetime,
 ) -> list[ResourceQuota]:
     """The quotas with a new object on their account, or with what an update takes more. `old` is None for a new one."""
-    if old is not None and resource.name not in CHARGED_ON_UPDATE:
+    if old is not None and resource.kind not in CHARGED_ON_UPDATE:
         return []
     concerned = [
         quota for quota in sorted(quotas, key=lambda one: one.metadata.name) if _applies_to(quota, resource, new)

@@ -134,7 +134,7 @@ class Authorizer:
         if info.name:
             record = self._store.get_uncommitted(Key(info.resource.stored_group_resource, info.namespace, info.name))
         selected_node = ""
-        if info.resource.name in NODE_BOUND_KINDS and not info.name:
+        if info.resource.kind in NODE_BOUND_KINDS and not info.name:
             selected_node = request_info.parse_selection(info, query).fields.required_value("spec.nodeName") or ""
         return NodeAccess(
             selected_node,

@@ -64,7 +64,7 @@ def token_claims(
                 "spec.boundObjectRef.kind", quoted(reference.kind), f"{', '.join(BINDABLE_KINDS)} are accepted"
             )
             raise errors.invalid(SERVICE_ACCOUNTS, meta.name, [problem])
-        bindable = next(resource for resource in BUILTIN if resource.name == reference.kind)
+        bindable = next(resource for resource in BUILTIN if resource.kind == reference.kind)
         if bound is None:
             raise errors.not_found(bindable, reference.name)
         if reference.uid not in ("", bound.metadata.uid):

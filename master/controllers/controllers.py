@@ -109,7 +109,7 @@ CONTROLLERS = (
     Controller("jobs", ("Job", "Pod"), sync_jobs, JOB_SECONDS),
     Controller(
         "quotas",
-        tuple(kind.name for kind in resource_quota.COUNTED_KINDS if kind.name not in SHORT_LIVED_KINDS),
+        tuple(resource.kind for resource in resource_quota.COUNTED_KINDS if resource.kind not in SHORT_LIVED_KINDS),
         sync_quotas,
     ),
     Controller(

@@ -166,7 +166,7 @@ def _with_metadata(item: Object, **changes: tuple[object, ...]) -> Object:
     return replace(item, metadata=replace(item.metadata, **changes))
 
 
-OWNED_KINDS = tuple(kind.name for kind in STORED if kind.name not in SHORT_LIVED_KINDS)
+OWNED_KINDS = tuple(resource.kind for resource in STORED if resource.kind not in SHORT_LIVED_KINDS)
 """Kinds that are garbage collected."""
 
 

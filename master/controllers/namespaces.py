@@ -119,7 +119,7 @@ def _condition(content: ConditionRow, old: Condition | None, now: datetime.datet
     return Condition(type=name, status=status, reason=reason, message=message, last_transition_time=since)
 
 
-NAMESPACED_KINDS = tuple(kind.name for kind in STORED if kind.namespaced)
+NAMESPACED_KINDS = tuple(resource.kind for resource in STORED if resource.namespaced)
 """Kinds whose objects are deleted with their namespace."""
 
 

@@ -41,11 +41,11 @@ def decode_object(
     """Return the object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
     resource = info.resource
     if not isinstance(document, dict):
-        raise errors.bad_request(f"the body is not a {resource.name}: a JSON object is accepted")
+        raise errors.bad_request(f"the body is not a {resource.kind}: a JSON object is accepted")
     document = _fill_name(info, check_type_meta(resource, document), random_letters)
     item, problems, warnings = decode(resource.type, document, resource.rules)
     told_of = {problem.path for problem in problems}
-    found = unreadable(resource.type.API_VERSION, resource.name, document)
+    found = unreadable(resource.type.API_VERSION, resource.kind, document)
     problems = (*problems, *(problem for problem in found if problem.path not in told_of))
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     if unknown and strictness == "Strict":
@@ -69,9 +69,9 @@ def check_type_meta(resource: AnyResource, document: Mapping[str, Any]) -> dict[
             f"the API version in the data ({document['apiVersion']}) does not match the expected API version "
             f"({version})"
         )
-    if document.get("kind") not in (None, "", resource.name):
-        raise errors.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {resource.name}')
-    return {**document, "apiVersion": version, "kind": resource.name}
+    if document.get("kind") not in (None, "", resource.kind):
+        raise errors.bad_request(f'{document["kind"]} in version "{version}" cannot be handled as a {resource.kind}')
+    return {**document, "apiVersion": version, "kind": resource.kind}
 
 
 def _fill_name(info: RequestInfo, document: dict[str, Any], random_letters: Callable[[], str] | None) -> dict[str, Any]:

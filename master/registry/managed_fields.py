@@ -313,7 +313,7 @@ def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[st
         problem = FieldError("fieldManager", '""', "is required for apply patch", MISSING)
         raise errors.invalid_options("PatchOptions", problem)
     if not isinstance(document, dict) or not isinstance(document.get("metadata"), dict):
-        raise errors.bad_request(f"the body is not a {info.resource.name}: an object with metadata is accepted")
+        raise errors.bad_request(f"the body is not a {info.resource.kind}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
         raise errors.bad_request("metadata.managedFields must be nil")
     applied: dict[str, Any] = without_nulls(check_type_meta(info.resource, document))  # type: ignore[assignment]

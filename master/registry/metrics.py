@@ -87,7 +87,7 @@ class MetricsReader:
             return msgspec.json.encode(
                 {**head, "items": [tables.metadata_only(item, view.api_version) for item in found]}
             )
-        head = {"kind": f"{resource.name}List", "apiVersion": resource.type.API_VERSION, "metadata": {}}
+        head = {"kind": f"{resource.kind}List", "apiVersion": resource.type.API_VERSION, "metadata": {}}
         return msgspec.json.encode({**head, "items": found})
 
     async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:

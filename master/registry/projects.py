@@ -94,13 +94,13 @@ class ProjectRequests:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
         item = self._creation.create(PROJECTS, body.item, transaction)
-        kind = BY_KIND[rbac.RoleBinding.KIND]
-        binding = default(admin_binding(name, requester.user.name), kind.rules)
-        binding = strategy.prepare_create(kind, binding, str(uuid.uuid4()), self._creation.clock())
+        resource = BY_KIND[rbac.RoleBinding.KIND]
+        binding = default(admin_binding(name, requester.user.name), resource.rules)
+        binding = strategy.prepare_create(resource, binding, str(uuid.uuid4()), self._creation.clock())
         if not dry_run:
             # Watchers of projects are told of those they may see: so they may first.
             _, kept, *_ = await self._store.write(
-                Put(Key.of(kind.group_resource, binding), binding),
+                Put(Key.of(resource.group_resource, binding), binding),
                 Put(key, PROJECTS.to_stored(item), expect=0),
                 *transaction.changes,
             )

@@ -132,7 +132,7 @@ class Registry:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version}
             items = [msgspec.json.encode(tables.metadata_only(record.object, view.api_version)) for record in records]
         else:
-            head = {"kind": f"{resource.name}List", "apiVersion": resource.type.API_VERSION}
+            head = {"kind": f"{resource.kind}List", "apiVersion": resource.type.API_VERSION}
             items = [record.data for record in records]
         opening = msgspec.json.encode({**head, "metadata": metadata})[:-1]
         return b"".join((opening, b',"items":[', b",".join(items), b"]}"))
@@ -302,7 +302,7 @@ class Registry:
         self._chain.validate(admission, old.object, Transaction(self._store))
         strategy.check_preconditions(resource, old.object, options)
         item, gone = await self._delete(resource, old, options, dry=dry or bool(options.dry_run))
-        if gone and resource.name not in ("Pod", "Namespace", "PersistentVolume"):
+        if gone and resource.kind not in ("Pod", "Namespace", "PersistentVolume"):
             details = errors.details_of(resource, item.metadata.name, item.metadata.uid)
             return Response(200, errors.encode_status(errors.success(details)))
         return self._answer(200, request, item)

@@ -144,7 +144,7 @@ def prepare_delete(
 
     `node` is the node that a pod is bound to, if that node exists.
     """
-    if resource.name == "Namespace":
+    if resource.kind == "Namespace":
         return _prepare_namespace_delete(resource, item, now)
     item = _with_policy_finalizer(item, _propagation_policy(resource, options))
     grace = _grace_seconds(item, options, node) if isinstance(item, Pod) else 0

@@ -46,7 +46,7 @@ def document() -> str:
 
 def kind_text(resource: AnyResource) -> str:
     """Return the kind and its version, as in the first column."""
-    return f"{resource.name} `{resource.type.API_VERSION}`"
+    return f"{resource.kind} `{resource.type.API_VERSION}`"
 
 
 def effect(resource: AnyResource) -> str:
@@ -64,7 +64,7 @@ def effect(resource: AnyResource) -> str:
 
 
 def _markdown_table(resources: Iterable[AnyResource]) -> str:
-    rows = sorted(resources, key=lambda resource: (resource.group, resource.name, resource.stored_as is not None))
+    rows = sorted(resources, key=lambda resource: (resource.group, resource.kind, resource.stored_as is not None))
     lines = [f"| {kind_text(resource)} | {effect(resource)} |" for resource in rows]
     return "\n".join(("| Kind | What acts on it |", "|---|---|", *lines))
 

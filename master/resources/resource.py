@@ -187,14 +187,14 @@ class Resource(Generic[O]):
     """The singular name, if it is not the kind in lower case."""
 
     @property
-    def name(self) -> str:
+    def kind(self) -> str:
         """Return the kind as objects name it, such as Pod."""
         return self.type.KIND
 
     @property
     def singular(self) -> str:
         """Return the singular name, such as pod."""
-        return self.name.lower() if self.singular_name is None else self.singular_name
+        return self.kind.lower() if self.singular_name is None else self.singular_name
 
     @property
     def group(self) -> str:
@@ -231,7 +231,7 @@ class Resource(Generic[O]):
     @property
     def stored_kind(self) -> str:
         """Return the kind as which the objects are stored."""
-        return self.stored_resource.name
+        return self.stored_resource.kind
 
     @property
     def stored_group_resource(self) -> GroupResource:
@@ -243,7 +243,7 @@ class Resource(Generic[O]):
         if self.stored_as is None:
             return item  # type: ignore[no-any-return]
         converted = self.stored_as.from_stored(item)
-        return msgspec.structs.replace(converted, api_version=self.type.API_VERSION, kind=self.name)
+        return msgspec.structs.replace(converted, api_version=self.type.API_VERSION, kind=self.kind)
 
     def to_stored(self, item: O) -> Any:
         """Return an object of this version as it is stored."""

@@ -10,19 +10,19 @@ from master.resources.group_resource import GroupResource
 from master.resources.metrics import NODE_METRICS, POD_METRICS
 from master.resources.resource import AnyResource
 
-STORED: tuple[AnyResource, ...] = tuple(kind for kind in BUILTIN if kind.stored_as is None)
+STORED: tuple[AnyResource, ...] = tuple(resource for resource in BUILTIN if resource.stored_as is None)
 """Without those that are another form of one of these."""
 
 COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS)
 """Never kept: made when somebody asks."""
 
 ALL = (*BUILTIN, *COMPUTED)
-BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in ALL}
+BY_PATH = {(resource.group, resource.version, resource.plural): resource for resource in ALL}
 STORED_TYPES: Mapping[GroupResource, type[Object]] = {resource.group_resource: resource.type for resource in STORED}
 """The type of the stored objects of each resource."""
 
 GROUP_RESOURCES = {resource.type: resource.group_resource for resource in STORED}
-BY_KIND = {kind.name: kind for kind in STORED}
+BY_KIND = {resource.kind: resource for resource in STORED}
 
 
 def group_resource(of: type[Object]) -> GroupResource:

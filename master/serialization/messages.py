@@ -72,7 +72,7 @@ def message_of(version: str, kind: str) -> str:
 
 @cache
 def _resource_types() -> Mapping[tuple[str, str], type]:
-    return {(resource.type.API_VERSION, resource.name): resource.type for resource in ALL}
+    return {(resource.type.API_VERSION, resource.kind): resource.type for resource in ALL}
 
 
 @cache

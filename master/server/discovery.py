@@ -61,7 +61,7 @@ def _names() -> tuple[str, ...]:
 
 
 def _subresources(resource: AnyResource) -> list[tuple[str, Row, list[str]]]:
-    own = (resource.group, resource.version, resource.name)
+    own = (resource.group, resource.version, resource.kind)
     found = (
         (subresource, dict(zip(("group", "version", "kind"), subresource.body_kind or own, strict=True)))
         for subresource in resource.all_subresources
@@ -111,7 +111,7 @@ def _resource_rows(resource: AnyResource) -> list[Row]:
         "name": resource.plural,
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
-        "kind": resource.name,
+        "kind": resource.kind,
         "verbs": list(resource.verbs),
     }
     if resource.short_names:
@@ -189,7 +189,7 @@ def _aggregated_group(name: str, versions: Mapping[str, list[Row]]) -> Row:
 def _aggregated_row(resource: AnyResource) -> Row:
     row: Row = {
         "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.name},
+        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),

@@ -114,10 +114,10 @@ class Handlers:
         )
 
     async def _operate(self, verb: str, resource_request: Request) -> Response:
-        kind, name = resource_request.info.resource, resource_request.info.subresource
-        if kind in COMPUTED:
+        resource, name = resource_request.info.resource, resource_request.info.subresource
+        if resource in COMPUTED:
             return await self._metrics.answer(verb, resource_request)
-        subresource = kind.subresource(name)
+        subresource = resource.subresource(name)
         if name and (subresource is None or subresource.proxied):
             # Proxied subresources have a route of their own; a path that only decodes to one is not found.
             raise errors.path_not_found()
@@ -126,7 +126,7 @@ class Handlers:
         if name == SCALE:
             return await self._registry.scale(verb, resource_request)
         if subresource is not None and subresource.replace is None:
-            return await self._actions[kind.name, name](resource_request)
+            return await self._actions[resource.kind, name](resource_request)
         return await self._operate_on_objects(verb, resource_request)
 
     async def _operate_on_objects(self, verb: str, resource_request: Request) -> Response:

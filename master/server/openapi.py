@@ -62,12 +62,12 @@ _CHOSEN: Row = {
 def name_of(resource: AnyResource) -> str:
     """Return the name of a kind's schema: the group's domain reversed, the version, the kind."""
     domain = ".".join(reversed(resource.group.split("."))) if resource.group else "io.k8s.api.core"
-    return f"{domain}.{resource.version}.{resource.name}"
+    return f"{domain}.{resource.version}.{resource.kind}"
 
 
 def identity(resource: AnyResource) -> Row:
     """Return the group, version and kind by which clients match a schema or an operation to a kind."""
-    return {"group": resource.group, "version": resource.version, "kind": resource.name}
+    return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
 def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struct]]) -> Row:
@@ -88,10 +88,10 @@ def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struc
 
 
 def _list_of(resource: AnyResource) -> Row:
-    identities = [identity(resource) | {"kind": f"{resource.name}List"}]
+    identities = [identity(resource) | {"kind": f"{resource.kind}List"}]
     return {
         "type": "object",
-        "description": f"Some objects of the kind {resource.name}.",
+        "description": f"Some objects of the kind {resource.kind}.",
         "required": ["items"],
         "properties": {
             "apiVersion": {"type": "string"},

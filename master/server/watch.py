@@ -268,7 +268,7 @@ class WatchHandler:
             metadata["annotations"] = annotations
         if view.is_table:
             return _framed("BOOKMARK", tables.encode_table(view, [], metadata, None))
-        head = {"kind": resource.name, "apiVersion": resource.type.API_VERSION}
+        head = {"kind": resource.kind, "apiVersion": resource.type.API_VERSION}
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadata", "apiVersion": view.api_version}
         return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
@@ -308,7 +308,7 @@ class Watcher:
         finally:
             unfollow()
             if self._stream.cut_off:
-                log.warning("client does not read its watch", extra={"kind": wanted.selection.resource.name})
+                log.warning("client does not read its watch", extra={"kind": wanted.selection.resource.kind})
 
     def end(self) -> None:
         """End the watch as if its timeout had expired."""

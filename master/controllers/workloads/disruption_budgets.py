@@ -116,15 +116,15 @@ def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
             scaling = BY_KIND[owner.KIND].scale
             scales[owner.metadata.uid] = scaling.replicas(owner) if scaling else 0
         elif reference is not None:
-            kind = BY_KIND.get(reference.kind)
-            if kind is not None and kind.scale is None:
-                resource = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
-                raise ExpectedCountUnknown(f"{resource} does not implement the scale subresource")
+            resource = BY_KIND.get(reference.kind)
+            if resource is not None and resource.scale is None:
+                name = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+                raise ExpectedCountUnknown(f"{name} does not implement the scale subresource")
             raise ExpectedCountUnknown(f'found no controllers for pod "{pod.metadata.name}"')
     return sum(scales.values())
 
 
-SCALABLE_KINDS = tuple(kind.name for kind in STORED if kind.scale is not None)
+SCALABLE_KINDS = tuple(resource.kind for resource in STORED if resource.scale is not None)
 """Kinds with a scale."""
 
 

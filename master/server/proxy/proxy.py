@@ -54,7 +54,7 @@ class ProxyHandler:
         if wanted is None:
             raise errors.bad_request(f'invalid {resource.singular} request "{name}"')
         ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
-        async with ways[resource.name](route.info.namespace, wanted) as (where, send):
+        async with ways[resource.kind](route.info.namespace, wanted) as (where, send):
             return await self._forward(http, route, where, send)
 
     # --- who answers ---------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ async def _post(wire: RawClient, path: str, document: dict[str, Any]) -> RawResp
     """A new object, in protobuf, as components send it unless they are told otherwise."""
     where = routes.resolve_path(path)
     assert where is not None
-    return await _send(wire, "POST", path, where.resource.type.API_VERSION, where.resource.name, **document)
+    return await _send(wire, "POST", path, where.resource.type.API_VERSION, where.resource.kind, **document)
 
 
 async def _send(wire: RawClient, method: str, path: str, version: str, kind: str, **document: Any) -> RawResponse:

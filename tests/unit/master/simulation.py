@@ -43,8 +43,8 @@ class Simulation:
         name = meta.name or f"{meta.generate_name}{number:05d}"
         begun = {"generation": 1, "resource_version": "1", "creation_timestamp": format_time(self.now)}
         meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
-        kind = BY_KIND[item.KIND]
-        made = kind.prepare_for_create(replace(default(item, kind.rules), metadata=meta))
+        resource = BY_KIND[item.KIND]
+        made = resource.prepare_for_create(replace(default(item, resource.rules), metadata=meta))
         assert (item.KIND, name) not in self.objects
         self.objects[(item.KIND, name)] = made
         return made

@@ -106,14 +106,14 @@ def test_quota_usage_of_services_and_claims() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", resource_quota.COUNTED_KINDS, ids=lambda kind: kind.name)
-def test_object_count_quota_charges_only_its_resource(kind: Any) -> None:
-    item = kind.type()
-    if kind.name in ("Pod", "Service", "PersistentVolumeClaim"):
+@pytest.mark.parametrize("resource", resource_quota.COUNTED_KINDS, ids=lambda resource: resource.kind)
+def test_object_count_quota_charges_only_its_resource(resource: Any) -> None:
+    item = resource.type()
+    if resource.kind in ("Pod", "Service", "PersistentVolumeClaim"):
         return
-    found = resource_quota.usage(kind, item, NOW)
-    assert resource_quota.count_resource(kind) in found
-    assert all(resource_quota.is_counted_by(kind, name) for name in found)
+    found = resource_quota.usage(resource, item, NOW)
+    assert resource_quota.count_resource(resource) in found
+    assert all(resource_quota.is_counted_by(resource, name) for name in found)
 
 
 # --- scopes -----------------------------------------------------------------------------------------------------------

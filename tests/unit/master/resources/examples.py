@@ -13,7 +13,9 @@ from master.resources.scheme import BY_KIND
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
 
 
-KINDS = {kind.plural: kind for kind in BUILTIN} | {"horizontalpodautoscalers": BY_KIND["HorizontalPodAutoscaler"]}
+KINDS = {resource.plural: resource for resource in BUILTIN} | {
+    "horizontalpodautoscalers": BY_KIND["HorizontalPodAutoscaler"]
+}
 
 
 SC = {"provisioner": "example.org/nfs"}
@@ -72,7 +74,7 @@ def scaler(*metrics: dict[str, Any], **rest: Any) -> dict[str, Any]:
     return {"spec": spec | ({"metrics": list(metrics)} if metrics else {})}
 
 
-def resource(**target: Any) -> dict[str, Any]:
+def resource_metric(**target: Any) -> dict[str, Any]:
     return scaler({"type": "Resource", "resource": {"name": "cpu", "target": target}})
 
 
@@ -109,18 +111,18 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-def document(kind: AnyResource, content: dict[str, Any]) -> dict[str, Any]:
+def document(resource: AnyResource, content: dict[str, Any]) -> dict[str, Any]:
     given = {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    if kind.namespaced:
+    if resource.namespaced:
         given["namespace"] = "red"
     return {**content, "metadata": given | content.get("metadata", {})}
 
 
 def read(plural: str, content: dict[str, Any]) -> Any:
-    kind = KINDS[plural]
-    item, problems, _ = decode(kind.type, document(kind, content), kind.rules)
+    resource = KINDS[plural]
+    item, problems, _ = decode(resource.type, document(resource, content), resource.rules)
     assert not problems
-    return default(item, kind.rules)
+    return default(item, resource.rules)
 
 
 def held_by(given: Any, kept: Any) -> None:

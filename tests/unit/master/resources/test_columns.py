@@ -11,7 +11,7 @@ from master.resources import BUILTIN
 from master.resources.resource import Column
 from master.serialization import tables
 
-KINDS = {f"{kind.plural}.{kind.group}".rstrip("."): kind for kind in BUILTIN}
+KINDS = {f"{resource.plural}.{resource.group}".rstrip("."): resource for resource in BUILTIN}
 
 TYPES = {"": "string", "#": "integer", "?": "boolean", "@": "date"}
 """A sign behind a name → the type of the cells; `*` says that the column is wide, `!` that it is the name."""
@@ -82,8 +82,8 @@ def test_table_columns_equal_the_reference(name: str, columns: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_column_definition_is_complete(name: str) -> None:
-    kind = KINDS[name]
-    for column, row in zip(kind.columns, tables.columns(kind), strict=True):
+    resource = KINDS[name]
+    for column, row in zip(resource.columns, tables.columns(resource), strict=True):
         assert row == {
             "name": column.name,
             "type": column.type,

@@ -41,20 +41,20 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 @pytest.fixture(params=["ClusterNetwork", "HostSubnet", "NetNamespace", "NodeQuery"])
-def kind(request: pytest.FixtureRequest) -> Resource[Any]:
+def resource(request: pytest.FixtureRequest) -> Resource[Any]:
     return BY_KIND[request.param]
 
 
-def test_custom_resource_paths_equal_the_masters(kind: Resource[Any]) -> None:
-    spec = definitions()[kind.name]["spec"]
-    assert (spec["names"]["plural"], spec["names"]["singular"]) == (kind.plural, kind.singular)
-    assert f"{spec['group']}/{version(kind.name)['name']}" == kind.type.API_VERSION
-    assert spec["scope"] == ("Namespaced" if kind.namespaced else "Cluster")
-    assert definitions()[kind.name]["metadata"]["name"] == f"{kind.plural}.{spec['group']}"
+def test_custom_resource_paths_equal_the_masters(resource: Resource[Any]) -> None:
+    spec = definitions()[resource.kind]["spec"]
+    assert (spec["names"]["plural"], spec["names"]["singular"]) == (resource.plural, resource.singular)
+    assert f"{spec['group']}/{version(resource.kind)['name']}" == resource.type.API_VERSION
+    assert spec["scope"] == ("Namespaced" if resource.namespaced else "Cluster")
+    assert definitions()[resource.kind]["metadata"]["name"] == f"{resource.plural}.{spec['group']}"
 
 
-def test_custom_resource_schemas_equal_our_types(kind: Resource[Any]) -> None:
-    assert set(schema(kind.name)["properties"]) == wire_names(kind.type) | STANDARD
+def test_custom_resource_schemas_equal_our_types(resource: Resource[Any]) -> None:
+    assert set(schema(resource.kind)["properties"]) == wire_names(resource.type) | STANDARD
 
 
 def wire_names(of: type[Object]) -> set[str]:
@@ -78,13 +78,13 @@ def test_custom_resource_schemas_reject_what_the_master_rejects() -> None:
     assert not any(re.search(pattern, bad) for bad in ("10.128.0.0", "x10.128.0.0/23", "10.128.0.0/23\nx", "::/64"))
 
 
-def test_node_role_may_only_read_and_create_events(kind: Resource[Any]) -> None:
+def test_node_role_may_only_read_and_create_events(resource: Resource[Any]) -> None:
     roles = {item["metadata"]["name"]: item for item in documents("network.yaml") if item["kind"] == "ClusterRole"}
     *reading, telling = roles["podlane:node"]["rules"]
     assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in reading)
     assert (telling["resources"], telling["verbs"]) == (["events"], ["create"])
     resources = {name for rule in reading for name in rule["resources"]}
-    assert (kind.plural in resources) == (kind.name != "NodeQuery"), "questions are switched on by themselves"
+    assert (resource.plural in resources) == (resource.kind != "NodeQuery"), "questions are switched on by themselves"
 
 
 def test_cursors_annotation_has_a_valid_name() -> None:

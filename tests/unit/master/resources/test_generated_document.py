@@ -9,7 +9,7 @@ from master.resources.scheme import ALL
 
 DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "kinds.md"
 ROWS = dict(re.findall(r"^\| (\w+ `[^`]+`) \| (.+) \|$", DOCUMENT.read_text(), flags=re.MULTILINE))
-KINDS = {f"{kind.name} `{kind.type.API_VERSION}`": kind for kind in ALL}
+KINDS = {f"{resource.kind} `{resource.type.API_VERSION}`": resource for resource in ALL}
 
 
 def test_documented_kinds_equal_served_kinds() -> None:
@@ -18,19 +18,19 @@ def test_documented_kinds_equal_served_kinds() -> None:
 
 def test_document_marks_kinds_that_cannot_be_created() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("cannot be created: ")}
-    assert stated == {name for name, kind in KINDS.items() if kind.create_denial and kind.stored_as is None}
+    assert stated == {name for name, resource in KINDS.items() if resource.create_denial and resource.stored_as is None}
 
 
 def test_document_marks_other_versions() -> None:
     stated = {name for name, text in ROWS.items() if text.startswith("another version of ")}
-    assert stated == {name for name, kind in KINDS.items() if kind.stored_as is not None}
+    assert stated == {name for name, resource in KINDS.items() if resource.stored_as is not None}
 
 
 def test_document_marks_kinds_stored_with_a_warning() -> None:
     stated = {name for name, text in ROWS.items() if "warning" in text}
     warned = {
         name
-        for name, kind in KINDS.items()
-        if kind.rules is not None and list(kind.rules.warnings(kind.type())) and kind.stored_as is None
+        for name, resource in KINDS.items()
+        if resource.rules is not None and list(resource.rules.warnings(resource.type())) and resource.stored_as is None
     }
     assert stated == warned

@@ -36,7 +36,7 @@ from tests.unit.master.resources.examples import (
     ingress,
     policy,
     read,
-    resource,
+    resource_metric,
     scaler,
 )
 
@@ -161,13 +161,14 @@ BAD += [
     ("horizontalpodautoscalers", scaler({"type": "Resource"}), "spec.metrics[0]"),
     ("horizontalpodautoscalers", scaler({**CPU, "type": "Pods"}), "spec.metrics[0].pods"),
     ("horizontalpodautoscalers", scaler({**CPU, **QUEUE}), "spec.metrics[0]"),
-    ("horizontalpodautoscalers", resource(type="Value", value="1"), "spec.metrics[0].resource.target.type"),
-    ("horizontalpodautoscalers", resource(type="Utilization"), "spec.metrics[0].resource.target.averageUtilization"),
-    ("horizontalpodautoscalers", resource(type="Utilization", averageUtilization=0),
+    ("horizontalpodautoscalers", resource_metric(type="Value", value="1"), "spec.metrics[0].resource.target.type"),
+    ("horizontalpodautoscalers", resource_metric(type="Utilization"),
      "spec.metrics[0].resource.target.averageUtilization"),
-    ("horizontalpodautoscalers", resource(type="AverageValue", averageValue="much"),
+    ("horizontalpodautoscalers", resource_metric(type="Utilization", averageUtilization=0),
+     "spec.metrics[0].resource.target.averageUtilization"),
+    ("horizontalpodautoscalers", resource_metric(type="AverageValue", averageValue="much"),
      "spec.metrics[0].resource.target.averageValue"),
-    ("horizontalpodautoscalers", resource(type="AverageValue", averageValue="1", value="2"),
+    ("horizontalpodautoscalers", resource_metric(type="AverageValue", averageValue="1", value="2"),
      "spec.metrics[0].resource.target.value"),
     ("horizontalpodautoscalers",
      scaler({"type": "Pods", "pods": {"target": {"type": "AverageValue", "averageValue": 1}}}),
@@ -229,17 +230,17 @@ ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
 
 @pytest.mark.parametrize(("plural", "content"), GOOD)
 def test_accepted_object_keeps_its_fields_and_is_defaulted_once(plural: str, content: dict[str, Any]) -> None:
-    kind, item = KINDS[plural], read(plural, content)
-    assert default(item, kind.rules) == item
-    assert not list(check_update(item, item, kind.rules))
-    kept = json.loads(tables.encode_object(kind, item, View.OBJECT, NOW))
-    held_by(document(kind, content), kept)
+    resource, item = KINDS[plural], read(plural, content)
+    assert default(item, resource.rules) == item
+    assert not list(check_update(item, item, resource.rules))
+    kept = json.loads(tables.encode_object(resource, item, View.OBJECT, NOW))
+    held_by(document(resource, content), kept)
 
 
 @pytest.mark.parametrize(("plural", "content", "path"), BAD)
 def test_invalid_object_is_rejected_by_path(plural: str, content: dict[str, Any], path: str) -> None:
-    kind = KINDS[plural]
-    _, problems, _ = decode(kind.type, document(kind, content), kind.rules)
+    resource = KINDS[plural]
+    _, problems, _ = decode(resource.type, document(resource, content), resource.rules)
     assert [problem.path for problem in problems] == [path]
 
 
@@ -263,8 +264,8 @@ def test_creating_an_object_without_effect_causes_a_warning() -> None:
         ("networkpolicies", policy(podSelector={})), ("egressnetworkpolicies", egress()), ("ingresses", ingress()),
         ("horizontalpodautoscalers", scaler()),
     ):  # fmt: skip
-        kind = KINDS[plural]
-        _, _, warnings = decode(kind.type, document(kind, content), kind.rules)
+        resource = KINDS[plural]
+        _, _, warnings = decode(resource.type, document(resource, content), resource.rules)
         assert len(warnings) == 1, plural
 
 
@@ -274,17 +275,19 @@ def test_every_resource_is_registered_once() -> None:
 
 
 def test_resources_that_clients_cannot_create_state_why() -> None:
-    for kind in BUILTIN:
-        assert bool(kind.create_denial) == ("create" not in kind.verbs), kind.plural
-        assert set(kind.verbs) <= set(VERBS)
-    assert [kind.plural for kind in BUILTIN if kind.create_denial and "update" in kind.verbs] == ["servicecidrs"]
+    for resource in BUILTIN:
+        assert bool(resource.create_denial) == ("create" not in resource.verbs), resource.plural
+        assert set(resource.verbs) <= set(VERBS)
+    assert [resource.plural for resource in BUILTIN if resource.create_denial and "update" in resource.verbs] == [
+        "servicecidrs"
+    ]
 
 
 def test_resources_that_are_listed_empty_are_read_only_and_not_a_projection() -> None:
-    found = [kind for kind in BUILTIN if kind.listed_empty]
-    assert "customresourcedefinitions" in {kind.plural for kind in found}
-    assert {kind.stored_as for kind in found} == {None}
-    assert {kind.plural: kind.verbs for kind in found if kind.verbs != READ_VERBS} == {
+    found = [resource for resource in BUILTIN if resource.listed_empty]
+    assert "customresourcedefinitions" in {resource.plural for resource in found}
+    assert {resource.stored_as for resource in found} == {None}
+    assert {resource.plural: resource.verbs for resource in found if resource.verbs != READ_VERBS} == {
         "resourceslices": ("deletecollection", *READ_VERBS)
     }
 

@@ -48,7 +48,7 @@ from master.storage.interface import WatchEvent as Happened
 from tests.testbed.apiserver.changes import key_of
 from tests.unit.master.examples import meta
 
-OTHERS = [kind for kind in BUILTIN if kind.stored_as is not None]
+OTHERS = [resource for resource in BUILTIN if resource.stored_as is not None]
 TEXT = st.text(max_size=3)
 TIMES = st.none() | st.just("2026-01-01T00:00:00.000000Z")
 ABOUT = st.builds(ObjectReference, kind=TEXT, name=TEXT, uid=TEXT)
@@ -233,13 +233,13 @@ def test_autoscaler_status_is_not_taken_from_annotations() -> None:
     assert V1.to_stored(V1.prepare_for_update(made, old)).status == said
 
 
-@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: f"{kind.plural}.{kind.group}")
-def test_served_versions_belong_to_a_stored_kind_of_the_same_scope(kind: AnyResource) -> None:
-    stored = BY_KIND[kind.stored_kind]
+@pytest.mark.parametrize("resource", OTHERS, ids=lambda resource: f"{resource.plural}.{resource.group}")
+def test_served_versions_belong_to_a_stored_kind_of_the_same_scope(resource: AnyResource) -> None:
+    stored = BY_KIND[resource.stored_kind]
     assert stored in STORED
-    assert stored.namespaced == kind.namespaced
-    assert kind.type.API_VERSION != stored.type.API_VERSION
-    assert kind.to_stored(kind.type()) == stored.type()
+    assert stored.namespaced == resource.namespaced
+    assert resource.type.API_VERSION != stored.type.API_VERSION
+    assert resource.to_stored(resource.type()) == stored.type()
 
 
 def test_pod_address_contains_only_owner_and_address() -> None:

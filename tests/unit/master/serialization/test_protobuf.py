@@ -157,17 +157,19 @@ def test_kind_without_a_protobuf_message_is_rejected(kind: str) -> None:
 
 
 def test_every_served_kubernetes_kind_has_a_protobuf_message() -> None:
-    for kind in BUILTIN:
-        if not kind.group.endswith(("openshift.io", "podlane.io")) and "update" in kind.verbs:
-            assert protobuf.document(envelope(kind.type.API_VERSION, kind.name, b""))["kind"] == kind.name
+    for resource in BUILTIN:
+        if not resource.group.endswith(("openshift.io", "podlane.io")) and "update" in resource.verbs:
+            assert protobuf.document(envelope(resource.type.API_VERSION, resource.kind, b""))["kind"] == resource.kind
 
 
 @pytest.mark.parametrize(("plural", "content"), GOOD)
 def test_document_round_trips_through_protobuf(plural: str, content: dict[str, Any]) -> None:
-    kind = KINDS[plural]
-    if kind.group.endswith("openshift.io"):
+    resource = KINDS[plural]
+    if resource.group.endswith("openshift.io"):
         return
-    given = without_nulls({**document(kind, content), "apiVersion": kind.type.API_VERSION, "kind": kind.name})
+    given = without_nulls(
+        {**document(resource, content), "apiVersion": resource.type.API_VERSION, "kind": resource.kind}
+    )
     assert protobuf.document(encoded(given)) == without_empty(given)  # type: ignore[arg-type]
 
 

@@ -59,17 +59,19 @@ def test_values_unreadable_by_typed_clients_are_found(
 
 def test_every_kubernetes_kind_has_a_message() -> None:
     ours = {"network.openshift.io", "podlane.io", "project.openshift.io", "metrics.k8s.io"}
-    known = {kind.name for kind in BUILTIN if message_of(kind.type.API_VERSION, kind.name) in message_names()}
-    left = {kind.name for kind in BUILTIN if kind.group not in ours} - known
+    known = {
+        resource.kind for resource in BUILTIN if message_of(resource.type.API_VERSION, resource.kind) in message_names()
+    }
+    left = {resource.kind for resource in BUILTIN if resource.group not in ours} - known
     assert left <= UNMADE, left - UNMADE
 
 
-UNMADE = {kind.name for kind in BUILTIN if "create" not in kind.verbs}
+UNMADE = {resource.kind for resource in BUILTIN if "create" not in resource.verbs}
 
 
 def test_openapi_integer_format_equals_the_message_type() -> None:
-    (deployment,) = (kind for kind in BUILTIN if (kind.group, kind.name) == ("apps", "Deployment"))
-    (pod,) = (kind for kind in BUILTIN if kind.name == "Pod")
+    (deployment,) = (resource for resource in BUILTIN if (resource.group, resource.kind) == ("apps", "Deployment"))
+    (pod,) = (resource for resource in BUILTIN if resource.kind == "Pod")
     found = openapi.components([deployment, pod], (Empty,))
     assert found["DeploymentSpec"]["properties"]["replicas"]["format"] == "int32"
     assert found["PodSpec"]["properties"]["activeDeadlineSeconds"]["format"] == "int64"

@@ -42,10 +42,10 @@ def test_openapi_operations_are_unique_and_declare_path_parameters(path: str) ->
 
 
 def test_openapi_declares_server_side_field_validation() -> None:
-    for kind in (kind for kind in BUILTIN if "patch" in kind.verbs):
-        root = f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+    for resource in (resource for resource in BUILTIN if "patch" in resource.verbs):
+        root = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
         patches = [row["patch"] for row in document(root)["paths"].values() if "patch" in row]
-        mine = [row for row in patches if row["x-kubernetes-group-version-kind"]["kind"] == kind.name]
+        mine = [row for row in patches if row["x-kubernetes-group-version-kind"]["kind"] == resource.kind]
         assert mine
         assert all("fieldValidation" in {one["name"] for one in row["parameters"]} for row in mine)
 
@@ -86,9 +86,9 @@ def test_openapi_field_description_comes_from_its_type() -> None:
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_openapi_type_names_are_unique(path: str) -> None:
     types: dict[str, set[type]] = {}
-    for kind in BUILTIN:
-        if path == (f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"):
-            for info in openapi.parts(inspect.type_info(kind.type)):
+    for resource in BUILTIN:
+        if path == (f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"):
+            for info in openapi.parts(inspect.type_info(resource.type)):
                 types.setdefault(info.cls.__name__, set()).add(info.cls)
     assert [name for name, found in types.items() if len(found) > 1] == []
 

@@ -16,7 +16,7 @@ from master.server import routes
 
 def read(path: str) -> tuple[str, str, str, str] | None:
     found = routes.resolve_path(path)
-    return None if found is None else (found.resource.name, found.namespace, found.name, found.subresource)
+    return None if found is None else (found.resource.kind, found.namespace, found.name, found.subresource)
 
 
 PATHS = [

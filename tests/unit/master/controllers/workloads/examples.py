@@ -56,7 +56,7 @@ def status_of(item: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> Po
     return item.status
 
 
-KINDS: dict[str, Any] = {kind.name: kind for kind in (DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS)}
+KINDS: dict[str, Any] = {resource.kind: resource for resource in (DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS)}
 
 
 def template(image: str = "i:1", **labels: str) -> dict[str, Any]:

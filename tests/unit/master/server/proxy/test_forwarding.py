@@ -49,7 +49,7 @@ def test_proxy_path_is_resolved(path: str, found: tuple[str, str, str, str, str]
         assert found is None
         return
     info, rest = one
-    assert (info.resource.name, info.namespace, info.name, info.subresource, rest) == found
+    assert (info.resource.kind, info.namespace, info.name, info.subresource, rest) == found
 
 
 @given(st.text(alphabet="/%ab1:.", max_size=30))
