@@ -182,7 +182,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         spawn=spawn,
     )
     mirror_pods = MirrorPodController(clients.api, api_server, node, pods)
-    host_ports = HostPortManager(registry.active_pods, all_pods_known=config.seen_all_sources)
+    host_ports = HostPortManager(registry.active_pods, sources_ready=config.seen_all_sources)
     image_gc = ImageGC(settings, docker, events)
     container_gc = ContainerGC(settings, docker, clients.network, pods=registry)
     sandbox_gc = SandboxGC(docker, clients.network)
@@ -221,7 +221,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
     pods.synced.add(mirror_pods.loop.wake)
     pods.pod_terminated.add(host_ports.loop.wake)
     for loop in (log_linker.loop, container_gc.loop, image_gc.loop, *eviction.loops):
-        pods.all_pods_known.add(loop.wake)
+        pods.sources_ready.add(loop.wake)
     eviction.changed.add(node_status.loop.wake)
     return Agent(
         events=events,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from api.client.client import AlreadyExists, ApiError, Client, ClientError, NotF
 from api.core.events import Event
 from api.core.pod import Pod
 from api.meta.types import ObjectReference
+from node_agent.clock import wall_clock
 from node_agent.events import (
     RATE_LIMIT,
     AggregateRecord,
@@ -38,10 +39,6 @@ MAX_PENDING, MAX_REMEMBERED = 1000, 4096
 RESYNC_SECONDS = 3600.0
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class PodEvents:
     """Records events about one pod and its containers. `pod` is its newest version, kept up to date by its worker."""
 
@@ -61,7 +58,7 @@ class EventRecorder:
     written.
     """
 
-    def __init__(self, client: Client, node: str, clock: Callable[[], datetime] = _now) -> None:
+    def __init__(self, client: Client, node: str, clock: Callable[[], datetime] = wall_clock) -> None:
         self.dropped = 0
         self.loop = Loop("events", self._write, LoopTiming(resync=RESYNC_SECONDS))
         self._client = client
@@ -84,23 +81,23 @@ class EventRecorder:
         """Record an event about this node."""
         self.event(node_reference(self._node), reason, message)
 
-    def event(self, item: ObjectReference, reason: str, message: str) -> None:
+    def event(self, reference: ObjectReference, reason: str, message: str) -> None:
         """Record an event about an object."""
         now = self._clock()
-        aggregate_key = event_key(item, reason, "")
+        aggregate_key = event_key(reference, reason, "")
         record, message = aggregate(self._aggregates.get(aggregate_key), message, now)
         self._keep_newest(self._aggregates, aggregate_key, record, MAX_REMEMBERED)
-        bucket, allowed = RATE_LIMIT.take(self._buckets.get((item.kind, item.uid)), now.timestamp())
-        self._keep_newest(self._buckets, (item.kind, item.uid), bucket, MAX_REMEMBERED)
+        bucket, allowed = RATE_LIMIT.take(self._buckets.get((reference.kind, reference.uid)), now.timestamp())
+        self._keep_newest(self._buckets, (reference.kind, reference.uid), bucket, MAX_REMEMBERED)
         if not allowed:
             self.dropped += 1
             return
-        key = event_key(item, reason, message)
-        known = self._pending.get(key) or self._written.get(key)
-        if known is not None and is_recent(known, now):
-            self._pending[key] = repeated_event(known, message, now)
+        key = event_key(reference, reason, message)
+        previous = self._pending.get(key) or self._written.get(key)
+        if previous is not None and is_recent(previous, now):
+            self._pending[key] = repeated_event(previous, message, now)
         else:
-            self._pending[key] = new_event(item, reason, message, self._node, now)
+            self._pending[key] = new_event(reference, reason, message, self._node, now)
         while len(self._pending) > MAX_PENDING:
             del self._pending[next(iter(self._pending))]
             self.dropped += 1
@@ -133,7 +130,7 @@ class EventRecorder:
             if event.metadata.resource_version:
                 return await self._count_up(event)
             try:
-                return _as_written(event, await self._client.create(event))
+                return _with_resource_version(event, await self._client.create(event))
             except AlreadyExists:  # The response to an earlier attempt was lost.
                 return await self._count_up(event)
         except ApiError as error:
@@ -146,14 +143,17 @@ class EventRecorder:
 
     async def _count_up(self, event: Event) -> Event:
         meta = event.metadata
-        change = {"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message}
+        patch = {"count": event.count, "lastTimestamp": event.last_timestamp, "message": event.message}
         try:
-            return _as_written(event, await self._client.patch(Event, meta.name, meta.namespace, change))
+            return _with_resource_version(event, await self._client.patch(Event, meta.name, meta.namespace, patch))
         except NotFound:
-            new = replace(event, metadata=replace(meta, resource_version=""))
-            return _as_written(event, await self._client.create(new))
+            new_event = replace(event, metadata=replace(meta, resource_version=""))
+            return _with_resource_version(event, await self._client.create(new_event))
 
 
-def _as_written(event: Event, answer: Event) -> Event:
-    """Return our event with the new resource version, without fields that the API server added, to save memory."""
-    return replace(event, metadata=replace(event.metadata, resource_version=answer.metadata.resource_version))
+def _with_resource_version(event: Event, response: Event) -> Event:
+    """Return the event with the resource version of the response.
+
+    Fields that the API server added are dropped to save memory.
+    """
+    return replace(event, metadata=replace(event.metadata, resource_version=response.metadata.resource_version))

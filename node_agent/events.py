@@ -30,10 +30,11 @@ WARNINGS = frozenset(
 """Reasons of events of type Warning. All others are Normal."""
 
 IMAGE_BACKOFF_MESSAGE = "Back-off pulling image"
-"""Begin of the BackOff message of an image pull. The event is Normal, because the failure before it was a Warning."""
+"""Start of the BackOff message of an image pull. The event is Normal, because the failure before it was a Warning."""
 
 RECENT = timedelta(hours=1)
-"""An older event is not counted up but written again, because the API server has forgotten it."""
+"""Age up to which an event is counted up. An older one is written again, because the API server has removed it."""
+
 
 RATE_LIMIT = RateLimit(rate=1 / 300, burst=25.0)
 """Limit of the events of one object: 25 at once, then one in 5 minutes (client-go: EventSourceObjectSpamFilter)."""
@@ -44,7 +45,7 @@ COMBINED = "(combined from similar events): "
 
 @dataclass(frozen=True, slots=True)
 class EventKey:
-    """The fields in which two events are equal that are counted as one."""
+    """The fields by which events are counted as repetitions of one event."""
 
     uid: str
     kind: str
@@ -85,33 +86,33 @@ def node_reference(name: str) -> ObjectReference:
     return ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
 
 
-def event_key(about: ObjectReference, reason: str, message: str) -> EventKey:
+def event_key(reference: ObjectReference, reason: str, message: str) -> EventKey:
     """Return the key of an event. All combined events have the same key."""
     text = COMBINED if message.startswith(COMBINED) else message
-    return EventKey(about.uid, about.kind, about.name, about.field_path, reason, text)
+    return EventKey(reference.uid, reference.kind, reference.name, reference.field_path, reason, text)
 
 
-def new_event(about: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
+def new_event(reference: ObjectReference, reason: str, message: str, node: str, now: datetime) -> Event:
     """Return a new event."""
-    kind = WARNING if reason in WARNINGS and not message.startswith(IMAGE_BACKOFF_MESSAGE) else NORMAL
-    return make_event(about, kind, reason, message, EventSource(component=COMPONENT, host=node), now)
+    event_type = WARNING if reason in WARNINGS and not message.startswith(IMAGE_BACKOFF_MESSAGE) else NORMAL
+    return make_event(reference, event_type, reason, message, EventSource(component=COMPONENT, host=node), now)
 
 
-def repeated_event(known: Event, message: str, now: datetime) -> Event:
+def repeated_event(event: Event, message: str, now: datetime) -> Event:
     """Return the event counted once more."""
-    return replace(known, count=known.count + 1, last_timestamp=times.format_time(now), message=message)
+    return replace(event, count=event.count + 1, last_timestamp=times.format_time(now), message=message)
 
 
-def is_recent(known: Event, now: datetime) -> bool:
+def is_recent(event: Event, now: datetime) -> bool:
     """Return whether the API server still has the event."""
-    return known.last_timestamp is not None and now - times.parse_time(known.last_timestamp) < RECENT
+    return event.last_timestamp is not None and now - times.parse_time(event.last_timestamp) < RECENT
 
 
-def aggregate(before: AggregateRecord | None, message: str, now: datetime) -> tuple[AggregateRecord, str]:
+def aggregate(record: AggregateRecord | None, message: str, now: datetime) -> tuple[AggregateRecord, str]:
     """Return the new record and the message to write. Many similar events with different messages become one event."""
-    if before is None or now - before.since > SIMILAR_WINDOW:
-        before = AggregateRecord(now)
-    after = AggregateRecord(before.since, before.messages | {message})
-    if len(after.messages) <= MAX_SIMILAR:
-        return after, message
-    return before, COMBINED + message
+    if record is None or now - record.since > SIMILAR_WINDOW:
+        record = AggregateRecord(now)
+    updated = AggregateRecord(record.since, record.messages | {message})
+    if len(updated.messages) <= MAX_SIMILAR:
+        return updated, message
+    return record, COMBINED + message

@@ -16,7 +16,7 @@ def pod_log_dir_name(namespace: str, name: str, uid: str) -> str:
 class HostInfo:
     """Facts about the host, and settings of the node, that container configurations depend on.
 
-    `pods_dir`: directory of the pods' directories. `memory`: in bytes. `least_oom_score`: lowest OOM score that this
+    `pods_dir`: directory of the pods' directories. `memory`: in bytes. `min_oom_score`: lowest OOM score that this
     process may set. `node_address`: address of the node. `resolv_conf`: path of the host's own file. `pod_logs_dir`:
     directory of log links. `seccomp_default`: containers without a seccomp profile get Docker's. `cpu_cfs_quota`: CPU
     limits are enforced.
@@ -24,7 +24,7 @@ class HostInfo:
 
     pods_dir: str
     memory: int
-    least_oom_score: int
+    min_oom_score: int
     cpus: int = 1
     node_address: str = ""
     pause_image: str = ""

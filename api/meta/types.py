@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from api.meta.times import format_time
 from api.meta.values import Quantity, Time
 
 Json = Any
@@ -141,6 +143,13 @@ class Condition(Value, frozen=True):
     last_heartbeat_time: str | None = None
     last_probe_time: str | None = None
     observed_generation: int = 0
+
+
+def transition_time(old: Condition | None, status: str, now: datetime) -> str:
+    """Return the transition time of a condition: that of the old condition if its status is the same, else now."""
+    if old is not None and old.status == status and old.last_transition_time:
+        return old.last_transition_time
+    return format_time(now)
 
 
 class StatusCondition(Value, frozen=True, omit_defaults=False):

@@ -22,6 +22,8 @@ from api.meta.types import ObjectMeta, OwnerReference
 from api.validation.defaults import pod_defaults
 
 CONFIG_SOURCE = "kubernetes.io/config.source"
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
+"""Priority of the class system-cluster-critical. Pods with this priority or a higher one are critical."""
 CONFIG_HASH = "kubernetes.io/config.hash"
 CONFIG_SEEN = "kubernetes.io/config.seen"
 CONFIG_MIRROR = "kubernetes.io/config.mirror"
@@ -36,12 +38,22 @@ _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
 
 def is_static(pod: Pod) -> bool:
-    """Return whether a pod of a node is static. Pods of the master must have passed through `from_master`."""
+    """Return whether a pod of a node is static. Pods of the API server must have passed through `from_api_server`."""
     return pod.metadata.annotations.get(CONFIG_SOURCE) != "api"
 
 
-def from_master(pod: Pod) -> Pod:
-    """Return a pod of the master with the annotation that marks it as such."""
+def is_critical_pod(pod: Pod) -> bool:
+    """Return whether other pods are preempted for this pod, and this pod for none: a static or system-critical one."""
+    return is_static(pod) or has_critical_priority(pod)
+
+
+def has_critical_priority(pod: Pod) -> bool:
+    """Return whether a pod has a system-critical priority, so that it is not evicted because of pressure."""
+    return (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY
+
+
+def from_api_server(pod: Pod) -> Pod:
+    """Return a pod of the API server with the annotation that tells it from a static pod."""
     annotations = {**pod.metadata.annotations, CONFIG_SOURCE: "api"}
     return replace(pod, metadata=replace(pod.metadata, annotations=annotations))
 

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from api.core.pod import Container, Pod
 from api.core.resources import sidecars
 from api.meta import quantity
+from api.validation.static_pods import has_critical_priority
 from node_agent.eviction.thresholds import SIGNALS, SignalObservation, Threshold
 
 GRACE_SECONDS = 1
 """Grace period of an evicted pod, except for soft thresholds."""
-
-CRITICAL_PRIORITY = 2_000_000_000
-"""Priority from which a pod is not evicted because of pressure (system-cluster-critical)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,6 @@ def select_pod(
         grace = min(selected.pod.spec.termination_grace_period_seconds or 0, max_grace)
     message = _eviction_message(threshold, observations[threshold.signal], selected)
     return Eviction(selected.pod.metadata.uid, message, grace)
-
-
-def has_critical_priority(pod: Pod) -> bool:
-    """Return whether a pod is too important for the cluster to be evicted because of pressure."""
-    return (pod.spec.priority or 0) >= CRITICAL_PRIORITY
 
 
 def _rank(resource: str, usage: PodUsage) -> tuple[float, ...]:

@@ -21,19 +21,19 @@ RESYNC_SECONDS = 60.0
 class HostPortManager:
     """The loop that applies the ruleset of the pods' host ports (kubelet: hostport manager).
 
-    `active_pods` returns the pods of this node that have not ended. `all_pods_known` says whether every source of pods
-    was read; before that nothing is applied, so that the ports of running pods stay.
+    `active_pods` returns the pods of this node that have not ended. `sources_ready` returns whether every source of
+    pods was read. Before that nothing is applied, so that the ports of running pods stay.
     """
 
-    def __init__(self, active_pods: Callable[[], Iterable[Pod]], all_pods_known: Callable[[], bool]) -> None:
+    def __init__(self, active_pods: Callable[[], Iterable[Pod]], sources_ready: Callable[[], bool]) -> None:
         self.loop = Loop("host ports", self._sync, LoopTiming(resync=RESYNC_SECONDS))
         self._active_pods = active_pods
-        self._all_pods_known = all_pods_known
+        self._sources_ready = sources_ready
         self._applied = ""
 
     async def _sync(self) -> None:
         """Apply the ruleset if it has changed or is not empty. Raises NotReady, Refused."""
-        if not self._all_pods_known():
+        if not self._sources_ready():
             return
         ruleset = hostport_ruleset(self._active_pods())
         if ruleset != self._applied or ruleset != NO_HOST_PORTS:

@@ -52,12 +52,12 @@ class LeaseController:
         """Create or update the lease. Raises NotReady."""
         renewed = node_lease(self._identity, self._node.current, self._renew_seconds, datetime.now(UTC))
         try:
-            last = self._lease or await self._read()
-            if last is None:
+            current = self._lease or await self._read()
+            if current is None:
                 self._lease = await self._client.create(renewed)
                 return
-            owners = renewed.metadata.owner_references or last.metadata.owner_references
-            metadata = replace(last.metadata, owner_references=owners)
+            owners = renewed.metadata.owner_references or current.metadata.owner_references
+            metadata = replace(current.metadata, owner_references=owners)
             self._lease = await self._client.update(replace(renewed, metadata=metadata))
         except (Conflict, NotFound, AlreadyExists) as error:
             self._lease = None

@@ -21,18 +21,18 @@ from api.core.node import (
     Taint,
 )
 from api.meta import quantity, times
-from api.meta.types import Condition, ObjectMeta
+from api.meta.types import Condition, ObjectMeta, transition_time
 from node_agent.eviction.thresholds import Pressure
 
 RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
 
 class BadReservation(ValueError):
-    """`str(error)` says what was found and what is accepted."""
+    """An invalid list of reserved resources. The message says what was found and what is accepted."""
 
 
 class ReservedResources(NamedTuple):
-    """Thousandths of cores, and bytes."""
+    """Resources that pods do not get: CPU in thousandths of a core, memory and disk in bytes."""
 
     cpu: int = 0
     memory: int = 0
@@ -43,10 +43,10 @@ NOTHING_RESERVED = ReservedResources()
 
 
 def parse_reserved(*texts: str) -> ReservedResources:
-    """The sum of lists such as `cpu=100m,memory=200Mi,ephemeral-storage=1Gi`. Raises BadReservation."""
+    """Return the sum of lists such as `cpu=100m,memory=200Mi,ephemeral-storage=1Gi`. Raises BadReservation."""
     total = dict.fromkeys(RESOURCES, 0)
     for part in (part for text in texts for part in text.split(",") if part.strip()):
-        name, _, amount = (word.strip() for word in part.partition("="))
+        name, _, amount = (field.strip() for field in part.partition("="))
         if name not in RESOURCES:
             raise BadReservation(f"found {part.strip()!r}; RESOURCE=AMOUNT with {', '.join(RESOURCES)} is accepted")
         try:
@@ -58,18 +58,20 @@ def parse_reserved(*texts: str) -> ReservedResources:
 
 AGENT_PORT = 10250
 NO_PRESSURE = Pressure()
-MOST_IMAGES, MOST_NAMES = 50, 5
+MAX_IMAGES, MAX_NAMES_PER_IMAGE = 50, 5
+"""Limits of the images in the status (kubelet: nodeStatusMaxImages)."""
 
-KEPT_MEMORY = 100 << 20
-KEPT_DISK = 0.1
-"""What pods are not given, because below it they would be evicted (bytes, part of the disk)."""
+RESERVED_MEMORY_BYTES = 100 << 20
+RESERVED_DISK_FRACTION = 0.1
+"""Memory in bytes and fraction of the disk that are not allocatable, because pods would be evicted below them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Under which name and address the host is a node, how many pods it takes, and what keeps others off it.
+    """The name, address and limits with which this host registers as a node.
 
-    `port` is where the agent's server listens. `reserved` is what pods do not get of it.
+    `max_pods` is the maximum number of pods. `port` is the port of the agent's server. `taints` are the node's taints
+    at its registration. `reserved` are resources that pods do not get.
     """
 
     name: str
@@ -82,7 +84,7 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the host is; memory and disk are in bytes, `huge_pages` bytes by page size (`2Mi`)."""
+    """Facts about the host. Memory and disk are in bytes, `huge_pages` in bytes by page size (`2Mi`)."""
 
     cpus: int
     memory: int
@@ -101,21 +103,21 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """How the node is; `unready` says why no pod can run here, empty when one can."""
+    """The readiness and the pressure of the node. `not_ready_reason` is empty if pods can run."""
 
-    unready: str
+    not_ready_reason: str
     pressure: Pressure = NO_PRESSURE
 
 
 def parse_taint(text: str) -> Taint:
-    """`KEY=VALUE:EFFECT` or `KEY:EFFECT`, as the settings have it."""
+    """Parse a taint of the settings: `KEY=VALUE:EFFECT` or `KEY:EFFECT`."""
     head, _, effect = text.rpartition(":")
     key, _, value = head.partition("=")
     return Taint(key=key, value=value, effect=effect)
 
 
 def node_labels(identity: NodeIdentity, facts: HostFacts) -> dict[str, str]:
-    """The labels that tell what the host is."""
+    """Return the labels of the Node object: host name, operating system and architecture."""
     return {
         "kubernetes.io/hostname": identity.name,
         "kubernetes.io/os": "linux",
@@ -126,7 +128,7 @@ def node_labels(identity: NodeIdentity, facts: HostFacts) -> dict[str, str]:
 
 
 def new_node(identity: NodeIdentity, facts: HostFacts, health: NodeHealth, now: datetime) -> Node:
-    """The object with which a host registers."""
+    """Return the Node object with which the host registers."""
     meta = ObjectMeta(name=identity.name, labels=node_labels(identity, facts))
     return Node(
         metadata=meta, spec=NodeSpec(taints=identity.taints), status=node_status(identity, facts, health, now, ())
@@ -134,9 +136,9 @@ def new_node(identity: NodeIdentity, facts: HostFacts, health: NodeHealth, now: 
 
 
 def node_status(
-    identity: NodeIdentity, facts: HostFacts, health: NodeHealth, now: datetime, old: tuple[Condition, ...]
+    identity: NodeIdentity, facts: HostFacts, health: NodeHealth, now: datetime, old_conditions: tuple[Condition, ...]
 ) -> NodeStatus:
-    """The status now; of conditions that have not changed the time of the last change is kept."""
+    """Return the status of the node. A condition that has not changed keeps its transition time."""
     capacity = {
         "cpu": str(facts.cpus),
         "memory": f"{facts.memory // 1024}Ki",
@@ -144,17 +146,17 @@ def node_status(
         "pods": str(identity.max_pods),
         **{f"hugepages-{size}": str(amount) for size, amount in facts.huge_pages.items()},
     }
-    kept = KEPT_MEMORY + sum(facts.huge_pages.values()) + identity.reserved.memory
+    reserved_memory = RESERVED_MEMORY_BYTES + sum(facts.huge_pages.values()) + identity.reserved.memory
     cores = max(facts.cpus * 1000 - identity.reserved.cpu, 0)
     allocatable = capacity | {
         "cpu": f"{cores}m" if cores % 1000 else str(cores // 1000),
-        "memory": f"{max(facts.memory - kept, 0) // 1024}Ki",
-        "ephemeral-storage": str(max(int(facts.disk * (1 - KEPT_DISK)) - identity.reserved.disk, 0)),
+        "memory": f"{max(facts.memory - reserved_memory, 0) // 1024}Ki",
+        "ephemeral-storage": str(max(int(facts.disk * (1 - RESERVED_DISK_FRACTION)) - identity.reserved.disk, 0)),
     }
     return NodeStatus(
         capacity=capacity,
         allocatable=allocatable,
-        conditions=node_conditions(health, now, old),
+        conditions=node_conditions(health, now, old_conditions),
         addresses=(
             NodeAddress(type="InternalIP", address=identity.address),
             NodeAddress(type="Hostname", address=identity.name),
@@ -177,73 +179,78 @@ def node_status(
 
 
 def largest_images(images: Iterable[ContainerImage]) -> tuple[ContainerImage, ...]:
-    """The images that the Node object names: the largest, each with a few of its names."""
+    """Return the images for the Node object: the MAX_IMAGES largest, each with at most MAX_NAMES_PER_IMAGE names."""
     ordered = sorted((image for image in images if image.names), key=lambda image: (-image.size_bytes, image.names))
     return tuple(
-        ContainerImage(names=one.names[:MOST_NAMES], size_bytes=one.size_bytes) for one in ordered[:MOST_IMAGES]
+        ContainerImage(names=image.names[:MAX_NAMES_PER_IMAGE], size_bytes=image.size_bytes)
+        for image in ordered[:MAX_IMAGES]
     )
 
 
-def node_conditions(health: NodeHealth, now: datetime, old: tuple[Condition, ...]) -> tuple[Condition, ...]:
+def node_conditions(health: NodeHealth, now: datetime, old_conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """Return the pressure conditions and Ready. A condition that has not changed keeps its transition time."""
-    before = {condition.type: condition for condition in old}
+    old_by_type = {condition.type: condition for condition in old_conditions}
 
-    def condition(kind: str, is_true: bool, reason: str, message: str) -> Condition:
+    def condition(condition_type: str, is_true: bool, reason: str, message: str) -> Condition:
         return Condition(
-            type=kind,
+            type=condition_type,
             status=str(is_true),
             reason=reason,
             message=message,
             last_heartbeat_time=times.format_time(now),
-            last_transition_time=_since(before.get(kind), str(is_true), now),
+            last_transition_time=transition_time(old_by_type.get(condition_type), str(is_true), now),
         )
 
-    pressure = [condition(row.type, row.is_true, row.reason, row.message) for row in health.pressure.conditions()]
-    if health.unready:
-        ready = condition("Ready", False, "KubeletNotReady", health.unready)
+    pressure_conditions = [
+        condition(pressure.type, pressure.is_true, pressure.reason, pressure.message)
+        for pressure in health.pressure.conditions()
+    ]
+    if health.not_ready_reason:
+        ready = condition("Ready", False, "KubeletNotReady", health.not_ready_reason)
     else:
         ready = condition("Ready", True, "KubeletReady", "the node agent is posting ready status")
-    return (*pressure, ready)
+    return (*pressure_conditions, ready)
 
 
-def _since(old: Condition | None, status: str, now: datetime) -> str:
-    if old is not None and old.status == status and old.last_transition_time:
-        return old.last_transition_time
-    return times.format_time(now)
+# --- status updates ---------------------------------------------------------------------------------------------------
 
 
-# --- what is written and when -----------------------------------------------------------------------------------------
+def status_differs(desired: NodeStatus, current: NodeStatus) -> bool:
+    """Return whether the status on the API server differs from the desired one.
+
+    Times, and fields and conditions that other clients own, are not compared.
+    """
+    return _comparable(desired, desired) != _comparable(current, desired)
 
 
-def status_differs(new: NodeStatus, shown: NodeStatus) -> bool:
-    """Whether the master shows something else than this, times and what others say aside."""
-    return _comparable(new, new) != _comparable(shown, new)
-
-
-def _comparable(status: NodeStatus, ours: NodeStatus) -> tuple[object, ...]:
-    kinds = {row.type for row in ours.conditions}
-    rows = {row.type: (row.status, row.reason, row.message) for row in status.conditions if row.type in kinds}
-    capacity = {name: status.capacity.get(name) for name in ours.capacity}
-    allocatable = {name: status.allocatable.get(name) for name in ours.allocatable}
-    addresses = {row.type: row.address for row in status.addresses}
-    return rows, capacity, allocatable, addresses, status.daemon_endpoints, status.node_info, status.images
+def _comparable(status: NodeStatus, desired: NodeStatus) -> tuple[object, ...]:
+    types = {condition.type for condition in desired.conditions}
+    conditions = {
+        condition.type: (condition.status, condition.reason, condition.message)
+        for condition in status.conditions
+        if condition.type in types
+    }
+    capacity = {name: status.capacity.get(name) for name in desired.capacity}
+    allocatable = {name: status.allocatable.get(name) for name in desired.allocatable}
+    addresses = {address.type: address.address for address in status.addresses}
+    return conditions, capacity, allocatable, addresses, status.daemon_endpoints, status.node_info, status.images
 
 
 def node_status_patch(status: NodeStatus) -> dict[str, Any]:
-    """A strategic merge patch that leaves alone what others say of the node."""
-    said: dict[str, Any] = msgspec.to_builtins(status)
-    for row in said["conditions"]:
-        row.setdefault("message", "")
-    return {"status": {"images": None, **said}}
+    """Return a strategic merge patch that leaves the conditions of other clients unchanged."""
+    fields: dict[str, Any] = msgspec.to_builtins(status)
+    for condition in fields["conditions"]:
+        condition.setdefault("message", "")
+    return {"status": {"images": None, **fields}}
 
 
 def condition_events(before: tuple[Condition, ...], after: tuple[Condition, ...]) -> Iterable[tuple[str, str]]:
-    """The events for conditions that have changed: the reason, and what is to be added in words."""
-    known = {row.type: row.status for row in before}
-    for row in after:
-        if known.get(row.type) == row.status:
+    """Yield the reason of an event, and the text after its message, for each condition that has changed."""
+    old_status = {condition.type: condition.status for condition in before}
+    for condition in after:
+        if old_status.get(condition.type) == condition.status:
             continue
-        if row.type == "Ready":
-            yield ("NodeReady", "") if row.status == "True" else ("NodeNotReady", f" ({row.message})")
-        elif row.type in known or row.status == "True":
-            yield row.reason.replace("Kubelet", "Node"), ""
+        if condition.type == "Ready":
+            yield ("NodeReady", "") if condition.status == "True" else ("NodeNotReady", f" ({condition.message})")
+        elif condition.type in old_status or condition.status == "True":
+            yield condition.reason.replace("Kubelet", "Node"), ""

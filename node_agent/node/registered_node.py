@@ -84,20 +84,20 @@ class RegisteredNode:
         try:
             node = self._newest() or await self._register(facts, health, now)
             status = node_status(self._identity, facts, health, now, node.status.conditions)
-            is_due = time.monotonic() - self._written_at >= REPORT_SECONDS
-            if is_due or status_differs(status, node.status):
+            is_report_due = time.monotonic() - self._written_at >= REPORT_SECONDS
+            if is_report_due or status_differs(status, node.status):
                 name = self._identity.name
                 self._node = await self._client.patch_status_strategically(Node, name, "", node_status_patch(status))
                 self._written_at = time.monotonic()
                 self._record_condition_changes(node, self._node)
         except NotFound:
             self._node = None
-            raise NotReady("this node's object is gone") from None
+            raise NotReady("this node's object was deleted") from None
         except ClientError as error:
             raise NotReady(str(error)) from None
 
     def _newest(self) -> Node | None:
-        """Return the newer one of our last write and the informer's copy.
+        """Return the newer one of the response to the last write and the informer's copy.
 
         Return None until this agent has registered the Node, and after the Node was deleted.
         """

@@ -23,19 +23,20 @@ from reconcile.loop import Loop, LoopTiming
 log = logging.getLogger(__name__)
 
 RUNTIME_TIMEOUT_SECONDS = 30.0
-"""Time without an answer after which the container runtime counts as down (kubelet: maxWaitForContainerRuntime)."""
+"""Time without a response after which the container runtime counts as down (kubelet: maxWaitForContainerRuntime)."""
 
 NO_IMAGES: tuple[ContainerImage, ...] = ()
 
 FAST_SECONDS = 120.0
 FAST_STEP_SECONDS = 0.1
-"""After a start, until the node is Ready for the first time, but at most FAST_SECONDS long, a pass follows the last
-one after FAST_STEP_SECONDS."""
+"""Interval of the checks after a start until the node is Ready for the first time, and its time limit."""
 
 
 class RuntimeHealthCheck:
-    """Checks whether Docker answers. Only one check is in progress at a time, so that a Docker that hangs costs one
-    thread. A caller waits until `seconds` after the begin of the check.
+    """Checks whether Docker answers.
+
+    Only one check is in progress at a time, so that a Docker that hangs occupies one thread. A caller waits until
+    `seconds` after the start of the check.
     """
 
     def __init__(self, docker: DockerClient, seconds: float = RUNTIME_TIMEOUT_SECONDS) -> None:
@@ -53,8 +54,9 @@ class RuntimeHealthCheck:
         await asyncio.wait((self._request,), timeout=max(self._deadline - now, 0.0))
         if not self._request.done():
             raise NotReady(f"Docker has not answered for {self._seconds:.0f} s")
-        finished, self._request = self._request, None
-        return finished.result()
+        result = self._request.result
+        self._request = None
+        return result()
 
     async def _read(self) -> tuple[str, tuple[ContainerImage, ...]]:
         return await self._docker.version(), await self._docker.list_named_images()
@@ -63,8 +65,8 @@ class RuntimeHealthCheck:
 class NodeStatusLoop:
     """Observes the node and writes its status.
 
-    `not_ready_reason` says why no pod can run here; it is empty if pods can run. `subnet_changed` notifies when the
-    pod network assigns this node another subnet, so that every pod needs another address.
+    `not_ready_reason` is empty if pods can run. `subnet_changed` notifies when the pod network assigns this node
+    another subnet, so that every pod needs another address.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class NodeStatusLoop:
 
     async def _sync_status(self) -> None:
         """Check Docker and the network, and write the node's status. Raises NotReady."""
-        version, images = "", NO_IMAGES
+        version = ""
+        images = NO_IMAGES
         try:
             version, images = await self._runtime.check()
             await self._check_network()
@@ -108,9 +111,10 @@ class NodeStatusLoop:
             raise NotReady(self.not_ready_reason)
 
     async def _check_network(self) -> None:
-        """Raises NotReady while no pod can be attached to the network."""
+        """Check the network, and notify if the subnet has changed. Raises NotReady if pods cannot be attached."""
+
         subnet = (await self._network.status()).subnet
         if self._subnet not in {"", subnet}:
-            log.warning("node has another subnet", extra={"subnet": subnet, "before": self._subnet})
+            log.warning("node subnet changed", extra={"subnet": subnet, "before": self._subnet})
             self.subnet_changed.notify()
         self._subnet = subnet

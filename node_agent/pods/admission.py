@@ -20,19 +20,18 @@ from api.core.resources import (
     pod_requests,
     total_requests,
 )
-from api.validation.static_pods import is_static
+from api.validation.static_pods import is_critical_pod, is_static
 from node_agent.eviction.thresholds import MEMORY, Pressure
 from node_agent.pods.status import EVICTED
 from node_agent.runtime.security import forbidden_sysctl
 
-SYSTEM_PRIORITY = 2_000_000_000
 MEMORY_TAINT = Taint(key=placement.MEMORY_PRESSURE, effect="NoSchedule")
 CLASSES = ("BestEffort", "Burstable", "Guaranteed")
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a pod is not admitted: reason and message of its status."""
+    """A decision not to admit a pod, as reason and message of its status."""
 
     reason: str
     message: str
@@ -43,12 +42,12 @@ class Rejection:
         return self.reason.startswith("OutOf")
 
 
-def admit(pod: Pod, node: Node, others: Iterable[Pod], sysctls: tuple[str, ...] = ()) -> Rejection | None:
-    """Return why the node rejects a pod, given the other pods on it. Return None if it admits the pod.
+def admit(pod: Pod, node: Node, other_pods: Iterable[Pod], sysctls: tuple[str, ...] = ()) -> Rejection | None:
+    """Return the rejection of a pod, given the other pods on the node. Return None if the node admits the pod.
 
     `sysctls` are unsafe sysctls that pods may set.
     """
-    other_pods = tuple(others)
+    other_pods = tuple(other_pods)
     return (
         _node_mismatch(pod, node, sysctls)
         or _port_conflict(pod, other_pods)
@@ -56,50 +55,46 @@ def admit(pod: Pod, node: Node, others: Iterable[Pod], sysctls: tuple[str, ...] 
     )
 
 
-def is_critical_pod(pod: Pod) -> bool:
-    """Return whether other pods are preempted for this pod, and this pod for none."""
-    return is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
-
-
 def pressure_rejection(pod: Pod, pressure: Pressure) -> Rejection | None:
-    """Return why a node under pressure rejects a pod. Return None if it admits the pod.
+    """Return the rejection of a pod by a node under pressure. Return None if the node admits the pod.
 
     Critical pods are admitted. Under memory pressure alone, so are pods that request resources or tolerate the taint.
     """
-    present = [condition.type for condition in pressure.conditions() if condition.is_true]
-    if not present or is_critical_pod(pod):
+    true_conditions = [condition.type for condition in pressure.conditions() if condition.is_true]
+    if not true_conditions or is_critical_pod(pod):
         return None
-    if present == [MEMORY]:
-        modest = pod.status.qos_class != CLASSES[0]
-        if modest or placement.find_untolerated_taint(pod.spec, (MEMORY_TAINT,), ("NoSchedule",)) is None:
+    if true_conditions == [MEMORY]:
+        requests_resources = pod.status.qos_class != CLASSES[0]
+        if requests_resources or placement.find_untolerated_taint(pod.spec, (MEMORY_TAINT,), ("NoSchedule",)) is None:
             return None
-    return Rejection(EVICTED, f"The node had condition: [{' '.join(present)}]. ")
+    return Rejection(EVICTED, f"The node had condition: [{' '.join(true_conditions)}]. ")
 
 
-def select_victims(pod: Pod, node: Node, others: Iterable[Pod]) -> tuple[Pod, ...]:
+def select_victims(pod: Pod, node: Node, other_pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Return the pods to preempt so that a critical pod fits. Return none if preemption does not help.
 
     No more pods are preempted than needed: BestEffort first, then by priority, then the youngest.
     """
-    staying = list(others)
+    remaining = list(other_pods)
     victims: list[Pod] = []
-    candidates = sorted((other for other in staying if not is_critical_pod(other)), key=_age, reverse=True)
+    candidates = [other for other in remaining if not is_critical_pod(other)]
+    candidates.sort(key=_creation_key, reverse=True)
     candidates.sort(key=lambda other: (CLASSES.index(other.status.qos_class or CLASSES[0]), other.spec.priority or 0))
     for candidate in candidates:
-        if _insufficient_resource(pod, node, staying) is None:
+        if _insufficient_resource(pod, node, remaining) is None:
             break
-        staying.remove(candidate)
+        remaining.remove(candidate)
         victims.append(candidate)
-    if _insufficient_resource(pod, node, staying) is not None:
+    if _insufficient_resource(pod, node, remaining) is not None:
         return ()
     for victim in tuple(victims[::-1]):
-        if _insufficient_resource(pod, node, [*staying, victim]) is None:
-            staying.append(victim)
+        if _insufficient_resource(pod, node, [*remaining, victim]) is None:
+            remaining.append(victim)
             victims.remove(victim)
     return tuple(victims)
 
 
-def _age(pod: Pod) -> tuple[str, str]:
+def _creation_key(pod: Pod) -> tuple[str, str]:
     return pod.metadata.creation_timestamp or "", pod.metadata.uid
 
 
@@ -117,18 +112,21 @@ def _node_mismatch(pod: Pod, node: Node, sysctls: tuple[str, ...]) -> Rejection 
     return Rejection("SysctlForbidden", forbidden) if forbidden else None
 
 
-def _port_conflict(pod: Pod, others: tuple[Pod, ...]) -> Rejection | None:
-    if has_port_conflict(host_ports(pod), (port for other in others for port in host_ports(other))):
+def _port_conflict(pod: Pod, other_pods: tuple[Pod, ...]) -> Rejection | None:
+    if has_port_conflict(host_ports(pod), (port for other_pod in other_pods for port in host_ports(other_pod))):
         message = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
         return Rejection("NodePorts", message)
     return None
 
 
-def _insufficient_resource(pod: Pod, node: Node, others: Iterable[Pod]) -> Rejection | None:
-    """Resources that the node does not list are left to the scheduler."""
-    room = allocatable(node)
-    asked = {name: amount for name, amount in pod_requests(pod).items() if name in room}
-    for name, wanted, taken, there in insufficient_resources(asked, total_requests(others), room):
-        numbers = f"requested: {wanted}, used: {taken}, capacity: {there}"
-        return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {numbers}")
+def _insufficient_resource(pod: Pod, node: Node, other_pods: Iterable[Pod]) -> Rejection | None:
+    """Return a rejection for the first resource of which the node has too little.
+
+    Resources that the node does not list are not checked, because the scheduler counts them.
+    """
+    capacity = allocatable(node)
+    requests = {name: amount for name, amount in pod_requests(pod).items() if name in capacity}
+    for name, requested, used, available in insufficient_resources(requests, total_requests(other_pods), capacity):
+        quantities = f"requested: {requested}, used: {used}, capacity: {available}"
+        return Rejection(f"OutOf{name}", f"Node didn't have enough resource: {name}, {quantities}")
     return None

@@ -1,4 +1,4 @@
-"""Admits or rejects a pod, with the node and the pods that are here now."""
+"""Admits or rejects a pod, given the node's state and its other pods (kubelet: PodAdmitHandler)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from enum import Enum
 
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
+from api.validation.static_pods import is_critical_pod
 from node_agent.event_recorder import EventRecorder
 from node_agent.eviction.thresholds import NodePressure
 from node_agent.host import HostInfo
 from node_agent.node.registered_node import RegisteredNode
-from node_agent.pods.admission import Rejection, admit, is_critical_pod, pressure_rejection, select_victims
+from node_agent.pods.admission import Rejection, admit, pressure_rejection, select_victims
 from node_agent.pods.worker import PodWorker
 from node_agent.runtime import pod_dir
 from reconcile.errors import NotReady
@@ -24,7 +25,7 @@ PREEMPTED = ("Preempting", "Preempted in order to admit critical pod")
 
 
 class AdmitResult(Enum):
-    """The decision about a pod that is not rejected."""
+    """A decision about a pod other than a rejection."""
 
     ADMITTED = "admitted"
     WAIT_FOR_ROOM = "wait until other pods have stopped"
@@ -53,7 +54,7 @@ class PodAdmitter:
         self._events = events
 
     async def recorded_decision(self, pod: Pod) -> AdmitResult | Rejection:
-        """Return what an earlier agent process has decided about a pod that has a directory. Raises NotReady."""
+        """Return the decision of an earlier agent process about a pod that has a directory. Raises NotReady."""
         if pod.status.phase in FINAL_PHASES:
             return AdmitResult.ADMITTED
         return await asyncio.to_thread(pod_dir.read_rejection, self._host, pod.metadata.uid) or AdmitResult.ADMITTED
@@ -92,14 +93,14 @@ class PodAdmitter:
         if node is None:
             return AdmitResult.NODE_UNKNOWN
         rejection = admit(pod, node, pods, self._sysctls)
-        return AdmitResult.ADMITTED if rejection is None else self._make_room(pod, node, active, rejection)
+        return AdmitResult.ADMITTED if rejection is None else self._preempt_pods(pod, node, active, rejection)
 
-    def _make_room(
+    def _preempt_pods(
         self, pod: Pod, node: Node, active: list[PodWorker], rejection: Rejection
     ) -> AdmitResult | Rejection:
         """Preempt pods for a critical pod. Return the rejection if that does not help or is not allowed."""
-        staying = {worker.pod.metadata.uid: worker for worker in active if worker.failure is None}
-        pods = [worker.pod for worker in staying.values()]
+        not_failing = {worker.pod.metadata.uid: worker for worker in active if worker.failure is None}
+        pods = [worker.pod for worker in not_failing.values()]
         if admit(pod, node, pods, self._sysctls) is None:
             return AdmitResult.WAIT_FOR_ROOM
         if not (rejection.is_out_of_resources and is_critical_pod(pod)):
@@ -107,5 +108,5 @@ class PodAdmitter:
         victims = select_victims(pod, node, pods)
         for victim in victims:
             log.info("preempting pod", extra={"pod": victim.metadata.name, "for": pod.metadata.name})
-            staying[victim.metadata.uid].fail(*PREEMPTED)
+            not_failing[victim.metadata.uid].fail(*PREEMPTED)
         return AdmitResult.WAIT_FOR_ROOM if victims else rejection

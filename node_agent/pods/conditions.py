@@ -8,8 +8,7 @@ from datetime import datetime
 
 from api.core.pod import FINAL_PHASES, ContainerStatus, Pod
 from api.core.resources import sidecars
-from api.meta import times
-from api.meta.types import Condition
+from api.meta.types import Condition, transition_time
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.startup import is_initialized
 
@@ -22,94 +21,93 @@ WRITTEN_CONDITIONS = (*KUBELET_CONDITIONS, DISRUPTION)
 
 @dataclass(frozen=True, slots=True)
 class ConditionInputs:
-    """What the conditions depend on. `connected`: the sandbox runs and has an address."""
+    """The inputs of the conditions besides the pod. `has_network`: the sandbox runs and has an address."""
 
     phase: str
-    connected: bool
-    init_rows: tuple[ContainerStatus, ...]
-    rows: tuple[ContainerStatus, ...]
+    has_network: bool
+    init_statuses: tuple[ContainerStatus, ...]
+    container_statuses: tuple[ContainerStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _ConditionState:
     """Status of one condition, and the reason if it is False."""
 
-    holds: bool
+    is_true: bool
     reason: str = ""
     message: str = ""
 
 
 def pod_conditions(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs, now: datetime) -> tuple[Condition, ...]:
-    """Return our conditions, then those of other clients. Unchanged conditions keep their transition times."""
-    containers = _containers(pod, inputs)
-    states = (
-        _State(inputs.connected),
+    """Return the agent's conditions, then those of other clients. Unchanged conditions keep their transition times."""
+    containers_ready = _containers_ready(pod, inputs)
+    condition_states = (
+        _ConditionState(inputs.has_network),
         _initialized(pod, runtime_pod, inputs),
-        _gated(pod, containers),
-        containers,
-        _State(True),
+        _ready(pod, containers_ready),
+        containers_ready,
+        _ConditionState(True),
     )
-    by_type = dict(zip(KUBELET_CONDITIONS, states, strict=True))
-    old = {condition.type: condition for condition in pod.status.conditions}
-    ours = tuple(
+    by_type = dict(zip(KUBELET_CONDITIONS, condition_states, strict=True))
+    old_by_type = {condition.type: condition for condition in pod.status.conditions}
+    own_conditions = tuple(
         Condition(
-            type=kind,
-            status=str(state.holds),
-            reason=state.reason,
-            message=state.message,
-            last_transition_time=_since(old.get(kind), str(state.holds), now),
+            type=condition_type,
+            status=str(condition_state.is_true),
+            reason=condition_state.reason,
+            message=condition_state.message,
+            last_transition_time=transition_time(old_by_type.get(condition_type), str(condition_state.is_true), now),
             observed_generation=pod.metadata.generation,
         )
-        for kind, state in by_type.items()
+        for condition_type, condition_state in by_type.items()
     )
-    return ours + foreign_conditions(pod.status.conditions)
+    return own_conditions + foreign_conditions(pod.status.conditions)
 
 
-def foreign_conditions(rows: tuple[Condition, ...]) -> tuple[Condition, ...]:
+def foreign_conditions(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
     """Return the conditions that other clients own."""
-    return tuple(row for row in rows if row.type not in KUBELET_CONDITIONS)
+    return tuple(condition for condition in conditions if condition.type not in KUBELET_CONDITIONS)
 
 
-def _containers(pod: Pod, inputs: ConditionInputs) -> _State:
+def _containers_ready(pod: Pod, inputs: ConditionInputs) -> _ConditionState:
     if inputs.phase in FINAL_PHASES:
-        return _State(False, "PodCompleted" if inputs.phase == "Succeeded" else "PodFailed")
+        return _ConditionState(False, "PodCompleted" if inputs.phase == "Succeeded" else "PodFailed")
     sidecar_names = {sidecar.name for sidecar in sidecars(pod)}
-    rows = (*(row for row in inputs.init_rows if row.name in sidecar_names), *inputs.rows)
-    unready = " ".join(row.name for row in rows if not row.ready)
-    if unready:
-        return _State(False, "ContainersNotReady", f"containers with unready status: [{unready}]")
-    if not inputs.connected:
-        return _State(False, "ContainersNotReady", "the pod has no network")
-    return _State(True)
+    statuses = (
+        *(status for status in inputs.init_statuses if status.name in sidecar_names),
+        *inputs.container_statuses,
+    )
+    not_ready = " ".join(status.name for status in statuses if not status.ready)
+    if not_ready:
+        return _ConditionState(False, "ContainersNotReady", f"containers with unready status: [{not_ready}]")
+    if not inputs.has_network:
+        return _ConditionState(False, "ContainersNotReady", "the pod has no network")
+    return _ConditionState(True)
 
 
-def _gated(pod: Pod, containers: _State) -> _State:
+def _ready(pod: Pod, containers_ready: _ConditionState) -> _ConditionState:
     """Return the state of Ready: the containers are ready and all readiness gates are True."""
-    missing = ", ".join(_closed_gates(pod))
-    return containers if not containers.holds or not missing else _State(False, "ReadinessGatesNotReady", missing)
+    unmet_gates = ", ".join(_unmet_readiness_gates(pod))
+    if containers_ready.is_true and unmet_gates:
+        return _ConditionState(False, "ReadinessGatesNotReady", unmet_gates)
+    return containers_ready
 
 
-def _closed_gates(pod: Pod) -> Iterator[str]:
-    known = {row.type: row.status for row in pod.status.conditions}
+def _unmet_readiness_gates(pod: Pod) -> Iterator[str]:
+    status_by_type = {condition.type: condition.status for condition in pod.status.conditions}
     for gate in pod.spec.readiness_gates:
         name = gate.condition_type
-        if name not in known:
+        if name not in status_by_type:
             yield f'corresponding condition of pod readiness gate "{name}" does not exist.'
-        elif known[name] != "True":
-            yield f'the status of pod readiness gate "{name}" is not "True", but {known[name]}'
+        elif status_by_type[name] != "True":
+            yield f'the status of pod readiness gate "{name}" is not "True", but {status_by_type[name]}'
 
 
-def _initialized(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs) -> _State:
+def _initialized(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs) -> _ConditionState:
     if inputs.phase == "Succeeded":
-        return _State(True, "PodCompleted")
-    began = inputs.phase in FINAL_PHASES and any(row.container_id for row in inputs.rows)
-    incomplete = " ".join(row.name for row in inputs.init_rows if not row.ready)
-    if began or not incomplete or is_initialized(pod, runtime_pod, runtime_pod.sandbox):
-        return _State(True)
-    return _State(False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]")
-
-
-def _since(old: Condition | None, status: str, now: datetime) -> str:
-    if old is not None and old.status == status and old.last_transition_time:
-        return old.last_transition_time
-    return times.format_time(now)
+        return _ConditionState(True, "PodCompleted")
+    has_run = inputs.phase in FINAL_PHASES and any(status.container_id for status in inputs.container_statuses)
+    incomplete = " ".join(status.name for status in inputs.init_statuses if not status.ready)
+    if has_run or not incomplete or is_initialized(pod, runtime_pod, runtime_pod.sandbox):
+        return _ConditionState(True)
+    return _ConditionState(False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]")

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from api.core.pod import FINAL_PHASES, Pod, PodSpec, PodStatus
 from api.meta.types import ObjectMeta
-from api.validation.static_pods import from_master, is_mirror, is_static
+from api.validation.static_pods import from_api_server, is_mirror, is_static
 from node_agent.pods.admission import Rejection
 from node_agent.pods.admitter import AdmitResult, PodAdmitter
 from node_agent.pods.conditions import foreign_conditions
@@ -39,15 +39,15 @@ HUNG_SECONDS = 120.0
 """Time without a pass after which the agent counts as hung."""
 
 ORPHAN_GRACE_SECONDS = 2
-"""Grace period of an orphan without a label that says it."""
+"""Grace period of an orphan without a label with its grace period."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticPods:
     """The static pods of this node.
 
-    `running`: those that have a worker, by UID. `waiting`: UIDs of those that have none yet. `complete`: every source
-    was read, and its pods are among them.
+    `running`: static pods with a worker, by UID. `waiting`: UIDs of static pods without a worker. `complete`: every
+    source was read, and its pods are included.
     """
 
     running: Mapping[str, Pod]
@@ -58,9 +58,9 @@ class StaticPods:
 class PodManager:
     """Gives each pod of the sources a worker, and ends the workers of other pods.
 
-    `synced` notifies after each pass, `all_pods_known` once: after the first pass in which every source had been read.
-    `pod_terminated` notifies when nothing of a pod is left on this host. `spawn` starts a task that lives as long as
-    the agent.
+    `synced` notifies after each pass. `sources_ready` notifies once, after the first pass in which every source had
+    been read. `pod_terminated` notifies when nothing of a pod is left on this host. `spawn` starts a task that lives
+    as long as the agent.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class PodManager:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self.synced = Listeners()
-        self.all_pods_known = Listeners()
+        self.sources_ready = Listeners()
         self.pod_terminated = Listeners()
         self.loop = Loop("pods", self._sync_pods, LoopTiming(resync=RESYNC_SECONDS))
         self._config = config
@@ -90,14 +90,14 @@ class PodManager:
         self._cache = cache
         self._spawn = spawn
         self._waiting: frozenset[str] = frozenset()
-        self._complete = False
+        self._sources_ready = False
         self._has_api_pods = False
         self._clean_up_at = 0.0
 
-    # --- what others ask for -----------------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------------------------
 
     def hung_reason(self) -> str:
-        """Return why the agent must be restarted. Return an empty string if it need not."""
+        """Return why the agent counts as hung. Return an empty string if it does not."""
         seconds = self.loop.seconds_since_last_pass
         return f"pods were not synced for {seconds:.0f}s" if seconds > HUNG_SECONDS else ""
 
@@ -106,9 +106,9 @@ class PodManager:
         return tuple(PodWithContainers(worker.pod, self._cache.peek(uid)) for uid, worker in self._registry.items())
 
     def get_pod(self, namespace: str, name: str, uid: str = "") -> Pod:
-        """Return a pod by its name, and by its UID if that is given: on this node, or of its mirror pod. Raises Gone.
+        """Return a pod by its name. A given UID must be the pod's, or that of its mirror pod. Raises Gone.
 
-        While a pod is replaced by another one of the same name, the other one is returned.
+        While a pod is replaced by a new pod of the same name, the new pod is returned.
         """
         workers = [worker for worker in self._registry.values() if namespaced_name(worker.pod) == (namespace, name)]
         if uid:
@@ -127,7 +127,7 @@ class PodManager:
     def static_pods(self) -> StaticPods:
         """Return the static pods of this node. A pod that terminates counts until it is gone."""
         running = {uid: worker.pod for uid, worker in self._registry.items() if is_static(worker.pod)}
-        return StaticPods(running, self._waiting, complete=self._complete)
+        return StaticPods(running, self._waiting, complete=self._sources_ready)
 
     def evictable_workers(self) -> dict[str, PodWorker]:
         """Return the workers of the API server's pods that have not ended. Static pods are not evicted.
@@ -168,28 +168,28 @@ class PodManager:
         self._restore_statuses()
         self._waiting = frozenset(pods.keys() - self._registry.keys())
         if seen_all_sources:
-            await self._remove_others(pods)
+            await self._remove_missing_pods(pods)
         self.synced.notify()
         if undecided:
             raise NotReady(f"{undecided} pods wait until the API server returns this node's object")
 
-    async def _remove_others(self, pods: Collection[str]) -> None:
-        """End the workers of all other pods, and clean up what is left of pods without a worker."""
+    async def _remove_missing_pods(self, pods: Collection[str]) -> None:
+        """End the workers of pods that no source has, and clean up what is left of pods without a worker."""
         for uid in self._registry.keys() - set(pods):
             if not self._registry[uid].removed:
                 self._registry[uid].terminate()
         if time.monotonic() >= self._clean_up_at:
             await self._clean_up_orphans(pods)
             self._clean_up_at = time.monotonic() + CLEAN_UP_SECONDS
-        if not self._complete:
-            self._complete = True
-            self.all_pods_known.notify()
+        if not self._sources_ready:
+            self._sources_ready = True
+            self.sources_ready.notify()
 
     async def _previously_admitted(self, pods: Collection[str]) -> set[str]:
-        """Return the UIDs of pods that an earlier agent process has decided about: they have a directory."""
+        """Return the UIDs of the pods that have a directory: an earlier agent process has decided about them."""
         if self._registry.keys() >= set(pods):
             return set()
-        return await self._local_pods.with_directory()
+        return await self._local_pods.list_directories()
 
     async def _add_pod(self, pod: Pod, pods: Collection[str], *, previously_admitted: bool) -> bool:
         """Give a pod a worker, unless it has to wait. Return whether its admission needs the API server."""
@@ -218,18 +218,18 @@ class PodManager:
         the API server may run in the pod.
         """
         name = namespaced_name(pod)
-        with_containers = await self._local_pods.named(*name)
+        with_containers = await self._local_pods.find_by_name(*name)
         with_worker = {uid for uid, worker in self._registry.items() if namespaced_name(worker.pod) == name}
-        others = (with_containers.keys() | with_worker) - {pod.metadata.uid}
-        for uid in others - set(pods):
+        predecessors = (with_containers.keys() | with_worker) - {pod.metadata.uid}
+        for uid in predecessors - set(pods):
             if uid not in self._registry:
                 self._terminate_orphan(uid, with_containers[uid])
             elif not self._registry[uid].removed:
                 self._registry[uid].terminate()
-        return bool(others)
+        return bool(predecessors)
 
     def _restore_statuses(self) -> None:
-        """Give each static pod, once, the status that its mirror pod has had since before this agent process."""
+        """Give each static pod, once, the status of its mirror pod, which an earlier agent process has written."""
         for uid, api_pod in self._api_server.by_local_uid().items():
             worker = self._registry.get(uid)
             if worker is None or not is_mirror(api_pod) or self._statuses.is_restored(uid):
@@ -246,7 +246,7 @@ class PodManager:
 
     def _terminate_orphan(self, uid: str, labels: Mapping[str, str]) -> None:
         """Start a worker that removes what is left of a pod."""
-        self._start_worker(from_master(_pod_of_labels(uid, labels))).terminate()
+        self._start_worker(from_api_server(_pod_from_labels(uid, labels))).terminate()
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,8 @@ class PodManager:
 
 
 def _comparable(pod: Pod) -> Pod:
-    """Return the pod without the fields whose change concerns no worker: our part of the status, bookkeeping."""
+    """Return the pod without the fields whose change concerns no worker, such as the agent's part of the status."""
+
     status = PodStatus(conditions=foreign_conditions(pod.status.conditions))
     return replace(pod, status=status, metadata=replace(pod.metadata, resource_version="", managed_fields=None))
 
@@ -283,7 +284,7 @@ def _uids(pod: Pod, api_pods: Mapping[str, Pod]) -> set[str]:
     return {uid, api_pods[uid].metadata.uid} if uid in api_pods else {uid}
 
 
-def _pod_of_labels(uid: str, labels: Mapping[str, str]) -> Pod:
+def _pod_from_labels(uid: str, labels: Mapping[str, str]) -> Pod:
     """Return a pod of which only the labels on its containers are known."""
     return Pod(
         metadata=ObjectMeta(name=labels.get(POD_NAME, "unknown"), namespace=labels.get(POD_NAMESPACE, ""), uid=uid),

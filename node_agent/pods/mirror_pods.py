@@ -45,7 +45,7 @@ class DeleteMirror:
 def plan_mirror_pods(
     static_pods: StaticPods, api_pods: Iterable[Pod], node: Node
 ) -> Iterator[CreateMirror | DeleteMirror]:
-    """Yield what to do, given the pods of this node on the API server.
+    """Yield the mirror pods to create and to delete, given the pods of this node on the API server.
 
     A mirror pod that a user deletes, that represents an earlier version of the pod, or that belongs to an earlier Node
     of this name is deleted, and created again when it is gone. A mirror pod without a static pod is deleted for good.

@@ -49,6 +49,8 @@ from node_agent.runtime.restarts import (
 from node_agent.runtime.startup import NO_LIFECYCLE_STATE, LifecycleState, containers_to_start, init_failed
 
 EVICTED = "Evicted"
+EXIT_CODE_KILLED = 137
+"""Exit code in the status of a container that Docker no longer has (128 + SIGKILL)."""
 
 
 def evicted_status(status: PodStatus, message: str, now: datetime) -> PodStatus:
@@ -60,8 +62,8 @@ def evicted_status(status: PodStatus, message: str, now: datetime) -> PodStatus:
         message=message,
         last_transition_time=times.format_time(now),
     )
-    others = tuple(row for row in status.conditions if row.type != DISRUPTION)
-    return replace(status, phase="Failed", reason=EVICTED, message=message, conditions=(*others, disruption))
+    other_conditions = tuple(condition for condition in status.conditions if condition.type != DISRUPTION)
+    return replace(status, phase="Failed", reason=EVICTED, message=message, conditions=(*other_conditions, disruption))
 
 
 def is_evicted(status: PodStatus) -> bool:
@@ -69,39 +71,36 @@ def is_evicted(status: PodStatus) -> bool:
     return status.phase == "Failed" and status.reason == EVICTED
 
 
-KILLED = 137
-
-
-def lost_container_status(row: ContainerStatus) -> ContainerStatus:
-    """Return the status of a container that Docker no longer has, of a terminating pod: it does not run."""
-    not_ready = replace(row, ready=False, started=False)
-    if row.state.running is None:
+def lost_container_status(status: ContainerStatus) -> ContainerStatus:
+    """Return the status of a terminating pod's container that Docker no longer has: the container does not run."""
+    not_ready = replace(status, ready=False, started=False)
+    if status.state.running is None:
         return not_ready
-    terminated = _unknown(row, "The container could not be located when the pod was terminated")
+    terminated = _unknown_termination(status, "The container could not be located when the pod was terminated")
     return replace(not_ready, state=ContainerState(terminated=terminated))
 
 
-def last_termination(row: ContainerStatus | None) -> ContainerStateTerminated | None:
-    """Return how a container ended that Docker no longer has. Return None if it never ran."""
-    if row is None:
+def last_termination(status: ContainerStatus | None) -> ContainerStateTerminated | None:
+    """Return the end of a container that Docker no longer has. Return None if it never ran."""
+    if status is None:
         return None
-    if row.state.running is not None:
-        return _unknown(row, "The container could not be located. It used to be Running")
-    return row.state.terminated or row.last_state.terminated
+    if status.state.running is not None:
+        return _unknown_termination(status, "The container could not be located. It used to be Running")
+    return status.state.terminated or status.last_state.terminated
 
 
-def _unknown(row: ContainerStatus, message: str) -> ContainerStateTerminated:
-    started = row.state.running.started_at if row.state.running is not None else None
+def _unknown_termination(status: ContainerStatus, message: str) -> ContainerStateTerminated:
+    started_at = status.state.running.started_at if status.state.running is not None else None
     return ContainerStateTerminated(
-        exit_code=KILLED,
+        exit_code=EXIT_CODE_KILLED,
         reason="ContainerStatusUnknown",
         message=message,
-        started_at=started,
-        container_id=row.container_id,
+        started_at=started_at,
+        container_id=status.container_id,
     )
 
 
-def volume_mount_statuses(spec: Container) -> tuple[VolumeMountStatus, ...]:
+def volume_mount_statuses(container: Container) -> tuple[VolumeMountStatus, ...]:
     """Return the status of a container's volume mounts. Recursive read-only mounts are not supported."""
     return tuple(
         VolumeMountStatus(
@@ -110,23 +109,23 @@ def volume_mount_statuses(spec: Container) -> tuple[VolumeMountStatus, ...]:
             read_only=mount.read_only,
             recursive_read_only="Disabled" if mount.read_only else None,
         )
-        for mount in spec.volume_mounts
+        for mount in container.volume_mounts
     )
 
 
-def container_resources(spec: Container, newest: RuntimeContainer | None) -> ResourceRequirements | None:
+def container_resources(container: Container, newest: RuntimeContainer | None) -> ResourceRequirements | None:
     """Return the resources of a container, which are those in its spec. Return None before it exists."""
     if newest is None:
         return None
-    return ResourceRequirements(limits=spec.resources.limits, requests=spec.resources.requests)
+    return ResourceRequirements(limits=container.resources.limits, requests=container.resources.requests)
 
 
-def container_user(newest: RuntimeContainer | None, known: ContainerStatus | None) -> ContainerUser | None:
-    """Return the user of the container when it was first seen running. A later change of user does not count."""
+def container_user(newest: RuntimeContainer | None, previous: ContainerStatus | None) -> ContainerUser | None:
+    """Return the user with which the container was first observed running. Later changes of the user are ignored."""
     if newest is None:
         return None
-    if known is not None and known.user is not None and known.container_id == f"docker://{newest.id}":
-        return known.user
+    if previous is not None and previous.user is not None and previous.container_id == f"docker://{newest.id}":
+        return previous.user
     if newest.user is None:
         return None
     uid, gid, groups = newest.user
@@ -135,11 +134,12 @@ def container_user(newest: RuntimeContainer | None, known: ContainerStatus | Non
 
 @dataclass(frozen=True, slots=True)
 class StatusInputs:
-    """What a pod's status depends on besides its containers.
+    """The inputs of a pod's status besides the pod and its containers.
 
-    `address` is the pod's, empty while it has none. `container_failures`: reason and message of why a container cannot
-    start, by its name. `sandbox_failure`: the same of the sandbox. `addressless`: the pod is attached to a network that
-    provides no addresses. `messages`: termination messages by container ID.
+    `address`: the pod's address, empty while it has none. `container_failures`: reason and message of the failed start
+    of a container, by its name. `sandbox_failure`: reason and message of a failure of the sandbox or its network.
+    `addressless`: the pod is attached to a network that provides no addresses. `messages`: termination messages by
+    container ID.
     """
 
     node_address: str
@@ -161,24 +161,28 @@ def compute_pod_status(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) 
     terminates, the last statuses of removed containers stay.
     """
     phase = _phase(pod, runtime_pod, inputs)
-    last = pod.status
-    final_reason = (last.reason, last.message) if last.phase in FINAL_PHASES else ("", "")
+    previous = pod.status
+    final_reason = (previous.reason, previous.message) if previous.phase in FINAL_PHASES else ("", "")
     reason, message = inputs.sandbox_failure or final_reason
-    rows, init_rows, extra_rows = (
-        _rows(pod, specs, known, runtime_pod, inputs, phase)
-        for specs, known in (
-            (pod.spec.containers, last.container_statuses),
-            (pod.spec.init_containers, last.init_container_statuses),
-            (pod.spec.ephemeral_containers, last.ephemeral_container_statuses),
-        )
-    )
-    connected = (
+
+    def statuses(
+        specs: tuple[Container, ...], previous_statuses: tuple[ContainerStatus, ...]
+    ) -> tuple[ContainerStatus, ...]:
+        by_name = {status.name: status for status in previous_statuses}
+        return tuple(_container_status(pod, spec, by_name.get(spec.name), runtime_pod, inputs, phase) for spec in specs)
+
+    container_statuses = statuses(pod.spec.containers, previous.container_statuses)
+    init_statuses = statuses(pod.spec.init_containers, previous.init_container_statuses)
+    ephemeral_statuses = statuses(pod.spec.ephemeral_containers, previous.ephemeral_container_statuses)
+    has_network = (
         runtime_pod.sandbox is not None and runtime_pod.sandbox.running and (bool(inputs.address) or inputs.addressless)
     )
     return PodStatus(
         observed_generation=pod.metadata.generation,
         phase=phase,
-        conditions=pod_conditions(pod, runtime_pod, ConditionInputs(phase, connected, init_rows, rows), inputs.now),
+        conditions=pod_conditions(
+            pod, runtime_pod, ConditionInputs(phase, has_network, init_statuses, container_statuses), inputs.now
+        ),
         message=message,
         reason=reason,
         nominated_node_name=pod.status.nominated_node_name,
@@ -187,23 +191,11 @@ def compute_pod_status(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) 
         pod_ip=inputs.address,
         pod_ips=(PodIP(ip=inputs.address),) if inputs.address else (),
         start_time=pod.status.start_time or times.format_time(inputs.started_at),
-        init_container_statuses=init_rows,
-        container_statuses=rows,
-        ephemeral_container_statuses=extra_rows,
+        init_container_statuses=init_statuses,
+        container_statuses=container_statuses,
+        ephemeral_container_statuses=ephemeral_statuses,
         qos_class=pod.status.qos_class,
     )
-
-
-def _rows(
-    pod: Pod,
-    specs: tuple[Container, ...],
-    known: tuple[ContainerStatus, ...],
-    runtime_pod: RuntimePod,
-    inputs: StatusInputs,
-    phase: str,
-) -> tuple[ContainerStatus, ...]:
-    before = {row.name: row for row in known}
-    return tuple(_container(pod, spec, before.get(spec.name), runtime_pod, inputs, phase) for spec in specs)
 
 
 def rejected_status(pod: Pod, reason: str, message: str) -> PodStatus:
@@ -217,13 +209,15 @@ def failed_status(pod: Pod, reason: str, message: str) -> PodStatus:
     return replace(pod.status, phase="Failed", reason=reason, message=message, observed_generation=generation)
 
 
-def merge_status(ours: PodStatus, current: PodStatus) -> PodStatus:
-    """Return `ours`, with the conditions and fields of `current` that other clients own."""
-    own = tuple(row for row in ours.conditions if row.type in WRITTEN_CONDITIONS)
-    owned = {*KUBELET_CONDITIONS, *(row.type for row in own)}
-    conditions = own + tuple(row for row in current.conditions if row.type not in owned)
+def merge_status(status: PodStatus, current: PodStatus) -> PodStatus:
+    """Return `status`, with the conditions and fields of `current` that other clients own."""
+    own_conditions = tuple(condition for condition in status.conditions if condition.type in WRITTEN_CONDITIONS)
+    own_types = {*KUBELET_CONDITIONS, *(condition.type for condition in own_conditions)}
+    conditions = own_conditions + tuple(
+        condition for condition in current.conditions if condition.type not in own_types
+    )
     return replace(
-        ours,
+        status,
         conditions=conditions,
         nominated_node_name=current.nominated_node_name,
         resize=current.resize,
@@ -235,42 +229,52 @@ def _phase(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) -> str:
     if pod.status.phase in FINAL_PHASES:
         return pod.status.phase
     histories = [runtime_pod.containers.get(spec.name, ()) for spec in pod.spec.containers]
-    begun = all(_has_begun(pod, spec, runtime_pod, inputs) for spec in pod.spec.containers)
-    lasting = "Running" if begun else "Pending"
-    if any(one.running for group in runtime_pod.containers.values() for one in group):
-        return lasting
+    all_have_run = all(_has_ever_run(pod, spec, runtime_pod, inputs) for spec in pod.spec.containers)
+    unfinished_phase = "Running" if all_have_run else "Pending"
+    if any(container.running for group in runtime_pod.containers.values() for container in group):
+        return unfinished_phase
     if init_failed(pod, runtime_pod):
         return "Failed"
-    tried = [history for history in histories if history and (history[0].exited or history[0].running)]
-    ended = [history[0] for history in tried if history[0].exited]
-    over = inputs.terminating or all(not should_restart(pod.spec.restart_policy, one, inputs.state) for one in ended)
-    if len(ended) == len(histories) and over:
-        return "Succeeded" if all(exit_code(one) == 0 for one in ended) else "Failed"
-    if inputs.terminating and len(ended) == len(tried):
+    started_histories = [history for history in histories if history and (history[0].exited or history[0].running)]
+    exited = [history[0] for history in started_histories if history[0].exited]
+    restarting = any(should_restart(pod.spec.restart_policy, container, inputs.state) for container in exited)
+    if len(exited) == len(histories) and (inputs.terminating or not restarting):
+        return "Succeeded" if all(exit_code(container) == 0 for container in exited) else "Failed"
+    if inputs.terminating and len(exited) == len(started_histories):
         return "Failed"
-    return lasting
+    return unfinished_phase
 
 
-def _container(
-    pod: Pod, spec: Container, known: ContainerStatus | None, runtime_pod: RuntimePod, inputs: StatusInputs, phase: str
+def _container_status(
+    pod: Pod,
+    spec: Container,
+    previous: ContainerStatus | None,
+    runtime_pod: RuntimePod,
+    inputs: StatusInputs,
+    phase: str,
 ) -> ContainerStatus:
     history = runtime_pod.containers.get(spec.name, ())
-    if inputs.terminating and not history and known is not None:
-        return lost_container_status(known)
+    if inputs.terminating and not history and previous is not None:
+        return lost_container_status(previous)
     newest = history[0] if history else None
-    earlier = history[1] if len(history) > 1 else None
-    state = _state(pod, spec, runtime_pod, inputs, phase)
-    last = last_termination(known) if newest is None else _kept(known, newest)
-    if earlier is not None:
-        last = _terminated(earlier, inputs)
+    older = history[1] if len(history) > 1 else None
+    state = _container_state(pod, spec, runtime_pod, inputs, phase)
+    last_termination_state = last_termination(previous) if newest is None else _previous_termination(previous, newest)
+    if older is not None:
+        last_termination_state = _termination(older, inputs)
     if state.waiting is not None and newest is not None and newest.exited:
-        last = _terminated(newest, inputs)
+        last_termination_state = _termination(newest, inputs)
+    if newest is not None:
+        restart_count = newest.restart_count
+    else:
+        restart_count = previous.restart_count if previous is not None else 0
     return ContainerStatus(
+
         name=spec.name,
         state=state,
-        last_state=ContainerState(terminated=last),
+        last_state=ContainerState(terminated=last_termination_state),
         ready=_is_ready(pod, spec, newest, inputs),
-        restart_count=newest.restart_count if newest is not None else known.restart_count if known is not None else 0,
+        restart_count=restart_count,
         image=spec.image,
         image_id=image_id(newest) if newest is not None else "",
         container_id=f"docker://{newest.id}" if newest is not None else "",
@@ -278,16 +282,18 @@ def _container(
         allocated_resources=spec.resources.requests if newest is not None else {},
         resources=container_resources(spec, newest),
         volume_mounts=volume_mount_statuses(spec),
-        user=container_user(newest, known),
+        user=container_user(newest, previous),
     )
 
 
-def _kept(known: ContainerStatus | None, newest: RuntimeContainer) -> ContainerStateTerminated | None:
-    """Return how the previous container ended, if only the status still has it."""
-    if known is None or not newest.restart_count:
+def _previous_termination(
+    previous: ContainerStatus | None, newest: RuntimeContainer
+) -> ContainerStateTerminated | None:
+    """Return the end of the previous container if it is recorded only in the status."""
+    if previous is None or not newest.restart_count:
         return None
-    is_before = known.container_id not in ("", f"docker://{newest.id}")
-    return last_termination(known) if is_before else known.last_state.terminated
+    is_older = previous.container_id not in ("", f"docker://{newest.id}")
+    return last_termination(previous) if is_older else previous.last_state.terminated
 
 
 def image_id(container: RuntimeContainer) -> str:
@@ -295,8 +301,8 @@ def image_id(container: RuntimeContainer) -> str:
     return f"docker-pullable://{container.digest}" if container.digest else f"docker://{container.image_id}"
 
 
-def _has_begun(pod: Pod, spec: Container, runtime_pod: RuntimePod, inputs: StatusInputs) -> bool:
-    """Return whether a container has run at least once, as far as is known."""
+def _has_ever_run(pod: Pod, spec: Container, runtime_pod: RuntimePod, inputs: StatusInputs) -> bool:
+    """Return whether a container has run at least once, according to Docker or to the last status."""
     history = runtime_pod.containers.get(spec.name, ())
     has_run = len(history) > 1 or (bool(history) and _has_run(spec, history[0], inputs))
     return has_run or previous_starts(pod, spec.name) > 0
@@ -316,60 +322,64 @@ def _is_ready(pod: Pod, spec: Container, newest: RuntimeContainer | None, inputs
     return inputs.state.is_ready(spec, newest)
 
 
-def _state(pod: Pod, spec: Container, runtime_pod: RuntimePod, inputs: StatusInputs, phase: str) -> ContainerState:
+def _container_state(
+    pod: Pod, spec: Container, runtime_pod: RuntimePod, inputs: StatusInputs, phase: str
+) -> ContainerState:
     newest = next(iter(runtime_pod.containers.get(spec.name, ())), None)
     if newest is not None and inputs.state.is_running(spec, newest):
-        started = times.format_time(newest.started_at) if newest.started_at else None
-        return ContainerState(running=ContainerStateRunning(started_at=started))
-    over = inputs.terminating or phase in FINAL_PHASES
-    held = newest is not None and not over and should_restart(restart_policy(pod, spec), newest, inputs.state)
-    if spec.name in inputs.container_failures and (newest is None or not newest.exited or held):
+        started_at = times.format_time(newest.started_at) if newest.started_at else None
+        return ContainerState(running=ContainerStateRunning(started_at=started_at))
+    is_ending = inputs.terminating or phase in FINAL_PHASES
+    will_restart = (
+        newest is not None and not is_ending and should_restart(restart_policy(pod, spec), newest, inputs.state)
+    )
+    if spec.name in inputs.container_failures and (newest is None or not newest.exited or will_restart):
         reason, message = inputs.container_failures[spec.name]
         return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
     if newest is None or newest.never_started or newest.running:
-        return ContainerState(waiting=_before_it_runs(pod, newest, inputs))
+        return ContainerState(waiting=_waiting_state(pod, newest, inputs))
     if (
-        held
+        will_restart
         and spec in pod.spec.containers
         and not containers_to_start(pod, runtime_pod, runtime_pod.sandbox, inputs.state).initialized
     ):
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
-    if held and inputs.now < restart_time(newest, inputs.now):
+    if will_restart and inputs.now < restart_time(newest, inputs.now):
         meta, delay = pod.metadata, backoff_delay(previous_crashes(newest))
         message = (
             f"back-off {int(delay.total_seconds())}s restarting failed container={spec.name} "
             f"pod={meta.name}_{meta.namespace}({meta.uid})"
         )
         return ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff", message=message))
-    return ContainerState(terminated=_terminated(newest, inputs))
+    return ContainerState(terminated=_termination(newest, inputs))
 
 
-def _before_it_runs(pod: Pod, newest: RuntimeContainer | None, inputs: StatusInputs) -> ContainerStateWaiting:
+def _waiting_state(pod: Pod, newest: RuntimeContainer | None, inputs: StatusInputs) -> ContainerStateWaiting:
     if newest is not None and newest.id in inputs.state.to_kill:
         return ContainerStateWaiting(reason="PostStartHookError", message="PostStartHook failed")
     return ContainerStateWaiting(reason=waiting_reason(pod))
 
 
 def waiting_reason(pod: Pod) -> str:
-    """Return the reason of a container that was not started and for which no failure is known."""
+    """Return the reason of the waiting state of a container that was not started and has no failure."""
     return "PodInitializing" if pod.spec.init_containers else "ContainerCreating"
 
 
-def _terminated(dead: RuntimeContainer, inputs: StatusInputs) -> ContainerStateTerminated:
-    code = exit_code(dead)
-    if dead.oom_killed:
+def _termination(exited: RuntimeContainer, inputs: StatusInputs) -> ContainerStateTerminated:
+    code = exit_code(exited)
+    if exited.oom_killed:
         reason = "OOMKilled"
-    elif dead.started_at is None and dead.error:
+    elif exited.started_at is None and exited.error:
         reason = "StartError" if code == EXIT_CODE_NOT_STARTED else "ContainerCannotRun"
     else:
         reason = "Completed" if code == 0 else "Error"
-    started = dead.started_at or dead.created_at
-    finished = dead.finished_at or dead.created_at
+    started_at = exited.started_at or exited.created_at
+    finished_at = exited.finished_at or exited.created_at
     return ContainerStateTerminated(
         exit_code=code,
         reason=reason,
-        message=inputs.messages.get(dead.id) or dead.error,
-        started_at=times.format_time(started) if started else None,
-        finished_at=times.format_time(finished) if finished else None,
-        container_id=f"docker://{dead.id}",
+        message=inputs.messages.get(exited.id) or exited.error,
+        started_at=times.format_time(started_at) if started_at else None,
+        finished_at=times.format_time(finished_at) if finished_at else None,
+        container_id=f"docker://{exited.id}",
     )

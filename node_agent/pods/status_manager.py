@@ -27,9 +27,9 @@ MERGED_LISTS = ("hostIPs", "podIPs")
 class StatusManager:
     """The newest status of each pod, by its UID on this node (kubelet: status manager).
 
-    A status is written when it changes, and again when another client overwrites it. It is kept, but not written, while
-    the API server has no object of the pod. The same holds for a static pod while its status is not restored, because
-    its mirror pod may have start times and past exits that only it knows.
+    A status is written when it changes, and again when another client overwrites it. It is stored, but not written,
+    while the API server has no object of the pod. The status of a static pod is also not written before it is restored,
+    because its mirror pod may have start times and past exits that are recorded nowhere else.
 
     `api_pods` returns the pods on the API server by their UID on this node; a mirror pod has another UID there.
     `changed` notifies after each new status, `pod_finished` when it is final.
@@ -96,7 +96,7 @@ class StatusManager:
         Raises NotReady after a failure, so that the pass is repeated.
         """
         api_pods = self._api_pods()
-        # Our copy of a written pod is dropped when the informer has received the same version or a newer one.
+        # The copy of a written pod is dropped when the informer has received the same version or a newer one.
         self._written = {uid: pod for uid, pod in self._written.items() if self._newest(uid, api_pods.get(uid)) is pod}
         self._pending |= {uid: None for uid in self._pods if self._is_overwritten(uid, api_pods.get(uid))}
         writable = [uid for uid in self._pending if self._may_write(uid, api_pods.get(uid))]
@@ -112,13 +112,15 @@ class StatusManager:
         return api_pod is not None and (not is_mirror(api_pod) or uid in self._restored)
 
     def _is_overwritten(self, uid: str, api_pod: Pod | None) -> bool:
-        """Return whether the API server has, after our last write, another status than ours."""
+        """Return whether another client has changed the status on the API server since the last write."""
         if api_pod is None or api_pod is not self._newest(uid, api_pod):
             return False
-        return _sorted(merge_status(self._pods[uid].status, api_pod.status)) != _sorted(api_pod.status)
+        return _with_sorted_conditions(merge_status(self._pods[uid].status, api_pod.status)) != _with_sorted_conditions(
+            api_pod.status
+        )
 
     def _newest(self, uid: str, api_pod: Pod | None) -> Pod | None:
-        """Return the newer one of the API server's response to our last write and the informer's copy."""
+        """Return the newer one of the API server's response to the last write and the informer's copy."""
         written = self._written.get(uid)
         if api_pod is None or written is None:
             return api_pod or written
@@ -142,7 +144,7 @@ class StatusManager:
             written = await self._client.patch_status_strategically(Pod, meta.name, meta.namespace, patch)
         except ApiError as error:
             if not _is_other_pod(error):
-                raise _refused(meta, error) from None
+                raise _refusal(meta, error) from None
             self.forget(uid)
             return
         if uid in self._pods:
@@ -156,18 +158,18 @@ class StatusManager:
             await self._client.delete(Pod, meta.name, meta.namespace, grace_seconds=0, uid=uid)
         except ApiError as error:
             if not _is_other_pod(error):
-                raise _refused(meta, error) from None
+                raise _refusal(meta, error) from None
         del self._to_delete[uid]
         self.forget(uid)
 
 
 def _is_other_pod(error: ApiError) -> bool:
     """Return whether the pod is gone or another pod has its name: 409, or 422 about the UID from older API servers."""
-    other = isinstance(error, Conflict) and "UID" in str(error)
-    return isinstance(error, NotFound) or other or (isinstance(error, Invalid) and "metadata.uid" in str(error))
+    has_other_uid = isinstance(error, Conflict) and "UID" in str(error)
+    return isinstance(error, NotFound) or has_other_uid or (isinstance(error, Invalid) and "metadata.uid" in str(error))
 
 
-def _refused(meta: ObjectMeta, error: ApiError) -> ClientError:
+def _refusal(meta: ObjectMeta, error: ApiError) -> ClientError:
     return ClientError(f"the API server refused pod {meta.namespace}/{meta.name}: {error}")
 
 
@@ -175,8 +177,10 @@ def _revision(pod: Pod) -> int:
     return int(pod.metadata.resource_version)
 
 
-def _sorted(status: PodStatus) -> PodStatus:
-    return msgspec.structs.replace(status, conditions=tuple(sorted(status.conditions, key=lambda row: row.type)))
+def _with_sorted_conditions(status: PodStatus) -> PodStatus:
+    return msgspec.structs.replace(
+        status, conditions=tuple(sorted(status.conditions, key=lambda condition: condition.type))
+    )
 
 
 def pod_status_patch(uid: str, status: PodStatus, current: PodStatus) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def _condition(condition: Condition) -> dict[str, Any]:
     return {field.encode_name: fields.get(field.encode_name) for field in msgspec.structs.fields(Condition)}
 
 
-OTHERS_FIELDS = frozenset(("nominatedNodeName", "resize", "resourceClaimStatuses"))
+FOREIGN_FIELDS = frozenset(("nominatedNodeName", "resize", "resourceClaimStatuses"))
 """Fields of the status that other clients own."""
 
-_OWNED_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(PodStatus)) - OTHERS_FIELDS
+_OWNED_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields(PodStatus)) - FOREIGN_FIELDS

@@ -58,12 +58,12 @@ U = TypeVar("U")
 RESYNC_SECONDS = 60.0
 
 
-async def gather_both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
+async def gather_both(first_work: Coroutine[Any, Any, T], second_work: Coroutine[Any, Any, U]) -> tuple[T, U]:
     """Run two coroutines at the same time and return both results.
 
     If one of them raises an exception, the other one is awaited before the exception is raised.
     """
-    first_result, second_result = await asyncio.gather(first, second, return_exceptions=True)
+    first_result, second_result = await asyncio.gather(first_work, second_work, return_exceptions=True)
     if isinstance(first_result, BaseException):
         raise first_result
     if isinstance(second_result, BaseException):
@@ -88,7 +88,7 @@ class PodWorker:
     """Syncs one pod until nothing of it is left on this host.
 
     `removed`: no source has the pod any more. `cleaned_up`: the pod is evicted, and nothing of it is left on the host.
-    `failure`: reason and message of why the pod is made to fail, None unless fail() was called.
+    `failure`: reason and message of the failure that the pod gets, None unless fail() was called.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PodWorker:
         self._messages: Mapping[str, str] = {}
         # Reason and message of why a container waits, by its name.
         self._container_failures: dict[str, tuple[str, str]] = {}
-        # IDs of containers that were asked to stop because their image has changed.
+        # IDs of containers that are stopped because their image has changed.
         self._stopping_for_restart: set[str] = set()
         # IDs of exited containers whose restart waits.
         self._backing_off: set[str] = set()
@@ -144,13 +144,13 @@ class PodWorker:
         return self._pod
 
     def wake(self) -> None:
-        """Sync the pod now, because something that matters to it may have changed."""
+        """Sync the pod now, because an input of its sync may have changed. Cancel an image pull if the pod stops."""
         if self._is_stopping:
             self._images.cancel()
         self._loop.wake()
 
     def update(self, pod: Pod) -> None:
-        """Take over a newer version of the pod. This worker owns the status, except what other clients write in it."""
+        """Take over a newer version of the pod. This worker owns the status, except the fields of other clients."""
         status = self._pod.status
         if status.conditions or status.phase in FINAL_PHASES:
             pod = replace(pod, status=merge_status(status, pod.status))
@@ -213,7 +213,7 @@ class PodWorker:
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether all containers of the pod have to stop, for whatever reason."""
+        """Whether all containers of the pod have to stop."""
         return self._is_terminating or self.failure is not None or is_evicted(self._pod.status)
 
     async def _sync(self) -> None:
@@ -247,7 +247,7 @@ class PodWorker:
         return observed
 
     async def _sync_pod(self, observed: RuntimePod) -> None:
-        """Bring a pod that is to run closer to its spec (kubelet: SyncPod)."""
+        """Take the next steps so that the containers match the pod's spec (kubelet: SyncPod)."""
         stopping_for_restart = frozenset(self._stopping_for_restart)
         actions = compute_pod_actions(self._pod, observed, wall_clock(), stopping_for_restart, self._lifecycle.state)
         self._timer.clear()
@@ -276,7 +276,7 @@ class PodWorker:
             self.wake()
 
     def _record_new_backoffs(self, observed: RuntimePod, actions: PodActions) -> None:
-        """Record an event for each container that has begun to wait for its restart."""
+        """Record an event for each container whose restart has begun to wait."""
         backing_off = {observed.containers[name][0].id: name for name, _ in actions.backing_off}
         for container_id in backing_off.keys() - self._backing_off:
             name = backing_off[container_id]
@@ -323,14 +323,14 @@ class PodWorker:
 
     async def _create_sandbox(self, attempt: int, actions: PodActions) -> tuple[bool, RuntimeContainer | None]:
         """Return whether every volume is set up, and the new sandbox. It is None while it cannot be created."""
-        if not await self._set_up_volumes(but_tokens=True) or self._sandbox.is_backing_off(steady_clock()):
+        if not await self._set_up_volumes(defer_tokens=True) or self._sandbox.is_backing_off(steady_clock()):
             return False, None
         # The API server issues tokens while Docker creates the sandbox.
         return await gather_both(self._set_up_volumes(), self._sandbox.create(self._pod, attempt, actions))
 
-    async def _set_up_volumes(self, but_tokens: bool = False) -> bool:
+    async def _set_up_volumes(self, defer_tokens: bool = False) -> bool:
         """Return whether every volume is set up. No container starts before."""
-        missing, retry_at = await self._volumes.set_up(self._pod, steady_clock(), but_tokens)
+        missing, retry_at = await self._volumes.set_up(self._pod, steady_clock(), defer_tokens)
         self._timer.at(retry_at, steady_clock())
         if missing:
             containers = (*self._pod.spec.init_containers, *self._pod.spec.containers)
@@ -464,7 +464,7 @@ class PodWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWorkerFactory:
-    """Builds the worker of each pod from what all pods of the node share."""
+    """Builds the worker of each pod from objects that all pods of the node share."""
 
     docker: DockerClient
     network: PodNetwork
@@ -505,6 +505,6 @@ class PodWorkerFactory:
         )
 
     def forget(self, uid: str) -> None:
-        """Forget what is kept about a pod that is terminated."""
+        """Remove the cache entry and the metrics of a pod that is terminated."""
         self.cache.forget(uid)
         self.probes.metrics.remove_pod(uid)

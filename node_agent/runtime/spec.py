@@ -14,7 +14,7 @@ import msgspec
 
 from api.core.pod import Container, Pod
 from api.meta import quantity
-from api.validation.static_pods import is_static
+from api.validation.static_pods import is_critical_pod
 from node_agent.cgroups.hierarchy import MIN_SHARES, cpu_quota, cpu_shares
 from node_agent.host import (
     LOG_SUFFIX,
@@ -53,7 +53,7 @@ from node_agent.runtime.security import SecurityOptions, sandbox_security, sysct
 from node_agent.volumes.paths import binds
 
 HOSTS, RESOLVER = "/etc/hosts", "/etc/resolv.conf"
-NODE_CRITICAL, SYSTEM_PRIORITY = "system-node-critical", 2_000_000_000
+NODE_CRITICAL = "system-node-critical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
         ipc="host" if pod.spec.host_ipc else "shareable",
         pid="host" if pod.spec.host_pid else "",
         uts="host" if pod.spec.host_network else "",
-        oom_score_adj=max(-998, host.least_oom_score),
+        oom_score_adj=max(-998, host.min_oom_score),
         rights=sandbox_security(pod),
         sysctls=sysctls(pod),
         runtime=pod.spec.runtime_class_name or "",
@@ -174,7 +174,7 @@ def container_config(pod: Pod, container: Container, placement: Placement, host:
         cpu_shares=cpu_shares(quantity.to_milli(requests.get("cpu", 0))),
         cpu_quota=cpu_quota(quantity.to_milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
         memory=quantity.to_int(limits["memory"]) if "memory" in limits else 0,
-        oom_score_adj=max(oom_score(pod, container, host.memory), host.least_oom_score),
+        oom_score_adj=max(oom_score(pod, container, host.memory), host.min_oom_score),
         tty=container.tty,
         stdin=container.stdin,
         stdin_once=container.stdin_once,
@@ -216,8 +216,7 @@ def container_hash(container: Container) -> str:
 
 def is_node_critical(pod: Pod) -> bool:
     """Return whether the node cannot work without this pod."""
-    critical = is_static(pod) or (pod.spec.priority or 0) >= SYSTEM_PRIORITY
-    return critical and pod.spec.priority_class_name == NODE_CRITICAL
+    return is_critical_pod(pod) and pod.spec.priority_class_name == NODE_CRITICAL
 
 
 def oom_score(pod: Pod, container: Container, memory: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from api.client.client import Client
 from api.client.informer import Informer
 from api.core.pod import Pod
-from api.validation.static_pods import CONFIG_MIRROR, from_master, is_mirror
+from api.validation.static_pods import CONFIG_MIRROR, from_api_server, is_mirror
 from node_agent.sources.static_pods import SourcePods, namespaced_name
 from reconcile.listeners import Listeners
 
@@ -29,7 +29,7 @@ class ApiServerSource:
     @property
     def source_pods(self) -> tuple[SourcePods, ...]:
         """The pods to run, oldest first. Mirror pods are left out, because they represent pods of other sources."""
-        pods = (from_master(pod) for pod in self.informer.items.values() if not is_mirror(pod))
+        pods = (from_api_server(pod) for pod in self.informer.items.values() if not is_mirror(pod))
         oldest_first = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", namespaced_name(pod)))
         return (SourcePods(PLACE, tuple(oldest_first)),)
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from api.core.config import Secret
 from api.meta.types import ObjectMeta
-from api.validation.static_pods import from_master
+from api.validation.static_pods import from_api_server
 from node_agent.clock import steady_clock
 from node_agent.config import PAUSE_IMAGE
 from node_agent.host import etc_hosts_path
@@ -287,7 +287,7 @@ async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -
 
 
 async def test_pod_without_an_object_has_two_seconds_to_end(tmp_path: Path) -> None:
-    wish = from_master(pod(spec="  terminationGracePeriodSeconds: 600"))
+    wish = from_api_server(pod(spec="  terminationGracePeriodSeconds: 600"))
     async with world(tmp_path / "w") as here:
         await here.live(wish, lambda: here.status.phase == "Running")
         await here.live(wish, lambda: here.gone, leave=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from api.core.pod import PodStatus
-from api.validation.static_pods import from_master
+from api.validation.static_pods import from_api_server
 from node_agent.cgroups.hierarchy import cpu_quota, cpu_shares
 from node_agent.host import HostInfo
 from node_agent.runtime import container as label
@@ -79,7 +79,7 @@ def test_container_config_follows_the_manifest() -> None:
     ],
 )
 def test_oom_score_adj_equals_kubelets(resources: str, more: str, score: int) -> None:
-    wish = from_master(pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
+    wish = from_api_server(pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
     assert oom_score(wish, wish.spec.containers[0], 8 << 30) == score
 
 
