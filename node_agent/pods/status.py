@@ -269,7 +269,6 @@ def _container_status(
     else:
         restart_count = previous.restart_count if previous is not None else 0
     return ContainerStatus(
-
         name=spec.name,
         state=state,
         last_state=ContainerState(terminated=last_termination_state),
