@@ -34,7 +34,11 @@ ATOMIC = msgspec.Meta(extra={KEYS: ()})
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of objects and of their parts."""
+    """Base of objects and of their parts.
+
+    A field that has its default value is not in the JSON: a count of 0 is missing there, as with `omitempty` in Go. For
+    a field that must show its zero, use `int | None` with the default None.
+    """
 
 
 class ObjectFieldSelector(Value, frozen=True):

@@ -16,9 +16,9 @@ from master.resources.ingresses import INGRESS_CLASSES, INGRESSES
 from master.resources.jobs import JOBS
 from master.resources.namespaces import NAMESPACES, PROJECTS
 from master.resources.network_policies import EGRESS_NETWORK_POLICIES, NETWORK_POLICIES
-from master.resources.nodes import LEASES, NODE_QUERYS, NODES, RUNTIME_CLASSES
+from master.resources.nodes import LEASES, NODE_QUERIES, NODES, RUNTIME_CLASSES
 from master.resources.pod_template import POD_TEMPLATES
-from master.resources.pods import POD_ADDRESSS, PODS
+from master.resources.pods import POD_ADDRESSES, PODS
 from master.resources.priority_classes import PRIORITY_CLASSES
 from master.resources.quotas import LIMIT_RANGES, RESOURCE_QUOTAS
 from master.resources.rbac import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
@@ -39,8 +39,8 @@ BUILTIN: tuple[AnyResource, ...] = (
     CLUSTER_NETWORKS,
     HOST_SUBNETS,
     NET_NAMESPACES,
-    NODE_QUERYS,
-    POD_ADDRESSS,
+    NODE_QUERIES,
+    POD_ADDRESSES,
     PROJECTS,
     EVENTS,
     EVENTS_V1,

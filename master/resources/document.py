@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from master.resources.resource import AnyResource
-from master.resources.scheme import ALL
+from master.resources.scheme import SERVED
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "kinds.md"
 
@@ -30,8 +30,8 @@ sentence of this table. Why: [ADR 0015](adr/0015-kinds-without-a-controller.md).
 
 def document() -> str:
     """Return the whole document."""
-    supported = [resource for resource in ALL if not resource.listed_empty]
-    unsupported = [resource for resource in ALL if resource.listed_empty]
+    supported = [resource for resource in SERVED if not resource.listed_empty]
+    unsupported = [resource for resource in SERVED if resource.listed_empty]
     return "\n".join(
         (
             INTRODUCTION,
@@ -52,7 +52,8 @@ def kind_text(resource: AnyResource) -> str:
 def effect(resource: AnyResource) -> str:
     """Return what acts on the objects of a resource, or why there are none."""
     if resource.stored_as is not None:
-        parts = (f"another version of {kind_text(resource.stored_resource)}", resource.acted_on_by)
+        relation = "another version" if resource.kind == resource.stored_kind else "a projection"
+        parts = (f"{relation} of {kind_text(resource.stored_resource)}", resource.acted_on_by)
         return ": ".join(part for part in parts if part)
     if resource.create_denial:
         denial = f"cannot be created: {resource.create_denial}"

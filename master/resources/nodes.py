@@ -104,7 +104,7 @@ NODES: Resource[Node] = Resource(
     selectable_fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
     prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_for_update,
-    status_is_node_report=True,
+    status_update_keeps_metadata=True,
     subresources=(proxy_subresource("NodeProxyOptions"),),
     acted_on_by="the master: subnet, taints, eviction; the sdn daemons; `proxy` leads to the node's server",
 )
@@ -197,7 +197,7 @@ def _prepare_node_query_for_update(new: NodeQuery, old: NodeQuery) -> NodeQuery:
     return msgspec.structs.replace(new, spec=old.spec, status=old.status)
 
 
-NODE_QUERYS = Resource(
+NODE_QUERIES = Resource(
     type=NodeQuery,
     plural="nodequeries",
     namespaced=False,
@@ -213,6 +213,6 @@ NODE_QUERYS = Resource(
     prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_query_for_update,
     with_status=_node_query_with_status,
-    status_is_node_report=True,
+    status_update_keeps_metadata=True,
     acted_on_by="answered by sdn daemons; deleted after five minutes",
 )

@@ -1,4 +1,4 @@
-"""Pod, and PodAddress, its read-only form for the network. Pure."""
+"""Pod, and PodAddress, its read-only projection for the network. Pure."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ PODS: Resource[Pod] = Resource(
     selectable_fields=_pod_fields,
     prepare_for_create=_prepare_pod_for_create,
     prepare_for_update=_prepare_pod_for_update,
-    status_is_node_report=True,
+    status_update_keeps_metadata=True,
     spec=_pod_spec,
     blocks_deletion=lambda item: bool(item.metadata.deletion_grace_period_seconds),
     subresources=(
@@ -233,7 +233,7 @@ def _pod_address_from_stored(pod: Pod) -> PodAddress:
 
 
 def _pod_address_to_stored(item: PodAddress) -> Pod:
-    """Return a pod with the visible fields. This form is read-only."""
+    """Return a pod with the visible fields, for columns and selectors; it is never stored."""
     return Pod(
         metadata=item.metadata,
         spec=PodSpec(host_network=item.host_network),
@@ -241,7 +241,7 @@ def _pod_address_to_stored(item: PodAddress) -> Pod:
     )
 
 
-POD_ADDRESSS = Resource(
+POD_ADDRESSES = Resource(
     type=PodAddress,
     plural="podaddresses",
     namespaced=True,

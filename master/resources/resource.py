@@ -39,7 +39,10 @@ def has_status(of: type[Object]) -> bool:
 
 
 def reset_status(new: O) -> O:
-    """Return a new object with an empty status; unchanged if its type has no status."""
+    """Return a new object with an empty status; unchanged if its type has no status.
+
+    This is also done with the creates of controllers. See `accept_status`.
+    """
     if not has_status(type(new)):
         return new
     # A status of its own, not the default value itself: encoding omits a field that still has its default value.
@@ -59,7 +62,7 @@ def keep_status(new: O, old: O) -> O:
 
 
 def accept_status(new: O) -> O:
-    """Return a new object as it is: the client that creates it may set its status."""
+    """Return a new object unchanged: the client or the controller that creates it may set its status."""
     return new
 
 
@@ -142,7 +145,11 @@ class Resource(Generic[O]):
     selectable_fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
     """Return the fields for field selectors, beside `metadata.name` and `metadata.namespace`."""
     prepare_for_create: Callable[[O], O] = reset_status
-    """Set what the server decides about a new object, such as its status."""
+    """Set what the server decides about a new object, such as its status.
+
+    The creates of controllers pass it, too. With the default, a status that a controller sets in `Create` is dropped:
+    use `accept_status`, or set the status in an `Update`.
+    """
     prepare_for_update: Callable[[O, O], O] = keep_status
     """`prepare_for_update(new, old)` sets what the server decides. If there is a status, it keeps the old one."""
     normalize_update: Callable[[Any, O], Any] = field(default=lambda document, old: document)
@@ -163,9 +170,9 @@ class Resource(Generic[O]):
     subresources: tuple[Subresource[O], ...] = ()
     """Subresources beside `status` and `scale`. A `status` in it replaces the usual one."""
     stored_as: Version[O] | None = None
-    """How objects are stored, if they are stored as objects of another resource."""
-    status_is_node_report: bool = False
-    """Nodes write the status, and such a write changes nothing else. Otherwise it may change labels and annotations."""
+    """How objects are stored, if the resource is another version or a projection of another resource."""
+    status_update_keeps_metadata: bool = False
+    """An update of the status changes nothing else. Otherwise it may change labels and annotations, too."""
     filtered_list: bool = False
     """Lists and watches show only the objects that the user may get."""
     orphans_dependents: bool = False
@@ -182,7 +189,7 @@ class Resource(Generic[O]):
     listed_empty: bool = False
     """There are never objects: 404 is the response to update, patch and delete, as to those of an unknown name."""
     acted_on_by: str = ""
-    """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if another version has it."""
+    """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if the stored resource says it."""
     singular_name: str | None = None
     """The singular name, if it is not the kind in lower case."""
 
@@ -269,7 +276,7 @@ class Resource(Generic[O]):
     def _replace_status(self, new: O, old: O) -> O:
         assert self.with_status is not None
         item = self.with_status(new, old)
-        if self.status_is_node_report:
+        if self.status_update_keeps_metadata:
             return item
         return with_metadata(item, labels=new.metadata.labels, annotations=new.metadata.annotations)
 

@@ -11,17 +11,21 @@ from master.resources.metrics import NODE_METRICS, POD_METRICS
 from master.resources.resource import AnyResource
 
 STORED: tuple[AnyResource, ...] = tuple(resource for resource in BUILTIN if resource.stored_as is None)
-"""Without those that are another form of one of these."""
+"""The resources whose objects are stored: without other versions and projections of them."""
 
 COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS)
-"""Never kept: made when somebody asks."""
+"""The resources whose objects are computed on read, and never stored."""
 
-ALL = (*BUILTIN, *COMPUTED)
-BY_PATH = {(resource.group, resource.version, resource.plural): resource for resource in ALL}
+SERVED = (*BUILTIN, *COMPUTED)
+"""The resources with objects to read. `master/resources/virtual.py` has those to which clients only send requests."""
+
+BY_PATH = {(resource.group, resource.version, resource.plural): resource for resource in SERVED}
+
 STORED_TYPES: Mapping[GroupResource, type[Object]] = {resource.group_resource: resource.type for resource in STORED}
 """The type of the stored objects of each resource."""
 
 GROUP_RESOURCES = {resource.type: resource.group_resource for resource in STORED}
+
 BY_KIND = {resource.kind: resource for resource in STORED}
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from api.meta.types import Value
 from api.meta.values import INT64, VALUE
-from master.resources.scheme import ALL
+from master.resources.scheme import SERVED
 from master.resources.virtual import REVIEW_KINDS
 
 FIELDS = Path(__file__).with_name("protobuf_fields.txt")
@@ -72,7 +72,7 @@ def message_of(version: str, kind: str) -> str:
 
 @cache
 def _resource_types() -> Mapping[tuple[str, str], type]:
-    return {(resource.type.API_VERSION, resource.kind): resource.type for resource in ALL}
+    return {(resource.type.API_VERSION, resource.kind): resource.type for resource in SERVED}
 
 
 @cache
@@ -124,7 +124,7 @@ class _AllStrings(dict[str, _FieldType]):
 @cache
 def _python_types() -> Mapping[str, type[msgspec.Struct]]:
     """Return the Python types of resources and of their parts, by name."""
-    kinds = (*REVIEW_KINDS.values(), *(resource.type for resource in ALL))
+    kinds = (*REVIEW_KINDS.values(), *(resource.type for resource in SERVED))
     parts = (part for part in _subclasses(Value) if part.__module__.startswith(("api.", "master.resources.")))
     return {of.__name__: of for of in (*parts, *kinds)}
 

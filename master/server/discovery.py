@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from master.resources.resource import AnyResource
-from master.resources.scheme import ALL
+from master.resources.scheme import SERVED
 from master.resources.virtual import VIRTUAL_RESOURCES, VirtualResource
 from master.serialization.negotiation import parse_accept
 
@@ -46,7 +46,7 @@ def _groups() -> dict[str, dict[str, list[AnyResource]]]:
     The core is first; in a group, the preferred version, that of its first kind, is first.
     """
     found: dict[str, dict[str, list[AnyResource]]] = {}
-    for resource in sorted(ALL, key=lambda resource: resource.group):
+    for resource in sorted(SERVED, key=lambda resource: resource.group):
         found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
     return {
         group: {version: sorted(kinds, key=lambda resource: resource.plural) for version, kinds in versions.items()}

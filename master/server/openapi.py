@@ -20,7 +20,7 @@ from api.meta.values import VALUE
 from master.registry.request import METHOD_VERBS, DeleteOptions
 from master.registry.scale import Scale
 from master.resources.resource import AnyResource
-from master.resources.scheme import ALL
+from master.resources.scheme import SERVED
 from master.serialization import negotiation
 from master.server.discovery import VERSION
 
@@ -211,7 +211,7 @@ def _text(number: int, text: str) -> bytes:
 def index() -> Row:
     """Return the response to GET /openapi/v3. Each URL has a hash of its content, so that clients can cache it."""
     paths = {}
-    for path in sorted({_root(resource) for resource in ALL}):
+    for path in sorted({_root(resource) for resource in SERVED}):
         digest = hashlib.sha256(content(path) or b"").hexdigest()[:32].upper()
         paths[path] = {"serverRelativeURL": f"/openapi/v3/{path}?hash={digest}"}
     return {"paths": paths}
@@ -230,7 +230,7 @@ def content(path: str) -> bytes | None:
 
 def document(path: str) -> Row | None:
     """Return the OpenAPI document of a group and version, before it is encoded."""
-    kinds = [resource for resource in ALL if _root(resource) == path]
+    kinds = [resource for resource in SERVED if _root(resource) == path]
     if not kinds:
         return None
     return {

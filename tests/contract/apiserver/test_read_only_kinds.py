@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from master.resources.resource import VERBS, AnyResource
-from master.resources.scheme import ALL as SERVED
+from master.resources.scheme import SERVED
 from tests.testbed.apiserver.untyped_client import UntypedClient
 
 PODS = "/api/v1/namespaces/default/pods"

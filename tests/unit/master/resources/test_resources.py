@@ -12,8 +12,7 @@ from api.validation.registry import check_update, decode, default
 from master.registry.strategy import prepare_subresource_update
 from master.resources import BUILTIN
 from master.resources.resource import READ_VERBS, VERBS
-from master.resources.scheme import ALL as SERVED
-from master.resources.scheme import BY_KIND, BY_PATH, STORED
+from master.resources.scheme import BY_KIND, BY_PATH, SERVED, STORED
 from master.serialization import tables
 from master.serialization.negotiation import View
 from tests.unit.master.resources.examples import (

@@ -39,7 +39,7 @@ from master.resources.disruption_budgets import (
     PodDisruptionBudgetSpec,
 )
 from master.resources.events import CORE_FIELD_NAMES, EVENTS_V1
-from master.resources.pods import POD_ADDRESSS
+from master.resources.pods import POD_ADDRESSES
 from master.resources.resource import AnyResource
 from master.resources.scheme import BY_KIND, STORED
 from master.resources.services import ENDPOINT_SLICES_V1BETA1
@@ -249,7 +249,7 @@ def test_pod_address_contains_only_owner_and_address() -> None:
         spec=PodSpec(containers=(secret,)),
         status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
     )
-    told = msgspec.json.encode(POD_ADDRESSS.from_stored(item))
+    told = msgspec.json.encode(POD_ADDRESSES.from_stored(item))
     assert b"10.128.0.5" in told
     assert b"hidden" not in told
 
