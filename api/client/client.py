@@ -27,7 +27,6 @@ import msgspec
 from api.client.connections import Connections
 from api.client.kubeconfig import Kubeconfig
 from api.codec.json import DecodeError, decode_json
-from api.codec.kinds import NAMESPACED, PLURALS
 from api.core.auth import REVIEW_PATHS, TokenRequest, TokenRequestStatus
 from api.core.node import Binding
 from api.core.pod import Pod
@@ -113,9 +112,9 @@ class _WireEvent(msgspec.Struct):
 def resource_path(kind: type[Object], namespace: str = "", name: str = "", subresource: str = "") -> str:
     """Return the path of a collection, an object or a subresource."""
     prefix = "/api/v1" if kind.API_VERSION == "v1" else f"/apis/{kind.API_VERSION}"
-    if namespace and kind in NAMESPACED:
+    if namespace and kind.NAMESPACED:
         prefix += f"/namespaces/{quote(namespace)}"
-    return "/".join([prefix, PLURALS[kind], *(quote(part) for part in (name, subresource) if part)])
+    return "/".join([prefix, kind.PLURAL, *(quote(part) for part in (name, subresource) if part)])
 
 
 def _ignore_response(method: str, address: str, code: int) -> None:

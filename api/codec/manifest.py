@@ -6,11 +6,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from api.codec import yaml
-from api.codec.kinds import KINDS
 from api.codec.yaml import PlainDocument
+from api.core.certificates import CertificateSigningRequest
+from api.core.config import ConfigMap, Secret
+from api.core.endpoints import Endpoints, EndpointSlice
+from api.core.events import Event
+from api.core.node import Lease, Namespace, Node
+from api.core.pod import Pod
+from api.core.services import Service
+from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from api.meta.schema import UNKNOWN, FieldError, quoted
 from api.meta.types import Object
+from api.network.queries import NodeQuery
+from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.registry import decode
+
+KINDS: tuple[type[Object], ...] = (
+    Namespace,
+    Node,
+    Pod,
+    ConfigMap,
+    Secret,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    ClusterNetwork,
+    HostSubnet,
+    NetNamespace,
+    NodeQuery,
+    Event,
+    Lease,
+    Service,
+    Endpoints,
+    EndpointSlice,
+    CertificateSigningRequest,
+)
+"""The kinds that a manifest may contain."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,8 @@ class CertificateSigningRequest(Object, frozen=True):
 
     API_VERSION = "certificates.k8s.io/v1"
     KIND = "CertificateSigningRequest"
+    PLURAL = "certificatesigningrequests"
+    NAMESPACED = False
 
     spec: CertificateSigningRequestSpec = CertificateSigningRequestSpec()
     status: CertificateSigningRequestStatus = CertificateSigningRequestStatus()

@@ -40,6 +40,8 @@ class ConfigMap(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "ConfigMap"
+    PLURAL = "configmaps"
+    NAMESPACED = True
 
     data: dict[str, str] = {}
     binary_data: dict[str, bytes] = {}
@@ -51,6 +53,8 @@ class Secret(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Secret"
+    PLURAL = "secrets"
+    NAMESPACED = True
 
     data: dict[str, bytes] = {}
     string_data: dict[str, str] = {}

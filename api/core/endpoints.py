@@ -58,6 +58,8 @@ class Endpoints(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Endpoints"
+    PLURAL = "endpoints"
+    NAMESPACED = True
 
     subsets: tuple[EndpointSubset, ...] = ()
 
@@ -92,6 +94,8 @@ class EndpointSlice(Object, frozen=True):
 
     API_VERSION = "discovery.k8s.io/v1"
     KIND = "EndpointSlice"
+    PLURAL = "endpointslices"
+    NAMESPACED = True
 
     address_type: str = ""
     endpoints: tuple[Endpoint, ...] = ()
@@ -102,6 +106,8 @@ class EndpointSliceV1beta1(EndpointSlice, frozen=True):
     """An EndpointSlice of v1beta1. Its endpoints do not have `node_name`."""
 
     API_VERSION = "discovery.k8s.io/v1beta1"
+    PLURAL = "endpointslices"
+    NAMESPACED = True
 
 
 def endpoints_defaults(endpoints: Endpoints) -> Endpoints:

@@ -40,6 +40,8 @@ class Event(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Event"
+    PLURAL = "events"
+    NAMESPACED = True
 
     involved_object: ObjectReference = ObjectReference()
     reason: str = ""

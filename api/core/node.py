@@ -30,6 +30,8 @@ class Namespace(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Namespace"
+    PLURAL = "namespaces"
+    NAMESPACED = False
 
     spec: NamespaceSpec = NamespaceSpec()
     status: NamespaceStatus = NamespaceStatus()
@@ -132,6 +134,8 @@ class Node(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Node"
+    PLURAL = "nodes"
+    NAMESPACED = False
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
@@ -171,5 +175,7 @@ class Lease(Object, frozen=True):
 
     API_VERSION = "coordination.k8s.io/v1"
     KIND = "Lease"
+    PLURAL = "leases"
+    NAMESPACED = True
 
     spec: LeaseSpec = LeaseSpec()

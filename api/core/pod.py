@@ -544,6 +544,8 @@ class Pod(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Pod"
+    PLURAL = "pods"
+    NAMESPACED = True
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()

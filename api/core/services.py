@@ -113,6 +113,8 @@ class Service(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Service"
+    PLURAL = "services"
+    NAMESPACED = True
 
     spec: ServiceSpec = ServiceSpec()
     status: ServiceStatus = ServiceStatus()

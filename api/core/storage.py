@@ -52,6 +52,8 @@ class PersistentVolume(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "PersistentVolume"
+    PLURAL = "persistentvolumes"
+    NAMESPACED = False
 
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
@@ -85,6 +87,8 @@ class PersistentVolumeClaim(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "PersistentVolumeClaim"
+    PLURAL = "persistentvolumeclaims"
+    NAMESPACED = True
 
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()

@@ -175,6 +175,10 @@ class Object(Value, frozen=True):
 
     API_VERSION: ClassVar[str]
     KIND: ClassVar[str]
+    PLURAL: ClassVar[str]
+    """The name of the collection in URLs."""
+    NAMESPACED: ClassVar[bool]
+    """Whether the collection is below a namespace in URLs."""
 
     api_version: str = ""
     kind: str = ""

@@ -178,6 +178,8 @@ class NodeQuery(Object, frozen=True):
 
     API_VERSION = "podlane.io/v1"
     KIND = "NodeQuery"
+    PLURAL = "nodequeries"
+    NAMESPACED = False
 
     spec: NodeQuerySpec = NodeQuerySpec()
     status: NodeQueryStatus = NodeQueryStatus()

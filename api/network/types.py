@@ -30,6 +30,8 @@ class ClusterNetwork(Object, frozen=True):
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "ClusterNetwork"
+    PLURAL = "clusternetworks"
+    NAMESPACED = False
 
     network: str = ""
     hostsubnetlength: int = 0
@@ -49,6 +51,8 @@ class HostSubnet(Object, frozen=True):
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "HostSubnet"
+    PLURAL = "hostsubnets"
+    NAMESPACED = False
 
     host: str = ""
     host_ip: str = msgspec.field(default="", name="hostIP")
@@ -66,6 +70,8 @@ class NetNamespace(Object, frozen=True):
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "NetNamespace"
+    PLURAL = "netnamespaces"
+    NAMESPACED = False
 
     netname: str = ""
     netid: int = msgspec.field(default=-1)
@@ -127,6 +133,8 @@ class PodAddress(Object, frozen=True):
 
     API_VERSION = "podlane.io/v1"
     KIND = "PodAddress"
+    PLURAL = "podaddresses"
+    NAMESPACED = True
 
     phase: str = ""
     ip: str = ""
@@ -151,6 +159,8 @@ class SlimPod(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "Pod"
+    PLURAL = "pods"
+    NAMESPACED = True
 
     spec: _SlimSpec = _SlimSpec()
     status: _SlimStatus = _SlimStatus()

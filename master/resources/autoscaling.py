@@ -301,6 +301,8 @@ class HorizontalPodAutoscaler(Object, frozen=True):
 
     API_VERSION = "autoscaling/v2"
     KIND = "HorizontalPodAutoscaler"
+    PLURAL = "horizontalpodautoscalers"
+    NAMESPACED = True
 
     spec: HorizontalPodAutoscalerSpec = HorizontalPodAutoscalerSpec()
     status: HorizontalPodAutoscalerStatus = HorizontalPodAutoscalerStatus()
@@ -418,8 +420,6 @@ AUTOSCALER_COLUMNS = (
 
 HORIZONTAL_POD_AUTOSCALERS = Resource(
     type=HorizontalPodAutoscaler,
-    plural="horizontalpodautoscalers",
-    namespaced=True,
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
@@ -468,6 +468,8 @@ class HorizontalPodAutoscalerV1(Object, frozen=True):
 
     API_VERSION = "autoscaling/v1"
     KIND = "HorizontalPodAutoscaler"
+    PLURAL = "horizontalpodautoscalers"
+    NAMESPACED = True
 
     spec: HorizontalPodAutoscalerV1Spec = HorizontalPodAutoscalerV1Spec()
     status: HorizontalPodAutoscalerV1Status = HorizontalPodAutoscalerV1Status()
@@ -590,8 +592,6 @@ def _with_old_status(new: HorizontalPodAutoscalerV1, old: HorizontalPodAutoscale
 
 HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     type=HorizontalPodAutoscalerV1,
-    plural="horizontalpodautoscalers",
-    namespaced=True,
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,

@@ -179,8 +179,6 @@ def _prepare_csr_for_update(
 
 CERTIFICATE_SIGNING_REQUESTS = Resource(
     type=CertificateSigningRequest,
-    plural="certificatesigningrequests",
-    namespaced=False,
     short_names=("csr",),
     columns=(
         NAME,

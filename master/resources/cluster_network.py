@@ -9,8 +9,6 @@ from master.resources.resource import Column, Resource
 
 CLUSTER_NETWORKS = Resource(
     type=ClusterNetwork,
-    plural="clusternetworks",
-    namespaced=False,
     columns=(
         NAME,
         Column("Cluster Network", "The network of all pods.", lambda network, _: network.network),
@@ -27,8 +25,6 @@ NODE_UID_ANNOTATION = "pod.network.openshift.io/node-uid"
 
 HOST_SUBNETS = Resource(
     type=HostSubnet,
-    plural="hostsubnets",
-    namespaced=False,
     columns=(
         NAME,
         Column("Host", "The name of the node.", lambda host_subnet, _: host_subnet.host),
@@ -52,8 +48,6 @@ HOST_SUBNETS = Resource(
 
 NET_NAMESPACES = Resource(
     type=NetNamespace,
-    plural="netnamespaces",
-    namespaced=False,
     columns=(
         NAME,
         Column(

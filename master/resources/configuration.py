@@ -12,8 +12,6 @@ from master.resources.resource import Column, Resource, Subresource
 
 CONFIG_MAPS = Resource(
     type=ConfigMap,
-    plural="configmaps",
-    namespaced=True,
     short_names=("cm",),
     columns=(
         NAME,
@@ -29,8 +27,6 @@ CONFIG_MAPS = Resource(
 
 SECRETS = Resource(
     type=Secret,
-    plural="secrets",
-    namespaced=True,
     columns=(
         NAME,
         Column("Type", "Which keys are to be expected.", lambda secret, _: secret.type),
@@ -51,6 +47,8 @@ class ServiceAccount(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "ServiceAccount"
+    PLURAL = "serviceaccounts"
+    NAMESPACED = True
 
     secrets: Annotated[tuple[ObjectReference, ...], merge_keys("name")] = ()
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
@@ -59,8 +57,6 @@ class ServiceAccount(Object, frozen=True):
 
 SERVICE_ACCOUNTS = Resource(
     type=ServiceAccount,
-    plural="serviceaccounts",
-    namespaced=True,
     short_names=("sa",),
     columns=(NAME, AGE),
     rules=KindRules(),

@@ -130,6 +130,8 @@ class CronJob(Object, frozen=True):
 
     API_VERSION = "batch/v1"
     KIND = "CronJob"
+    PLURAL = "cronjobs"
+    NAMESPACED = True
 
     spec: CronJobSpec = CronJobSpec()
     status: CronJobStatus = CronJobStatus()
@@ -180,8 +182,6 @@ def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
 
 CRON_JOBS = Resource(
     type=CronJob,
-    plural="cronjobs",
-    namespaced=True,
     short_names=("cj",),
     categories=("all",),
     columns=(
@@ -221,6 +221,8 @@ class CronJobV1beta1(Object, frozen=True):
 
     API_VERSION = "batch/v1beta1"
     KIND = "CronJob"
+    PLURAL = "cronjobs"
+    NAMESPACED = True
 
     spec: CronJobSpec = CronJobSpec()
     status: CronJobStatus = CronJobStatus()
@@ -244,8 +246,6 @@ def _validate_cron_job_v1beta1(item: CronJobV1beta1) -> Iterator[FieldError]:
 
 CRON_JOBS_V1BETA1 = Resource(
     type=CronJobV1beta1,
-    plural=CRON_JOBS.plural,
-    namespaced=True,
     short_names=CRON_JOBS.short_names,
     columns=CRON_JOBS.columns,
     spec=lambda item: item.spec,

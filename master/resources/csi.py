@@ -50,6 +50,8 @@ class CSIDriver(Object, frozen=True):
 
     API_VERSION = "storage.k8s.io/v1"
     KIND = "CSIDriver"
+    PLURAL = "csidrivers"
+    NAMESPACED = False
 
     spec: CSIDriverSpec = CSIDriverSpec()
 
@@ -80,6 +82,8 @@ class CSINode(Object, frozen=True):
 
     API_VERSION = "storage.k8s.io/v1"
     KIND = "CSINode"
+    PLURAL = "csinodes"
+    NAMESPACED = False
 
     spec: CSINodeSpec = CSINodeSpec()
 
@@ -160,8 +164,6 @@ def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
 
 CSI_DRIVERS = Resource(
     type=CSIDriver,
-    plural="csidrivers",
-    namespaced=False,
     columns=(
         NAME,
         Column(
@@ -209,8 +211,6 @@ CSI_DRIVERS = Resource(
 )
 CSI_NODES = Resource(
     type=CSINode,
-    plural="csinodes",
-    namespaced=False,
     columns=(
         NAME,
         Column("Drivers", "How many drivers it has.", lambda node, _: len(node.spec.drivers), type="integer"),

@@ -73,6 +73,8 @@ class DaemonSet(Object, frozen=True):
 
     API_VERSION = "apps/v1"
     KIND = "DaemonSet"
+    PLURAL = "daemonsets"
+    NAMESPACED = True
 
     spec: DaemonSetSpec = DaemonSetSpec()
     status: DaemonSetStatus = DaemonSetStatus()
@@ -137,8 +139,6 @@ def _validate_strategy(strategy: DaemonSetUpdateStrategy) -> Iterator[FieldError
 
 DAEMON_SETS = Resource(
     type=DaemonSet,
-    plural="daemonsets",
-    namespaced=True,
     short_names=("ds",),
     categories=("all",),
     columns=(

@@ -42,6 +42,8 @@ class ReplicaSet(Object, frozen=True):
 
     API_VERSION = "apps/v1"
     KIND = "ReplicaSet"
+    PLURAL = "replicasets"
+    NAMESPACED = True
 
     spec: ReplicaSetSpec = ReplicaSetSpec()
     status: ReplicasStatus = ReplicasStatus()
@@ -69,8 +71,6 @@ def _validate_replica_set_update(old: ReplicaSet, new: ReplicaSet) -> Iterator[F
 
 REPLICA_SETS = Resource(
     type=ReplicaSet,
-    plural="replicasets",
-    namespaced=True,
     short_names=("rs",),
     categories=("all",),
     columns=(NAME, *REPLICA_COLUMNS, AGE, *TEMPLATE_COLUMNS),
@@ -144,6 +144,8 @@ class Deployment(Object, frozen=True):
 
     API_VERSION = "apps/v1"
     KIND = "Deployment"
+    PLURAL = "deployments"
+    NAMESPACED = True
 
     spec: DeploymentSpec = DeploymentSpec()
     status: DeploymentStatus = DeploymentStatus()
@@ -215,8 +217,6 @@ def _validate_deployment_update(old: Deployment, new: Deployment) -> Iterator[Fi
 
 DEPLOYMENTS = Resource(
     type=Deployment,
-    plural="deployments",
-    namespaced=True,
     short_names=("deploy",),
     categories=("all",),
     columns=(
@@ -267,6 +267,8 @@ class ReplicationController(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "ReplicationController"
+    PLURAL = "replicationcontrollers"
+    NAMESPACED = True
 
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
     status: ReplicasStatus = ReplicasStatus()
@@ -303,8 +305,6 @@ def _selector_text(controller: ReplicationController) -> str:
 
 REPLICATION_CONTROLLERS = Resource(
     type=ReplicationController,
-    plural="replicationcontrollers",
-    namespaced=True,
     short_names=("rc",),
     categories=("all",),
     columns=(

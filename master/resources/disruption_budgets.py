@@ -56,6 +56,8 @@ class PodDisruptionBudget(Object, frozen=True):
 
     API_VERSION = "policy/v1"
     KIND = "PodDisruptionBudget"
+    PLURAL = "poddisruptionbudgets"
+    NAMESPACED = True
 
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
@@ -85,8 +87,6 @@ def _int_or_percent_problem(value: int | str | None) -> str:
 
 POD_DISRUPTION_BUDGETS = Resource(
     type=PodDisruptionBudget,
-    plural="poddisruptionbudgets",
-    namespaced=True,
     short_names=("pdb",),
     columns=(
         NAME,
@@ -128,6 +128,8 @@ class PodDisruptionBudgetV1beta1(Object, frozen=True):
 
     API_VERSION = "policy/v1beta1"
     KIND = "PodDisruptionBudget"
+    PLURAL = "poddisruptionbudgets"
+    NAMESPACED = True
 
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
@@ -153,8 +155,6 @@ def _validate_disruption_budget_v1beta1(item: PodDisruptionBudgetV1beta1) -> Ite
 
 POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
     type=PodDisruptionBudgetV1beta1,
-    plural=POD_DISRUPTION_BUDGETS.plural,
-    namespaced=True,
     short_names=POD_DISRUPTION_BUDGETS.short_names,
     columns=POD_DISRUPTION_BUDGETS.columns,
     spec=lambda item: item.spec,

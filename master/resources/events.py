@@ -73,8 +73,6 @@ EVENT_COLUMNS = (
 
 EVENTS = Resource(
     type=Event,
-    plural="events",
-    namespaced=True,
     short_names=("ev",),
     columns=EVENT_COLUMNS,
     rules=RULES[Event],
@@ -110,6 +108,8 @@ class EventV1(Object, frozen=True):
 
     API_VERSION = "events.k8s.io/v1"
     KIND = "Event"
+    PLURAL = "events"
+    NAMESPACED = True
 
     event_time: MicroTime | None = None
     series: EventSeries | None = None
@@ -193,8 +193,6 @@ def _event_v1_fields(item: EventV1) -> dict[str, str]:
 
 EVENTS_V1 = Resource(
     type=EventV1,
-    plural="events",
-    namespaced=True,
     short_names=("ev",),
     columns=EVENT_COLUMNS,
     selectable_fields=_event_v1_fields,

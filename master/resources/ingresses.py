@@ -105,6 +105,8 @@ class Ingress(Object, frozen=True):
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "Ingress"
+    PLURAL = "ingresses"
+    NAMESPACED = True
 
     spec: IngressSpec = IngressSpec()
     status: IngressStatus = IngressStatus()
@@ -132,6 +134,8 @@ class IngressClass(Object, frozen=True):
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "IngressClass"
+    PLURAL = "ingressclasses"
+    NAMESPACED = False
 
     spec: IngressClassSpec = IngressClassSpec()
 
@@ -299,8 +303,6 @@ def _parameters_text(ingress_class: IngressClass) -> str:
 
 INGRESSES = Resource(
     type=Ingress,
-    plural="ingresses",
-    namespaced=True,
     short_names=("ing",),
     columns=(
         NAME,
@@ -315,8 +317,6 @@ INGRESSES = Resource(
 )
 INGRESS_CLASSES = Resource(
     type=IngressClass,
-    plural="ingressclasses",
-    namespaced=False,
     columns=(
         NAME,
         Column("Controller", "Who acts on its ingresses.", lambda ingress_class, _: ingress_class.spec.controller),

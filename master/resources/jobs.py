@@ -349,6 +349,8 @@ class Job(Object, frozen=True):
 
     API_VERSION = "batch/v1"
     KIND = "Job"
+    PLURAL = "jobs"
+    NAMESPACED = True
 
     spec: JobSpec = JobSpec()
     status: JobStatus = JobStatus()
@@ -582,8 +584,6 @@ def _duration_text(item: Job, now: datetime.datetime) -> str:
 
 JOBS = Resource(
     type=Job,
-    plural="jobs",
-    namespaced=True,
     categories=("all",),
     columns=(
         NAME,

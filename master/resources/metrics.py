@@ -43,6 +43,8 @@ class NodeMetrics(Object, frozen=True):
 
     API_VERSION = f"{METRICS_GROUP}/v1beta1"
     KIND = "NodeMetrics"
+    PLURAL = "nodes"
+    NAMESPACED = False
 
     timestamp: str = ""
     window: str = ""
@@ -54,6 +56,8 @@ class PodMetrics(Object, frozen=True):
 
     API_VERSION = f"{METRICS_GROUP}/v1beta1"
     KIND = "PodMetrics"
+    PLURAL = "pods"
+    NAMESPACED = True
 
     timestamp: str = ""
     window: str = ""
@@ -170,9 +174,7 @@ def _metrics_columns(usage: Callable[[Any], Usage]) -> tuple[Column, ...]:
 
 NODE_METRICS = Resource(
     type=NodeMetrics,
-    plural="nodes",
     singular_name="",
-    namespaced=False,
     columns=_metrics_columns(lambda node: node.usage),
     rules=KindRules(),
     verbs=METRICS_VERBS,
@@ -180,9 +182,7 @@ NODE_METRICS = Resource(
 )
 POD_METRICS = Resource(
     type=PodMetrics,
-    plural="pods",
     singular_name="",
-    namespaced=True,
     columns=_metrics_columns(_total),
     rules=KindRules(),
     verbs=METRICS_VERBS,

@@ -49,8 +49,6 @@ def _replace_finalizers(new: Namespace, old: Namespace) -> tuple[Namespace, tupl
 
 NAMESPACES = Resource(
     type=Namespace,
-    plural="namespaces",
-    namespaced=False,
     short_names=("ns",),
     columns=(
         NAME,
@@ -90,6 +88,8 @@ class Project(Object, frozen=True):
 
     API_VERSION = f"{PROJECT_GROUP}/v1"
     KIND = "Project"
+    PLURAL = "projects"
+    NAMESPACED = False
 
     spec: NamespaceSpec = NamespaceSpec()
     status: NamespaceStatus = NamespaceStatus()
@@ -133,8 +133,6 @@ def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]
 
 PROJECTS = Resource(
     type=Project,
-    plural="projects",
-    namespaced=False,
     columns=(
         NAME,
         Column(

@@ -77,6 +77,8 @@ class NetworkPolicy(Object, frozen=True):
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "NetworkPolicy"
+    PLURAL = "networkpolicies"
+    NAMESPACED = True
 
     spec: NetworkPolicySpec = NetworkPolicySpec()
 
@@ -187,8 +189,6 @@ def _is_subnet_of(inner: str, outer: str) -> bool:
 
 NETWORK_POLICIES = Resource(
     type=NetworkPolicy,
-    plural="networkpolicies",
-    namespaced=True,
     short_names=("netpol",),
     columns=(
         NAME,
@@ -233,6 +233,8 @@ class EgressNetworkPolicy(Object, frozen=True):
 
     API_VERSION = "network.openshift.io/v1"
     KIND = "EgressNetworkPolicy"
+    PLURAL = "egressnetworkpolicies"
+    NAMESPACED = True
 
     spec: EgressNetworkPolicySpec = EgressNetworkPolicySpec()
 
@@ -253,8 +255,6 @@ def _validate_egress_network_policy(item: EgressNetworkPolicy) -> Iterator[Field
 
 EGRESS_NETWORK_POLICIES = Resource(
     type=EgressNetworkPolicy,
-    plural="egressnetworkpolicies",
-    namespaced=True,
     columns=(NAME, AGE),
     rules=KindRules(
         validate=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))

@@ -73,8 +73,6 @@ def _prepare_node_for_update(new: Node, old: Node) -> Node:
 
 NODES: Resource[Node] = Resource(
     type=Node,
-    plural="nodes",
-    namespaced=False,
     short_names=("no",),
     columns=(
         NAME,
@@ -112,8 +110,6 @@ NODES: Resource[Node] = Resource(
 
 LEASES = Resource(
     type=Lease,
-    plural="leases",
-    namespaced=True,
     columns=(
         NAME,
         Column("Holder", "Who holds it.", lambda lease, _: lease.spec.holder_identity),
@@ -143,6 +139,8 @@ class RuntimeClass(Object, frozen=True):
 
     API_VERSION = "node.k8s.io/v1"
     KIND = "RuntimeClass"
+    PLURAL = "runtimeclasses"
+    NAMESPACED = False
 
     handler: str = ""
     overhead: Overhead | None = None
@@ -165,8 +163,6 @@ def _validate_runtime_class(item: RuntimeClass) -> Iterator[FieldError]:
 
 RUNTIME_CLASSES = Resource(
     type=RuntimeClass,
-    plural="runtimeclasses",
-    namespaced=False,
     columns=(
         NAME,
         Column("Handler", "The runtime's name on the nodes.", lambda runtime_class, _: runtime_class.handler),
@@ -199,8 +195,6 @@ def _prepare_node_query_for_update(new: NodeQuery, old: NodeQuery) -> NodeQuery:
 
 NODE_QUERIES = Resource(
     type=NodeQuery,
-    plural="nodequeries",
-    namespaced=False,
     columns=(
         NAME,
         Column("Node", "The node that is asked.", lambda query, _: query.spec.node_name),

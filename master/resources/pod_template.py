@@ -142,6 +142,8 @@ class PodTemplate(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "PodTemplate"
+    PLURAL = "podtemplates"
+    NAMESPACED = True
 
     template: PodTemplateSpec = PodTemplateSpec()
 
@@ -158,8 +160,6 @@ def _labels_text(item: PodTemplate) -> str:
 
 POD_TEMPLATES = Resource(
     type=PodTemplate,
-    plural="podtemplates",
-    namespaced=True,
     columns=(
         NAME,
         Column(

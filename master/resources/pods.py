@@ -162,8 +162,6 @@ def _pod_spec(item: Pod) -> Any:
 
 PODS: Resource[Pod] = Resource(
     type=Pod,
-    plural="pods",
-    namespaced=True,
     short_names=("po",),
     categories=("all",),
     columns=(
@@ -243,8 +241,6 @@ def _pod_address_to_stored(item: PodAddress) -> Pod:
 
 POD_ADDRESSES = Resource(
     type=PodAddress,
-    plural="podaddresses",
-    namespaced=True,
     columns=(
         NAME,
         Column("IP", "The pod's address.", lambda address, _: none_if_empty(address.ip)),

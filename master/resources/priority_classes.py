@@ -27,6 +27,8 @@ class PriorityClass(Object, frozen=True):
 
     API_VERSION = "scheduling.k8s.io/v1"
     KIND = "PriorityClass"
+    PLURAL = "priorityclasses"
+    NAMESPACED = False
 
     value: Int32 = 0
     global_default: bool = False
@@ -77,8 +79,6 @@ def _validate_priority_class_update(old: PriorityClass, new: PriorityClass) -> I
 
 PRIORITY_CLASSES = Resource(
     type=PriorityClass,
-    plural="priorityclasses",
-    namespaced=False,
     short_names=("pc",),
     columns=(
         NAME,

@@ -96,6 +96,8 @@ class ResourceQuota(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "ResourceQuota"
+    PLURAL = "resourcequotas"
+    NAMESPACED = True
 
     spec: ResourceQuotaSpec = ResourceQuotaSpec()
     status: ResourceQuotaStatus = ResourceQuotaStatus()
@@ -188,8 +190,6 @@ def _usage_text(item: ResourceQuota, of_limits: bool) -> str:
 
 RESOURCE_QUOTAS = Resource(
     type=ResourceQuota,
-    plural="resourcequotas",
-    namespaced=True,
     short_names=("quota",),
     columns=(
         NAME,
@@ -240,6 +240,8 @@ class LimitRange(Object, frozen=True):
 
     API_VERSION = "v1"
     KIND = "LimitRange"
+    PLURAL = "limitranges"
+    NAMESPACED = True
 
     spec: LimitRangeSpec = LimitRangeSpec()
 
@@ -346,8 +348,6 @@ def _validate_ratio(path: str, name: str, fields: Mapping[str, Quantities]) -> I
 
 LIMIT_RANGES = Resource(
     type=LimitRange,
-    plural="limitranges",
-    namespaced=True,
     short_names=("limits",),
     columns=(
         NAME,

@@ -57,6 +57,8 @@ class Role(Object, frozen=True):
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "Role"
+    PLURAL = "roles"
+    NAMESPACED = True
 
     rules: tuple[PolicyRule, ...] = ()
 
@@ -66,6 +68,8 @@ class ClusterRole(Object, frozen=True):
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "ClusterRole"
+    PLURAL = "clusterroles"
+    NAMESPACED = False
 
     rules: tuple[PolicyRule, ...] = ()
     aggregation_rule: AggregationRule | None = None
@@ -76,6 +80,8 @@ class RoleBinding(Object, frozen=True):
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "RoleBinding"
+    PLURAL = "rolebindings"
+    NAMESPACED = True
 
     subjects: tuple[Subject, ...] = ()
     role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
@@ -86,6 +92,8 @@ class ClusterRoleBinding(Object, frozen=True):
 
     API_VERSION = f"{RBAC_GROUP}/v1"
     KIND = "ClusterRoleBinding"
+    PLURAL = "clusterrolebindings"
+    NAMESPACED = False
 
     subjects: tuple[Subject, ...] = ()
     role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
@@ -179,32 +187,24 @@ _BINDING_STRATEGY: KindRules[Any] = KindRules(
 
 ROLES = Resource(
     type=Role,
-    plural="roles",
-    namespaced=True,
     columns=_ROLE_COLUMNS,
     rules=_ROLE_STRATEGY,
     acted_on_by="the master, at every request",
 )
 CLUSTER_ROLES = Resource(
     type=ClusterRole,
-    plural="clusterroles",
-    namespaced=False,
     columns=_ROLE_COLUMNS,
     rules=_ROLE_STRATEGY,
     acted_on_by="the master, at every request",
 )
 ROLE_BINDINGS = Resource(
     type=RoleBinding,
-    plural="rolebindings",
-    namespaced=True,
     columns=_BINDING_COLUMNS,
     rules=_BINDING_STRATEGY,
     acted_on_by="the master, at every request",
 )
 CLUSTER_ROLE_BINDINGS = Resource(
     type=ClusterRoleBinding,
-    plural="clusterrolebindings",
-    namespaced=False,
     columns=_BINDING_COLUMNS,
     rules=_BINDING_STRATEGY,
     acted_on_by="the master, at every request",

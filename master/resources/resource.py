@@ -134,8 +134,6 @@ class Resource(Generic[O]):
     """A collection of objects of one type, in one version of an API group."""
 
     type: type[O]
-    plural: str
-    namespaced: bool
     columns: tuple[Column, ...]
     """The columns of a Table. A version that has the columns of the stored resource shows the stored form."""
     rules: KindRules[O]
@@ -197,6 +195,16 @@ class Resource(Generic[O]):
     def kind(self) -> str:
         """Return the kind as objects name it, such as Pod."""
         return self.type.KIND
+
+    @property
+    def plural(self) -> str:
+        """Return the name of the collection, such as pods."""
+        return self.type.PLURAL
+
+    @property
+    def namespaced(self) -> bool:
+        """Return whether the objects are in namespaces."""
+        return self.type.NAMESPACED
 
     @property
     def singular(self) -> str:

@@ -140,8 +140,6 @@ def _node_ports(spec: Mapping[str, Any]) -> list[Any]:
 
 SERVICES: Resource[Service] = Resource(
     type=Service,
-    plural="services",
-    namespaced=True,
     short_names=("svc",),
     categories=("all",),
     columns=(
@@ -187,8 +185,6 @@ def _endpoints_text(endpoints: Endpoints) -> str:
 
 ENDPOINTS = Resource(
     type=Endpoints,
-    plural="endpoints",
-    namespaced=True,
     short_names=("ep",),
     columns=(
         NAME,
@@ -209,8 +205,6 @@ def _shortened_list(found: list[str]) -> str:
 
 ENDPOINT_SLICES = Resource(
     type=EndpointSlice,
-    plural="endpointslices",
-    namespaced=True,
     columns=(
         NAME,
         Column("AddressType", "IPv4, IPv6 or FQDN.", lambda endpoint_slice, _: endpoint_slice.address_type),
@@ -253,6 +247,8 @@ class EndpointSliceV1beta1(Object, frozen=True):
 
     API_VERSION = "discovery.k8s.io/v1beta1"
     KIND = "EndpointSlice"
+    PLURAL = "endpointslices"
+    NAMESPACED = True
 
     address_type: str = ""
     endpoints: tuple[EndpointV1beta1, ...] = ()
@@ -316,8 +312,6 @@ def _default_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> EndpointSlice
 
 ENDPOINT_SLICES_V1BETA1 = Resource(
     type=EndpointSliceV1beta1,
-    plural=ENDPOINT_SLICES.plural,
-    namespaced=True,
     columns=ENDPOINT_SLICES.columns,
     spec=lambda item: (item.endpoints, item.ports),
     rules=KindRules(
@@ -346,6 +340,8 @@ class ServiceCIDR(Object, frozen=True):
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "ServiceCIDR"
+    PLURAL = "servicecidrs"
+    NAMESPACED = False
 
     spec: ServiceCIDRSpec = ServiceCIDRSpec()
     status: ServiceCIDRStatus = ServiceCIDRStatus()
@@ -360,8 +356,6 @@ def _validate_service_cidr(item: ServiceCIDR) -> Iterator[FieldError]:
 
 SERVICE_CIDRS = Resource(
     type=ServiceCIDR,
-    plural="servicecidrs",
-    namespaced=False,
     columns=(
         NAME,
         Column("CIDRs", "The networks.", lambda service_cidr, _: ",".join(service_cidr.spec.cidrs)),

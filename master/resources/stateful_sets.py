@@ -108,6 +108,8 @@ class StatefulSet(Object, frozen=True):
 
     API_VERSION = "apps/v1"
     KIND = "StatefulSet"
+    PLURAL = "statefulsets"
+    NAMESPACED = True
 
     spec: StatefulSetSpec = StatefulSetSpec()
     status: StatefulSetStatus = StatefulSetStatus()
@@ -232,8 +234,6 @@ def _immutable_part(spec: StatefulSetSpec) -> StatefulSetSpec:
 
 STATEFUL_SETS = Resource(
     type=StatefulSet,
-    plural="statefulsets",
-    namespaced=True,
     short_names=("sts",),
     categories=("all",),
     columns=(
@@ -265,6 +265,8 @@ class ControllerRevision(Object, frozen=True):
 
     API_VERSION = "apps/v1"
     KIND = "ControllerRevision"
+    PLURAL = "controllerrevisions"
+    NAMESPACED = True
 
     data: Json = None
     revision: int = 0
@@ -293,8 +295,6 @@ def _controller_text(revision: ControllerRevision) -> str:
 
 CONTROLLER_REVISIONS = Resource(
     type=ControllerRevision,
-    plural="controllerrevisions",
-    namespaced=True,
     columns=(
         NAME,
         Column("Controller", "Whose state it is.", lambda revision, _: _controller_text(revision)),

@@ -112,12 +112,16 @@ def _resources() -> Iterator[Resource[Any]]:
 
 
 def _resource(api_version: str, reason: str, row: UnsupportedKind) -> Resource[Any]:
-    attributes = {"API_VERSION": api_version, "KIND": row.kind, "__doc__": row.description}
+    attributes = {
+        "API_VERSION": api_version,
+        "KIND": row.kind,
+        "PLURAL": row.plural,
+        "NAMESPACED": row.namespaced,
+        "__doc__": row.description,
+    }
     of = msgspec.defstruct(row.kind, [], bases=(Object,), module=__name__, namespace=attributes, frozen=True)
     return Resource(
         type=cast("type[Object]", of),
-        plural=row.plural,
-        namespaced=row.namespaced,
         short_names=row.short_names,
         columns=(NAME, AGE),
         rules=KindRules(),

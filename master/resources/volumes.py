@@ -47,8 +47,6 @@ def _prepare_volume_for_create(item: PersistentVolume) -> PersistentVolume:
 
 PERSISTENT_VOLUMES = Resource(
     type=PersistentVolume,
-    plural="persistentvolumes",
-    namespaced=False,
     short_names=("pv",),
     columns=(
         NAME,
@@ -110,8 +108,6 @@ def _prepare_claim_for_create(item: PersistentVolumeClaim) -> PersistentVolumeCl
 
 PERSISTENT_VOLUME_CLAIMS = Resource(
     type=PersistentVolumeClaim,
-    plural="persistentvolumeclaims",
-    namespaced=True,
     short_names=("pvc",),
     columns=(
         NAME,
@@ -174,6 +170,8 @@ class StorageClass(Object, frozen=True):
 
     API_VERSION = "storage.k8s.io/v1"
     KIND = "StorageClass"
+    PLURAL = "storageclasses"
+    NAMESPACED = False
 
     provisioner: str = ""
     parameters: dict[str, str] = {}
@@ -258,8 +256,6 @@ def _class_name_text(storage_class: StorageClass) -> str:
 
 STORAGE_CLASSES = Resource(
     type=StorageClass,
-    plural="storageclasses",
-    namespaced=False,
     short_names=("sc",),
     columns=(
         dataclasses.replace(NAME, cell=lambda storage_class, _: _class_name_text(storage_class)),

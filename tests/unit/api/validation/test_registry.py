@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.codec import manifest
-from api.codec.kinds import KINDS
 from api.core.node import Namespace
 from api.core.pod import Pod
 from api.core.resources import qos_class
@@ -190,7 +189,7 @@ shaped = st.recursive(
 
 @given(json | shaped)
 def test_any_document_is_decoded_or_rejected(document: object) -> None:
-    for kind in KINDS:
+    for kind in manifest.KINDS:
         obj, problems, _ = decode(kind, document)
         assert (obj is None) == any(problem.reason != "UnknownField" for problem in problems)
 
