@@ -15,7 +15,7 @@ from sdn.cluster_dns.server import ClusterDns
 from sdn.cniserver.attacher import PodAttacher
 from sdn.cniserver.server import CONFLIST, CniServer, conflist
 from sdn.config import Settings, node_identity
-from sdn.controller import NetworkController, TopologyWatcher
+from sdn.controller import NetworkController
 from sdn.drivers import Drivers
 from sdn.drivers.diagnostics import OvsAppctl
 from sdn.drivers.netlink import Netlink
@@ -32,6 +32,7 @@ from sdn.proxy.events import ServiceEvents
 from sdn.proxy.proxier import Proxier
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.query.handler import NodeQueryHandler
+from sdn.topology_watcher import TopologyWatcher
 
 
 async def serve(settings: Settings) -> None:

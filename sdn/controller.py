@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from api.client.client import Client
-from api.client.informer import Informer
-from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from reconcile.errors import DriverError
 from sdn import metrics
 from sdn.cniserver.attacher import PodAttacher
@@ -29,7 +25,6 @@ from sdn.topology import (
     Unavailable,
     network_config,
     node_network,
-    without_invalid_objects,
 )
 
 log = logging.getLogger(__name__)
@@ -87,7 +82,7 @@ class NetworkController:
         await self._attacher.restore_ports(self._host.links if is_full else None)
         await self._attacher.attach_pods(desired)
         await self._attacher.apply_rate_limits(is_full=is_full)
-        await timed("flows", self._open())
+        await timed("flows", self._install_flows_and_complete_requests())
         if is_full:
             await self._export_drop_metrics()
 
@@ -116,7 +111,7 @@ class NetworkController:
             await self._install_flows(self._desired_network(config, without=leaving))
         await self._attacher.detach_pods(leaving)
 
-    async def _open(self) -> None:
+    async def _install_flows_and_complete_requests(self) -> None:
         """Install the flows of all pods that are on the bridge now, and complete the requests to attach."""
         config = await self._network_config()
         if isinstance(config, Unavailable):
@@ -133,7 +128,7 @@ class NetworkController:
         change = await self._drivers.openflow.sync(Partition.NODE, FlowSet(flows))
         change += await self._drivers.openflow.restore()
         if change and flows == self._flows:
-            self._drift.record("flows", f"({change.added} were away, {change.removed} were foreign)")
+            self._drift.record("flows", f"({change.added} missing, {change.removed} unexpected)")
         elif change:
             log.info("flows changed", extra={"added": change.added, "removed": change.removed, "total": len(flows)})
         self._flows = flows
@@ -150,50 +145,3 @@ class NetworkController:
         metrics.DROPPED.clear()
         for reason, owner, packets in drop_counters(flow_counts, table_misses, self._attacher.pod_names()):
             metrics.DROPPED.labels(reason, owner).set(packets)
-
-
-class TopologyWatcher:
-    """Informers of the three collections that describe the network. `on_change` is called after each change."""
-
-    def __init__(self, client: Client, on_change: Callable[[], None]) -> None:
-        self._on_change = on_change
-        self._snapshot: Snapshot | None = None
-        self._ignored: Mapping[str, str] = {}
-        self._cluster_networks = Informer(client, ClusterNetwork, on_change=self._changed)
-        self._host_subnets = Informer(client, HostSubnet, on_change=self._changed)
-        self._net_namespaces = Informer(client, NetNamespace, on_change=self._changed)
-
-    def _changed(self) -> None:
-        self._snapshot = None
-        self._on_change()
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._cluster_networks.run())
-            tasks.create_task(self._host_subnets.run())
-            tasks.create_task(self._net_namespaces.run())
-
-    def snapshot(self) -> Snapshot | None:
-        """Return the valid network objects, or None until all informers are in sync.
-
-        The same value is returned until an object changes.
-        """
-        informers = (self._cluster_networks, self._host_subnets, self._net_namespaces)
-        if self._snapshot is None and all(informer.synced for informer in informers):
-            self._snapshot = without_invalid_objects(
-                Snapshot(
-                    self._cluster_networks.items.get(("", "default")),
-                    tuple(self._host_subnets.items.values()),
-                    tuple(self._net_namespaces.items.values()),
-                )
-            )
-            self._log_ignored(self._snapshot.ignored)
-        return self._snapshot
-
-    def _log_ignored(self, ignored: Mapping[str, str]) -> None:
-        """Log each ignored object once, and again when the reason changes."""
-        for name, reason in ignored.items():
-            if self._ignored.get(name) != reason:
-                log.warning("ignoring network object", extra={"object": name, "reason": reason})
-        self._ignored = ignored

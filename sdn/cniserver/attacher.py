@@ -174,7 +174,7 @@ class PodAttacher:
         devices = frozenset(map(host_veth_name, sandboxes))
         guarded = devices & await self._drivers.nftables.list_chains("netdev", GUARD_TABLE)
         if guarded:
-            await self._drivers.nftables.run(ingress_guard(frozenset(), guarded))
+            await self._drivers.nftables.run(ingress_guard(removed=guarded))
         await self._drivers.netlink.delete_links(sorted(devices))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in sandboxes))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in sandboxes}
@@ -225,9 +225,8 @@ class PodAttacher:
         if not created:
             return
         if self._datapath_type == NETDEV:
-            await self._drivers.nftables.run(
-                ingress_guard(frozenset(interface.device for interface in created), frozenset())
-            )
+            devices = frozenset(interface.device for interface in created)
+            await self._drivers.nftables.run(ingress_guard(added=devices))
         for interface in created:
             config = interface.config
             await self._drivers.netlink.set_up(interface.device, link_alias(config.namespace, config.name, config.uid))

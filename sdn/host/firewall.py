@@ -74,7 +74,7 @@ def table_fingerprint(commands: str, listed: str) -> str:
     return sha256(f"{commands}\0{listed}".encode()).hexdigest()[:32]
 
 
-def ingress_guard(added: frozenset[str], removed: frozenset[str]) -> str:
+def ingress_guard(*, added: frozenset[str] = frozenset(), removed: frozenset[str] = frozenset()) -> str:
     """Return the commands that guard the added devices, and no longer the removed ones.
 
     The guard drops the kernel's copy of every frame of a device.

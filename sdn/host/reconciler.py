@@ -168,7 +168,7 @@ class HostReconciler:
         desired = guarded_devices(self._drivers.ovsdb.observe(), network.node)
         present = await self._drivers.nftables.list_chains("netdev", GUARD_TABLE)
         if desired != present:
-            await self._drivers.nftables.run(ingress_guard(desired - present, present - desired))
+            await self._drivers.nftables.run(ingress_guard(added=desired - present, removed=present - desired))
             self._record_write(f"nft table {GUARD_TABLE}")
 
     async def _put_masquerade_table(self, desired: str) -> None:

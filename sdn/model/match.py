@@ -2,7 +2,8 @@
 
 - An address is an `IPv4Address` or `IPv4Network` and is matched only through `ip()` or `arp()`, which bring the
   protocol along: Open vSwitch silently ignores an address without one and then matches every packet.
-- A field is matched once; a second match of the same field is a `ValueError`, not a silent last-one-wins.
+- A field has one value: `&` of two matches with different values of a field is a `ValueError`, not a silent
+  last-one-wins. Equal values are accepted, so `ip(src=...) & dst_port(...)` is a match.
 - Values are whole numbers; nothing here knows the meaning of a register.
 """
 
@@ -144,11 +145,15 @@ class Match:
     fields: tuple[FieldMatch, ...] = ()
 
     def __and__(self, other: Match) -> Match:
+        """Match packets that both match. Raises ValueError if they have different values of a field."""
         fields = tuple(sorted(self.fields + other.fields, key=_rank))
+        has_repeated_fields = False
         for first, second in pairwise(fields):
             if first.field.rank == second.field.rank:
-                raise ValueError(f"{first.field.name} is matched twice: {first} and {second}")
-        return Match(fields)
+                if first != second:
+                    raise ValueError(f"{first.field.name} is matched twice: {first} and {second}")
+                has_repeated_fields = True
+        return Match(tuple(dict.fromkeys(fields)) if has_repeated_fields else fields)
 
     def __str__(self) -> str:
         return ",".join(_abbreviated(self.fields))
@@ -247,11 +252,15 @@ def from_port(protocol: int, port: int) -> tuple[Match, ...]:
     return ip() & Match(unfragmented), ip() & Match(fragments)
 
 
-def icmp(icmp_type: int) -> Match:
-    """Match ICMP messages of this type."""
-    return ip() & Match(
-        (FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones), FieldMatch(ICMP_TYPE, icmp_type, ICMP_TYPE.all_ones))
-    )
+def icmp(
+    icmp_type: int, src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None
+) -> Match:
+    """Match ICMP messages of this type from `src` to `dst`; None is any address.
+
+    Open vSwitch sees type 0 (echo reply) in all fragments, whatever their type is.
+    """
+    fields = (FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones), FieldMatch(ICMP_TYPE, icmp_type, ICMP_TYPE.all_ones))
+    return ip(src, dst) & Match(fields)
 
 
 def arp(

@@ -75,7 +75,7 @@ def links_text(view: NodeNetwork) -> str:
 
 
 def nat_text(view: NodeNetwork) -> str:
-    return masquerade_table(view.cluster, view.node) + ingress_guard(frozenset({"eth0"}), frozenset())
+    return masquerade_table(view.cluster, view.node) + ingress_guard(added=frozenset({"eth0"}))
 
 
 OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text}
