@@ -132,9 +132,9 @@ async def show(client: Client, lab: Lab) -> Matrix:
         for node in nodes
     ]
     print("\n" + table(("NODE", "STATUS", "ADDRESS", "SUBNET"), rows))
-    lanes = (await client.list(NetNamespace)).items
-    if lanes:
-        print("\n" + table(("PROJECT", "VNID"), [(lane.netname, str(lane.netid)) for lane in lanes]))
+    net_namespaces = (await client.list(NetNamespace)).items
+    if net_namespaces:
+        print("\n" + table(("PROJECT", "VNID"), [(item.netname, str(item.netid)) for item in net_namespaces]))
     pods = (await client.list(Pod, label_selector="app=demo")).items
     listed = [
         (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
@@ -148,7 +148,7 @@ async def show(client: Client, lab: Lab) -> Matrix:
     services.sort(key=lambda one: PROJECTS.index(one.metadata.namespace))
     fronts = [(one.metadata.namespace, SERVICE, one.spec.cluster_ip) for one in services]
     print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), fronts))
-    vnids = {lane.netname: lane.netid for lane in lanes}
+    vnids = {item.netname: item.netid for item in net_namespaces}
     called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in fronts]
     return await asyncio.to_thread(measure, _members(pods, lab, vnids), called, str(lab.site.outside))
 

@@ -19,8 +19,8 @@ from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.cookies import DROP_BIT, Partition
 from sdn.pipeline.drops import drop_counters
 from sdn.topology import (
-    NetworkConfig,
     NodeNetwork,
+    NodeNetworkConfig,
     Snapshot,
     Unavailable,
     network_config,
@@ -56,7 +56,7 @@ class NetworkController:
         self._drift = drift
         self._snapshot = snapshot
         self._config_inputs: tuple[Snapshot, int] | None = None
-        self._config: NetworkConfig | Unavailable = Unavailable("starting")
+        self._config: NodeNetworkConfig | Unavailable = Unavailable("starting")
         self._flows: frozenset[Flow] = frozenset()
 
     async def reconcile(self) -> None:
@@ -86,7 +86,7 @@ class NetworkController:
         if is_full:
             await self._export_drop_metrics()
 
-    async def _network_config(self) -> NetworkConfig | Unavailable:
+    async def _network_config(self) -> NodeNetworkConfig | Unavailable:
         """Return the configuration that follows from the API and from the MTU of the underlay."""
         snapshot = self._snapshot()
         if snapshot is None:
@@ -95,14 +95,14 @@ class NetworkController:
         if self._config_inputs is None or self._config_inputs[0] is not snapshot or self._config_inputs != inputs:
             self._config = network_config(snapshot, self._identity, inputs[1])
             self._config_inputs = inputs
-            self._state.config = self._config if isinstance(self._config, NetworkConfig) else None
+            self._state.config = self._config if isinstance(self._config, NodeNetworkConfig) else None
         return self._config
 
-    def _desired_network(self, config: NetworkConfig, without: frozenset[str] = frozenset()) -> NodeNetwork:
+    def _desired_network(self, config: NodeNetworkConfig, without: frozenset[str] = frozenset()) -> NodeNetwork:
         """Return what this node must hold: the configuration with the pods on the bridge, but for some sandboxes."""
         return node_network(config, (pod for pod in self._attacher.attached_pods() if pod.sandbox not in without))
 
-    async def _detach_pods(self, config: NetworkConfig) -> None:
+    async def _detach_pods(self, config: NodeNetworkConfig) -> None:
         """Remove flows before ports, so that no flow speaks for a port that may get another owner."""
         leaving = await self._attacher.pods_to_detach()
         if not leaving:

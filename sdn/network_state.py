@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sdn.topology import NetworkConfig, NodeNetwork
+from sdn.topology import NodeNetwork, NodeNetworkConfig
 
 
 @dataclass(slots=True)
@@ -19,7 +19,7 @@ class NetworkState:
     `docker_bridge_problem` says why Docker does not get a bridge; empty if nothing prevents it.
     """
 
-    config: NetworkConfig | None = None
+    config: NodeNetworkConfig | None = None
     network: NodeNetwork | None = None
     not_ready_reason: str = "starting"
     docker_bridge_problem: str = ""
@@ -27,6 +27,6 @@ class NetworkState:
     reconcile_milliseconds: float = 0.0
 
     @property
-    def installed_config(self) -> NetworkConfig | None:
+    def installed_config(self) -> NodeNetworkConfig | None:
         """The configuration, once flows are installed."""
         return self.config if self.network is not None else None

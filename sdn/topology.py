@@ -168,7 +168,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkConfig:
+class NodeNetworkConfig:
     """The network objects of the API, read for one node.
 
     `vnids` has the VNID of each project, and is None with the flat network. `multicast` are the VNIDs all of whose
@@ -265,7 +265,7 @@ def multicast_vnids(vnids: Mapping[str, int] | None, net_namespaces: Iterable[Ne
     return frozenset(vnids[name] for name in enabled) - disabled_vnids
 
 
-def network_config(snapshot: Snapshot, identity: NodeIdentity, default_mtu: int) -> NetworkConfig | Unavailable:
+def network_config(snapshot: Snapshot, identity: NodeIdentity, default_mtu: int) -> NodeNetworkConfig | Unavailable:
     """Read the network objects for this node, or return the reason why that is not possible yet.
 
     `default_mtu` (bytes) is used if the ClusterNetwork names no MTU.
@@ -284,7 +284,7 @@ def network_config(snapshot: Snapshot, identity: NodeIdentity, default_mtu: int)
     peers = peers_of(node, snapshot.host_subnets)
     vnids = vnids_by_project(cluster, snapshot.net_namespaces)
     multicast = multicast_vnids(vnids, snapshot.net_namespaces)
-    return NetworkConfig(cluster, node, peers, vnids, multicast, identity.docker_project)
+    return NodeNetworkConfig(cluster, node, peers, vnids, multicast, identity.docker_project)
 
 
 def docker_subnet(subnet: IPv4Network) -> IPv4Network:
@@ -292,7 +292,7 @@ def docker_subnet(subnet: IPv4Network) -> IPv4Network:
     return list(subnet.subnets(prefixlen_diff=2))[-1]
 
 
-def node_network(config: NetworkConfig, attached: Iterable[AttachedPod]) -> NodeNetwork:
+def node_network(config: NodeNetworkConfig, attached: Iterable[AttachedPod]) -> NodeNetwork:
     """Build the desired network of this node from its configuration and the pods that are attached to br0.
 
     A pod with an address outside of the node's subnet, or with the gateway's address, is ignored.
@@ -311,11 +311,11 @@ def node_network(config: NetworkConfig, attached: Iterable[AttachedPod]) -> Node
     )
 
 
-def _vnid_of(config: NetworkConfig, project: str) -> int | None:
+def _vnid_of(config: NodeNetworkConfig, project: str) -> int | None:
     return GLOBAL_VNID if config.vnids is None else config.vnids.get(project)
 
 
-def _docker_network(config: NetworkConfig, pods: Iterable[AttachedPod]) -> DockerNetwork | None:
+def _docker_network(config: NodeNetworkConfig, pods: Iterable[AttachedPod]) -> DockerNetwork | None:
     subnet, vnid = config.node.docker_subnet, _vnid_of(config, config.docker_project)
     if subnet is None or vnid is None or any(pod.address in subnet for pod in pods):
         return None

@@ -48,7 +48,7 @@ class TraceStep(Value, frozen=True):
     actions: tuple[str, ...] = ()
 
 
-class DockerNetwork(Value, frozen=True):
+class DockerNetworkReport(Value, frozen=True):
     """The network of containers outside of pods on a node: their subnet, and the VNID that they share."""
 
     subnet: str
@@ -98,7 +98,7 @@ class TraceResult(Value, frozen=True):
     steps: tuple[TraceStep, ...] = ()
     outputs: tuple[str, ...] = ()
     vnid: int = 0
-    docker: DockerNetwork | None = None
+    docker: DockerNetworkReport | None = None
     endpoint: str = ""
     service: ServicePortReport | None = None
     endpoints: tuple[str, ...] = ()

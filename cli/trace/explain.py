@@ -25,15 +25,15 @@ class ServiceOutcome:
 
 def service_outcome(source: Host, first: Hop, topology: ClusterTopology) -> ServiceOutcome:
     """Return the outcome of a packet to a service; an empty outcome for other packets."""
-    answer, service = first.result, first.result.service
+    result, service = first.result, first.result.service
     if service is None:
         return ServiceOutcome()
-    if not answer.endpoint:
+    if not result.endpoint:
         return ServiceOutcome(_stopped(source, first, service, topology))
-    address = IPv4Address(answer.endpoint.partition(":")[0])
-    if not answer.steps:
-        where = f"{answer.endpoint}, an endpoint of {_name(service)} outside of the cluster network"
-        return ServiceOutcome(f"forwarded: {first.node} connects to {where}")
+    address = IPv4Address(result.endpoint.partition(":")[0])
+    if not result.steps:
+        endpoint = f"{result.endpoint}, an endpoint of {_name(service)} outside of the cluster network"
+        return ServiceOutcome(f"forwarded: {first.node} connects to {endpoint}")
     return ServiceOutcome(
         target=topology.find_host(str(address)) or Host(address), suffix=f", an endpoint of {_name(service)}"
     )
@@ -41,18 +41,18 @@ def service_outcome(source: Host, first: Hop, topology: ClusterTopology) -> Serv
 
 def _stopped(source: Host, first: Hop, service: ServicePortReport, topology: ClusterTopology) -> str:
     """Explain why a connection gets no endpoint from the switch."""
-    answer, node, name = first.result, first.node, _name(service)
-    if answer.steps and not answer.outputs:
+    result, node, name = first.result, first.node, _name(service)
+    if result.steps and not result.outputs:
         return (
-            f"dropped because {topology.vnid_text(source, answer.vnid)} may not connect to {name} (VNID {service.vnid})"
+            f"dropped because {topology.vnid_text(source, result.vnid)} may not connect to {name} (VNID {service.vnid})"
         )
-    if answer.endpoints:
+    if result.endpoints:
         return f"delivered: {source} reaches the proxy of {node}, which connects to an endpoint of {name}"
     if not service.cluster_endpoints:
         return f"refused by {node}: {name} has no ready endpoint"
-    none_here = f"{name} accepts connections at endpoints on {node} only, and there is none"
-    is_from_outside = not answer.steps and source.address not in {topology.gateway(node), topology.addresses.get(node)}
-    return f"dropped because {none_here}" if is_from_outside else f"refused by {node}: {none_here}"
+    no_local_endpoint = f"{name} accepts connections at endpoints on {node} only, and there is none"
+    is_from_outside = not result.steps and source.address not in {topology.gateway(node), topology.addresses.get(node)}
+    return f"dropped because {no_local_endpoint}" if is_from_outside else f"refused by {node}: {no_local_endpoint}"
 
 
 def _name(service: ServicePortReport) -> str:
@@ -61,31 +61,35 @@ def _name(service: ServicePortReport) -> str:
 
 def endpoint_lines(first: Hop, topology: ClusterTopology) -> Iterator[str]:
     """Yield a line with the endpoints that the packet may get, and a line for each rejection."""
-    answer = first.result
-    if answer.service is None:
+    result = first.result
+    if result.service is None:
         return
-    shown = [_shown(endpoint, topology) + " (traced)" * (endpoint == answer.endpoint) for endpoint in answer.endpoints]
-    keeps = answer.service.affinity_seconds
-    sticks = f"; a client keeps its endpoint for {keeps} s" if keeps else ""
-    called = f"{answer.service.service} {answer.service.port} on {first.node}"
-    yield f"{called}: {', '.join(shown) or 'no endpoints'}{sticks}"
-    for rejection in answer.rejected:
+    endpoints = [
+        _endpoint_text(endpoint, topology) + " (traced)" * (endpoint == result.endpoint)
+        for endpoint in result.endpoints
+    ]
+    seconds = result.service.affinity_seconds
+    session_affinity = f"; a client keeps its endpoint for {seconds} s" if seconds else ""
+    port = f"{result.service.service} {result.service.port} on {first.node}"
+    yield f"{port}: {', '.join(endpoints) or 'no endpoints'}{session_affinity}"
+    for rejection in result.rejected:
         yield f"rejected: {rejection.subject} {rejection.reason}"
 
 
-def _shown(endpoint: str, topology: ClusterTopology) -> str:
-    found = topology.find_host(endpoint.partition(":")[0])
-    return f"{found} ({endpoint})" if found is not None and found.name else endpoint
+def _endpoint_text(endpoint: str, topology: ClusterTopology) -> str:
+    """Return the endpoint with the name of its pod, if it is one."""
+    host = topology.find_host(endpoint.partition(":")[0])
+    return f"{host} ({endpoint})" if host is not None and host.name else endpoint
 
 
 def classifier_drops(drop: Drop) -> Iterator[str]:
     """Yield the reasons why the first table drops a packet, the most important one first."""
     request, node = drop.last.request, drop.last.node
     if request.vlan is not None:
-        whose = {"tunnel": "frames in a tunnel", "node": f"{node}'s frames"}.get(
+        frames = {"tunnel": "frames in a tunnel", "node": f"{node}'s frames"}.get(
             request.enters, f"{drop.source}'s frames"
         )
-        yield f"{whose} may carry no VLAN tag"
+        yield f"{frames} may carry no VLAN tag"
     if request.protocol == "ipv6":
         yield "it is IPv6, which the pod network does not carry"
     if request.protocol == "arp-reply":
@@ -205,10 +209,10 @@ def _no_service(drop: Drop) -> Iterator[str]:
         yield f"services take tcp and udp, not {request.protocol}"
     if request.fragment == "later":
         yield "only the first fragment carries the port: the switch puts fragments together, a trace cannot"
-    what = f"port {request.port}/{request.protocol.upper()}"
+    port = f"port {request.port}/{request.protocol.upper()}"
     if address in topology.addresses.values():
-        yield f"{what} is in the range of node ports, and no service has it"
-    yield f"{drop.last.node} serves no {what} of {drop.target}"
+        yield f"{port} is in the range of node ports, and no service has it"
+    yield f"{drop.last.node} serves no {port} of {drop.target}"
 
 
 def _not_delivered(drop: Drop) -> Iterator[str]:
@@ -230,20 +234,20 @@ def _not_delivered(drop: Drop) -> Iterator[str]:
 
 def _not_local(drop: Drop) -> Iterator[str]:
     """Yield why a packet from a tunnel does not leave the node: it must be for the node's own subnet."""
-    target, node, own = drop.target, drop.last.node, drop.topology.subnets.get(drop.last.node)
-    if drop.last.request.enters == "tunnel" and own is not None and target.address not in own:
-        behind = drop.topology.node_of(target.address)
-        where = f"is in the subnet of {behind}" if behind else f"is not in {own}"
-        yield f"{target} {where}, and {node} does not forward packets from tunnels"
+    target, node, subnet = drop.target, drop.last.node, drop.topology.subnets.get(drop.last.node)
+    if drop.last.request.enters == "tunnel" and subnet is not None and target.address not in subnet:
+        owner = drop.topology.node_of(target.address)
+        mismatch = f"is in the subnet of {owner}" if owner else f"is not in {subnet}"
+        yield f"{target} {mismatch}, and {node} does not forward packets from tunnels"
 
 
 def _isolated(drop: Drop) -> Iterator[str]:
-    target, ours, docker = drop.target, drop.last.result.vnid, drop.last.result.docker
-    theirs = drop.topology.vnids.get(target.project)
+    target, source_vnid, docker = drop.target, drop.last.result.vnid, drop.last.result.docker
+    target_vnid = drop.topology.vnids.get(target.project)
     if docker is not None and target.address in IPv4Network(docker.subnet):
-        theirs = docker.vnid
-    if theirs is not None and theirs != ours and 0 not in {theirs, ours}:
-        yield f"{drop.sender_vnid_text} may not reach {drop.topology.vnid_text(target, theirs)}"
+        target_vnid = docker.vnid
+    if target_vnid is not None and target_vnid != source_vnid and 0 not in {target_vnid, source_vnid}:
+        yield f"{drop.sender_vnid_text} may not reach {drop.topology.vnid_text(target, target_vnid)}"
 
 
 def _vxlan_from_pod(drop: Drop) -> Iterator[str]:
@@ -316,11 +320,9 @@ def _multicast_receiver(output: str, node: str, topology: ClusterTopology) -> st
 
 def _reply_condition(first: Hop, topology: ClusterTopology) -> str:
     """Return the condition under which external packets pass the firewall in front of the switch."""
-    is_call = first.result.service is not None
-    is_outside = (
-        not is_call and first.request.enters == "node" and not topology.is_inside(IPv4Address(first.request.source))
-    )
-    if not is_outside:
+    is_to_service = first.result.service is not None
+    is_from_node = first.request.enters == "node"
+    if is_to_service or not is_from_node or topology.is_inside(IPv4Address(first.request.source)):
         return ""
     return f", if it is a reply or for a host port: the firewall of {first.node} drops all other external packets"
 

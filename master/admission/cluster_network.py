@@ -68,7 +68,7 @@ def _first_and_last(subnet: str) -> tuple[int, int]:
 
 
 def check_net_namespace(new: NetNamespace, others: Iterable[NetNamespace]) -> None:
-    """A lane is shared only on request, so that nobody shares one by mistake."""
+    """Reject a VNID that another project has. A VNID is shared only on request (`join`), never by mistake."""
     for other in others:
         if other.netid == new.netid != GLOBAL_VNID and other.metadata.name != new.metadata.name:
             name = other.metadata.name

@@ -21,7 +21,8 @@ KUBERNETES_FINALIZER = "kubernetes"
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 SYSTEM_NAMESPACES = ("default", NODE_LEASES, "kube-public", "kube-system")
-"""Namespaces that are always there. They belong to the cluster: their lane is the one that reaches all."""
+"""Namespaces that are always there. They belong to the cluster: the master gives them VNID 0, which
+reaches all projects and is reached by all."""
 
 
 def _with_name_label(item: Namespace) -> Namespace:

@@ -21,7 +21,7 @@ from sdn import metrics
 from sdn.cluster_dns.state import ClientVnids, client_vnids, dump, load
 from sdn.config import Settings
 from sdn.network_state import NetworkState
-from sdn.topology import NetworkConfig, NodeNetwork
+from sdn.topology import NodeNetwork, NodeNetworkConfig
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class ClusterDns:
         self._server = NameServer(empty_zone, self._vnid_of, self._forwarder)
         self._listen_address = ""
         self._listen_error = "starting"
-        self._served_config: NetworkConfig | None = None
+        self._served_config: NodeNetworkConfig | None = None
         self._network: NodeNetwork | None = None
         self._clients: ClientVnids | None = None
-        self._persisted: tuple[int, NetworkConfig | None, ClientVnids | None] = (0, None, None)
+        self._persisted: tuple[int, NodeNetworkConfig | None, ClientVnids | None] = (0, None, None)
         self._persisted_at = float("-inf")
         self._exported_queries = 0
         self._exported_forwarded = 0

@@ -24,7 +24,7 @@ from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.proxy.userspace.proxier import UserspaceBackend, UserspaceProxier
-from sdn.topology import NetworkConfig
+from sdn.topology import NodeNetworkConfig
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Proxier:
         if self._userspace is not None:
             self._stages = ((UserspaceBackend(self._userspace),), *self._stages)
         self._unsynced = {backend.name for stage in self._stages for backend in stage}
-        self._network: NetworkConfig | None = None
+        self._network: NodeNetworkConfig | None = None
         self._health = ServiceHealthServer()
         self._loop = Loop("services", self._reconcile, LoopTiming(resync=settings.resync_seconds), trigger)
 
@@ -130,7 +130,7 @@ class Proxier:
         if errors:
             raise errors[0]
 
-    def _update_config(self, network: NetworkConfig) -> tuple[ProxyConfig, bool]:
+    def _update_config(self, network: NodeNetworkConfig) -> tuple[ProxyConfig, bool]:
         """Return the configuration, and whether it has changed since the last pass."""
         before = self.config
         if before is not None and self._network is network:

@@ -19,7 +19,7 @@ from api.core.endpoints import Endpoint, EndpointSlice
 from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
 from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.topology import GLOBAL_VNID, NetworkConfig, Node
+from sdn.topology import GLOBAL_VNID, Node, NodeNetworkConfig
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -73,7 +73,7 @@ class ProxyConfig:
     node_ips: frozenset[IPv4Address]
 
     @classmethod
-    def from_network(cls, network: NetworkConfig) -> Self:
+    def from_network(cls, network: NodeNetworkConfig) -> Self:
         """Return the part of a network configuration on which services depend."""
         return cls(
             node=network.node,

@@ -132,12 +132,12 @@ class NodeQueryHandler:
             return trace.parse_trace(output, network)
 
         config, services = self._proxier.config, self._proxier.service_map
-        call = None
+        connection = None
         if config is not None:
-            call = trace.service_call(request, config, services.ports.values(), services.states)
-        if call is None:
+            connection = trace.service_connection(request, config, services.ports.values(), services.states)
+        if connection is None:
             return await trace_packet(request)
-        return await trace.trace_service_call(request, network, call, trace_packet)
+        return await trace.trace_service_connection(request, network, connection, trace_packet)
 
     async def _report(self, network: NodeNetwork | None) -> NetworkReport:
         attached_pods = self._attacher.attached_pods() if network is not None else ()

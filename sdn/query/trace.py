@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 
 from msgspec.structs import replace
 
-from api.network.queries import DockerNetwork, TraceRequest, TraceResult, TraceStep
+from api.network.queries import DockerNetworkReport, TraceRequest, TraceResult, TraceStep
 from sdn.model.match import mac_number, mac_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.pipeline.cookies import CookieCategory, owner_of, peer_cookie
@@ -116,7 +116,7 @@ def parse_trace(text: str, network: NodeNetwork) -> TraceResult:
     for packet, section in _sections(text):
         for line in section.splitlines():
             parser.read_line(line, packet)
-    docker = None if network.docker is None else DockerNetwork(str(network.docker.subnet), network.docker.vnid)
+    docker = None if network.docker is None else DockerNetworkReport(str(network.docker.subnet), network.docker.vnid)
     return TraceResult(
         steps=tuple(parser.steps),
         outputs=tuple(parser.outputs),
@@ -221,7 +221,7 @@ _GROUP = "group:"
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceCall:
+class ServiceConnection:
     """A connection to a service: the service port, and the endpoints that its client can get on this node."""
 
     port: ServicePortInfo
@@ -229,12 +229,12 @@ class ServiceCall:
     endpoints: tuple[EndpointInfo, ...]
 
 
-def service_call(
+def service_connection(
     request: TraceRequest,
     config: ProxyConfig,
     ports: Iterable[ServicePortInfo],
     states: Mapping[Key, ServiceState],
-) -> ServiceCall | None:
+) -> ServiceConnection | None:
     """Return the service to which a packet is addressed, or None if there is none that its sender can reach here.
 
     External clients reach neither cluster IPs nor the node ports of other nodes through this node.
@@ -253,7 +253,7 @@ def service_call(
     if port is None or (by_nftables and not _is_reachable_by_nftables(address, port, config.node, from_host)):
         return None
     endpoints = lookup.endpoints(ClientConnection(frontend, client, from_host))
-    return ServiceCall(port, states[port.key.namespace, port.key.service], endpoints)
+    return ServiceConnection(port, states[port.key.namespace, port.key.service], endpoints)
 
 
 def _is_reachable_by_nftables(address: IPv4Address, port: ServicePortInfo, node: Node, from_host: bool) -> bool:
@@ -262,10 +262,10 @@ def _is_reachable_by_nftables(address: IPv4Address, port: ServicePortInfo, node:
     return address == node.address or address in port.external_ips
 
 
-async def trace_service_call(
+async def trace_service_connection(
     request: TraceRequest,
     network: NodeNetwork,
-    call: ServiceCall,
+    connection: ServiceConnection,
     trace_packet: Callable[[TraceRequest], Awaitable[TraceResult]],
 ) -> TraceResult:
     """Trace a connection to a service. `trace_packet` traces one packet through the switch.
@@ -276,14 +276,14 @@ async def trace_service_call(
     by_switch = request.enters in _DNAT_BY_SWITCH
     result = await trace_packet(request) if by_switch else TraceResult()
     if by_switch and not _ends_in_group(result):
-        return _with_service_details(result, call, result.endpoint)
-    if not call.endpoints:
-        return _with_service_details(result, call, "")
-    endpoint = call.endpoints[0]
+        return _with_service_details(result, connection, result.endpoint)
+    if not connection.endpoints:
+        return _with_service_details(result, connection, "")
+    endpoint = connection.endpoints[0]
     if by_switch or any(endpoint.address in subnet for subnet in network.cluster.networks):
         rest = await trace_packet(_after_dnat(request, endpoint, network.node))
         result = _concatenated(result, rest)
-    return _with_service_details(result, call, *endpoint_texts((endpoint,)))
+    return _with_service_details(result, connection, *endpoint_texts((endpoint,)))
 
 
 def _ends_in_group(result: TraceResult) -> bool:
@@ -308,16 +308,16 @@ def _concatenated(first: TraceResult, rest: TraceResult) -> TraceResult:
     return replace(rest, steps=(*first.steps, *steps))
 
 
-def _with_service_details(result: TraceResult, call: ServiceCall, endpoint: str) -> TraceResult:
+def _with_service_details(result: TraceResult, connection: ServiceConnection, endpoint: str) -> TraceResult:
     """Add the service port, its endpoints and rejections, and name the service as the owner of its flows."""
-    key = (call.port.key.namespace, call.port.key.service)
+    key = (connection.port.key.namespace, connection.port.key.service)
     owner = f"service {'/'.join(key)}"
     steps = (replace(step, owner=owner) if step.owner == SERVICES else step for step in result.steps)
     return replace(
         result,
         steps=tuple(steps),
-        service=port_report(call.port),
-        endpoints=endpoint_texts(call.endpoints),
+        service=port_report(connection.port),
+        endpoints=endpoint_texts(connection.endpoints),
         endpoint=endpoint,
-        rejected=tuple(rejection_reports(key, call.state)),
+        rejected=tuple(rejection_reports(key, connection.state)),
     )

@@ -1,4 +1,4 @@
-"""Scenarios as text: the view of a node goes in; flows, links and firewall come out, to be reviewed like code.
+"""Scenarios as text: API objects and attached pods go in; flows, links and firewall come out, to be reviewed like code.
 
 A difference means that the output of the compiler has changed. If that was intended, `make golden` rewrites the files;
 review the diff line by line.
@@ -21,25 +21,26 @@ from sdn.host.firewall import ingress_guard, masquerade_table
 from sdn.host.links import desired_bridge, desired_docker_bridge, desired_gateway, docker_options
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.tables import Table
-from sdn.topology import AttachedPod, NetworkConfig, NodeNetwork, Snapshot, network_config, node_network
+from sdn.topology import AttachedPod, NodeNetwork, NodeNetworkConfig, Snapshot, network_config, node_network
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 
-def view_of(document: dict[str, Any]) -> NodeNetwork:
+def network_of(document: dict[str, Any]) -> NodeNetwork:
+    """Return the desired network of the node that `input.yaml` describes."""
     snapshot = Snapshot(
         msgspec.convert(document["clusterNetwork"], ClusterNetwork),
         tuple(msgspec.convert(document["hostSubnets"], list[HostSubnet])),
         tuple(msgspec.convert(document.get("netNamespaces", []), list[NetNamespace])),
     )
     attached = [
-        AttachedPod(row["sandbox"], row["namespace"], row["ofport"], IPv4Address(row["ip"]))
-        for row in document.get("attached", [])
+        AttachedPod(pod["sandbox"], pod["namespace"], pod["ofport"], IPv4Address(pod["ip"]))
+        for pod in document.get("attached", [])
     ]
     node = document["node"]
     identity = NodeIdentity(node["name"], IPv4Address(node["ip"]), "netdev", document.get("dockerProject", ""))
     config = network_config(snapshot, identity, 1450)
-    assert isinstance(config, NetworkConfig), config
+    assert isinstance(config, NodeNetworkConfig), config
     return node_network(config, attached)
 
 
@@ -47,13 +48,16 @@ def _table(number: int) -> str:
     return max(table for table in Table if table <= number).name.lower()
 
 
-def flows_text(view: NodeNetwork) -> str:
-    rows = sorted(compile_flows(view), key=lambda flow: (flow.table, -flow.priority, str(flow)))
-    return "".join(f"{str(flow).replace(f'table={flow.table},', f'table={_table(flow.table)},')}\n" for flow in rows)
+def flows_text(network: NodeNetwork) -> str:
+    flows = sorted(compile_flows(network), key=lambda flow: (flow.table, -flow.priority, str(flow)))
+    return "".join(f"{str(flow).replace(f'table={flow.table},', f'table={_table(flow.table)},')}\n" for flow in flows)
 
 
-def links_text(view: NodeNetwork) -> str:
-    bridge, gateway = desired_bridge(view.cluster, view.node, "netdev"), desired_gateway(view.cluster, view.node)
+def links_text(network: NodeNetwork) -> str:
+    bridge, gateway = (
+        desired_bridge(network.cluster, network.node, "netdev"),
+        desired_gateway(network.cluster, network.node),
+    )
     lines = [f"bridge {bridge.name} datapath_type={bridge.datapath_type} fail_mode={bridge.fail_mode}"]
     for port in bridge.ports:
         words = [
@@ -66,16 +70,16 @@ def links_text(view: NodeNetwork) -> str:
     lines.append(f"address {gateway.address} dev {gateway.device}")
     lines += [f"route {network} dev {gateway.device}" for network in sorted(gateway.routes)]
     lines += [f"sysctl {name}={value}" for name, value in gateway.sysctls]
-    docker = desired_docker_bridge(view.cluster, view.node, "netdev")
+    docker = desired_docker_bridge(network.cluster, network.node, "netdev")
     if docker is not None:
         lines.append(f"lbr0 address={docker.address} mtu={docker.mtu}")
-        lines.append(f"dockerd {docker_options(view.cluster, view.node).strip()}")
-    lines += [f"no lane: {one.namespace} {one.sandbox} {one.address}" for one in view.pods_without_vnid]
+        lines.append(f"dockerd {docker_options(network.cluster, network.node).strip()}")
+    lines += [f"no VNID: {pod.namespace} {pod.sandbox} {pod.address}" for pod in network.pods_without_vnid]
     return "\n".join(lines) + "\n"
 
 
-def nat_text(view: NodeNetwork) -> str:
-    return masquerade_table(view.cluster, view.node) + ingress_guard(added=frozenset({"eth0"}))
+def nat_text(network: NodeNetwork) -> str:
+    return masquerade_table(network.cluster, network.node) + ingress_guard(added=frozenset({"eth0"}))
 
 
 OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text}
@@ -85,7 +89,7 @@ OUTPUTS = {"flows.txt": flows_text, "links.txt": links_text, "nat.nft": nat_text
 @pytest.mark.parametrize("scenario", sorted(entry.name for entry in SCENARIOS.iterdir()))
 def test_scenario_renders_the_golden_text(scenario: str, output: str) -> None:
     folder = SCENARIOS / scenario
-    text = OUTPUTS[output](view_of(yaml.safe_load((folder / "view.yaml").read_text())))
+    text = OUTPUTS[output](network_of(yaml.safe_load((folder / "input.yaml").read_text())))
     if os.environ.get("GOLDEN") == "write":
         (folder / output).write_text(text)
     assert (folder / output).read_text() == text, f"{scenario}: if this is meant, run `make golden` and read the diff"

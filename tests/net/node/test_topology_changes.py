@@ -40,14 +40,13 @@ def test_pods_of_a_deleted_project_are_disconnected(cluster: PacketWorld) -> Non
     assert reaches(cluster, "doomed-a", "doomed-b")
     cluster.call_api(lambda client: client.delete(Namespace, "doomed"))
 
-    def lane_gone() -> bool:
-        lanes = cluster.call_api(lambda client: client.list(NetNamespace)).items
+    def is_gone() -> bool:
+        net_namespaces = cluster.call_api(lambda client: client.list(NetNamespace)).items
         address = str(cluster.pods["doomed-a"].address)
-        return "doomed" not in {lane.netname for lane in lanes} and not any(
-            address in f for f in cluster.flows("node-1")
-        )
+        names = {item.netname for item in net_namespaces}
+        return "doomed" not in names and not any(address in flow for flow in cluster.flows("node-1"))
 
-    wait_until(lane_gone, "the lane and its flows")
+    wait_until(is_gone, "the NetNamespace and the flows of its pods are gone")
     assert not reaches(cluster, "doomed-a", "admin-a")
     for name in ("doomed-a", "doomed-b"):
         cluster.remove(name)

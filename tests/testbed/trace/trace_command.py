@@ -13,7 +13,7 @@ from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
 from sdn.drivers.diagnostics import OvsAppctl
 from sdn.model.service_port import ServicePortInfo
 from sdn.proxy.service_ports import ProxyConfig, ServiceState
-from sdn.query.trace import parse_trace, service_call, trace_request, trace_service_call
+from sdn.query.trace import parse_trace, service_connection, trace_request, trace_service_connection
 from sdn.topology import Node, NodeNetwork, Peer
 from tests.testbed.isolation.world import RunningPod
 from tests.testbed.trace.trace_world import CLUSTER, TraceWorld
@@ -81,8 +81,10 @@ def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceRequest) -> Hop
 
     here = ports.get(node, ())
     served = {(port.key.namespace, port.key.service): ServiceState() for port in here}
-    found = service_call(asked, _proxy_config(view), here, served)
-    return Hop(node, asked, asyncio.run(ask(asked) if found is None else trace_service_call(asked, view, found, ask)))
+    found = service_connection(asked, _proxy_config(view), here, served)
+    return Hop(
+        node, asked, asyncio.run(ask(asked) if found is None else trace_service_connection(asked, view, found, ask))
+    )
 
 
 def _proxy_config(view: NodeNetwork) -> ProxyConfig:

@@ -23,7 +23,7 @@ from api.network.types import (
 from sdn.config import NodeIdentity
 from sdn.topology import (
     MULTICAST_ENABLED,
-    NetworkConfig,
+    NodeNetworkConfig,
     Snapshot,
     Unavailable,
     multicast_vnids,
@@ -54,14 +54,14 @@ def lane(name: str, netid: int, age: int = 0, joined: str = "") -> NetNamespace:
     return NetNamespace(metadata=metadata, netname=name, netid=netid)
 
 
-def ground(subnets: Iterable[HostSubnet] = (), lanes: Iterable[NetNamespace] = ()) -> NetworkConfig | Unavailable:
+def ground(subnets: Iterable[HostSubnet] = (), lanes: Iterable[NetNamespace] = ()) -> NodeNetworkConfig | Unavailable:
     here = subnet("node-1", "10.128.0.0/23", str(MINE), age=9)
     return network_config(without_invalid_objects(Snapshot(NETWORK, (here, *subnets), tuple(lanes))), IDENTITY, 1450)
 
 
 def lanes_of(*lanes: NetNamespace) -> dict[str, int]:
     found = ground(lanes=lanes)
-    assert isinstance(found, NetworkConfig)
+    assert isinstance(found, NodeNetworkConfig)
     assert found.vnids is not None
     return dict(found.vnids)
 
@@ -85,11 +85,11 @@ def test_netnamespace_with_another_name_or_invalid_vnid_is_ignored() -> None:
 def test_younger_overlapping_host_subnet_is_ignored() -> None:
     older, younger = subnet("b", "10.128.2.0/23", "10.245.2.4", age=1), subnet("a", "10.128.2.0/24", "10.245.2.5")
     found = ground((older, younger))
-    assert isinstance(found, NetworkConfig)
+    assert isinstance(found, NodeNetworkConfig)
     assert [peer.name for peer in found.peers] == ["b"]
     thief = subnet("c", "10.128.8.0/23", "10.245.2.4")
     found = ground((older, thief))
-    assert isinstance(found, NetworkConfig)
+    assert isinstance(found, NodeNetworkConfig)
     assert [peer.name for peer in found.peers] == ["b"], "nor one at the address of another"
 
 
@@ -101,7 +101,7 @@ def test_invalid_host_subnet_is_ignored() -> None:
         HostSubnet(metadata=ObjectMeta(name="x"), host="y", host_ip="10.245.2.4", subnet="10.128.2.0/23"),
     ):
         found = ground((bad,))
-        assert isinstance(found, NetworkConfig)
+        assert isinstance(found, NodeNetworkConfig)
         assert found.peers == frozenset()
 
 

@@ -13,11 +13,11 @@ from sdn.pipeline.compiler import compile_flows, flows_of_peer, flows_of_pod
 from sdn.topology import TUN0, VXLAN0, NodeNetwork, Peer, Pod
 from tests.unit.sdn.examples import CLUSTER, NODE, peers
 
-pods = st.lists(st.tuples(st.integers(2, 509), st.integers(0, 30)), max_size=20, unique_by=lambda row: row[0])
+pods = st.lists(st.tuples(st.integers(2, 509), st.integers(0, 30)), max_size=20, unique_by=lambda pod: pod[0])
 
 
 @st.composite
-def views(draw: st.DrawFn) -> NodeNetwork:
+def node_networks(draw: st.DrawFn) -> NodeNetwork:
     here = frozenset(
         Pod(16 + number, NODE.subnet.network_address + offset, vnid) for number, (offset, vnid) in enumerate(draw(pods))
     )
@@ -27,31 +27,31 @@ def views(draw: st.DrawFn) -> NodeNetwork:
     return NodeNetwork(CLUSTER, NODE, there, here)
 
 
-@given(views())
-def test_compiled_flows_are_unique_by_table_priority_and_match(view: NodeNetwork) -> None:
-    flows = compile_flows(view)
+@given(node_networks())
+def test_compiled_flows_are_unique_by_table_priority_and_match(network: NodeNetwork) -> None:
+    flows = compile_flows(network)
     assert len({flow.key for flow in flows}) == len(flows)
 
 
-@given(views())
-def test_pod_change_changes_only_its_own_flows(view: NodeNetwork) -> None:
-    for pod in view.pods:
-        without = compile_flows(replace(view, pods=view.pods - {pod}))
-        assert compile_flows(view) - without == flows_of_pod(pod)
-        assert without <= compile_flows(view)
+@given(node_networks())
+def test_pod_change_changes_only_its_own_flows(network: NodeNetwork) -> None:
+    for pod in network.pods:
+        without = compile_flows(replace(network, pods=network.pods - {pod}))
+        assert compile_flows(network) - without == flows_of_pod(pod)
+        assert without <= compile_flows(network)
 
 
-@given(views())
-def test_peer_change_changes_only_its_own_flows(view: NodeNetwork) -> None:
-    for peer in view.peers:
-        without = compile_flows(replace(view, peers=view.peers - {peer}))
-        assert compile_flows(view) - without == flows_of_peer(peer)
+@given(node_networks())
+def test_peer_change_changes_only_its_own_flows(network: NodeNetwork) -> None:
+    for peer in network.peers:
+        without = compile_flows(replace(network, peers=network.peers - {peer}))
+        assert compile_flows(network) - without == flows_of_peer(peer)
 
 
-@given(views())
-def test_pod_port_gets_only_packets_for_its_address_and_vnid(view: NodeNetwork) -> None:
-    port_of = {pod.ofport: pod for pod in view.pods}
-    for flow in compile_flows(view):
+@given(node_networks())
+def test_pod_port_gets_only_packets_for_its_address_and_vnid(network: NodeNetwork) -> None:
+    port_of = {pod.ofport: pod for pod in network.pods}
+    for flow in compile_flows(network):
         for action in flow.actions:
             if isinstance(action, Output) and action.port in port_of:
                 pod = port_of[action.port]

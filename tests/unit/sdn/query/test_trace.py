@@ -12,7 +12,7 @@ from msgspec import structs
 from api.network.queries import TraceRequest, TraceResult, TraceStep
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import ProxyConfig, Rejection, ServiceState
-from sdn.query.trace import ServiceCall, service_call, trace_service_call
+from sdn.query.trace import ServiceConnection, service_connection, trace_service_connection
 from sdn.topology import Cluster, Node, NodeNetwork
 
 NETWORKS, SERVICES = (IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16")
@@ -48,8 +48,8 @@ FROM_NODE = TraceRequest("node", "10.128.0.1", "172.30.0.9", protocol="tcp", por
 FROM_OUTSIDE = TraceRequest("node", "203.0.113.5", "10.245.2.3", protocol="tcp", port=30080)
 
 
-def find(asked: TraceRequest) -> ServiceCall | None:
-    return service_call(asked, CONFIG, [WEB], {("red", "web"): SERVED})
+def find(asked: TraceRequest) -> ServiceConnection | None:
+    return service_connection(asked, CONFIG, [WEB], {("red", "web"): SERVED})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def walk(
         questions.append(one)
         return next(said)
 
-    found = service_call(asked, CONFIG, [port], {("red", "web"): SERVED})
+    found = service_connection(asked, CONFIG, [port], {("red", "web"): SERVED})
     assert found is not None
-    return asyncio.run(trace_service_call(asked, VIEW, found, ask)), questions
+    return asyncio.run(trace_service_connection(asked, VIEW, found, ask)), questions
 
 
 SOURCE, ROUTE, DELIVER = (TraceStep(table) for table in ("source", "route", "deliver"))
