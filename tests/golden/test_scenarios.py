@@ -54,10 +54,8 @@ def flows_text(network: NodeNetwork) -> str:
 
 
 def links_text(network: NodeNetwork) -> str:
-    bridge, gateway = (
-        desired_bridge(network.cluster, network.node, "netdev"),
-        desired_gateway(network.cluster, network.node),
-    )
+    bridge = desired_bridge(network.cluster, network.node, "netdev")
+    gateway = desired_gateway(network.cluster, network.node)
     lines = [f"bridge {bridge.name} datapath_type={bridge.datapath_type} fail_mode={bridge.fail_mode}"]
     for port in bridge.ports:
         words = [

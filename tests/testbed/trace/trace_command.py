@@ -73,26 +73,26 @@ def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> s
     return explain(source, target, hops(world, words, ports), topology)
 
 
-def _hop(world: TraceWorld, ports: Ports, node: str, asked: TraceRequest) -> Hop:
-    control, view = OvsAppctl(world.switches[node].rundir), world.views[node]
+def _hop(world: TraceWorld, ports: Ports, node: str, request: TraceRequest) -> Hop:
+    appctl, network = OvsAppctl(world.switches[node].rundir), world.views[node]
 
-    async def ask(one: TraceRequest) -> TraceResult:
-        return parse_trace(await control.trace("br0", trace_request(one, view)), view)
+    async def trace_packet(packet: TraceRequest) -> TraceResult:
+        return parse_trace(await appctl.trace("br0", trace_request(packet, network)), network)
 
-    here = ports.get(node, ())
-    served = {(port.key.namespace, port.key.service): ServiceState() for port in here}
-    found = service_connection(asked, _proxy_config(view), here, served)
-    return Hop(
-        node, asked, asyncio.run(ask(asked) if found is None else trace_service_connection(asked, view, found, ask))
-    )
+    node_ports = ports.get(node, ())
+    states = {(port.key.namespace, port.key.service): ServiceState() for port in node_ports}
+    connection = service_connection(request, _proxy_config(network), node_ports, states)
+    if connection is None:
+        return Hop(node, request, asyncio.run(trace_packet(request)))
+    return Hop(node, request, asyncio.run(trace_service_connection(request, network, connection, trace_packet)))
 
 
-def _proxy_config(view: NodeNetwork) -> ProxyConfig:
+def _proxy_config(network: NodeNetwork) -> ProxyConfig:
     return ProxyConfig(
-        node=view.node,
-        cluster_networks=view.cluster.networks,
-        service_network=view.cluster.service_network,
-        node_port_range=view.cluster.node_ports,
+        node=network.node,
+        cluster_networks=network.cluster.networks,
+        service_network=network.cluster.service_network,
+        node_port_range=network.cluster.node_ports,
         vnids=None,
-        node_ips=frozenset(peer.address for peer in view.peers) | {view.node.address},
+        node_ips=frozenset(peer.address for peer in network.peers) | {network.node.address},
     )
