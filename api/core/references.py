@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from api.core.config import ConfigMap, Secret
 from api.core.pod import Container, Pod
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from api.core.storage import PersistentVolumeClaim
 from api.core.volumes import Volume
 from api.meta import quantity

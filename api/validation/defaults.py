@@ -19,7 +19,7 @@ from api.core.pod import (
     PodSpec,
     Probe,
 )
-from api.core.resources import qos_class
+from api.core.resource_requests import qos_class
 
 C = TypeVar("C", bound=Container)
 

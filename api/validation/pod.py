@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.core.pod import Container, ContainerPort, EphemeralContainer, Pod, PodDNSConfig, PodSpec, ResourceRequirements
-from api.core.resources import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, MAX_BANDWIDTH, MIN_BANDWIDTH, is_sidecar
+from api.core.resource_requests import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, MAX_BANDWIDTH, MIN_BANDWIDTH, is_sidecar
 from api.meta import names, quantity
 from api.meta.schema import (
     DUPLICATE,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
 from api.core.pod import Pod
-from api.core.resources import qos_class
+from api.core.resource_requests import qos_class
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass

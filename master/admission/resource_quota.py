@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from api.core.placement import Affinity
 from api.core.pod import FINAL_PHASES, Container, Pod
-from api.core.resources import qos_class
+from api.core.resource_requests import qos_class
 from api.core.services import Service
 from api.core.storage import PersistentVolumeClaim
 from api.meta.quantity import Amount

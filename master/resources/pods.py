@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from api.core.pod import FINAL_PHASES, ContainerStatus, Pod, PodSpec, PodStatus
-from api.core.resources import is_sidecar
+from api.core.resource_requests import is_sidecar
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import PodAddress
 from api.validation import pod

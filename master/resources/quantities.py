@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from api.core.pod import Container, PodSpec
-from api.core.resources import pod_request
+from api.core.resource_requests import pod_request
 from api.meta import quantity
 from api.meta.quantity import Amount
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from api.core.pod import Pod
-from api.core.resources import cpu_limit, cpu_request, memory_limit, pod_limit, pod_request
+from api.core.resource_requests import cpu_limit, cpu_request, memory_limit, pod_limit, pod_request
 
 KUBEPODS = "kubepods"
 POD_PREFIX = "pod"

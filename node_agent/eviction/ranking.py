@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from api.core.pod import Container, Pod
-from api.core.resources import sidecars
+from api.core.resource_requests import sidecars
 from api.meta import quantity
 from api.validation.static_pods import has_critical_priority
 from node_agent.eviction.thresholds import SIGNALS, SignalObservation, Threshold

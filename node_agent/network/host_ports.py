@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from api.core.pod import Pod
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from reconcile.errors import NotReady, Refused
 from reconcile.loop import Loop, LoopTiming
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from api.core import placement
 from api.core.node import Node, Taint
 from api.core.pod import Pod
-from api.core.resources import (
+from api.core.resource_requests import (
     allocatable,
     has_port_conflict,
     host_ports,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from api.core.pod import FINAL_PHASES, ContainerStatus, Pod
-from api.core.resources import sidecars
+from api.core.resource_requests import sidecars
 from api.meta.types import Condition, transition_time
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.startup import is_initialized

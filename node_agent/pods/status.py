@@ -25,7 +25,7 @@ from api.core.pod import (
     ResourceRequirements,
     VolumeMountStatus,
 )
-from api.core.resources import is_regular_init_container
+from api.core.resource_requests import is_regular_init_container
 from api.meta import times
 from api.meta.types import Condition
 from node_agent.pods.conditions import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from api.core.pod import Container, ContainerStatus, EphemeralContainer, Pod
-from api.core.resources import is_sidecar
+from api.core.resource_requests import is_sidecar
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.startup import LifecycleState
 from reconcile.backoff import Backoff

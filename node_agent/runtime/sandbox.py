@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from api.core.pod import Pod
-from api.core.resources import bandwidth_limits
+from api.core.resource_requests import bandwidth_limits
 from api.network.attach import NODE_AGENT, AttachRequest
 from node_agent.cgroups.manager import CgroupManager
 from node_agent.clock import steady_clock

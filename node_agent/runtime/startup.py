@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from api.core.pod import Container, EphemeralContainer, LifecycleHandler, Pod
-from api.core.resources import is_sidecar, sidecars
+from api.core.resource_requests import is_sidecar, sidecars
 from node_agent.probes.state import LIVENESS, STARTUP, ProbeResults
 from node_agent.runtime.container import SANDBOX_ID, RuntimeContainer, RuntimePod
 from reconcile.errors import Refused

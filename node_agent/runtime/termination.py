@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from api.core.pod import Pod
-from api.core.resources import sidecars
+from api.core.resource_requests import sidecars
 from api.meta import times
 from api.validation.static_pods import is_static
 from node_agent.runtime.container import RuntimeContainer, RuntimePod

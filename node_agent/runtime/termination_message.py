@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from api.core.pod import Container, Pod
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo, termination_message_path
 from node_agent.runtime import pod_dir

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from api.core.log_options import InvalidLogOptions, parse_log_options
 from api.core.pod import Container, ContainerState, ContainerStatus, Pod
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from node_agent.docker.logs import stream_logs
 from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Route

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Container, Pod
 from api.core.references import Reference
-from api.core.resources import memory_limit, pod_limit
+from api.core.resource_requests import memory_limit, pod_limit
 from api.core.storage import BOUND, PersistentVolume, PersistentVolumeClaim
 from api.core.volumes import Volume, VolumeMount
 from api.meta.quantity import to_int

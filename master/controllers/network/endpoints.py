@@ -27,7 +27,7 @@ from api.core.endpoints import (
     slice_ports,
 )
 from api.core.pod import FINAL_PHASES, Pod
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from api.core.services import EXTERNAL_NAME, Service, ServicePort, is_headless
 from api.meta.types import O, Object, ObjectMeta, ObjectReference
 from api.network.addresses import unreachable_reason

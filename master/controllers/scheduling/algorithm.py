@@ -17,7 +17,14 @@ from api.core import placement
 from api.core.node import Namespace, Node, Taint
 from api.core.placement import UNSCHEDULABLE
 from api.core.pod import FINAL_PHASES, ContainerPort, Pod
-from api.core.resources import Amounts, allocatable, has_port_conflict, host_ports, insufficient_resources, pod_requests
+from api.core.resource_requests import (
+    Amounts,
+    allocatable,
+    has_port_conflict,
+    host_ports,
+    insufficient_resources,
+    pod_requests,
+)
 from api.meta import quantity
 from master.controllers.events import SCHEDULER
 from master.controllers.nodes.taints import effective_taints

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.allocators import LAST_VNID, allocate_vnids, next_numbers
-from tests.unit.master.actions import pools
+from tests.unit.master.action_lines import pools
 
 DEFAULT = pools(("10.128.0.0/14", 9))
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from api.codec import manifest
 from api.core.pod import Pod, PodStatus
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from api.validation.registry import default
 from node_agent.node.node_status import HostFacts
 from node_agent.runtime import container as label

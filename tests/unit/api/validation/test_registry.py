@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from api.codec import manifest
 from api.core.node import Namespace
 from api.core.pod import Pod
-from api.core.resources import qos_class
+from api.core.resource_requests import qos_class
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.registry import check_update, decode, default

@@ -16,7 +16,7 @@ from master.config import ExternalNetworks, MasterConfig, config_problems, netwo
 from master.controllers.actions import Update, Warn
 from master.controllers.network import ingress_ips
 from master.errors import StatusError
-from tests.unit.master.actions import cursor, lines
+from tests.unit.master.action_lines import cursor, lines
 from tests.unit.master.examples import meta
 
 FREE = ExternalNetworks.read(["203.0.113.0/24", "!203.0.113.8/29", "0.0.0.0/1"])

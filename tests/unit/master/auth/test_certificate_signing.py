@@ -13,7 +13,7 @@ from master.auth.certificate_signing import ADDRESS_EXTRA
 from master.controllers.actions import Update, Warn
 from master.controllers.context import Lister, ServerAddress
 from master.controllers.controllers import CONTROLLERS
-from tests.unit.master.actions import CONFIG
+from tests.unit.master.action_lines import CONFIG
 from tests.unit.master.signing import (
     N1,
     NODES,

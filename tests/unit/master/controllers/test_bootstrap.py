@@ -9,7 +9,7 @@ from master.controllers import bootstrap
 from master.controllers.actions import Update
 from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.services import ServiceCIDR
-from tests.unit.master.actions import CONFIG, FLAT, lines
+from tests.unit.master.action_lines import CONFIG, FLAT, lines
 from tests.unit.master.examples import meta, namespace
 
 # --- from the start ---------------------------------------------------------------------------------------------------

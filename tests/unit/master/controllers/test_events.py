@@ -12,7 +12,7 @@ from api.core.node import Namespace
 from api.validation.registry import check, check_update
 from master.controllers import events, expiration
 from master.resources.events import EVENTS
-from tests.unit.master.actions import WALL, lines
+from tests.unit.master.action_lines import WALL, lines
 from tests.unit.master.examples import meta, namespace, pod
 
 PULLED = make_event(

@@ -13,7 +13,7 @@ from api.core.node import Namespace, NamespaceSpec
 from api.meta.types import Object
 from master.controllers.actions import Update
 from master.controllers.namespaces import reconcile
-from tests.unit.master.actions import WALL, lines
+from tests.unit.master.action_lines import WALL, lines
 from tests.unit.master.examples import meta, namespace, pod
 
 THEN = "2026-01-01T00:00:00Z"

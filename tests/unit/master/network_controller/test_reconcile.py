@@ -19,7 +19,7 @@ from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSub
 from master.config import NetworkConfig
 from master.controllers.actions import Create, ForceDelete, Update
 from master.network_controller.reconcile import ClusterState, Plan, Write, plan
-from tests.unit.master.actions import CONFIG, TINY, WALL, lines
+from tests.unit.master.action_lines import CONFIG, TINY, WALL, lines
 from tests.unit.master.examples import lane, meta, namespace, node, subnet
 
 EMPTY = ClusterState((), (), None, (), ())

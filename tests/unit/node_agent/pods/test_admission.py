@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from api.core.node import Node, NodeSpec, NodeStatus, Taint
 from api.core.pod import ContainerPort, Pod
-from api.core.resources import allocatable, pod_requests, total_requests
+from api.core.resource_requests import allocatable, pod_requests, total_requests
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import CONFIG_SOURCE
 from node_agent.eviction.thresholds import Pressure

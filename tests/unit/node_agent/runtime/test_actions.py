@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.core.pod import Pod, PodStatus
-from api.core.resources import all_containers
+from api.core.resource_requests import all_containers
 from api.meta.types import Condition
 from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
 from node_agent.runtime import container as label

@@ -19,7 +19,7 @@ from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Record, WatchEvent, with_revision
 from tests.testbed.apiserver.changes import key_of
-from tests.unit.master.actions import WALL
+from tests.unit.master.action_lines import WALL
 from tests.unit.master.examples import meta, pod
 
 

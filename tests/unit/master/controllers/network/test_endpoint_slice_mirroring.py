@@ -11,7 +11,7 @@ from api.core.services import Service, ServiceSpec
 from api.validation.registry import check
 from master.controllers.actions import Create, ForceDelete, Update, WriteAction
 from master.controllers.network.endpoint_slice_mirroring import NOT_MIRRORED, reconcile
-from tests.unit.master.actions import lines
+from tests.unit.master.action_lines import lines
 from tests.unit.master.examples import meta
 
 WEB = EndpointPort(port=80, name="", protocol="TCP")

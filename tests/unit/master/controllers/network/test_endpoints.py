@@ -16,7 +16,7 @@ from api.meta.types import Condition
 from api.validation.registry import check, decode, default
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network import endpoints
-from tests.unit.master.actions import WALL
+from tests.unit.master.action_lines import WALL
 from tests.unit.master.examples import meta, pod, service
 
 # --- endpoints --------------------------------------------------------------------------------------------------------

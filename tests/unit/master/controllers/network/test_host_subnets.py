@@ -9,7 +9,7 @@ from api.validation.registry import check
 from master.allocators import AllocatorCursor
 from master.controllers.actions import Update
 from master.controllers.network.host_subnets import reconcile_host_subnets
-from tests.unit.master.actions import CONFIG, TINY, cursor, lines
+from tests.unit.master.action_lines import CONFIG, TINY, cursor, lines
 from tests.unit.master.examples import meta, node, subnet
 
 

@@ -14,7 +14,7 @@ from api.validation.registry import check
 from master.allocators import FIRST_VNID, AllocatorCursor
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network.net_namespaces import reconcile_net_namespaces
-from tests.unit.master.actions import CONFIG, FLAT, cursor, lines
+from tests.unit.master.action_lines import CONFIG, FLAT, cursor, lines
 from tests.unit.master.examples import lane, namespace
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from api.core.node import Lease, LeaseSpec, Node
 from api.meta.types import OwnerReference
 from master.controllers.nodes import lifecycle
-from tests.unit.master.actions import WALL, lines
+from tests.unit.master.action_lines import WALL, lines
 from tests.unit.master.examples import meta, node
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from api.core.pod import Pod
 from master.controllers.actions import Update
 from master.controllers.nodes.pod_gc import missing_nodes, orphaned_pods, terminated_pods
 from master.resources.metadata import with_metadata
-from tests.unit.master.actions import WALL, lines
+from tests.unit.master.action_lines import WALL, lines
 from tests.unit.master.examples import node, pod
 
 

@@ -15,7 +15,7 @@ from master.controllers.nodes import taint_eviction
 from master.controllers.nodes import taints as node_taints
 from master.controllers.nodes.lifecycle import was_suspended
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
-from tests.unit.master.actions import WALL, lines
+from tests.unit.master.action_lines import WALL, lines
 from tests.unit.master.examples import meta, node, pod
 
 PREFIX = "node.kubernetes.io/"

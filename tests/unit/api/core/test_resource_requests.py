@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from api.core.pod import Container, PodSpec, ResourceRequirements
-from api.core.resources import cpu_limit, cpu_request, pod_limit, pod_request, qos_class
+from api.core.resource_requests import cpu_limit, cpu_request, pod_limit, pod_request, qos_class
 
 
 def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
