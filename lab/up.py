@@ -121,7 +121,7 @@ def _make(lab: Lab, state: Path, progress: Progress) -> None:
     _refuse_taken_addresses(lab.site)
     try:
         with _exit_on_signals():
-            progress(f"making {lab.size} nodes ({lab.plugin})")
+            progress(f"creating {lab.size} nodes ({lab.plugin})")
             _make_directories(lab, state)
             underlay.make(lab)
             _start_supervisor(lab)
