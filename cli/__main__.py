@@ -46,29 +46,33 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
-    check = add_command(topics, "check", "read manifests and say everything that is wrong with them", _check)
+    check = add_command(topics, "check", "validate manifests and report all errors", _check)
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
-    add = add_command(nodes, "add", "make a certificate with which a node joins", _node_add)
+    add = add_command(nodes, "add", "create a certificate and kubeconfig for a node", _node_add)
     add.add_argument("name", metavar="NAME")
-    add.add_argument("--out", metavar="FILE", help="where to write the node's kubeconfig (standard output)")
-    token = add_command(nodes, "token", "make a token with which machines join, and ask for certificates", _node_token)
-    token.add_argument("--hours", metavar="HOURS", type=float, default=24.0, help="how long it is good (%(default)g)")
-    token.add_argument("--out", metavar="FILE", help="where to write the kubeconfig (standard output)")
-    for one in (add, token):
-        one.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
-    pod.add_commands(topics.add_parser("pod", help="pods that this node runs without a master"))
+    add.add_argument("--out", metavar="FILE", help="file for the node's kubeconfig (standard output)")
+    token = add_command(
+        nodes, "token", "create a bootstrap token, with which nodes request their certificates", _node_token
+    )
+    token.add_argument(
+        "--hours", metavar="HOURS", type=float, default=24.0, help="hours until the token expires (%(default)g)"
+    )
+    token.add_argument("--out", metavar="FILE", help="file for the kubeconfig (standard output)")
+    for command in (add, token):
+        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+    pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     return parser
 
 
 def _lab_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    up = add_command(commands, "up", "bring a lab up and show who reaches whom", _lab_up)
-    up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"how many, 1 to {MAX_NODES} ({SIZE})")
-    up.add_argument("--plugin", choices=PLUGINS, help=f"who may reach whom ({PLUGINS[0]})")
-    add_command(commands, "down", "take the lab away without a trace", _lab_down)
-    add_command(commands, "status", "show the lab that is up", _lab_status)
+    up = add_command(commands, "up", "start a lab and show which pods reach each other", _lab_up)
+    up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"number of nodes, 1 to {MAX_NODES} ({SIZE})")
+    up.add_argument("--plugin", choices=PLUGINS, help=f"network plugin ({PLUGINS[0]})")
+    add_command(commands, "down", "stop the lab and remove everything that it created", _lab_down)
+    add_command(commands, "status", "show the running lab", _lab_status)
 
 
 def _nodes(text: str) -> int:

@@ -34,7 +34,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     status = add_command(commands, "status", "show the cluster network, subnets and VNIDs", _run(_status))
     join = add_command(commands, "join", "give projects the VNID of another project", _run(_join))
-    join.add_argument("--to", metavar="PROJECT", required=True, help="the project whose VNID they get")
+    join.add_argument("--to", metavar="PROJECT", required=True, help="project whose VNID the projects get")
     isolate = add_command(commands, "isolate", "give each project a VNID of its own", _run(_isolate))
     make_global = add_command(commands, "global", "give projects VNID 0, which reaches all projects", _run(_global))
     for command in (join, isolate, make_global):

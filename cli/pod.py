@@ -31,9 +31,11 @@ class RequestRejected(OSError):
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add the commands under `podlane pod`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    submit = add_command(commands, "submit", "run pods on this node, or replace pods of these names", _run(_submit))
+    submit = add_command(
+        commands, "submit", "run static pods on this node, or replace those of the same names", _run(_submit)
+    )
     submit.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
-    delete = add_command(commands, "delete", "end pods that were submitted to this node", _run(_delete))
+    delete = add_command(commands, "delete", "delete static pods that were submitted to this node", _run(_delete))
     delete.add_argument(
         "names",
         metavar="[NAMESPACE/]NAME",

@@ -186,7 +186,7 @@ def _remove_tree(state: Path, keep_logs: bool) -> None:
     kept = [(log, log.read_bytes()) for log in logs]
     shutil.rmtree(state, ignore_errors=True)
     if state.exists():
-        raise LabError(f"{state} could not be removed; is something in it still in use?")
+        raise LabError(f"{state} could not be removed; a process may still use it")
     for log, text in kept:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(text)

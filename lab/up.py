@@ -86,7 +86,7 @@ def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site
 
 def _check(size: int | None, plugin: str | None) -> None:
     if os.geteuid():
-        raise LabError("the lab makes network namespaces and runs dockerd: run it as root")
+        raise LabError("the lab creates network namespaces and runs dockerd: run it as root")
     if size is not None and not 1 <= size <= MAX_NODES:
         raise LabError(f"NODES is {size}; 1 to {MAX_NODES} are accepted")
     if plugin is not None and plugin not in PLUGINS:
@@ -263,7 +263,7 @@ async def _master_answers(lab: Lab, progress: Progress) -> Kubeconfig:
         except (BadKubeconfig, ClientError) as error:
             if time.monotonic() > deadline:
                 words = _last_log_lines(lab.root / "master" / "master.log")
-                raise LabError(f"the master does not answer: {error}; its last words: {words}") from None
+                raise LabError(f"the master does not answer: {error}; its last log lines: {words}") from None
         await asyncio.sleep(0.1)
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fragment",
         choices=network.FRAGMENTS,
         default="",
-        help="a fragment of a packet; later ones carry no port",
+        help="trace a fragment; later fragments have no port",
     )
     add("--vlan", type=int, metavar="N", help="the VLAN tag of the frame")
     add("--source-address", metavar="ADDRESS", default="", help="the source address of the packet, if not that of SRC")
@@ -48,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from-tunnel", metavar="HOST", default="", help="through a VXLAN tunnel from a node or address"
     )
     entrances.add_argument("--vnid", type=int, metavar="N", help="the VNID in the VXLAN packet")
-    entrances.add_argument("--on", metavar="NODE", default="", help="the node at which it arrives (that of DST)")
+    entrances.add_argument(
+        "--on", metavar="NODE", default="", help="the node at which the packet arrives (that of DST)"
+    )
 
 
 def build_request(
@@ -92,29 +94,31 @@ def _protocol_and_port(arguments: argparse.Namespace, target: Host, topology: Cl
 
 def _sender_entry(arguments: argparse.Namespace, source: Host) -> tuple[str, str]:
     if arguments.vnid is not None:
-        raise UsageError("--vnid goes with --from-tunnel: what SRC itself sends has the VNID of its project")
+        raise UsageError("--vnid requires --from-tunnel: a packet that SRC sends has the VNID of its project")
     if arguments.on:
-        raise UsageError("--on goes with --from-outside and --from-tunnel: what SRC itself sends begins where SRC is")
+        raise UsageError(
+            "--on requires --from-outside or --from-tunnel: a packet that SRC sends starts on the node of SRC"
+        )
     if not source.enters:
-        raise UsageError(f"{source} is in no node's subnet: say how its packet enters, --from-outside or --from-tunnel")
+        raise UsageError(f"{source} is in no node's subnet: add --from-outside or --from-tunnel")
     return source.node, source.enters
 
 
 def _external_entry(arguments: argparse.Namespace, target: Host, topology: ClusterTopology) -> tuple[str, str]:
     if arguments.source_address:
         raise UsageError(
-            "--source-address is for what SRC itself sends; here SRC is the address that the packet claims"
+            "--source-address requires a packet that SRC sends; otherwise SRC itself is the source address"
         )
     if arguments.from_tunnel and arguments.vnid is None:
         raise UsageError("--from-tunnel needs --vnid: the VNID in the VXLAN packet")
     if arguments.from_outside and arguments.vnid is not None:
-        raise UsageError("--vnid goes with --from-tunnel: what comes from outside has VNID 0")
+        raise UsageError("--vnid requires --from-tunnel: a packet from outside has VNID 0")
     node = arguments.on or target.node
     if not node:
-        raise UsageError(f"{target} is on no node: say which one the packet reaches, --on NODE")
+        raise UsageError(f"{target} is on no node: add the node that the packet reaches, --on NODE")
     nodes = topology.nodes & topology.subnets.keys()
     if node not in nodes:
-        raise UsageError(f"{node} is no node with a subnet; such are {', '.join(sorted(nodes))}")
+        raise UsageError(f"{node} is not a node with a subnet; nodes with a subnet are {', '.join(sorted(nodes))}")
     return node, "tunnel" if arguments.from_tunnel else "node"
 
 
