@@ -45,7 +45,10 @@ def read(words: str) -> tuple[str, TraceRequest]:
         ("8.8.8.8 blue/b --from-outside --vnid 0", "a packet from outside has VNID 0"),
         ("8.8.8.8 blue/b --from-outside --source-address 8.8.4.4", "--source-address requires a packet that SRC sends"),
         ("8.8.8.8 8.8.4.4 --from-outside", "8.8.4.4 is on no node: add the node that the packet reaches, --on NODE"),
-        ("8.8.8.8 blue/b --from-outside --on node-3", "node-3 is not a node with a subnet; nodes with a subnet are node-1, node-2"),
+        (
+            "8.8.8.8 blue/b --from-outside --on node-3",
+            "node-3 is not a node with a subnet; nodes with a subnet are node-1, node-2",
+        ),
         ("red/a blue/b --from-tunnel node-1", "--from-tunnel needs --vnid"),
         ("red/a blue/b --from-tunnel nowhere --vnid 1", "--from-tunnel nowhere: is neither a node nor an IPv4 address"),
         ("red/a blue/b --from-tunnel node-1 --vnid 16777216", "--vnid: is 16777216; 0 to 16777215 is accepted"),
