@@ -23,7 +23,7 @@ def main() -> int:
     except (BadKubeconfig, Refused) as error:
         sys.stderr.write(f"podlane-node-agent: {error}\n")
         return 1
-    # Do not wait for threads that wait for a Docker that hangs. They hold nothing that must be saved.
+    # Exit without joining threads, because a thread may wait for a Docker that hangs. No thread has data to save.
     sys.stderr.flush()
     os._exit(code)
 

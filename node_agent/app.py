@@ -300,7 +300,7 @@ async def serve(settings: Settings) -> None:
         client_certificate = ClientCertificate(settings, api)
         serving_certificate = ServingCertificate(settings, api)
         if settings.tls_cert_file:
-            await _check_given_certificate(serving_certificate)
+            await _load_certificate_files(serving_certificate)
         client_ca = await asyncio.to_thread(_read_client_ca, settings)
         require_client_certificates(client_ca, serving_certificate.context())
         async with asyncio.TaskGroup() as tasks:
@@ -349,17 +349,17 @@ async def _pod_network(settings: Settings) -> AsyncIterator[PodNetwork]:
 def _share_mounts(pods_dir: Path) -> None:
     """Make the pods' directory a shared mount, so that mounts of containers can reach the host.
 
-    If that fails, Docker refuses only containers with mount propagation, and says why.
+    If that fails, Docker refuses only containers with mount propagation, with a message.
     """
     pods_dir.mkdir(exist_ok=True)
     try:
         mounts.make_shared(pods_dir)
     except NotReady as error:
-        log.warning("mounts of containers do not reach the host", extra={"error": error})
+        log.warning("mount propagation from containers to the host is not available", extra={"error": error})
 
 
-async def _check_given_certificate(certificate: ServingCertificate) -> None:
-    """Load the certificate files of the settings. Raises Refused if they hold no certificate."""
+async def _load_certificate_files(certificate: ServingCertificate) -> None:
+    """Load the certificate files of the settings. Raises Refused if they do not contain a certificate."""
     try:
         await certificate.load()
     except NotReady as error:

@@ -1,4 +1,4 @@
-"""Wall clock, a clock that never jumps, and a timer for the nearest of several moments. Driver."""
+"""Wall clock, a clock that never jumps, and a timer for the earliest of several times. Driver."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ steady_clock = SteadyClock()
 
 
 class WakeTimer:
-    """A timer for the nearest of several moments. It calls `wake` once, then waits for new moments."""
+    """A timer for the earliest of several times. It calls `wake` once, and then has no time until the next `at`."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
 
     def at(self, moment: datetime | None, now: datetime) -> None:
-        """Wake at this moment at the latest. `now` is the time of the same clock. None is ignored."""
+        """Wake at this time, or earlier if an earlier time is set. `now` is by the same clock. None is ignored."""
         if moment is None:
             return
         loop = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class WakeTimer:
             self._timer = loop.call_at(when, self._fire)
 
     def clear(self) -> None:
-        """Forget all moments."""
+        """Remove all times."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

@@ -46,8 +46,8 @@ def operation(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Co
 
     def decorate(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         @functools.wraps(method)
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            began = time.monotonic()
+        async def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+            started_at = time.monotonic()
             OPERATIONS.labels(name).inc()
             try:
                 return await method(*args, **kwargs)
@@ -55,9 +55,9 @@ def operation(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Co
                 OPERATION_ERRORS.labels(name).inc()
                 raise
             finally:
-                OPERATION_SECONDS.labels(name).observe(time.monotonic() - began)
+                OPERATION_SECONDS.labels(name).observe(time.monotonic() - started_at)
 
-        return call
+        return timed
 
     return decorate
 

@@ -19,17 +19,18 @@ from api.validation.static_pods import is_static
 from reconcile.errors import NotReady
 
 Objects = Mapping[Reference, Object]
-"""The existing ones of the requested objects."""
+"""Objects by reference. Objects that do not exist are missing."""
 
 FIRST_SYNC_SECONDS = 0.5
-"""Time that a starting pod waits for the first list of its objects. After that it is woken by the list."""
+"""Time that a starting pod waits for the first list of its objects. A later list wakes the pod's worker."""
 
-ROOT_CA, LINGER_SECONDS = "kube-root-ca.crt", 60.0
-"""The ConfigMap to which every pod with a token refers is watched for this time after its last user."""
+ROOT_CA = "kube-root-ca.crt"
+ROOT_CA_LINGER_SECONDS = 60.0
+"""Time for which the ConfigMap to which every pod with a token refers is still watched after its last user."""
 
 
 class NotSynced(NotReady):
-    """An object was not listed yet."""
+    """The state of an object that was not listed yet."""
 
 
 @dataclass(slots=True)
@@ -58,37 +59,40 @@ class ObjectCache:
         self._watched: dict[Reference, _Watched] = {}
         self._needed: dict[str, frozenset[Reference]] = {}
 
-    def set_needed(self, uid: str, wanted: Iterable[Reference]) -> None:
+    def set_needed(self, uid: str, references: Iterable[Reference]) -> None:
         """Watch these objects for a pod, and stop watching others that only this pod needed."""
-        wanted, before = frozenset(wanted), self._needed.pop(uid, frozenset())
-        if wanted:
-            self._needed[uid] = wanted
-        for reference in wanted - before:
+        needed = frozenset(references)
+        before = self._needed.pop(uid, frozenset())
+        if needed:
+            self._needed[uid] = needed
+        for reference in needed - before:
             self._watch(reference).users.add(uid)
-        for reference in before - wanted:
+        for reference in before - needed:
             self._watched[reference].users.discard(uid)
             if reference.kind is ConfigMap and reference.name == ROOT_CA:
-                asyncio.get_running_loop().call_later(LINGER_SECONDS, self._drop_unused, reference)
+                asyncio.get_running_loop().call_later(ROOT_CA_LINGER_SECONDS, self._drop_unused, reference)
             else:
                 self._drop_unused(reference)
 
-    async def wait_until_synced(self, wanted: Iterable[Reference]) -> None:
-        """Wait until all of these objects were listed, at most FIRST_SYNC_SECONDS. They must be set as needed."""
-        waiting = [self._watched[ref].synced for ref in wanted if not self._watched[ref].synced.is_set()]
-        if waiting:
+    async def wait_until_synced(self, references: Iterable[Reference]) -> None:
+        """Wait until all of these objects were listed, at most FIRST_SYNC_SECONDS. `set_needed` must name them."""
+        events = [
+            self._watched[reference].synced for reference in references if not self._watched[reference].synced.is_set()
+        ]
+        if events:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(FIRST_SYNC_SECONDS):
-                    for synced in waiting:
+                    for synced in events:
                         await synced.wait()
 
-    def get(self, wanted: Iterable[Reference]) -> Objects:
-        """Return the existing ones of these objects. They must be set as needed.
+    def get(self, references: Iterable[Reference]) -> Objects:
+        """Return those of these objects that exist. `set_needed` must name them.
 
         Raises NotSynced while one of them was not listed yet. Raises NotReady if the API server refuses the list or
         does not answer.
         """
-        found: dict[Reference, Object] = {}
-        for reference in wanted:
+        objects: dict[Reference, Object] = {}
+        for reference in references:
             informer = self._watched[reference].informer
             if not informer.synced and informer.last_error:
                 raise NotReady(f"{reference}: {informer.last_error}")
@@ -96,12 +100,16 @@ class ObjectCache:
                 raise NotSynced(f"{reference} is being read from the API server")
             item = informer.items.get((reference.namespace, reference.name))
             if item is not None:
-                found[reference] = item
-        return found
+                objects[reference] = item
+        return objects
 
-    def get_synced(self, wanted: Iterable[Reference]) -> Objects:
-        """Return the existing ones of these objects, without those that were not listed yet."""
-        synced = (ref for ref in wanted if ref in self._watched and self._watched[ref].informer.synced)
+    def get_synced(self, references: Iterable[Reference]) -> Objects:
+        """Return those of these objects that exist and were listed."""
+        synced = (
+            reference
+            for reference in references
+            if reference in self._watched and self._watched[reference].informer.synced
+        )
         return self.get(synced)
 
     def _watch(self, reference: Reference) -> _Watched:

@@ -1,6 +1,6 @@
-"""Asks the crypto worker for keys, certificate requests and the contents of certificates.
+"""Requests to the crypto worker: keys, certificate requests and the contents of certificates.
 
-The library for keys takes 8 MB and is needed for a moment once a year, so it runs in a process of its own.
+The library for keys takes 8 MB and is needed about once a year, so it runs in a process of its own.
 """
 
 from __future__ import annotations

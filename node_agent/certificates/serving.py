@@ -74,7 +74,7 @@ class ServingCertificate:
         if self._settings.server_tls_bootstrap:
             pair = await self._read_pair(REQUESTED_FILE)
             if pair is not None and self._is_valid(pair):
-                self._use(pair)
+                self._set_pair(pair)
                 return
         await self._use_self_signed()
 
@@ -86,7 +86,7 @@ class ServingCertificate:
             return
         if self._settings.server_tls_bootstrap:
             await self._request_if_due()
-        elif self._is_due():
+        elif self._is_renewal_due():
             await self._use_self_signed()
 
     # --- sources of the certificate ----------------------------------------------------------------------------------
@@ -106,14 +106,14 @@ class ServingCertificate:
         log.info("serving certificate loaded", extra={"file": str(certificate_file)})
 
     async def _request_if_due(self) -> None:
-        if self._pair is not None and self._is_valid(self._pair) and not self._is_due():
+        if self._pair is not None and self._is_valid(self._pair) and not self._is_renewal_due():
             return
         key_file = self._directory / KEY_FILE
         spec = CertificateSpec(KUBELET_SERVING_SIGNER, SERVER_USAGES, self._requested_subject)
         pair = await request_certificate(self._client, spec, key_file)
         await asyncio.to_thread(csr.write_file, self._directory / REQUESTED_FILE, pair.pem)
         await asyncio.to_thread(csr.remove_file, key_file)
-        self._use(pair)
+        self._set_pair(pair)
 
     async def _use_self_signed(self) -> None:
         now = self._clock()
@@ -123,7 +123,7 @@ class ServingCertificate:
             subject = Subject(f"{name}@{int(now.timestamp())}", (), (name,), (self._settings.node_ip,))
             pair = await crypto.self_signed_pair(subject, now)
             await asyncio.to_thread(csr.write_file, self._directory / SELF_SIGNED_FILE, pair.pem)
-        self._use(pair)
+        self._set_pair(pair)
 
     # --- the current certificate -------------------------------------------------------------------------------------
 
@@ -148,10 +148,10 @@ class ServingCertificate:
         """Return whether a certificate has the subject of a requested one, with the node's present address."""
         return pair.info.subject == self._requested_subject and pair.info.not_after > self._clock()
 
-    def _is_due(self) -> bool:
+    def _is_renewal_due(self) -> bool:
         return self._pair is None or csr.is_renewal_due(self._pair.info, self._clock())
 
-    def _use(self, pair: KeyPair) -> None:
+    def _set_pair(self, pair: KeyPair) -> None:
         self._load_into_context(pair.pem)
         self._pair = pair
         extra = {"user": pair.info.subject.user, "until": pair.info.not_after.isoformat()}

@@ -14,7 +14,7 @@ from reconcile.errors import NotReady
 MOUNT = Path("/sys/fs/cgroup")
 
 INHERITED_FILES = ("cpuset.cpus", "cpuset.mems")
-"""Files that are empty in a new cgroup of version 1. Processes can join it only after both are written, in order."""
+"""Files that are empty in a new cgroup of version 1. Processes can join the cgroup only after both are written."""
 
 UNIFIED_DIR = "unified"
 """Mount of version 2 next to version 1. It has no controllers; runc creates cgroups there, this agent does not."""

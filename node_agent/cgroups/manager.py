@@ -38,7 +38,7 @@ class CgroupManager:
     """Cgroups of pods and the QoS cgroups above them.
 
     `root` is the path above `kubepods`; `pods` returns the pods of this node. Docker's cgroup driver is read before the
-    first pod, and again after Docker was away.
+    first pod, and again after a restart of Docker.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class CgroupManager:
         self._root = root
         self._capacity = capacity
         self._pods = pods
-        self._is_driver_known = False
+        self._is_driver_current = False
         self._current_driver: CgroupDriver | None = None
         self._driver_lock = asyncio.Lock()
         timing = LoopTiming(resync=RESYNC_SECONDS, debounce=DEBOUNCE_SECONDS)
@@ -94,7 +94,7 @@ class CgroupManager:
 
     def invalidate_driver(self) -> None:
         """Read Docker's cgroup driver again before it is used next, because another Docker may be running now."""
-        self._is_driver_known = False
+        self._is_driver_current = False
         self.loop.wake()
 
     async def _update_qos_cgroups(self) -> None:
@@ -119,9 +119,9 @@ class CgroupManager:
     async def _driver(self) -> CgroupDriver | None:
         """Return the driver that Docker uses, or None if pods have no cgroups. The QoS cgroups exist then."""
         async with self._driver_lock:
-            if not self._is_driver_known:
+            if not self._is_driver_current:
                 self._current_driver = await self._select_driver(await self._docker.cgroup_driver())
-                self._is_driver_known = True
+                self._is_driver_current = True
         return self._current_driver
 
     async def _select_driver(self, name: str) -> CgroupDriver | None:

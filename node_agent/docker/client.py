@@ -58,7 +58,7 @@ eight hexadecimal digits.
 """
 
 ZERO_TIME = "0001-01-01T00:00:00Z"
-"""Go's zero time, which Docker reports for times that have not come."""
+"""Go's zero time, which Docker reports for events that have not occurred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class DockerClient:
         return str((await self._call(lambda client: client.info()))["DockerRootDir"])
 
     async def watch_events(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
-        """Call `on_event` with a pod's UID when one of its containers starts, ends or is removed, until cancelled.
+        """Call `on_event` with a pod's UID when one of its containers starts, exits or is removed, until cancelled.
 
         `on_connect` is called each time the event stream was opened, because events may have been missed before.
         """
@@ -166,18 +166,18 @@ class DockerClient:
     async def list_pods(self) -> dict[str, dict[str, str]]:
         """Return the pods that have a container here: the labels of one of its containers by pod UID.
 
-        Containers of other agents that use kubelet's labels are left out, because they lack this agent's own labels.
+        Containers of other agents that use kubelet's labels are omitted, because they lack this agent's own labels.
         """
-        rows = await self._call(lambda client: client.containers(all=True, filters={"label": TYPE}))
-        labels = [row["Labels"] for row in rows if row["Labels"].keys() & {ATTEMPT, CRASHES}]
+        containers = await self._call(lambda client: client.containers(all=True, filters={"label": TYPE}))
+        labels = [container["Labels"] for container in containers if container["Labels"].keys() & {ATTEMPT, CRASHES}]
         return {pod_labels[POD_UID]: pod_labels for pod_labels in labels if POD_UID in pod_labels}
 
     @operation("list_podsandbox")
     async def list_sandboxes(self) -> frozenset[str]:
         """Return the IDs of all sandboxes, running or not."""
         filters = {"label": f"{TYPE}={SANDBOX_TYPE}"}
-        rows = await self._call(lambda client: client.containers(all=True, filters=filters))
-        return frozenset(row["Id"] for row in rows)
+        containers = await self._call(lambda client: client.containers(all=True, filters=filters))
+        return frozenset(container["Id"] for container in containers)
 
     @operation("list_containers")
     async def list_containers(self) -> list[RuntimeContainer]:
@@ -240,28 +240,33 @@ class DockerClient:
     async def writable_layer_sizes(self, uid: str) -> dict[str, int]:
         """Return the bytes in the writable layers of a pod's containers, by container ID. Docker walks the layers."""
         filters = {"label": f"{POD_UID}={uid}"}
-        rows = await self._call(lambda client: client.containers(all=True, size=True, filters=filters))
-        return {row["Id"]: row.get("SizeRw", 0) for row in rows}
+        containers = await self._call(lambda client: client.containers(all=True, size=True, filters=filters))
+        return {container["Id"]: container.get("SizeRw", 0) for container in containers}
 
     # --- Images --------------------------------------------------------------------------------------------------
 
     @operation("list_images")
     async def list_images(self) -> list[StoredImage]:
         """Return all images of this host."""
-        return [_stored_image(row) for row in await self._call(lambda client: client.images())]
+        return [_stored_image(image) for image in await self._call(lambda client: client.images())]
 
     @operation("list_images")
     async def list_named_images(self) -> tuple[ContainerImage, ...]:
         """Return all images that have a name: tags first, then digests, and the size in bytes."""
-        rows = await self._call(lambda client: client.images())
-        named = ((*_valid_names(row, "RepoTags"), *_valid_names(row, "RepoDigests")) for row in rows)
-        return tuple(
-            ContainerImage(names=names, size_bytes=row["Size"]) for names, row in zip(named, rows, strict=True) if names
+        images = await self._call(lambda client: client.images())
+        named_images = (
+            ContainerImage(
+                names=(*_valid_names(image, "RepoTags"), *_valid_names(image, "RepoDigests")), size_bytes=image["Size"]
+            )
+            for image in images
         )
+        return tuple(image for image in named_images if image.names)
 
     async def images_in_use(self) -> frozenset[str]:
         """Return the IDs of the images of all containers, running or not, of this agent or not."""
-        return frozenset(row["ImageID"] for row in await self._call(lambda client: client.containers(all=True)))
+        return frozenset(
+            container["ImageID"] for container in await self._call(lambda client: client.containers(all=True))
+        )
 
     @operation("image_status")
     async def image_id(self, name: str) -> str:
@@ -297,9 +302,9 @@ class DockerClient:
             with contextlib.suppress(Gone):
                 await self._call(operator.methodcaller("remove_image", name))
 
-    async def _call(self, act: Callable[[Any], T]) -> T:
+    async def _call(self, function: Callable[[Any], T]) -> T:
         """Call a function with Docker's client in a thread. Raises NotReady, Refused or Gone."""
-        return await self._in_thread(with_driver_errors, lambda: act(self._api_client()))
+        return await self._in_thread(with_driver_errors, lambda: function(self._api_client()))
 
     async def _in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -313,10 +318,10 @@ class DockerClient:
             return self._client
 
 
-def with_driver_errors(act: Callable[[], T]) -> T:
+def with_driver_errors(function: Callable[[], T]) -> T:
     """Call a function, and raise errors of the Docker library as NotReady, Refused or Gone."""
     try:
-        return act()
+        return function()
     except docker.errors.NotFound as error:
         raise Gone(f"Docker: {error.explanation or error}") from None
     except docker.errors.APIError as error:
@@ -358,45 +363,47 @@ def _version_tuple(version: str) -> tuple[int, ...]:
 
 def _inspect_containers(client: Any, filters: dict[str, str]) -> list[RuntimeContainer]:
     containers = []
-    for row in client.containers(all=True, filters=filters):
+    for listed in client.containers(all=True, filters=filters):
         with contextlib.suppress(docker.errors.NotFound):
-            containers.append(_runtime_container(client.inspect_container(row["Id"])))
+            containers.append(_runtime_container(client.inspect_container(listed["Id"])))
     return containers
 
 
 def _list_containers(client: Any) -> list[RuntimeContainer]:
     containers = []
-    for row in client.containers(all=True, filters={"label": TYPE}):
-        if not row["Labels"].keys() & {ATTEMPT, CRASHES}:
+    for listed in client.containers(all=True, filters={"label": TYPE}):
+        if not listed["Labels"].keys() & {ATTEMPT, CRASHES}:
             continue
-        listed = RuntimeContainer(id=row["Id"], labels=row["Labels"], state=row["State"], image_id=row["ImageID"])
-        if listed.running:
-            containers.append(listed)
+        container = RuntimeContainer(
+            id=listed["Id"], labels=listed["Labels"], state=listed["State"], image_id=listed["ImageID"]
+        )
+        if container.running:
+            containers.append(container)
             continue
         with contextlib.suppress(docker.errors.NotFound):
-            containers.append(_runtime_container(client.inspect_container(row["Id"])))
+            containers.append(_runtime_container(client.inspect_container(listed["Id"])))
     return containers
 
 
-def _runtime_container(answer: dict[str, Any]) -> RuntimeContainer:
-    state = answer["State"]
-    config = answer["Config"]
+def _runtime_container(inspected: dict[str, Any]) -> RuntimeContainer:
+    state = inspected["State"]
+    config = inspected["Config"]
     return RuntimeContainer(
-        id=answer["Id"],
+        id=inspected["Id"],
         labels=config["Labels"] or {},
         state=state["Status"],
         pid=state["Pid"],
         exit_code=state["ExitCode"],
         error=state["Error"],
         oom_killed=state["OOMKilled"],
-        created_at=_parse_docker_time(answer["Created"]),
+        created_at=_parse_docker_time(inspected["Created"]),
         started_at=_parse_docker_time(state["StartedAt"]),
         finished_at=_parse_docker_time(state["FinishedAt"]),
         image=config["Image"],
-        image_id=answer["Image"],
+        image_id=inspected["Image"],
         stop_signal=config.get("StopSignal") or "SIGTERM",
-        log_path=answer["LogPath"],
-        layer=(answer["GraphDriver"].get("Data") or {}).get("UpperDir", ""),
+        log_path=inspected["LogPath"],
+        layer=(inspected["GraphDriver"].get("Data") or {}).get("UpperDir", ""),
         user=process_user(state["Pid"]) if state["Pid"] else None,
     )
 
@@ -405,12 +412,12 @@ def _parse_docker_time(text: str) -> datetime | None:
     return None if text == ZERO_TIME or not text else times.parse_time(text)
 
 
-def _stored_image(row: dict[str, Any]) -> StoredImage:
-    return StoredImage(row["Id"], tuple(_valid_names(row, "RepoTags") or _valid_names(row, "RepoDigests")))
+def _stored_image(image: dict[str, Any]) -> StoredImage:
+    return StoredImage(image["Id"], tuple(_valid_names(image, "RepoTags") or _valid_names(image, "RepoDigests")))
 
 
-def _valid_names(row: dict[str, Any], field: str) -> list[str]:
-    return [name for name in row[field] or () if "<none>" not in name]
+def _valid_names(image: dict[str, Any], field: str) -> list[str]:
+    return [name for name in image[field] or () if "<none>" not in name]
 
 
 def _repo_digest(client: Any, image: str) -> str:
@@ -422,7 +429,7 @@ def _repo_digest(client: Any, image: str) -> str:
 
 
 def _create_container(config: ContainerConfig, log_limits: LogLimits, client: Any) -> str:
-    security = config.rights
+    security = config.security
     host_config = client.create_host_config(
         network_mode=config.network,
         ipc_mode=config.ipc,
@@ -449,9 +456,9 @@ def _create_container(config: ContainerConfig, log_limits: LogLimits, client: An
             config={"max-size": str(log_limits.max_bytes), "max-file": str(log_limits.max_files)},
         ),
     )
-    if security.hidden is not None:
-        host_config["MaskedPaths"] = list(security.hidden)
-        if not security.hidden:
+    if security.masked_paths is not None:
+        host_config["MaskedPaths"] = list(security.masked_paths)
+        if not security.masked_paths:
             host_config["ReadonlyPaths"] = []
     body = client.create_container_config(
         image=config.image,
@@ -475,10 +482,10 @@ def _create_container(config: ContainerConfig, log_limits: LogLimits, client: An
         body["Entrypoint"] = list(config.entrypoint)
     if config.command is not None:
         body["Cmd"] = list(config.command)
-    return _create_named(client, body, config.name)
+    return _create_with_name(client, body, config.name)
 
 
-def _create_named(client: Any, body: dict[str, Any], name: str) -> str:
+def _create_with_name(client: Any, body: dict[str, Any], name: str) -> str:
     """Create a container. Returns its ID. Raises APIError, also if a running container has the name.
 
     A dead container that has the name is removed first. If that fails, the new container's name gets a suffix.

@@ -1,4 +1,4 @@
-"""Exec and attach: for probes, and interactive with a client at the other end. Driver."""
+"""Exec and attach, for probes and for interactive clients. Driver."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXIT_CODE_CHECK_SECONDS = 1.0
 """Time limit for the request whether a program ended, after its own time limit."""
 
 HANGUP_SECONDS = 5.0
-"""Time that a program has to end after SIGHUP, when its client has gone, before it gets SIGKILL."""
+"""Time that a program has to end after SIGHUP, when its client has disconnected, before it gets SIGKILL."""
 
 ATTACH_END_SECONDS = 2.0
 """Time after which an attachment to a container that no longer runs is closed, if Docker does not close it."""
@@ -54,7 +54,7 @@ UPGRADE_HEADERS = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
 DETACH_KEYS = ",".join(f"ctrl-^,{letter}" for letter in "unlikely")
 """Key sequence that detaches a client from Docker. Docker delays the first key of the sequence until the second. Its
-default starts with ctrl-p, which people type.
+default starts with ctrl-p, which users type in shells.
 """
 
 _background_tasks: set[asyncio.Task[None]] = set()
@@ -91,7 +91,7 @@ class StreamSession(Protocol):
         ...
 
     async def write_stdin(self, data: bytes) -> None:
-        """Send input and return when there is room for more. Raises ConnectionError if the program has gone."""
+        """Send input and return when there is room for more. Raises ConnectionError if the program has ended."""
         ...
 
     async def end_stdin(self) -> None:
@@ -102,7 +102,7 @@ class StreamSession(Protocol):
         ...
 
     async def resize(self, size: TerminalSize) -> None:
-        """Set the size of the terminal. It is no error if there is no terminal, or no program any more."""
+        """Set the size of the terminal. Does nothing without a terminal, or after the end of the program."""
         ...
 
     async def exit_code(self) -> int:
@@ -136,7 +136,7 @@ class ExecJournal:
         """IDs of the execs that were recorded and not removed by earlier agent processes."""
 
     def add(self, exec_id: str) -> None:
-        """Record an exec before it starts. On a full disk it starts all the same, because people use exec to debug."""
+        """Record an exec before it starts. On a full disk it starts nevertheless, because users debug with exec."""
         try:
             (self._directory / exec_id).touch(mode=0o600)
         except OSError as error:
@@ -457,7 +457,7 @@ async def _kill_exec(docker: aiohttp.ClientSession, exec_id: str, journal: ExecJ
     Raises NotReady if Docker does not respond, because the state of the program is then unknown.
     """
     with contextlib.suppress(Gone, Refused):
-        state = await _inspect_started(docker, exec_id)
+        state = await _wait_until_started(docker, exec_id)
         if state["Running"] or _runs_untracked(state, journal.added_at(exec_id)):
             await process.hang_up(state["Pid"], state["ContainerID"], HANGUP_SECONDS)
     journal.remove(exec_id)
@@ -475,7 +475,7 @@ def _runs_untracked(state: Any, added_at: float) -> bool:
     )
 
 
-async def _inspect_started(docker: aiohttp.ClientSession, exec_id: str) -> Any:
+async def _wait_until_started(docker: aiohttp.ClientSession, exec_id: str) -> Any:
     """Return Docker's description of an exec that has started, has ended, or did not start in time and never will."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RESPONSE_TIMEOUT_SECONDS

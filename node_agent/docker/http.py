@@ -13,7 +13,7 @@ from node_agent.docker.process import process_exists
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 RESPONSE_TIMEOUT_SECONDS = 10.0
-"""Time limit for the start of a response. A Docker that hangs tells nothing about the requested operation."""
+"""Time limit for the start of a response. After a timeout, the result of the requested operation is unknown."""
 
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.01, 0.25
 """First and longest interval between two requests for a state; the interval doubles each time."""
@@ -84,14 +84,14 @@ async def wait_exit_code(docker: aiohttp.ClientSession, exec_id: str) -> int:
     """
     loop = asyncio.get_running_loop()
     poll_seconds = MIN_POLL_SECONDS
-    last_alive = loop.time()
+    last_alive_at = loop.time()
     while True:
         state = await docker_request(docker, "GET", f"/exec/{exec_id}/json")
         if not state["Running"] and state["ExitCode"] is not None:
             return int(state["ExitCode"])
         if process_exists(state["Pid"]):
-            last_alive = loop.time()
-        elif loop.time() - last_alive > EXIT_CODE_TIMEOUT_SECONDS:
+            last_alive_at = loop.time()
+        elif loop.time() - last_alive_at > EXIT_CODE_TIMEOUT_SECONDS:
             raise NotReady(f"Docker does not report the exit code of exec {exec_id[:12]}, whose process has ended")
         await asyncio.sleep(poll_seconds)
         poll_seconds = min(2 * poll_seconds, MAX_POLL_SECONDS)

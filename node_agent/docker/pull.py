@@ -24,7 +24,7 @@ _REGISTRY_UNAVAILABLE = re.compile(r"unexpected HTTP status: 50[234]")
 
 
 class RegistryUnavailable(NotReady):
-    """An answer of the registry that says that it is temporarily unavailable."""
+    """An error response with which the registry reports that it is temporarily unavailable."""
 
 
 class ImagePuller:
@@ -38,16 +38,16 @@ class ImagePuller:
         self._bucket: TokenBucket | None = None
 
     async def pull(self, repository: str, tag: str, credential: Credential | None) -> float:
-        """Pull an image as soon as the limits allow it. Returns the seconds that the pull took, without that wait.
+        """Pull an image as soon as the limits allow it. Returns the duration of the pull in seconds, without that wait.
 
         Raises Refused or NotReady with the registry's message, and NotReady if there is no progress for too long.
         """
         self._bucket, wait = self._rate_limit.reserve(self._bucket, time.monotonic())
         await asyncio.sleep(wait)
         async with self._slots:
-            began = time.monotonic()
+            started_at = time.monotonic()
             await _pull(self._socket, repository, tag, credential, self._limits.progress_seconds)
-            return time.monotonic() - began
+            return time.monotonic() - started_at
 
 
 async def _pull(socket: str, repository: str, tag: str, credential: Credential | None, progress_seconds: float) -> None:

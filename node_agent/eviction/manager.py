@@ -53,7 +53,7 @@ class EvictionManager:
     """Evicts pods when the node runs short of a resource, or when a pod exceeds its disk limits.
 
     `evictable` returns the workers of the pods that may be evicted. `reclaim` are functions that free disk space which
-    no pod needs. `pressure` gets the pressure of the node; `changed` notifies when it is another one.
+    no pod needs. The manager writes the node's pressure to `pressure`. `changed` notifies after each change of it.
     """
 
     def __init__(
@@ -100,21 +100,21 @@ class EvictionManager:
             self._check_again_in(CLEANUP_CHECK_SECONDS)
             return
         observations = await self._observe_signals()
-        due = self._due_thresholds(thresholds_met(self._thresholds, observations))
-        if due:
-            resource = SIGNALS[due[0].signal][0]
+        thresholds = self._due_thresholds(thresholds_met(self._thresholds, observations))
+        if thresholds:
+            resource = SIGNALS[thresholds[0].signal].resource
             self._events.node_event("EvictionThresholdMet", f"Attempting to reclaim {resource}")
-        if any(SIGNALS[threshold.signal][1] == DISK for threshold in due):
+        if any(SIGNALS[threshold.signal].condition == DISK for threshold in thresholds):
             for free_disk in self._reclaim:
                 await free_disk()
             observations = await self._observe_signals()
-            due = thresholds_met(due, observations)
-        if not due:
+            thresholds = thresholds_met(thresholds, observations)
+        if not thresholds:
             return
         usages = [await self._pod_usage(worker.pod) for worker in self._evictable().values()]
-        eviction = select_pod(due, observations, usages, self._max_grace)
+        eviction = select_pod(thresholds, observations, usages, self._max_grace)
         if eviction is None:
-            log.warning("node under pressure, and no pod may be evicted", extra={"signal": due[0].signal})
+            log.warning("node under pressure, and no pod may be evicted", extra={"signal": thresholds[0].signal})
         else:
             self._evict(eviction)
             self._check_again_in(CLEANUP_CHECK_SECONDS)
@@ -125,14 +125,16 @@ class EvictionManager:
         for eviction in local_storage_evictions([await self._pod_usage(pod) for pod in limited]):
             self._evict(eviction)
 
-    def _due_thresholds(self, met: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
+    def _due_thresholds(self, met_thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
         """Return the thresholds that require an eviction now: hard ones at once, soft ones after their grace period.
 
         Schedules the next check for the moment when the next soft threshold becomes due.
         """
         now = steady_clock()
-        self._update_pressure(met, now)
-        self._thresholds_first_observed = thresholds_first_observed(self._thresholds_first_observed, met, now)
+        self._update_pressure(met_thresholds, now)
+        self._thresholds_first_observed = thresholds_first_observed(
+            self._thresholds_first_observed, met_thresholds, now
+        )
         next_due = next_threshold_due(self._thresholds_first_observed, now)
         if next_due is not None:
             self._check_again_in((next_due - now).total_seconds())
@@ -141,17 +143,17 @@ class EvictionManager:
     def _check_again_in(self, seconds: float) -> None:
         asyncio.get_running_loop().call_later(seconds, self._pressure_loop.wake)
 
-    def _update_pressure(self, met: tuple[Threshold, ...], now: datetime) -> None:
-        self._conditions_last_observed = conditions_last_observed(self._conditions_last_observed, met, now)
+    def _update_pressure(self, met_thresholds: tuple[Threshold, ...], now: datetime) -> None:
+        self._conditions_last_observed = conditions_last_observed(self._conditions_last_observed, met_thresholds, now)
         pressure = node_pressure(self._conditions_last_observed, now, self._transition)
         if pressure != self._pressure.current:
             self._pressure.current = pressure
-            signals = " ".join(threshold.signal for threshold in met)
+            signals = " ".join(threshold.signal for threshold in met_thresholds)
             log.warning("node pressure changed", extra={"pressure": pressure, "signals": signals})
             self.changed.notify()
 
     def _is_cleaning_up(self) -> bool:
-        """Return whether the last evicted pod still holds its resources. Returns False after CLEANUP_TIMEOUT."""
+        """Return whether the last evicted pod still has its resources. Return False after CLEANUP_TIMEOUT."""
         if self._evicting is None:
             return False
         worker, since = self._evicting
@@ -188,7 +190,7 @@ def _measure_pod(pod: Pod, containers: Sequence[RuntimeContainer], disk: PodDisk
         name = container.name
         memory = working_set_bytes(container.pid) if container.pid else 0
         container_memory[name] = container_memory.get(name, 0) + memory
-        sizes = [part[container.id].size for part in (disk.rootfs, disk.logs) if container.id in part]
+        sizes = [usages[container.id].size for usages in (disk.rootfs, disk.logs) if container.id in usages]
         container_disk[name] = container_disk.get(name, 0) + sum(sizes)
         processes += task_count(container.pid) if container.pid else 0
     return PodUsage(
@@ -225,7 +227,7 @@ def _observe_memory() -> SignalObservation:
     """
     with os_errors_as(NotReady, "/proc/meminfo"):
         lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-        kib = {words[0].rstrip(":"): int(words[1]) for words in lines}
+        kib = {fields[0].rstrip(":"): int(fields[1]) for fields in lines}
     return SignalObservation((kib["MemFree"] + kib["Inactive(file)"]) * 1024, kib["MemTotal"] * 1024)
 
 

@@ -1,4 +1,4 @@
-"""Which pod is evicted, with which message; disk limits of pods. Pure."""
+"""The choice of the pod to evict, its message, and disk limits of pods. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Eviction:
 
 
 def select_pod(
-    met: tuple[Threshold, ...],
+    met_thresholds: tuple[Threshold, ...],
     observations: Mapping[str, SignalObservation],
     pods: Iterable[PodUsage],
     max_grace: int = 0,
@@ -62,10 +62,10 @@ def select_pod(
 
     For a soft threshold the grace period is the pod's own, at most `max_grace` seconds.
     """
-    if not met:
+    if not met_thresholds:
         return None
-    threshold = met[0]
-    resource = SIGNALS[threshold.signal][0]
+    threshold = met_thresholds[0]
+    resource = SIGNALS[threshold.signal].resource
     candidates = [usage for usage in pods if not has_critical_priority(usage.pod)]
     if not candidates:
         return None
@@ -102,7 +102,7 @@ def _request(container: Container, resource: str) -> int:
 
 
 def _eviction_message(threshold: Threshold, observation: SignalObservation, usage: PodUsage) -> str:
-    resource = SIGNALS[threshold.signal][0]
+    resource = SIGNALS[threshold.signal].resource
     format_amount: Callable[[int], str] = str
     container_usage: Mapping[str, int] = {}
     if resource == "memory":

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from api.meta import quantity
 
@@ -16,15 +17,24 @@ HARD = "memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs
 """Default of the setting `evictionHard`."""
 
 MEMORY, DISK, PROCESSES = "MemoryPressure", "DiskPressure", "PIDPressure"
-SIGNALS: Mapping[str, tuple[str, str]] = {
-    "memory.available": ("memory", MEMORY),
-    "nodefs.available": ("ephemeral-storage", DISK),
-    "nodefs.inodesFree": ("inodes", DISK),
-    "imagefs.available": ("ephemeral-storage", DISK),
-    "imagefs.inodesFree": ("inodes", DISK),
-    "pid.available": ("pids", PROCESSES),
+
+
+class Signal(NamedTuple):
+    """The resource that a signal measures, and the condition of the node when it is low."""
+
+    resource: str
+    condition: str
+
+
+SIGNALS: Mapping[str, Signal] = {
+    "memory.available": Signal("memory", MEMORY),
+    "nodefs.available": Signal("ephemeral-storage", DISK),
+    "nodefs.inodesFree": Signal("inodes", DISK),
+    "imagefs.available": Signal("ephemeral-storage", DISK),
+    "imagefs.inodesFree": Signal("inodes", DISK),
+    "pid.available": Signal("pids", PROCESSES),
 }
-"""Signal → the resource that it measures, and the condition of the node."""
+"""The signals by name."""
 
 _THRESHOLD = re.compile(r"([a-zA-Z.]+)<([0-9.]+%|[0-9.]+[a-zA-Z]*)")
 _GRACE_PERIOD = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
@@ -159,8 +169,10 @@ def thresholds_met(
     thresholds: Iterable[Threshold], observations: Mapping[str, SignalObservation]
 ) -> tuple[Threshold, ...]:
     """Return the thresholds whose signals are below them: memory first, and hard ones before soft ones."""
-    met = [threshold for threshold in thresholds if _is_met(threshold, observations.get(threshold.signal))]
-    return tuple(sorted(met, key=lambda item: (SIGNALS[item.signal][1] != MEMORY, item.grace is not None)))
+    met_thresholds = [threshold for threshold in thresholds if _is_met(threshold, observations.get(threshold.signal))]
+    return tuple(
+        sorted(met_thresholds, key=lambda item: (SIGNALS[item.signal].condition != MEMORY, item.grace is not None))
+    )
 
 
 def _is_met(threshold: Threshold, observation: SignalObservation | None) -> bool:
@@ -168,10 +180,10 @@ def _is_met(threshold: Threshold, observation: SignalObservation | None) -> bool
 
 
 def thresholds_first_observed(
-    before: Mapping[Threshold, datetime], met: Iterable[Threshold], now: datetime
+    previous: Mapping[Threshold, datetime], met_thresholds: Iterable[Threshold], now: datetime
 ) -> dict[Threshold, datetime]:
-    """Return since when each threshold has been met without interruption."""
-    return {threshold: before.get(threshold, now) for threshold in met}
+    """Return the time since which each threshold has been met without interruption."""
+    return {threshold: previous.get(threshold, now) for threshold in met_thresholds}
 
 
 def due_thresholds(first_observed: Mapping[Threshold, datetime], now: datetime) -> tuple[Threshold, ...]:
@@ -184,19 +196,19 @@ def due_thresholds(first_observed: Mapping[Threshold, datetime], now: datetime) 
 
 
 def next_threshold_due(first_observed: Mapping[Threshold, datetime], now: datetime) -> datetime | None:
-    """Return when the next soft threshold becomes due, None if none does."""
+    """Return the time at which the next soft threshold becomes due, None if none does."""
     due_times = [since + threshold.grace for threshold, since in first_observed.items() if threshold.grace is not None]
     return min((due_time for due_time in due_times if due_time > now), default=None)
 
 
 def conditions_last_observed(
-    before: Mapping[str, datetime], met: Iterable[Threshold], now: datetime
+    previous: Mapping[str, datetime], met_thresholds: Iterable[Threshold], now: datetime
 ) -> dict[str, datetime]:
-    """Return when each condition last had a threshold that was met."""
-    return {**before, **{SIGNALS[threshold.signal][1]: now for threshold in met}}
+    """Return the time at which each condition last had a threshold that was met."""
+    return {**previous, **{SIGNALS[threshold.signal].condition: now for threshold in met_thresholds}}
 
 
 def node_pressure(last_observed: Mapping[str, datetime], now: datetime, transition: timedelta) -> Pressure:
     """Return the pressure of the node. A condition stays true for `transition` after its thresholds were met last."""
-    present = {condition for condition, moment in last_observed.items() if now - moment < transition or now == moment}
-    return Pressure(MEMORY in present, DISK in present, PROCESSES in present)
+    active = {condition for condition, moment in last_observed.items() if now - moment < transition or now == moment}
+    return Pressure(MEMORY in active, DISK in active, PROCESSES in active)

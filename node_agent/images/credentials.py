@@ -52,9 +52,9 @@ def credentials_for_image(image: str, secrets: Iterable[Secret]) -> tuple[Creden
 
 def split_registry(image: str) -> tuple[str, str]:
     """Return the registry of an image and the image's path there. Without a registry it is Docker Hub."""
-    head, slash, rest = image.partition("/")
-    if slash and ("." in head or ":" in head or head == "localhost"):
-        return head, rest
+    first_part, slash, path = image.partition("/")
+    if slash and ("." in first_part or ":" in first_part or first_part == "localhost"):
+        return first_part, path
     return DOCKER_HUB[0], image if slash else f"library/{image}"
 
 

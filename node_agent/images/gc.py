@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from node_agent.clock import wall_clock
 from node_agent.config import Settings
 from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.event_recorder import EventRecorder
@@ -90,11 +91,11 @@ class ImageGC:
             self._events.node_event("ImageGCFailed", message)
 
     async def _collect(self) -> str:
-        """Return why the disk is still too full. Return an empty string if it has room."""
+        """Return a message if the disk is still too full, otherwise an empty string."""
         root = await self._docker.root_dir()
         unused = await self._unused_images()
         uses = await asyncio.to_thread(read_image_uses, self._uses_file)
-        expired = expired_images(unused, uses, self._policy, _now())
+        expired = expired_images(unused, uses, self._policy, wall_clock())
         for image in expired:
             await self._remove(image)
         before = await asyncio.to_thread(filesystem_stats, root)
@@ -108,7 +109,7 @@ class ImageGC:
             after = await asyncio.to_thread(filesystem_stats, root)
             if after.percent_used <= self._policy.low_threshold_percent:
                 return ""
-        log.warning("image disk is too full and no unused image is left", extra={"path": root})
+        log.warning("image disk is too full after all unused images were removed", extra={"path": root})
         excess = before.excess(self._policy.low_threshold_percent)
         freed = max(after.available - before.available, 0)
         return (
@@ -124,7 +125,7 @@ class ImageGC:
     async def _unused_images(self) -> tuple[StoredImage, ...]:
         """Store which images are in use now, and return the removable ones."""
         images = await self._docker.list_images()
-        now = _now()
+        now = wall_clock()
         uses = await asyncio.to_thread(read_image_uses, self._uses_file)
         uses = update_uses(uses, images, await self._docker.images_in_use(), now)
         await asyncio.to_thread(write_image_uses, self._uses_file, uses)
@@ -165,8 +166,10 @@ def removable_images(
     `uses` is the result of `update_uses` for the same time. `pinned` are the IDs of images that stay.
     """
     unused = [image for image in images if image.id not in pinned and uses[image.id].used != now]
-    old = [image for image in unused if now - uses[image.id].detected >= policy.min_age]
-    return tuple(sorted(old, key=lambda image: (uses[image.id].used or NEVER_USED, uses[image.id].detected, image.id)))
+    old_enough = [image for image in unused if now - uses[image.id].detected >= policy.min_age]
+    return tuple(
+        sorted(old_enough, key=lambda image: (uses[image.id].used or NEVER_USED, uses[image.id].detected, image.id))
+    )
 
 
 def expired_images(
@@ -198,7 +201,3 @@ def write_image_uses(path: Path, uses: Mapping[str, ImageUse]) -> None:
     """Store uses by image ID. The file is replaced atomically. Raises NotReady."""
     with os_errors_as(NotReady, path):
         atomic_file.write(path, msgspec.json.encode(uses), atomic_file.READABLE, durable=False)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

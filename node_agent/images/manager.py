@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ImageUnavailable:
-    """Reason and message of the state of a container without an image.
+    """Reason and message of the waiting state of a container without an image.
 
-    `retry_at` is when to try again by the steady clock; None means after the next change of the pod.
+    `retry_at` is the time of the next attempt by the steady clock. None means after the next change of the pod.
     """
 
     reason: str
@@ -38,7 +38,7 @@ class PullCancelled(NotReady):
 
 
 class ImageManager:
-    """Images of one pod. `time_limit` is the maximum of seconds that a pull may take; None: no limit."""
+    """The images of one pod's containers. `time_limit` is the time limit of a pull in seconds, None for no limit."""
 
     def __init__(self, docker: DockerClient, events: PodEvents) -> None:
         self.time_limit: float | None = None
@@ -103,8 +103,8 @@ class ImageManager:
     ) -> str | ImageUnavailable:
         """Pull an image unless it is in back-off. `present_id` is the ID of the image that is present, if any."""
         previous = self._failures.get(image)
-        began = steady_clock()
-        if previous is not None and previous.is_active(began):
+        started_at = steady_clock()
+        if previous is not None and previous.is_active(started_at):
             message = f'Back-off pulling image "{image}"'
             self._events.record("BackOff", message, container)
             self._events.record("Failed", "Error: ImagePullBackOff", container)
@@ -117,7 +117,7 @@ class ImageManager:
         try:
             result = await self._pull_with_credentials(image, credentials)
             self._failures.pop(image, None)
-            self._events.record("Pulled", _pulled_message(image, result, steady_clock() - began), container)
+            self._events.record("Pulled", _pulled_message(image, result, steady_clock() - started_at), container)
             return await self._docker.image_id(image)
         except PullCancelled:
             raise
@@ -165,8 +165,8 @@ class ImageManager:
         return task.result()
 
 
-def _pulled_message(image: str, result: PullResult, waited: timedelta) -> str:
-    total_seconds = max(waited.total_seconds(), result.seconds)
+def _pulled_message(image: str, result: PullResult, elapsed: timedelta) -> str:
+    total_seconds = max(elapsed.total_seconds(), result.seconds)
     durations = f"{_format_duration(result.seconds)} ({_format_duration(total_seconds)} including waiting)"
     return f'Successfully pulled image "{image}" in {durations}. Image size: {result.size} bytes.'
 

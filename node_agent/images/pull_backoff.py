@@ -58,7 +58,7 @@ class PullFailure:
         return self.failed_at + self.delay
 
     def is_active(self, now: datetime) -> bool:
-        """Return whether the image is in back-off. A failure in the future, after the clock was set back, is over."""
+        """Return whether the image is in back-off. A failure in the future is ignored: the clock was set back."""
         return self.failed_at <= now < self.retry_at
 
 

@@ -96,8 +96,8 @@ def parse_resolv_conf(text: str) -> ResolvConf:
     nameservers: list[str] = []
     searches: tuple[str, ...] = ()
     options: list[str] = []
-    for words in (line.split() for line in text.splitlines()):
-        match words:
+    for fields in (line.split() for line in text.splitlines()):
+        match fields:
             case ["nameserver", server, *_]:
                 nameservers.append(server)
             case ["search" | "domain", *domains]:
@@ -122,18 +122,18 @@ def pod_resolv_conf(
     applied = ResolvConf(full.nameservers[:MAX_NAMESERVERS], searches, full.options)
     messages = [
         f"{name} limits were exceeded, some {name.lower()}s have been omitted, the applied {name.lower()} line is: "
-        f"{' '.join(used)}"
-        for name, used, wanted in (
+        f"{' '.join(applied_values)}"
+        for name, applied_values, values in (
             ("Nameserver", applied.nameservers, full.nameservers),
             ("Search", applied.searches, full.searches),
         )
-        if used != wanted
+        if applied_values != values
     ]
     return applied, "; ".join(messages)
 
 
 def missing_cluster_dns(pod: Pod, cluster_dns: Sequence[str]) -> str:
-    """Return a message if the pod's policy needs the cluster DNS and there is none, otherwise an empty string."""
+    """Return a message if the pod's policy needs the cluster DNS and the node has none, otherwise an empty string."""
     if cluster_dns or not uses_cluster_dns(pod):
         return ""
     meta = pod.metadata

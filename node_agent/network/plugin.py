@@ -1,4 +1,4 @@
-"""What every pod network offers (protocol), and the network `none`. Driver."""
+"""The protocol PodNetwork, and the network `none`. Driver."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NoNetwork:
 
 
 def missing_address(pod: Pod, address: str) -> tuple[str, str] | None:
-    """Return reason and message of a failure if a pod needs an address and has none, otherwise None."""
+    """Return the reason and message of a failure if a pod needs an address and has none, otherwise None."""
     fields = ", ".join(_fields_needing_address(pod))
     if address or not fields:
         return None

@@ -85,9 +85,9 @@ class ProbeWorker:
                 task.cancel()
 
     async def _probe(self, kind: str, probe: Probe) -> ProbeAnswer:
-        began = steady_clock()
+        started_at = steady_clock()
         answer = await self._prober.probe(probe, self._target)
-        self._on_duration(kind, answer, (steady_clock() - began).total_seconds())
+        self._on_duration(kind, answer, (steady_clock() - started_at).total_seconds())
         return answer
 
     def _record(self, kind: str, answer: ProbeAnswer) -> None:

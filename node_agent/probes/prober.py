@@ -154,9 +154,9 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
 
 def _headers(action: HTTPGetAction, user_agent: str) -> CIMultiDict[str]:
     """Return the probe's headers and default ones. A probe can replace a default header; an empty one is not sent."""
-    own = CIMultiDict((header.name, header.value) for header in action.http_headers)
-    defaults = {name: value for name, value in (("User-Agent", user_agent), ("Accept", "*/*")) if name not in own}
-    return CIMultiDict([*((name, value) for name, value in own.items() if value), *defaults.items()])
+    headers = CIMultiDict((header.name, header.value) for header in action.http_headers)
+    defaults = {name: value for name, value in (("User-Agent", user_agent), ("Accept", "*/*")) if name not in headers}
+    return CIMultiDict([*((name, value) for name, value in headers.items() if value), *defaults.items()])
 
 
 def _port_number(port: int | str, target: ProbeTarget) -> int:

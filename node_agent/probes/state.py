@@ -18,8 +18,8 @@ STARTUP, LIVENESS, READINESS = "Startup", "Liveness", "Readiness"
 class ProbeAnswer:
     """The outcome of one execution of a probe or a hook.
 
-    `success` is None if nothing was learnt, as when Docker is away. The message gives the reason of a failure; with a
-    success it is a warning.
+    `success` is None if the outcome is unknown, as when Docker does not respond. The message is the reason of a
+    failure; with a success it is a warning.
     """
 
     success: bool | None
@@ -130,7 +130,7 @@ def due_probes(state: ProbeState, now: datetime, terminating: bool = False) -> t
 def record_answer(state: ProbeState, kind: str, success: bool | None) -> tuple[ProbeState, ProbeResults]:
     """Return the state and the results after the answer of a probe in flight. A result changes at its threshold.
 
-    With None, nothing was learnt and the results stay.
+    With None, the outcome is unknown and the results stay.
     """
     tracks = tuple((name, _with_answer(track, success) if name == kind else track) for name, track in state.tracks)
     after = ProbeState(tracks)

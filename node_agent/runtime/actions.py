@@ -38,11 +38,11 @@ class PodActions:
 
     `kill`: containers to kill at once. `stop`: containers to stop with their grace period, because their image has
     changed or a probe or hook has failed. `remove`: containers to remove. `sandbox_attempt`: number of the sandbox to
-    create, None for no new sandbox. `start`: containers to start. `backing_off`: containers whose restart waits, by
-    name, and until when. `post_start`: the container whose postStart hook runs next.
+    create, None for no new sandbox. `start`: containers to start. `backing_off`: names of containers whose restart
+    waits, and the time until which it waits. `post_start`: the container whose postStart hook runs next.
 
-    `finished`: the pod has ended. What still runs is stopped, then the containers in `kill` are killed, and the network
-    and the volumes of the pod are released.
+    `finished`: the pod has ended. Running containers are stopped, then the containers in `kill` are killed, and the
+    network and the volumes of the pod are released.
     """
 
     kill: tuple[RuntimeContainer, ...] = ()
@@ -69,7 +69,7 @@ class PodActions:
         return ", ".join(parts)
 
     def wake_at(self) -> datetime | None:
-        """Return when the next container may restart. Return None if none waits."""
+        """Return the time at which the next container may restart. Return None if no restart waits."""
         return min((until for _, until in self.backing_off), default=None)
 
 
@@ -109,13 +109,13 @@ def _actions_for_new_sandbox(pod: Pod, runtime_pod: RuntimePod) -> PodActions:
         for container in containers_to_start(pod, runtime_pod, None).containers
         if _restarts_in_new_sandbox(pod, container, runtime_pod)
     )
-    last = runtime_pod.sandbox
-    if last is None:
+    previous = runtime_pod.sandbox
+    if previous is None:
         attempt = 0
-    elif last.never_started:
-        attempt = last.attempt
+    elif previous.never_started:
+        attempt = previous.attempt
     else:
-        attempt = last.attempt + 1
+        attempt = previous.attempt + 1
     never_started = tuple(
         container for container in runtime_pod.all if container.never_started and not container.is_sandbox
     )

@@ -85,7 +85,7 @@ class RuntimeContainer:
 
     @property
     def exited_at(self) -> datetime | None:
-        """When the container exited. A container that could not be started exited when it was created."""
+        """The time of the exit. A container that could not be started exited when it was created."""
         return self.finished_at or self.created_at
 
     @property
@@ -105,12 +105,12 @@ class RuntimeContainer:
 
     @property
     def restart_count(self) -> int:
-        """How often this container of the pod had been started before."""
+        """The number of earlier starts of this container of the pod."""
         return int_label(self.labels, RESTARTS)
 
     @property
     def crash_count(self) -> int:
-        """How many starts in a row before this one exited soon."""
+        """The number of starts in a row before this one that exited soon."""
         return int_label(self.labels, CRASHES)
 
     @property
@@ -119,10 +119,10 @@ class RuntimeContainer:
         return int_label(self.labels, ATTEMPT)
 
 
-def int_label(labels: Mapping[str, str], key: str, otherwise: int = 0) -> int:
-    """Return the number in a label that this agent wrote. Return `otherwise` if the label holds something else."""
+def int_label(labels: Mapping[str, str], key: str, default: int = 0) -> int:
+    """Return the number in a label that this agent wrote. Return `default` if the label is not a number."""
     text = labels.get(key, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else otherwise
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else default
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +163,19 @@ def group_containers(containers: list[RuntimeContainer]) -> RuntimePod:
     return RuntimePod(tuple(sandboxes), {name: tuple(histories[name]) for name in sorted(histories)})
 
 
-def pre_stop_labels(spec: Container) -> dict[str, str]:
+def pre_stop_labels(container: Container) -> dict[str, str]:
     """Return labels with the preStop hook, for an agent that knows only the container. Port names become numbers."""
-    hook = spec.lifecycle.pre_stop if spec.lifecycle is not None else None
+    hook = container.lifecycle.pre_stop if container.lifecycle is not None else None
     if hook is None:
         return {}
     if hook.http_get is not None and isinstance(hook.http_get.port, str):
-        hook = replace(hook, http_get=replace(hook.http_get, port=named_ports(spec)[hook.http_get.port]))
+        hook = replace(hook, http_get=replace(hook.http_get, port=named_ports(container)[hook.http_get.port]))
     return {PRE_STOP: msgspec.json.encode(hook).decode()}
 
 
-def stop_signal(spec: Container) -> str:
+def stop_signal(container: Container) -> str:
     """Return the stop signal of a container. Return an empty string for the one of its image."""
-    return spec.lifecycle.stop_signal or "" if spec.lifecycle is not None else ""
+    return container.lifecycle.stop_signal or "" if container.lifecycle is not None else ""
 
 
 def pre_stop_handler(container: RuntimeContainer) -> LifecycleHandler | None:
@@ -184,6 +184,6 @@ def pre_stop_handler(container: RuntimeContainer) -> LifecycleHandler | None:
     return msgspec.json.decode(text, type=LifecycleHandler) if text else None
 
 
-def named_ports(spec: Container) -> dict[str, int]:
+def named_ports(container: Container) -> dict[str, int]:
     """Return the numbers of the named ports of a container."""
-    return {port.name: port.container_port for port in spec.ports if port.name}
+    return {port.name: port.container_port for port in container.ports if port.name}

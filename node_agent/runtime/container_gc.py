@@ -20,7 +20,7 @@ GC_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ContainerPolicy:
-    """Which dead containers are kept.
+    """The number and the age of dead containers that are kept.
 
     `per_container`: number for each container of a pod, at least one, because it holds the log and the restart count.
     `min_age`: time for which every dead container is kept.
@@ -35,7 +35,7 @@ def containers_to_remove(
 ) -> tuple[RuntimeContainer, ...]:
     """Return the dead containers of these pods that the policy does not keep, then their unused sandboxes.
 
-    The newest sandbox of a pod stays, and every sandbox that still has a container. What other pods have left is
+    The newest sandbox of a pod stays, and every sandbox that still has a container. Containers of other pods are
     removed together with their network, by the clean-up of orphans.
     """
     by_pod: dict[str, list[RuntimeContainer]] = {}
@@ -43,14 +43,17 @@ def containers_to_remove(
         by_pod.setdefault(container.uid, []).append(container)
     runtime_pods = [group_containers(by_pod[uid]) for uid in sorted(by_pod.keys() & set(uids))]
     surplus = [
-        container for pod in runtime_pods for container in _surplus(pod, policy) if _is_old(container, policy, now)
+        container
+        for pod in runtime_pods
+        for container in _surplus(pod, policy)
+        if _is_old_enough(container, policy, now)
     ]
     removed_ids = {container.id for container in surplus}
     sandboxes = [
         sandbox
         for pod in runtime_pods
         for sandbox in _empty_sandboxes(pod, removed_ids)
-        if _is_old(sandbox, policy, now)
+        if _is_old_enough(sandbox, policy, now)
     ]
     return (*surplus, *sandboxes)
 
@@ -73,7 +76,7 @@ def _empty_sandboxes(pod: RuntimePod, removed_ids: Collection[str]) -> list[Runt
     return [sandbox for sandbox in pod.sandboxes[1:] if sandbox.exited and sandbox.id not in used_ids]
 
 
-def _is_old(container: RuntimeContainer, policy: ContainerPolicy, now: datetime) -> bool:
+def _is_old_enough(container: RuntimeContainer, policy: ContainerPolicy, now: datetime) -> bool:
     return container.exited_at is None or now - container.exited_at >= policy.min_age
 
 

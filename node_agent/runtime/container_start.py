@@ -79,10 +79,10 @@ class ContainerStarter:
         runtime_pod: RuntimePod,
         before_pull: Callable[[], Awaitable[None]],
     ) -> StartFailure | None:
-        """Create and start a container. Return why it was not started, or None if it was.
+        """Create and start a container. Return the failure if it was not started, otherwise None.
 
         `pod`: its status has the addresses, its claims are resolved to volumes. `before_pull` is awaited before an
-        image is pulled, so that the pod's status shows what it waits for.
+        image is pulled, so that the pod's status shows that the container waits for its image.
 
         Raises NotSynced while an object that the container refers to was not read. Raises NotReady.
         """
@@ -120,9 +120,9 @@ class ContainerStarter:
         """
         references = image_pull_secret_refs(pod)
         secrets = self._objects.get(references)
-        for missing in (reference for reference in references if reference not in secrets):
+        for missing_secret in (reference for reference in references if reference not in secrets):
             message = (
-                f"Unable to retrieve some image pull secrets ({missing.name}); "
+                f"Unable to retrieve some image pull secrets ({missing_secret.name}); "
                 "attempting to pull the image may not succeed."
             )
             self._events.record("FailedToRetrieveImagePullSecret", message, container.name)
@@ -133,9 +133,9 @@ class ContainerStarter:
     async def _config(
         self, pod: Pod, start: ContainerStart, image: str, sandbox_id: str, runtime_pod: RuntimePod
     ) -> ContainerConfig:
-        """Return the configuration, and prepare on the host what it mounts.
+        """Return the configuration, and create the files and subPath mounts on the host that it mounts.
 
-        Raises Refused with what is wrong in the pod or missing. Raises NotSynced.
+        Raises Refused with the error in the pod or the missing object. Raises NotSynced.
         """
         container = start.container
         env = self._env(pod, container)

@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 
 @dataclass(frozen=True, slots=True)
 class EnvSources:
-    """What environment variables depend on besides the pod.
+    """The inputs of environment variables besides the pod.
 
     `objects`: existing ConfigMaps and Secrets. `allocatable`: the node's allocatable resources, as quantities.
     `services`: variables that precede all others.
@@ -38,79 +38,77 @@ def container_env(pod: Pod, container: Container, sources: EnvSources) -> dict[s
 
     Raises Refused if a required object or key is missing.
     """
-    known = dict(sources.services)
+    env = dict(sources.services)
     for source in container.env_from:
         for kind, ref in ((ConfigMap, source.config_map_ref), (Secret, source.secret_ref)):
             if ref is not None:
-                held = _held(Reference(kind, pod.metadata.namespace, ref.name), bool(ref.optional), sources)
-                known |= {f"{source.prefix}{key}": _text(value) for key, value in held.items() if is_env_name(key)}
+                data = _object_data(Reference(kind, pod.metadata.namespace, ref.name), bool(ref.optional), sources)
+                env |= {f"{source.prefix}{key}": _decode(value) for key, value in data.items() if is_env_name(key)}
     for variable in container.env:
-        value = _value(pod, container, variable, known, sources)
+        value = _value(pod, container, variable, env, sources)
         if value is not None:
-            known[variable.name] = value
-    return known
+            env[variable.name] = value
+    return env
 
 
-def _value(
-    pod: Pod, container: Container, variable: EnvVar, known: Mapping[str, str], sources: EnvSources
-) -> str | None:
+def _value(pod: Pod, container: Container, variable: EnvVar, env: Mapping[str, str], sources: EnvSources) -> str | None:
     """Return the value. Return None if the variable is optional and its source is missing."""
     source = variable.value_from
     if source is None:
-        return expand(variable.value, known)
+        return expand(variable.value, env)
     if source.field_ref is not None:
         return references.pod_field_value(pod, source.field_ref.field_path)
     if source.resource_field_ref is not None:
-        return _resource(pod, container, source.resource_field_ref, sources)
+        return _resource_value(pod, container, source.resource_field_ref, sources)
     for kind, ref in ((ConfigMap, source.config_map_key_ref), (Secret, source.secret_key_ref)):
         if ref is not None:
-            return _key(Reference(kind, pod.metadata.namespace, ref.name), ref, sources)
+            return _key_value(Reference(kind, pod.metadata.namespace, ref.name), ref, sources)
     return None
 
 
-def _resource(pod: Pod, container: Container, ref: ResourceFieldSelector, sources: EnvSources) -> str:
+def _resource_value(pod: Pod, container: Container, ref: ResourceFieldSelector, sources: EnvSources) -> str:
     try:
         return references.resource_field_value(pod, ref, container.name, sources.allocatable)
     except KeyError as error:
         raise Refused(f"container {error.args[0]!r} not found") from None
 
 
-def _key(wanted: Reference, ref: KeySelector, sources: EnvSources) -> str | None:
-    held = _held(wanted, bool(ref.optional), sources)
-    if ref.key in held:
-        return _text(held[ref.key])
+def _key_value(reference: Reference, ref: KeySelector, sources: EnvSources) -> str | None:
+    data = _object_data(reference, bool(ref.optional), sources)
+    if ref.key in data:
+        return _decode(data[ref.key])
     if ref.optional:
         return None
-    raise Refused(f"couldn't find key {ref.key} in {wanted.kind.KIND} {wanted.namespace}/{wanted.name}")
+    raise Refused(f"couldn't find key {ref.key} in {reference.kind.KIND} {reference.namespace}/{reference.name}")
 
 
-def _held(wanted: Reference, optional: bool, sources: EnvSources) -> Mapping[str, bytes]:
-    found = sources.objects.get(wanted)
-    if isinstance(found, ConfigMap):
-        return {key: text.encode() for key, text in found.data.items()}  # variables are text: not its binary data
-    if isinstance(found, Secret):
-        return found.data
+def _object_data(reference: Reference, optional: bool, sources: EnvSources) -> Mapping[str, bytes]:
+    item = sources.objects.get(reference)
+    if isinstance(item, ConfigMap):
+        return {key: text.encode() for key, text in item.data.items()}  # Not its binary data, as variables are text.
+    if isinstance(item, Secret):
+        return item.data
     if optional:
         return {}
-    raise Refused(f"{wanted} not found")
+    raise Refused(f"{reference} not found")
 
 
-def _text(value: bytes) -> str:
+def _decode(value: bytes) -> str:
     return value.decode(errors="replace")
 
 
-def undefined_variables(text: str, known: Mapping[str, str]) -> list[str]:
+def undefined_variables(text: str, variables: Mapping[str, str]) -> list[str]:
     """Return the names in `$(NAME)` that are not defined."""
-    return [found[1] for found in _VARIABLE.finditer(text) if found[1] is not None and found[1] not in known]
+    return [match[1] for match in _VARIABLE.finditer(text) if match[1] is not None and match[1] not in variables]
 
 
-def expand(text: str, known: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` where NAME is known; `$$` stands for `$`, everything else for itself."""
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace `$(NAME)` by the variable NAME if it is defined, and `$$` by `$`. Everything else stays."""
 
-    def value(found: re.Match[str]) -> str:
-        if found.group() == "$$":
+    def value(match: re.Match[str]) -> str:
+        if match.group() == "$$":
             return "$"
-        return known.get(found.group(1), found.group())
+        return variables.get(match.group(1), match.group())
 
     return _VARIABLE.sub(value, text)
 
@@ -122,27 +120,30 @@ API_SERVER = ("default", "kubernetes")
 
 def service_env(pod: Pod, services: Iterable[Service]) -> dict[str, str]:
     """Return the variables of the services of the pod's namespace, unless it disables them, and of the API server."""
-    links = pod.spec.enable_service_links is not False
-    chosen: dict[str, Service] = {}
+    has_service_links = pod.spec.enable_service_links is not False
+    by_name: dict[str, Service] = {}
     for service in services:
-        namespace, name = service.metadata.namespace, service.metadata.name
+        namespace = service.metadata.namespace
+        name = service.metadata.name
         if service.spec.cluster_ip in NO_ADDRESS or not service.spec.ports:
             continue
-        if links and namespace == pod.metadata.namespace:
-            chosen[name] = service
+        if has_service_links and namespace == pod.metadata.namespace:
+            by_name[name] = service
         elif (namespace, name) == API_SERVER:
-            chosen.setdefault(name, service)
-    return {name: value for key in sorted(chosen) for name, value in _variables(chosen[key])}
+            by_name.setdefault(name, service)
+    return {name: value for key in sorted(by_name) for name, value in _service_variables(by_name[key])}
 
 
-def _variables(service: Service) -> Iterator[tuple[str, str]]:
-    name, address, ports = _name(service.metadata.name), service.spec.cluster_ip, service.spec.ports
+def _service_variables(service: Service) -> Iterator[tuple[str, str]]:
+    name = _env_prefix(service.metadata.name)
+    address = service.spec.cluster_ip
+    ports = service.spec.ports
     host = f"[{address}]" if ":" in address else address
     yield f"{name}_SERVICE_HOST", address
     yield f"{name}_SERVICE_PORT", str(ports[0].port)
     for port in ports:
         if port.name:
-            yield f"{name}_SERVICE_PORT_{_name(port.name)}", str(port.port)
+            yield f"{name}_SERVICE_PORT_{_env_prefix(port.name)}", str(port.port)
     for number, port in enumerate(ports):
         protocol = (port.protocol or "TCP").lower()
         url = f"{protocol}://{host}:{port.port}"
@@ -155,5 +156,5 @@ def _variables(service: Service) -> Iterator[tuple[str, str]]:
         yield f"{prefix}_ADDR", address
 
 
-def _name(text: str) -> str:
+def _env_prefix(text: str) -> str:
     return text.upper().replace("-", "_")

@@ -1,4 +1,4 @@
-"""Runs hooks and probes of a pod's containers and stops containers; remembers results in checkpoints."""
+"""Runs hooks and probes of a pod's containers and stops containers; stores results in checkpoints."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class ContainerLifecycle:
     """Hooks, probes and stops of one pod's containers.
 
     Hooks and probes run in the background. `changed` notifies when one of them has a result; the next update() takes
-    the result over. Checkpoints keep what must survive a restart of the agent: hooks that were run, containers that
-    have to stop, and passed probes.
+    the result over. Checkpoints survive a restart of the agent: hooks that were run, containers that have to stop, and
+    passed probes.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ContainerLifecycle:
 
     @property
     def state(self) -> LifecycleState:
-        """What hooks and probes have found out so far."""
+        """The results of hooks and probes."""
         checkpoints = self._checkpoints or {}
         to_kill = {
             checkpoint.container: _parse_kill_reason(text)
@@ -82,8 +82,8 @@ class ContainerLifecycle:
     async def update(self, pod: Pod, runtime_pod: RuntimePod, address: str, *, stopping: bool, now: datetime) -> None:
         """Start and stop probes with their containers, and take over the results of hooks and probes.
 
-        `address` is the pod's, empty while it has none. `stopping`: all containers of the pod have to stop. Raises
-        NotReady, and any exception that a hook or a probe raised.
+        `address` is the pod's address, empty while it has none. `stopping`: all containers of the pod have to stop.
+        Raises NotReady, and any exception that a hook or a probe raised.
         """
         if self._checkpoints is None:
             self._checkpoints = await asyncio.to_thread(pod_dir.read_checkpoints, self._host, self._uid)
@@ -115,7 +115,7 @@ class ContainerLifecycle:
     async def stop_container(
         self, pod: Pod, container: RuntimeContainer, address: str, now: datetime
     ) -> datetime | None:
-        """Take the next step to stop one container of a pod that goes on. Return when to call again."""
+        """Take the next step to stop one container of a pod that keeps running. Return when to call again."""
         reason = self.state.to_kill.get(container.id)
         if reason is None:
             grace = pod.spec.termination_grace_period_seconds or 0
@@ -171,8 +171,8 @@ class ContainerLifecycle:
             log.info("stopping container", extra={"uid": self._uid, "container": container.name})
             await self._docker.kill(container.id, container.stop_signal)
             if self._cancel_hook(checkpoint):
-                why = "PreStopHook failed: it took longer than there was time"
-                self._events.record("FailedPreStopHook", why, container.name)
+                failure = "PreStopHook failed: it took longer than there was time"
+                self._events.record("FailedPreStopHook", failure, container.name)
             hook_finished_at = now if stop.hook_running else stop.hook_finished_at
             self._stops[container.id] = replace(stop, signalled=True, hook_finished_at=hook_finished_at)
         elif step is StopStep.KILL:
@@ -235,18 +235,17 @@ class ContainerLifecycle:
         if failed_probe and Checkpoint(container.id, KILL_REQUESTED) not in (self._checkpoints or {}):
             await self._request_kill(pod, spec, container, failed_probe)
 
-    async def _request_kill(self, pod: Pod, spec: Container, container: RuntimeContainer, why: str) -> None:
-        reason = kill_reason(spec, why, pod.spec.termination_grace_period_seconds or 0)
-        await self._write_checkpoint(Checkpoint(container.id, KILL_REQUESTED), f"{reason.why} {reason.grace}")
+    async def _request_kill(self, pod: Pod, spec: Container, container: RuntimeContainer, cause: str) -> None:
+        reason = kill_reason(spec, cause, pod.spec.termination_grace_period_seconds or 0)
+        await self._write_checkpoint(Checkpoint(container.id, KILL_REQUESTED), f"{reason.cause} {reason.grace}")
 
     def _probe_answered(self, name: str, kind: str, answer: ProbeAnswer, changed: bool) -> None:
         """Record an event about a probe that was not successful. `changed`: the container's results have changed."""
         last_error = self._last_errors.pop((name, kind), "")
         if answer.success is None:
             self._last_errors[name, kind] = answer.message
-            if (
-                answer.message != last_error
-            ):  # A repeated error is not recorded, because the number of events is limited.
+            # A repeated error is not recorded, because the number of events is limited.
+            if answer.message != last_error:
                 self._events.record("Unhealthy", f"{kind} probe errored: {answer.message}", name)
         elif not answer.success:
             self._events.record("Unhealthy", f"{kind} probe failed: {answer.message}", name)
@@ -258,7 +257,7 @@ class ContainerLifecycle:
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def _checkpointed_results(self, container: RuntimeContainer) -> ProbeResults:
-        """Return the probe results that an earlier agent process has found out about this container."""
+        """Return the probe results that an earlier agent process has stored for this container."""
         names = {checkpoint.name for checkpoint in self._checkpoints or () if checkpoint.container == container.id}
         return ProbeResults(started=STARTUP_PASSED in names, ready=READINESS_PASSED in names)
 
@@ -281,7 +280,7 @@ class ContainerLifecycle:
                 await self._remove_checkpoint(checkpoint)
 
     async def _write_checkpoint(self, checkpoint: Checkpoint, text: str = "") -> None:
-        """Keep a checkpoint in memory and write it. If it cannot be written, this process knows it nevertheless."""
+        """Write a checkpoint, and store it in memory even if it cannot be written."""
         assert self._checkpoints is not None
         self._checkpoints[checkpoint] = text
         try:
@@ -301,5 +300,5 @@ def _container_spec(pod: Pod, name: str) -> Container:
 
 
 def _parse_kill_reason(text: str) -> KillReason:
-    why, grace = text.split()
-    return KillReason(why, int(grace))
+    cause, grace = text.split()
+    return KillReason(cause, int(grace))

@@ -67,22 +67,30 @@ def _is_linked(dirs: LogDirs, container: RuntimeContainer, present: Mapping[Path
 
 def stale_links(dirs: LogDirs, containers: Iterable[RuntimeContainer], present: Iterable[Path]) -> tuple[Path, ...]:
     """Return the links that belong to none of these containers, links by pod first: the others point to them."""
-    ours = {link for container in containers for link in (pod_link(dirs, container), container_link(dirs, container))}
-    return tuple(sorted(set(present) - ours, key=lambda link: (link.parent == dirs.containers, link)))
+    expected = {
+        link for container in containers for link in (pod_link(dirs, container), container_link(dirs, container))
+    }
+    return tuple(sorted(set(present) - expected, key=lambda link: (link.parent == dirs.containers, link)))
 
 
 PARTIAL_SUFFIX = ".new"
 
 
 def existing_links(dirs: LogDirs) -> dict[Path, str]:
-    """Return all links in both directories and their targets, also unfinished links. Other files are not ours.
+    """Return all links in both directories and their targets, also unfinished links, but no other files.
 
     Raises NotReady.
     """
     with os_errors_as(NotReady, dirs.pods):
-        ends = (LOG_SUFFIX, PARTIAL_SUFFIX)
-        found = [*(path for end in ends for path in (*dirs.pods.glob(f"*/*/*{end}"), *dirs.containers.glob(f"*{end}")))]
-        return {path: str(path.readlink()) for path in found if path.is_symlink()}
+        suffixes = (LOG_SUFFIX, PARTIAL_SUFFIX)
+        paths = [
+            *(
+                path
+                for suffix in suffixes
+                for path in (*dirs.pods.glob(f"*/*/*{suffix}"), *dirs.containers.glob(f"*{suffix}"))
+            )
+        ]
+        return {path: str(path.readlink()) for path in paths if path.is_symlink()}
 
 
 def create_link(link: Path, target: Path) -> None:
@@ -111,10 +119,10 @@ def remove_dangling(dirs: LogDirs, link: Path) -> None:
 
 
 def _remove_empty(dirs: LogDirs, link: Path) -> None:
-    for folder in (link.parent, link.parent.parent):
-        if folder.is_relative_to(dirs.pods) and folder != dirs.pods:
+    for directory in (link.parent, link.parent.parent):
+        if directory.is_relative_to(dirs.pods) and directory != dirs.pods:
             with contextlib.suppress(OSError):
-                folder.rmdir()
+                directory.rmdir()
 
 
 class LogLinker:

@@ -24,7 +24,8 @@ class _Entry:
 class PodCache:
     """The containers of each pod as Docker reported them last, by pod UID.
 
-    An entry becomes invalid after a Docker event, after our own calls, and when the relist finds a difference.
+    An entry becomes invalid after a Docker event, after changes by the pod's worker, and when the relist finds a
+    difference.
     """
 
     def __init__(self, docker: DockerClient) -> None:
@@ -82,9 +83,9 @@ class PodCache:
 class Pleg:
     """Invalidates cache entries and wakes pod workers when containers change.
 
-    Changes come from Docker's event stream and from a list of all containers every RELIST_SECONDS, which finds what
-    the stream has missed. `wake` wakes the worker of a pod. `containers_changed` notifies after each change.
-    `connected` notifies when the stream begins, also after it broke: anything may have happened meanwhile.
+    Changes come from Docker's event stream and from a list of all containers every RELIST_SECONDS, which finds changes
+    that the stream has missed. `wake` wakes the worker of a pod. `containers_changed` notifies after each change.
+    `connected` notifies when the stream begins, also after it broke, because events may have been missed.
     """
 
     def __init__(self, docker: DockerClient, cache: PodCache, wake: Callable[[str], None]) -> None:
@@ -97,7 +98,7 @@ class Pleg:
 
     async def watch_events(self) -> None:
         """Follow Docker's event stream until cancelled."""
-        await self._docker.watch_events(self._pod_changed, self._stream_began)
+        await self._docker.watch_events(self._pod_changed, self._stream_connected)
 
     async def relist(self) -> None:
         """Compare the cache with a list of all containers. Raises DriverError."""
@@ -114,6 +115,6 @@ class Pleg:
         self._wake(uid)
         self.containers_changed.notify()
 
-    def _stream_began(self) -> None:
+    def _stream_connected(self) -> None:
         self._cache.invalidate_all()
         self.connected.notify()

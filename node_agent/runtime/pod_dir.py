@@ -31,12 +31,12 @@ def make_pod_dir(host: HostInfo, uid: str) -> None:
 
 
 def write_network_files(pod: Pod, host: HostInfo, address: str) -> str:
-    """Write the pod's /etc/hosts and /etc/resolv.conf. Return what write_resolver() returns. Raises NotReady."""
-    write_hosts(pod, host, address)
-    return write_resolver(pod, host)
+    """Write the pod's /etc/hosts and /etc/resolv.conf. Return the result of write_resolv_conf(). Raises NotReady."""
+    write_hosts_file(pod, host, address)
+    return write_resolv_conf(pod, host)
 
 
-def write_hosts(pod: Pod, host: HostInfo, address: str) -> None:
+def write_hosts_file(pod: Pod, host: HostInfo, address: str) -> None:
     """Write the pod's /etc/hosts, in place so that running containers see it. Raises NotReady."""
     path = Path(etc_hosts_path(host, pod.metadata.uid))
     with os_errors_as(NotReady, path):
@@ -44,14 +44,14 @@ def write_hosts(pod: Pod, host: HostInfo, address: str) -> None:
         _write_in_place(path, text)
 
 
-def write_resolver(pod: Pod, host: HostInfo) -> str:
+def write_resolv_conf(pod: Pod, host: HostInfo) -> str:
     """Write the pod's /etc/resolv.conf, in place so that running containers see it. Raises NotReady.
 
-    Return which limit the pod's DNS settings exceed. Return an empty string if they exceed none.
+    Return a message about limits that the pod's DNS settings exceed. Return an empty string if they exceed none.
     """
     with os_errors_as(NotReady, host.resolv_conf):
-        of_host = parse_resolv_conf(Path(host.resolv_conf).read_text())
-    resolv_conf, exceeded_limit = pod_resolv_conf(pod, of_host, host.cluster_dns, host.cluster_domain)
+        node_conf = parse_resolv_conf(Path(host.resolv_conf).read_text())
+    resolv_conf, exceeded_limit = pod_resolv_conf(pod, node_conf, host.cluster_dns, host.cluster_domain)
     path = Path(resolv_conf_path(host, pod.metadata.uid))
     with os_errors_as(NotReady, path):
         _write_in_place(path, str(resolv_conf))
@@ -91,7 +91,7 @@ def list_pod_dirs(host: HostInfo) -> set[str]:
 
 
 def read_rejection(host: HostInfo, uid: str) -> Rejection | None:
-    """Return why the pod was rejected. Return None if it was not. Raises NotReady."""
+    """Return the stored rejection of a pod. Return None if the pod was not rejected. Raises NotReady."""
     path = _rejection_path(host, uid)
     with os_errors_as(NotReady, path):
         try:

@@ -39,7 +39,7 @@ def policy_restarts(policy: str, exited: RuntimeContainer) -> bool:
 
 
 def should_restart(policy: str, exited: RuntimeContainer, state: LifecycleState) -> bool:
-    """Return whether an exited container restarts: because of its policy, or because the agent killed it for that."""
+    """Return whether an exited container restarts: because of its policy, or because the agent killed it."""
     return policy_restarts(policy, exited) or state.restarts_after_kill(policy, exited)
 
 
@@ -49,12 +49,12 @@ def exit_code(exited: RuntimeContainer) -> int:
 
 
 def backoff_delay(crashes: int) -> timedelta:
-    """Return how long a container waits that has exited soon this number of times in a row before the last exit."""
+    """Return the delay of a restart. `crashes`: number of exits in a row before the last one that came soon."""
     return timedelta(seconds=CRASH_LOOP_BACKOFF.delay(crashes))
 
 
 def previous_crashes(exited: RuntimeContainer) -> int:
-    """Return how many starts in a row exited soon before this one. Return 0 if this one ran for BACKOFF_RESET."""
+    """Return the number of starts in a row that exited soon before this one, 0 if this one ran for BACKOFF_RESET."""
     ran_for = timedelta(0)
     if exited.finished_at and exited.started_at:
         ran_for = exited.finished_at - exited.started_at
@@ -62,7 +62,7 @@ def previous_crashes(exited: RuntimeContainer) -> int:
 
 
 def restart_time(exited: RuntimeContainer, now: datetime) -> datetime:
-    """Return when an exited container may restart. An exit in the future counts as now: the clock was set back."""
+    """Return the time of the next restart. An exit in the future counts as now, because the clock was set back."""
     exited_at = exited.exited_at
     if exited_at is None or now < exited_at:
         return now
@@ -70,14 +70,19 @@ def restart_time(exited: RuntimeContainer, now: datetime) -> datetime:
 
 
 def container_status_of(pod: Pod, name: str) -> ContainerStatus | None:
-    """Return the last status of a container."""
-    status = pod.status
-    groups = (status.container_statuses, status.init_container_statuses, status.ephemeral_container_statuses)
-    return next((container for group in groups for container in group if container.name == name), None)
+    """Return the last status of a container of any kind, None before its first status."""
+    pod_status = pod.status
+    groups = (
+        pod_status.container_statuses,
+        pod_status.init_container_statuses,
+        pod_status.ephemeral_container_statuses,
+    )
+
+    return next((status for group in groups for status in group if status.name == name), None)
 
 
 def previous_starts(pod: Pod, name: str) -> int:
-    """Return how often a container was started of which Docker has nothing left, from its last status."""
+    """Return the number of starts of a container that Docker no longer has, from its last status."""
     status = container_status_of(pod, name)
     if status is None or not (status.state.running or status.state.terminated or status.last_state.terminated):
         return 0

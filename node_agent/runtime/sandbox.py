@@ -35,10 +35,10 @@ the next one."""
 
 
 class PodSandbox:
-    """The sandbox of one pod, and its place in the pod network.
+    """The sandbox of one pod, and its attachment to the pod network.
 
-    `address` is the pod's address, empty while it has none; `address` in the constructor is the one in the pod's
-    status, from the previous agent process. `failure` is the reason and the message of what is wrong with the sandbox
+    `address` is the pod's address, empty while it has none; `address` in the constructor is the address in the pod's
+    status, from the previous agent process. `failure` is the reason and the message of the last failure of the sandbox
     or its network. `retry_at`, by the steady clock, is None unless the last attempt failed.
     """
 
@@ -156,7 +156,7 @@ class PodSandbox:
         return attachment.ip.partition("/")[0], attachment.nameserver
 
     async def _write_dns_files(self, pod: Pod, nameserver: str) -> None:
-        """Write /etc/hosts and /etc/resolv.conf. `nameserver` serves if the node's settings name none."""
+        """Write /etc/hosts and /etc/resolv.conf. `nameserver` is used if the node's settings name none."""
         host = self._host
         if nameserver and not host.cluster_dns:
             host = dataclasses.replace(host, cluster_dns=(nameserver,))

@@ -35,7 +35,7 @@ STRICT = "Strict"
 class SecurityOptions:
     """The security options of a container in Docker's terms.
 
-    `hidden`: masked paths. None means Docker's default; an empty tuple means no masked and no read-only paths.
+    `masked_paths`: None means Docker's default; an empty tuple means no masked and no read-only paths.
     """
 
     user: str = ""
@@ -44,13 +44,13 @@ class SecurityOptions:
     cap_add: tuple[str, ...] = ()
     cap_drop: tuple[str, ...] = ()
     read_only: bool = False
-    hidden: tuple[str, ...] | None = None
+    masked_paths: tuple[str, ...] | None = None
     options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityInputs:
-    """What the security options of a container depend on besides its pod.
+    """The inputs of a container's security options besides its pod.
 
     `image_user`: USER of the image. `seccomp`: content of the Localhost profile. `apparmor`: the kernel enforces
     AppArmor. `seccomp_default`: a container without a profile gets Docker's.
@@ -64,57 +64,61 @@ class SecurityInputs:
 
 def container_security(pod: Pod, container: Container, inputs: SecurityInputs) -> SecurityOptions:
     """Return the security options of a container. Raises Refused if it must not or cannot run with its settings."""
-    own = container.security_context or SecurityContext()
-    shared = pod.spec.security_context or PodSecurityContext()
-    capabilities = own.capabilities or Capabilities()
+    container_context = container.security_context or SecurityContext()
+    pod_context = pod.spec.security_context or PodSecurityContext()
+    capabilities = container_context.capabilities or Capabilities()
     return SecurityOptions(
         user=_user(pod, container, inputs.image_user),
-        groups=_groups(shared),
-        privileged=bool(own.privileged),
+        groups=_groups(pod_context),
+        privileged=bool(container_context.privileged),
         cap_add=tuple(map(_without_prefix, capabilities.add)),
         cap_drop=tuple(map(_without_prefix, capabilities.drop)),
-        read_only=bool(own.read_only_root_filesystem),
-        hidden=None if own.privileged else () if own.proc_mount == "Unmasked" else MASKED_PATHS,
+        read_only=bool(container_context.read_only_root_filesystem),
+        masked_paths=None
+        if container_context.privileged
+        else ()
+        if container_context.proc_mount == "Unmasked"
+        else MASKED_PATHS,
         options=(
-            *(("no-new-privileges",) if own.allow_privilege_escalation is False else ()),
+            *(("no-new-privileges",) if container_context.allow_privilege_escalation is False else ()),
             *_seccomp(seccomp_profile(pod, container), inputs),
-            *_apparmor(own.app_armor_profile or shared.app_armor_profile, inputs),
-            *_selinux(own.se_linux_options or shared.se_linux_options),
+            *_apparmor(container_context.app_armor_profile or pod_context.app_armor_profile, inputs),
+            *_selinux(container_context.se_linux_options or pod_context.se_linux_options),
         ),
     )
 
 
 def sandbox_security(pod: Pod) -> SecurityOptions:
-    """Return the security options of a sandbox. It runs as the pod's user and may do nothing, because it does nothing.
+    """Return the security options of a sandbox. It runs as the pod's user and cannot gain privileges.
 
     Raises Refused for hostUsers false: Docker supports a user namespace for all containers or for none.
     """
     if pod.spec.host_users is False:
         raise Refused("hostUsers false is not supported by this runtime: users in the pod would be those of the host")
-    shared = pod.spec.security_context or PodSecurityContext()
-    user, group = shared.run_as_user, shared.run_as_group
+    pod_context = pod.spec.security_context or PodSecurityContext()
+    user, group = pod_context.run_as_user, pod_context.run_as_group
     return SecurityOptions(
         user="" if user is None else str(user) if group is None else f"{user}:{group}",
-        groups=_groups(shared),
-        options=("no-new-privileges", *_selinux(shared.se_linux_options)),
+        groups=_groups(pod_context),
+        options=("no-new-privileges", *_selinux(pod_context.se_linux_options)),
     )
 
 
 def seccomp_profile(pod: Pod, container: Container) -> Profile | None:
     """Return the seccomp profile of a container: its own or the pod's."""
-    own = container.security_context or SecurityContext()
-    shared = pod.spec.security_context or PodSecurityContext()
-    return own.seccomp_profile or shared.seccomp_profile
+    container_context = container.security_context or SecurityContext()
+    pod_context = pod.spec.security_context or PodSecurityContext()
+    return container_context.seccomp_profile or pod_context.seccomp_profile
 
 
 def sysctls(pod: Pod) -> tuple[tuple[str, str], ...]:
     """Return the sysctls of the sandbox, as (name with dots, value)."""
-    shared = pod.spec.security_context or PodSecurityContext()
-    return tuple((sysctl.name.replace("/", "."), sysctl.value) for sysctl in shared.sysctls)
+    pod_context = pod.spec.security_context or PodSecurityContext()
+    return tuple((sysctl.name.replace("/", "."), sysctl.value) for sysctl in pod_context.sysctls)
 
 
 def forbidden_sysctl(pod: Pod, allowed: tuple[str, ...] = ()) -> str:
-    """Return why the node rejects a pod because of its sysctls. Return an empty string if it does not.
+    """Return the message for a pod with a forbidden sysctl. Return an empty string if all sysctls are allowed.
 
     Only sysctls of the pod's own namespaces are safe. `allowed`: unsafe sysctls that pods may set; a final `*` stands
     for all sysctls with this prefix.
@@ -134,43 +138,53 @@ def _matches(pattern: str, name: str) -> bool:
 
 
 def _user(pod: Pod, container: Container, image_user: str) -> str:
-    own = container.security_context or SecurityContext()
-    shared = pod.spec.security_context or PodSecurityContext()
-    run_as_user = own.run_as_user if own.run_as_user is not None else shared.run_as_user
-    group = own.run_as_group if own.run_as_group is not None else shared.run_as_group
-    non_root = own.run_as_non_root if own.run_as_non_root is not None else shared.run_as_non_root
-    by_image, _, _ = image_user.partition(":")
-    user = str(run_as_user) if run_as_user is not None else by_image or "0"
+    container_context = container.security_context or SecurityContext()
+    pod_context = pod.spec.security_context or PodSecurityContext()
+    run_as_user = (
+        container_context.run_as_user if container_context.run_as_user is not None else pod_context.run_as_user
+    )
+    group = container_context.run_as_group if container_context.run_as_group is not None else pod_context.run_as_group
+    non_root = (
+        container_context.run_as_non_root
+        if container_context.run_as_non_root is not None
+        else pod_context.run_as_non_root
+    )
+    image_user_name, _, _ = image_user.partition(":")
+    user = str(run_as_user) if run_as_user is not None else image_user_name or "0"
     meta = pod.metadata
-    where = f'(pod: "{meta.name}_{meta.namespace}({meta.uid})", container: {container.name})'
+    location = f'(pod: "{meta.name}_{meta.namespace}({meta.uid})", container: {container.name})'
     if non_root and run_as_user == 0:
-        raise Refused(f"container's runAsUser breaks non-root policy {where}")
+        raise Refused(f"container's runAsUser breaks non-root policy {location}")
     if non_root and not user.isdecimal():
-        why = f"container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
-        raise Refused(f"{why} {where}")
+        problem = f"container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+        raise Refused(f"{problem} {location}")
     if non_root and int(user) == 0:
-        raise Refused(f"container has runAsNonRoot and image will run as root {where}")
+        raise Refused(f"container has runAsNonRoot and image will run as root {location}")
     if group is not None:
         if not user.isdecimal():
-            raise Refused(f"runAsGroup without runAsUser, and the image has a non-numeric user ({user}) {where}")
+            raise Refused(f"runAsGroup without runAsUser, and the image has a non-numeric user ({user}) {location}")
         return f"{user}:{group}"
-    named = user if run_as_user is not None else image_user or "0"
-    return _without_image_groups(named, where) if shared.supplemental_groups_policy == STRICT else named
+    user_and_group = user if run_as_user is not None else image_user or "0"
+    return (
+        _without_image_groups(user_and_group, location)
+        if pod_context.supplemental_groups_policy == STRICT
+        else user_and_group
+    )
 
 
-def _without_image_groups(user: str, where: str) -> str:
+def _without_image_groups(user: str, location: str) -> str:
     """Return the user with a group, because Docker then adds no groups of the image's /etc/group. Raises Refused."""
     if ":" in user:
         return user
     if user == "0":
         return "0:0"
-    why = f"supplementalGroupsPolicy Strict needs runAsGroup: the image does not say which group user {user} has"
-    raise Refused(f"{why} {where}")
+    problem = f"supplementalGroupsPolicy Strict needs runAsGroup: the image does not say which group user {user} has"
+    raise Refused(f"{problem} {location}")
 
 
-def _groups(shared: PodSecurityContext) -> tuple[int, ...]:
-    own = () if shared.fs_group is None else (shared.fs_group,)
-    return tuple(dict.fromkeys((*shared.supplemental_groups, *own)))
+def _groups(pod_context: PodSecurityContext) -> tuple[int, ...]:
+    fs_group = () if pod_context.fs_group is None else (pod_context.fs_group,)
+    return tuple(dict.fromkeys((*pod_context.supplemental_groups, *fs_group)))
 
 
 def _without_prefix(capability: str) -> str:
@@ -178,12 +192,12 @@ def _without_prefix(capability: str) -> str:
 
 
 def _seccomp(profile: Profile | None, inputs: SecurityInputs) -> tuple[str, ...]:
-    kind = profile.type if profile is not None else "RuntimeDefault" if inputs.seccomp_default else "Unconfined"
+    profile_type = profile.type if profile is not None else "RuntimeDefault" if inputs.seccomp_default else "Unconfined"
     return {
         "RuntimeDefault": (),
         "Unconfined": ("seccomp=unconfined",),
         "Localhost": (f"seccomp={inputs.seccomp}",),
-    }[kind]
+    }[profile_type]
 
 
 def _apparmor(profile: Profile | None, inputs: SecurityInputs) -> tuple[str, ...]:
@@ -199,5 +213,5 @@ def _apparmor(profile: Profile | None, inputs: SecurityInputs) -> tuple[str, ...
 def _selinux(options: SELinuxOptions | None) -> tuple[str, ...]:
     if options is None:
         return ()
-    rows = (("user", options.user), ("role", options.role), ("type", options.type), ("level", options.level))
-    return tuple(f"label={name}:{value}" for name, value in rows if value)
+    labels = (("user", options.user), ("role", options.role), ("type", options.type), ("level", options.level))
+    return tuple(f"label={name}:{value}" for name, value in labels if value)

@@ -1,6 +1,6 @@
 """Pod to container configuration: names, labels, mounts, resources. Pure.
 
-Names and labels are dockershim's, so that tools written for it find our containers.
+Names and labels are dockershim's, so that tools written for dockershim find the containers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from node_agent.runtime.environment import expand
 from node_agent.runtime.security import SecurityOptions, sandbox_security, sysctls
 from node_agent.volumes.paths import binds
 
-HOSTS, RESOLVER = "/etc/hosts", "/etc/resolv.conf"
+HOSTS_PATH, RESOLV_CONF_PATH = "/etc/hosts", "/etc/resolv.conf"
 NODE_CRITICAL = "system-node-critical"
 
 
@@ -86,7 +86,7 @@ class ContainerConfig:
     tty: bool = False
     stdin: bool = False
     stdin_once: bool = False
-    rights: SecurityOptions = field(default_factory=SecurityOptions)
+    security: SecurityOptions = field(default_factory=SecurityOptions)
     sysctls: tuple[tuple[str, str], ...] = ()
     runtime: str = ""
     cgroup_parent: str = ""
@@ -112,7 +112,7 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
     pod_labels = {
         key: value for key, value in (pod.metadata.labels | annotations).items() if key not in RESERVED_LABELS
     }
-    own = {
+    agent_labels = {
         TYPE: SANDBOX_TYPE,
         CONTAINER_NAME: "POD",
         ATTEMPT: str(attempt),
@@ -121,7 +121,7 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
     return ContainerConfig(
         name=_docker_name("POD", pod, attempt),
         image=image,
-        labels={**pod_labels, **_pod_labels(pod), **own},
+        labels={**pod_labels, **_pod_labels(pod), **agent_labels},
         hostname=sandbox_hostname(pod, host.cluster_domain),
         domain=pod_domain(pod, host.cluster_domain),
         network="host" if pod.spec.host_network else "none",
@@ -129,7 +129,7 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
         pid="host" if pod.spec.host_pid else "",
         uts="host" if pod.spec.host_network else "",
         oom_score_adj=max(-998, host.min_oom_score),
-        rights=sandbox_security(pod),
+        security=sandbox_security(pod),
         sysctls=sysctls(pod),
         runtime=pod.spec.runtime_class_name or "",
     )
@@ -137,10 +137,10 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one container of a pod starts, and with what.
+    """The inputs of a container's configuration that differ between its starts.
 
     `image` and `sandbox_id` are IDs. `restarts`: restart count. `crashes`: consecutive crashes before this start.
-    `target_id`: container whose processes it sees, empty for none.
+    `target_id`: container whose processes the container sees, empty for none.
     """
 
     image: str
@@ -156,8 +156,8 @@ def container_config(pod: Pod, container: Container, placement: Placement, host:
     """Return the configuration of one container of a pod."""
     limits = container.resources.limits
     requests = container.resources.requests
-    command = tuple(expand(word, placement.env) for word in container.command)
-    args = tuple(expand(word, placement.env) for word in container.args)
+    command = tuple(expand(text, placement.env) for text in container.command)
+    args = tuple(expand(text, placement.env) for text in container.args)
     return ContainerConfig(
         name=_docker_name(container.name, pod, placement.restarts),
         image=placement.image,
@@ -178,7 +178,7 @@ def container_config(pod: Pod, container: Container, placement: Placement, host:
         tty=container.tty,
         stdin=container.stdin,
         stdin_once=container.stdin_once,
-        rights=placement.security,
+        security=placement.security,
         runtime=pod.spec.runtime_class_name or "",
         stop_signal=stop_signal(container),
     )
@@ -186,7 +186,7 @@ def container_config(pod: Pod, container: Container, placement: Placement, host:
 
 def _labels(pod: Pod, container: Container, placement: Placement, host: HostInfo) -> dict[str, str]:
     log_dir = pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
-    own = {
+    container_labels = {
         TYPE: CONTAINER_TYPE,
         CONTAINER_NAME: container.name,
         SANDBOX_ID: placement.sandbox_id,
@@ -199,14 +199,14 @@ def _labels(pod: Pod, container: Container, placement: Placement, host: HostInfo
         MESSAGE_POLICY: container.termination_message_policy,
     }
     ports = {PORTS: msgspec.json.encode(container.ports).decode()} if container.ports else {}
-    return {**_pod_labels(pod), **own, **ports, **pre_stop_labels(container)}
+    return {**_pod_labels(pod), **container_labels, **ports, **pre_stop_labels(container)}
 
 
 def _pid_mode(pod: Pod, placement: Placement) -> str:
     if pod.spec.host_pid:
         return "host"
-    other = placement.sandbox_id if pod.spec.share_process_namespace else placement.target_id
-    return f"container:{other}" if other else ""
+    container_id = placement.sandbox_id if pod.spec.share_process_namespace else placement.target_id
+    return f"container:{container_id}" if container_id else ""
 
 
 def container_hash(container: Container) -> str:
@@ -220,7 +220,7 @@ def is_node_critical(pod: Pod) -> bool:
 
 
 def oom_score(pod: Pod, container: Container, memory: int) -> int:
-    """Return how early the kernel kills this container when memory runs out. `memory`: bytes of the host."""
+    """Return the OOM score. The kernel kills the container with the highest score first. `memory`: the host's bytes."""
     if pod.status.qos_class == "Guaranteed" or is_node_critical(pod):
         return -997
     if pod.status.qos_class == "BestEffort":
@@ -231,8 +231,10 @@ def oom_score(pod: Pod, container: Container, memory: int) -> int:
 
 def _binds(pod: Pod, container: Container, host: HostInfo, restarts: int) -> tuple[str, ...]:
     uid = pod.metadata.uid
-    ours = {container.termination_message_path: termination_message_path(host, uid, container.name, restarts)}
-    ours |= {HOSTS: etc_hosts_path(host, uid), RESOLVER: resolv_conf_path(host, uid)}
-    taken = {normpath(mount.mount_path) for mount in container.volume_mounts}
-    managed = (f"{source}:{path}" for path, source in ours.items() if path and normpath(path) not in taken)
-    return (*binds(pod, container, pod_dir(host, uid)), *managed)
+    managed_files = {container.termination_message_path: termination_message_path(host, uid, container.name, restarts)}
+    managed_files |= {HOSTS_PATH: etc_hosts_path(host, uid), RESOLV_CONF_PATH: resolv_conf_path(host, uid)}
+    mounted_paths = {normpath(mount.mount_path) for mount in container.volume_mounts}
+    managed_binds = (
+        f"{source}:{path}" for path, source in managed_files.items() if path and normpath(path) not in mounted_paths
+    )
+    return (*binds(pod, container, pod_dir(host, uid)), *managed_binds)

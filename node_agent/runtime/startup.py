@@ -1,4 +1,4 @@
-"""Decides which containers run now: init containers in order, sidecars, the others; hooks, startup probe. Pure."""
+"""Decides which containers start now: init containers in order, sidecars, regular containers. Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ UNKNOWN = ProbeResults(started=False, ready=False)
 
 @dataclass(frozen=True, slots=True)
 class KillReason:
-    """Why a container has to stop (Startup, Liveness or PostStart), and its grace period in seconds."""
+    """The cause of a kill (Startup, Liveness or PostStart), and the container's grace period in seconds."""
 
-    why: str
+    cause: str
     grace: int
 
     def message(self, name: str, policy: str) -> str:
         """Return the message of the Killing event of the container with this name and restart policy."""
-        if self.why == POST_START:
+        if self.cause == POST_START:
             return "FailedPostStartHook"
         suffix = ", will be restarted" if policy != "Never" else ""
-        return f"Container {name} failed {self.why.lower()} probe{suffix}"
+        return f"Container {name} failed {self.cause.lower()} probe{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
 class LifecycleState:
-    """What hooks and probes have found out about a pod's containers, by container ID.
+    """The results of the hooks and probes of a pod's containers, by container ID.
 
     `post_started`: containers whose postStart hook has succeeded. `to_kill`: containers that have to stop.
     """
@@ -64,7 +64,7 @@ class LifecycleState:
         return spec.readiness_probe is None or self.probe_results.get(container.id, UNKNOWN).ready
 
     def restarts_after_kill(self, policy: str, container: RuntimeContainer) -> bool:
-        """Return whether a container restarts whatever its exit code is, because the agent has killed it."""
+        """Return whether a container restarts regardless of its exit code, because the agent has killed it."""
         return policy != "Never" and container.id in self.to_kill
 
 
@@ -76,11 +76,11 @@ def post_start_handler(container: Container) -> LifecycleHandler | None:
     return container.lifecycle.post_start if container.lifecycle is not None else None
 
 
-def kill_reason(container: Container, why: str, grace: int) -> KillReason:
+def kill_reason(container: Container, cause: str, grace: int) -> KillReason:
     """Return the reason for a kill. `grace` is the pod's grace period in seconds; a probe may have its own."""
-    probe = {STARTUP: container.startup_probe, LIVENESS: container.liveness_probe}.get(why)
+    probe = {STARTUP: container.startup_probe, LIVENESS: container.liveness_probe}.get(cause)
     probe_grace = probe.termination_grace_period_seconds if probe is not None else None
-    return KillReason(why, grace if probe_grace is None else probe_grace)
+    return KillReason(cause, grace if probe_grace is None else probe_grace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class StartSet:
 def containers_to_start(
     pod: Pod, runtime_pod: RuntimePod, sandbox: RuntimeContainer | None, state: LifecycleState = NO_LIFECYCLE_STATE
 ) -> StartSet:
-    """Return the containers whose turn it is in this sandbox, or in a new one if `sandbox` is None."""
+    """Return the containers that start now in this sandbox, or in a new one if `sandbox` is None."""
     if is_initialized(pod, runtime_pod, sandbox):
         return StartSet((*sidecars(pod), *pod.spec.containers), initialized=True)
     containers: list[Container] = []

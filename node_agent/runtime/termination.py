@@ -1,4 +1,4 @@
-"""How containers are stopped: grace period, preStop hook, signal, kill; activeDeadlineSeconds. Pure.
+"""The steps to stop containers: grace period, preStop hook, signal, kill; activeDeadlineSeconds. Pure.
 
 The grace period begins with the preStop hook. After the hook a container has at least two more seconds (kubelet:
 killContainer).
@@ -25,7 +25,7 @@ REMOVED_SECONDS = 2
 
 
 def grace_period_seconds(pod: Pod, override: int | None, removed: bool) -> int:
-    """Return the seconds that the containers of a pod get to stop.
+    """Return the seconds that the containers of a pod have to stop.
 
     `override`: the grace period of an eviction, None without one. `removed`: no source has the pod any more.
     """
@@ -73,7 +73,8 @@ DEADLINE_EXCEEDED = ("DeadlineExceeded", "Pod was active on the node longer than
 
 
 def active_deadline(pod: Pod, runtime_pod: RuntimePod, started_at: datetime) -> datetime | None:
-    """Return when the pod must have ended (activeDeadlineSeconds). Return None without such a limit.
+    """Return the time by which the pod must have ended (activeDeadlineSeconds). Return None without such a limit.
+
 
     The time counts from the start time in the status. Without one it counts from `started_at` or from the oldest
     container, whichever is earlier, so that a restart of the agent gives no pod more time.

@@ -9,9 +9,10 @@ import msgspec
 from aiohttp import web
 
 from api.core.log_options import InvalidLogOptions, parse_log_options
-from api.core.pod import Container, ContainerState, ContainerStatus, Pod
+from api.core.pod import Container, ContainerState, Pod
 from api.core.resource_requests import all_containers
 from node_agent.docker.logs import stream_logs
+from node_agent.runtime.restarts import container_status_of
 from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Route
 from reconcile.errors import DriverError, Gone, NotReady
@@ -91,7 +92,7 @@ def log_container_id(pod: Pod, name: str, *, previous: bool) -> str:
     Raises LogUnavailable.
     """
     label = f'container "{name}" in pod "{pod.metadata.name}"'
-    status = _container_status(pod, name)
+    status = container_status_of(pod, name)
     if status is None:
         raise LogUnavailable(f"{label} is not available")
     previous_id = _exited_id(status.last_state)
@@ -109,15 +110,6 @@ def log_container_id(pod: Pod, name: str, *, previous: bool) -> str:
         raise LogUnavailable(f"{label} is terminated")
     reason = status.state.waiting.reason
     raise LogUnavailable(f"{label} is waiting to start: {WAITING_MESSAGES.get(reason, reason)}")
-
-
-def _container_status(pod: Pod, name: str) -> ContainerStatus | None:
-    statuses = (
-        *pod.status.init_container_statuses,
-        *pod.status.container_statuses,
-        *pod.status.ephemeral_container_statuses,
-    )
-    return next((status for status in statuses if status.name == name), None)
 
 
 def _exited_id(state: ContainerState) -> str:

@@ -1,4 +1,4 @@
-"""What the server needs to know about the pods of this node. Pure."""
+"""The pods of this node as the server's handlers need them. Pure."""
 
 from __future__ import annotations
 

@@ -132,14 +132,14 @@ class PortForwarder:
 
     async def wait(self, client_gone: asyncio.Event) -> None:
         """Wait until all connections have ended, or DRAIN_SECONDS after the client has disconnected."""
-        gone = asyncio.create_task(client_gone.wait())
+        disconnected = asyncio.create_task(client_gone.wait())
         connections = asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await asyncio.wait((connections, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((connections, disconnected), return_when=asyncio.FIRST_COMPLETED)
             if not connections.done():
                 await asyncio.wait((connections,), timeout=DRAIN_SECONDS)
         finally:
-            gone.cancel()
+            disconnected.cancel()
 
     async def stop(self) -> None:
         """End the remaining connections."""
@@ -304,24 +304,24 @@ class _StreamPairs:
             stream.reset()
             return
         request_id = stream.headers.get("requestid", "") or _default_request_id(stream, stream_type)
-        first = self._pending.get(request_id)
-        if first is not None and first.stream.headers["streamtype"] == stream_type:
+        pending = self._pending.get(request_id)
+        if pending is not None and pending.stream.headers["streamtype"] == stream_type:
             stream.reset()
             return
         try:
             await stream.reply()
         except ConnectionError:
             return
-        if first is None:
+        if pending is None:
             timer = asyncio.get_running_loop().call_later(PAIR_TIMEOUT_SECONDS, self._expire, request_id)
             self._pending[request_id] = _PendingPair(stream, port, timer)
             return
-        first.timer.cancel()
+        pending.timer.cancel()
         del self._pending[request_id]
         if stream_type == "data":
-            self._forwarder.start(port, stream, first.stream, half_close=True)
+            self._forwarder.start(port, stream, pending.stream, half_close=True)
         else:
-            self._forwarder.start(first.port, first.stream, stream, half_close=True)
+            self._forwarder.start(pending.port, pending.stream, stream, half_close=True)
 
     def stop(self) -> None:
         """Cancel the timers of pending pairs."""

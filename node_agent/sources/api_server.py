@@ -9,7 +9,7 @@ from api.validation.static_pods import CONFIG_MIRROR, from_api_server, is_mirror
 from node_agent.sources.static_pods import SourcePods, namespaced_name
 from reconcile.listeners import Listeners
 
-PLACE = "the API server"
+LOCATION = "the API server"
 
 
 class ApiServerSource:
@@ -28,10 +28,10 @@ class ApiServerSource:
 
     @property
     def source_pods(self) -> tuple[SourcePods, ...]:
-        """The pods to run, oldest first. Mirror pods are left out, because they represent pods of other sources."""
+        """The pods to run, oldest first. Mirror pods are omitted, because they represent pods of other sources."""
         pods = (from_api_server(pod) for pod in self.informer.items.values() if not is_mirror(pod))
         oldest_first = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp or "", namespaced_name(pod)))
-        return (SourcePods(PLACE, tuple(oldest_first)),)
+        return (SourcePods(LOCATION, tuple(oldest_first)),)
 
     def by_local_uid(self) -> dict[str, Pod]:
         """Return all objects by the UID that the pod has on this node: a mirror pod represents the static pod."""

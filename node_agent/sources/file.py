@@ -32,15 +32,15 @@ EMPTY = ParsedManifest()
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file as it was read last. `error` says why it could not be read."""
+    """A file as it was read last. `error` is the reason if it could not be read."""
 
     text: str = ""
-    reading: ParsedManifest = EMPTY
+    manifest: ParsedManifest = EMPTY
     error: str = ""
 
 
 class FileSource:
-    """The pods of every file in a directory that is not hidden, in the order of file names. Subdirectories are ignored.
+    """The pods of all files in a directory, in the order of file names, without hidden files and subdirectories.
 
     `source` is the origin that the pods' annotations name (file or http). `synced` is True after the first read.
     """
@@ -64,29 +64,30 @@ class FileSource:
     @property
     def source_pods(self) -> tuple[SourcePods, ...]:
         """The pods of each file."""
-        return tuple(SourcePods(str(path), file.reading.pods) for path, file in self._files.items())
+        return tuple(SourcePods(str(path), file.manifest.pods) for path, file in self._files.items())
 
     async def run(self) -> None:
         """Read the files, and read them again after changes, until cancelled."""
-        place = self._directory
-        if place.is_file():
-            place = place.parent
-        place.mkdir(parents=True, exist_ok=True)
+        directory = self._directory
+        if directory.is_file():
+            directory = directory.parent
+        directory.mkdir(parents=True, exist_ok=True)
         await self.read()
         stop = threading.Event()
-        changes = watch(place, stop_event=stop, recursive=False, debounce=100, step=100)
-        loop, thread = asyncio.get_running_loop(), ThreadPoolExecutor(1, thread_name_prefix="manifests")
-        waiting = loop.run_in_executor(thread, next, changes, None)
+        changes = watch(directory, stop_event=stop, recursive=False, debounce=100, step=100)
+        loop = asyncio.get_running_loop()
+        thread = ThreadPoolExecutor(1, thread_name_prefix="manifests")
+        next_change = loop.run_in_executor(thread, next, changes, None)
         try:
             while True:
-                done, _ = await asyncio.wait({waiting}, timeout=RELIST_SECONDS)
+                done, _ = await asyncio.wait({next_change}, timeout=RELIST_SECONDS)
                 if done:
-                    waiting.result()
-                    waiting = loop.run_in_executor(thread, next, changes, None)
+                    next_change.result()
+                    next_change = loop.run_in_executor(thread, next, changes, None)
                 await self.read()
         finally:
             stop.set()
-            waiting.cancel()
+            next_change.cancel()
             thread.shutdown(wait=False)
 
     async def read(self) -> None:
@@ -112,26 +113,26 @@ class FileSource:
         paths = [entry for entry in entries if entry.is_file() and not entry.name.startswith(".")]
         return {path: self._read_file(path, before.get(path, _File())) for path in paths}
 
-    def _read_file(self, path: Path, known: _File) -> _File:
+    def _read_file(self, path: Path, previous: _File) -> _File:
         """Read one file. If it cannot be read as text, it keeps its last pods."""
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_MANIFEST_BYTES + 1)
             if len(content) > MAX_MANIFEST_BYTES:
-                return _File(reading=known.reading, error=f"it is larger than {MAX_MANIFEST_BYTES >> 20} MB")
+                return _File(manifest=previous.manifest, error=f"it is larger than {MAX_MANIFEST_BYTES >> 20} MB")
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            return _File(reading=known.reading, error=str(error))
-        if text == known.text and not known.error:
-            return known
+            return _File(manifest=previous.manifest, error=str(error))
+        if text == previous.text and not previous.error:
+            return previous
         origin = ManifestOrigin(self._node, self._source, str(path))
-        return _File(text, parse_manifest(text, origin, known.reading.pods, datetime.now(UTC)))
+        return _File(text, parse_manifest(text, origin, previous.manifest.pods, datetime.now(UTC)))
 
-    def _report(self, path: Path, file: _File, before: _File) -> None:
-        if file.error and file.error != before.error:
+    def _report(self, path: Path, file: _File, previous: _File) -> None:
+        if file.error and file.error != previous.error:
             log.warning("manifest cannot be read", extra={"file": path, "error": file.error})
             self._events.node_event(REJECTED_REASON, f"{path} cannot be read: {file.error}")
-        if file.text != before.text:
-            for refusal in file.reading.refusals:
-                log.warning(f"{path} {refusal}")
-                self._events.node_event(REJECTED_REASON, rejection_message(str(path), refusal))
+        if file.text != previous.text:
+            for rejected in file.manifest.rejected:
+                log.warning(f"{path} {rejected}")
+                self._events.node_event(REJECTED_REASON, rejection_message(str(path), rejected))

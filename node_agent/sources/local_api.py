@@ -55,17 +55,17 @@ def _cause(problem: FieldError) -> StatusCause:
 class LocalApiSource:
     """Static pods submitted over a unix socket. Each pod is a file in `folder`, named by a hash of the pod's name.
 
-    A request that was answered with 200 survives a restart.
+    A pod whose request had a response with status 200 or 201 survives a restart.
     """
 
     def __init__(
-        self, socket: Path, folder: Path, node: str, on_change: Callable[[], None], events: EventRecorder
+        self, socket: Path, directory: Path, node: str, on_change: Callable[[], None], events: EventRecorder
     ) -> None:
         self._socket = socket
-        self._folder = folder
+        self._directory = directory
         self._node = node
-        self._files = FileSource(folder, node, "http", on_change, events)
-        self._writing = asyncio.Lock()
+        self._files = FileSource(directory, node, "http", on_change, events)
+        self._write_lock = asyncio.Lock()
 
     @property
     def synced(self) -> bool:
@@ -78,10 +78,10 @@ class LocalApiSource:
         return self._files.source_pods
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises OSError when the socket cannot be made."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in self._folder.glob(".*"):
-            left.unlink()  # of a write that was cut off
+        """Serve until cancelled. Raises OSError if the socket cannot be created."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for unfinished in self._directory.glob(".*"):
+            unfinished.unlink()  # The file of an interrupted write.
         await self._files.read()
         app = web.Application(middlewares=[_errors], client_max_size=MAX_MANIFEST_BYTES)
         app.router.add_get("/pods", self._list)
@@ -113,35 +113,36 @@ class LocalApiSource:
         return _response({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods})
 
     async def _get(self, request: web.Request) -> web.Response:
-        return _response(self._stored(self._path(*_named(request)), *_named(request)))
+        return _response(self._find_pod(self._path(*_requested_name(request)), *_requested_name(request)))
 
     async def _post(self, request: web.Request) -> web.Response:
         pod = await self._body(request)
-        namespace, name = pod.metadata.namespace or "default", pod.metadata.name
+        namespace = pod.metadata.namespace or "default"
+        name = pod.metadata.name
         path = self._path(namespace, name)
-        async with self._writing:
+        async with self._write_lock:
             if path.exists():
                 raise RequestError(409, "AlreadyExists", f'pods "{name}" already exists in the namespace "{namespace}"')
             return await self._store(path, pod, 201)
 
     async def _put(self, request: web.Request) -> web.Response:
         pod = await self._body(request)
-        in_path = _named(request)
+        in_path = _requested_name(request)
         in_manifest = (pod.metadata.namespace or "default", pod.metadata.name)
         if in_path != in_manifest:
             message = f"the manifest is of {'/'.join(in_manifest)}; the path says {'/'.join(in_path)}"
             raise RequestError(400, "BadRequest", message)
         path = self._path(*in_path)
-        async with self._writing:
+        async with self._write_lock:
             return await self._store(path, pod, 200 if path.exists() else 201)
 
     async def _delete(self, request: web.Request) -> web.Response:
-        path = self._path(*_named(request))
-        async with self._writing:
-            pod = self._stored(path, *_named(request))
+        path = self._path(*_requested_name(request))
+        async with self._write_lock:
+            pod = self._find_pod(path, *_requested_name(request))
             with _storage_errors():
                 await asyncio.to_thread(path.unlink)
-                await asyncio.to_thread(atomic_file.sync_directory, self._folder)
+                await asyncio.to_thread(atomic_file.sync_directory, self._directory)
             await self._files.read()
         return _response(pod)
 
@@ -149,7 +150,7 @@ class LocalApiSource:
         with _storage_errors():
             await asyncio.to_thread(atomic_file.write, path, msgspec.json.encode(pod))
         await self._files.read()
-        return _response(self._stored(path, pod.metadata.namespace or "default", pod.metadata.name), code)
+        return _response(self._find_pod(path, pod.metadata.namespace or "default", pod.metadata.name), code)
 
     async def _body(self, request: web.Request) -> Pod:
         try:
@@ -166,10 +167,10 @@ class LocalApiSource:
         return pod
 
     def _path(self, namespace: str, name: str) -> Path:
-        return self._folder / f"{sha256(f'{namespace}/{name}'.encode()).hexdigest()[:32]}.json"
+        return self._directory / f"{sha256(f'{namespace}/{name}'.encode()).hexdigest()[:32]}.json"
 
-    def _stored(self, path: Path, namespace: str, name: str) -> Pod:
-        pod = next((pod for source in self.source_pods if source.place == str(path) for pod in source.pods), None)
+    def _find_pod(self, path: Path, namespace: str, name: str) -> Pod:
+        pod = next((pod for source in self.source_pods if source.location == str(path) for pod in source.pods), None)
         if pod is None:
             raise RequestError(
                 404, "NotFound", f"pods {quoted(name)} was not submitted to the namespace {quoted(namespace)}"
@@ -177,7 +178,7 @@ class LocalApiSource:
         return pod
 
 
-def _named(request: web.Request) -> tuple[str, str]:
+def _requested_name(request: web.Request) -> tuple[str, str]:
     return request.match_info["namespace"], request.match_info["name"]
 
 
@@ -193,8 +194,8 @@ def _storage_errors() -> Iterator[None]:
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except RequestError as declined:
-        return _response(declined.body, declined.code)
+    except RequestError as error:
+        return _response(error.body, error.code)
     except web.HTTPException as error:
         return _response(_failure(error.status, error.reason.replace(" ", ""), error.reason), error.status)
 

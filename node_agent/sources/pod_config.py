@@ -62,8 +62,8 @@ class PodConfig:
             if duplicate.pod.metadata.uid in self._duplicates:
                 continue
             name = "/".join(namespaced_name(duplicate.pod))
-            fields = {"pod": name, "source": duplicate.place, "first_source": duplicate.first}
+            fields = {"pod": name, "source": duplicate.location, "first_source": duplicate.first_location}
             log.warning("duplicate pod ignored", extra=fields)
-            message = f"Duplicate pod name, ignoring that from {duplicate.place}: {duplicate.first} has it"
+            message = f"Duplicate pod name, ignoring that from {duplicate.location}: {duplicate.first_location} has it"
             self._events.pod_event(duplicate.pod, "FailedValidation", message)
         self._duplicates = frozenset(duplicate.pod.metadata.uid for duplicate in duplicates)

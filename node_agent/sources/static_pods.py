@@ -22,7 +22,7 @@ class ManifestOrigin:
 
     node: str
     source: str
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,14 @@ class RejectedDocument:
         return manifest.format_errors(f"document {self.number}", self.problems)
 
 
-REJECTED_REASON, MAX_MESSAGE = "FailedValidation", 1000
+REJECTED_REASON = "FailedValidation"
+MAX_MESSAGE = 1000
 """Reason of the event about a rejected document, and the maximum length of its message."""
 
 
-def rejection_message(place: str, refusal: RejectedDocument) -> str:
+def rejection_message(location: str, rejected: RejectedDocument) -> str:
     """Return the message of the event about a rejected document, in one line."""
-    message = f"{place} document {refusal.number} is not accepted: " + "; ".join(map(str, refusal.problems))
+    message = f"{location} document {rejected.number} is not accepted: " + "; ".join(map(str, rejected.problems))
     return message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 3]}..."
 
 
@@ -51,28 +52,28 @@ class ParsedManifest:
     """The pods of a manifest, and its rejected documents."""
 
     pods: tuple[Pod, ...] = ()
-    refusals: tuple[RejectedDocument, ...] = ()
+    rejected: tuple[RejectedDocument, ...] = ()
 
 
-def parse_manifest(text: str, origin: ManifestOrigin, known: Iterable[Pod], now: datetime) -> ParsedManifest:
-    """Parse the documents of a manifest. `known` are the pods of its previous version.
+def parse_manifest(text: str, origin: ManifestOrigin, previous_pods: Iterable[Pod], now: datetime) -> ParsedManifest:
+    """Parse the documents of a manifest. `previous_pods` are the pods of its previous version.
 
-    A document whose meaning has not changed yields the same pod object as before. If a document is rejected, known pods
-    that no other document names are kept, so that a typing error ends no pod.
+    A document whose meaning has not changed yields the same pod object as before. If a document is rejected, previous
+    pods that no other document names are kept, so that a typing error ends no pod.
     """
-    before = {pod.metadata.uid: pod for pod in known}
-    found: list[Pod] = []
-    refusals: list[RejectedDocument] = []
+    previous = {pod.metadata.uid: pod for pod in previous_pods}
+    parsed: list[Pod] = []
+    rejected: list[RejectedDocument] = []
     for document in manifest.parse_manifest(text):
         pod, problems = static_pod(document, origin, now)
         if pod is None:
-            refusals.append(RejectedDocument(document.number, problems))
+            rejected.append(RejectedDocument(document.number, problems))
         else:
-            found.append(before.get(pod.metadata.uid, pod))
-    if refusals:
-        named = {namespaced_name(pod) for pod in found}
-        found += [pod for pod in before.values() if namespaced_name(pod) not in named]
-    return ParsedManifest(tuple(found), tuple(refusals))
+            parsed.append(previous.get(pod.metadata.uid, pod))
+    if rejected:
+        names = {namespaced_name(pod) for pod in parsed}
+        parsed += [pod for pod in previous.values() if namespaced_name(pod) not in names]
+    return ParsedManifest(tuple(parsed), tuple(rejected))
 
 
 def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tuple[Pod | None, tuple[FieldError, ...]]:
@@ -84,7 +85,7 @@ def static_pod(document: Document, origin: ManifestOrigin, now: datetime) -> tup
     problems = tuple(static_pods.check_static_pod(document.obj, origin.node))
     if problems:
         return None, problems
-    return static_pods.static_pod(document.obj, origin.node, origin.source, origin.place, now), ()
+    return static_pods.static_pod(document.obj, origin.node, origin.source, origin.location, now), ()
 
 
 def namespaced_name(pod: Pod) -> tuple[str, str]:
@@ -94,34 +95,37 @@ def namespaced_name(pod: Pod) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SourcePods:
-    """The pods that one place (a path, a URL, the API server) has for this node."""
+    """The pods of one location: a path, a URL or the API server."""
 
-    place: str
+    location: str
     pods: tuple[Pod, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DuplicatePod:
-    """A pod that is ignored because another pod has its name. `first` is the place of the other pod."""
+    """A pod that is ignored because another pod has its name. `first_location` is the location of the other pod."""
 
     pod: Pod
-    place: str
-    first: str
+    location: str
+    first_location: str
 
 
 def merge_sources(sources: Iterable[SourcePods]) -> tuple[dict[str, Pod], tuple[DuplicatePod, ...]]:
     """Return the pods by UID, and the ignored duplicates. Of pods with the same name or UID the first counts."""
     pods: dict[str, Pod] = {}
     duplicates: list[DuplicatePod] = []
-    places: dict[tuple[str, str], str] = {}
+    locations: dict[tuple[str, str], str] = {}
     for source in sources:
         for pod in source.pods:
-            name, uid = namespaced_name(pod), pod.metadata.uid
-            if name in places or uid in pods:
+            name = namespaced_name(pod)
+            uid = pod.metadata.uid
+            if name in locations or uid in pods:
                 duplicates.append(
-                    DuplicatePod(pod, source.place, places[name if name in places else namespaced_name(pods[uid])])
+                    DuplicatePod(
+                        pod, source.location, locations[name if name in locations else namespaced_name(pods[uid])]
+                    )
                 )
                 continue
-            places[name] = source.place
+            locations[name] = source.location
             pods[uid] = pod
     return pods, tuple(duplicates)

@@ -31,7 +31,7 @@ class _Response:
     """The last good response, with its validators for conditional requests."""
 
     text: str
-    reading: ParsedManifest
+    manifest: ParsedManifest
     validators: Mapping[str, str]
 
 
@@ -56,13 +56,13 @@ class UrlSource:
         self._origin = ManifestOrigin(node, "http", url)
         self._on_change = on_change
         self._events = events
-        self._last = _Response("", ParsedManifest(), {})
+        self._last_response = _Response("", ParsedManifest(), {})
         self._error = ""
 
     @property
     def source_pods(self) -> tuple[SourcePods, ...]:
         """The pods of the last good response."""
-        return (SourcePods(self._url, self._last.reading.pods),)
+        return (SourcePods(self._url, self._last_response.manifest.pods),)
 
     async def run(self) -> None:
         """Read the URL every PERIOD_SECONDS until cancelled."""
@@ -79,38 +79,38 @@ class UrlSource:
         except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
             error_message = str(error) or "no answer in time"
         if error_message and error_message != self._error:
-            log.warning("the manifest URL has no pods for us", extra={"url": self._url, "error": error_message})
+            log.warning("manifest URL cannot be read", extra={"url": self._url, "error": error_message})
             self._events.node_event(REJECTED_REASON, f"{self._url} has no pods for us: {error_message}")
         self._error = error_message
 
     async def _get(self, http: aiohttp.ClientSession) -> str:
-        """Return what is wrong with the response. Return an empty string if it is good."""
-        async with http.get(self._url, headers=self._last.validators, allow_redirects=False) as answer:
-            if answer.status == 304 and self._last.validators:
+        """Return the error of the response. Return an empty string if it is good."""
+        async with http.get(self._url, headers=self._last_response.validators, allow_redirects=False) as response:
+            if response.status == 304 and self._last_response.validators:
                 return ""
-            if answer.status != 200:
-                return f"it answers {answer.status} {answer.reason or ''}; 200 is accepted".strip()
+            if response.status != 200:
+                return f"it answers {response.status} {response.reason or ''}; 200 is accepted".strip()
             content = bytearray()
-            async for chunk in answer.content.iter_any():
+            async for chunk in response.content.iter_any():
                 content += chunk
                 if len(content) > MAX_MANIFEST_BYTES:
                     return f"its answer is larger than {MAX_MANIFEST_BYTES >> 20} MB"
-            validators = _validators(answer.headers)
+            validators = _validators(response.headers)
         return await self._apply(content.decode(), validators)
 
     async def _apply(self, text: str, validators: Mapping[str, str]) -> str:
-        if self.synced and text == self._last.text:
+        if self.synced and text == self._last_response.text:
             return ""
-        reading = await asyncio.to_thread(
-            parse_manifest, text, self._origin, self._last.reading.pods, datetime.now(UTC)
+        manifest = await asyncio.to_thread(
+            parse_manifest, text, self._origin, self._last_response.manifest.pods, datetime.now(UTC)
         )
-        for refusal in reading.refusals if text != self._last.text else ():
-            log.warning(f"{self._url} {refusal}")
-            self._events.node_event(REJECTED_REASON, rejection_message(self._url, refusal))
-        if reading.refusals and not reading.pods and not self.synced:
-            self._last = _Response(text, ParsedManifest(), {})
+        for rejected in manifest.rejected if text != self._last_response.text else ():
+            log.warning(f"{self._url} {rejected}")
+            self._events.node_event(REJECTED_REASON, rejection_message(self._url, rejected))
+        if manifest.rejected and not manifest.pods and not self.synced:
+            self._last_response = _Response(text, ParsedManifest(), {})
             return "it has no good document yet"
-        self._last = _Response(text, reading, validators)
+        self._last_response = _Response(text, manifest, validators)
         self.synced = True
         self._on_change()
         return ""

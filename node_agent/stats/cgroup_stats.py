@@ -102,7 +102,7 @@ class CgroupUsage:
 
 
 def parse_usage(texts: Texts, version: int) -> CgroupUsage | None:
-    """Return the usage of a cgroup, None if it does not exist."""
+    """Return the usage of a cgroup, None if the cgroup does not exist."""
     if not texts:
         return None
     return _parse_v1(texts) if version == 1 else _parse_v2(texts)

@@ -82,11 +82,11 @@ def task_count(pid: int) -> int:
 class StatsCollector:
     """Collects the usage of the machine, of pods and of containers. Remembers only the cgroups of containers.
 
-    `top` is the cgroup of all pods.
+    `pods_cgroup` is the cgroup of all pods.
     """
 
-    def __init__(self, top: CgroupPath, cgroups: CgroupReader, proc: Path = PROC) -> None:
-        self._top = top
+    def __init__(self, pods_cgroup: CgroupPath, cgroups: CgroupReader, proc: Path = PROC) -> None:
+        self._pods_cgroup = pods_cgroup
         self._cgroups = cgroups
         self._proc = str(proc)
         self._container_cgroups: dict[str, dict[str, str]] = {}
@@ -97,27 +97,27 @@ class StatsCollector:
 
     def collect(self, pods: Iterable[PodWithContainers], *, full: bool) -> NodeStats:
         """Return the usage of the machine and of everything that runs. Without `full`, only CPU and memory."""
-        known_cgroups = self._container_cgroups
+        cached_cgroups = self._container_cgroups
         self._container_cgroups = {}
-        stats = [self._collect_pod(pod, known_cgroups, full=full) for pod in pods]
+        stats = [self._collect_pod(pod, cached_cgroups, full=full) for pod in pods]
         running = tuple(pod for pod in stats if pod is not None)
         return NodeStats(time.time(), self.collect_machine(), running, self._collect_all_pods())
 
     def _collect_pod(
-        self, pod: PodWithContainers, known_cgroups: Mapping[str, dict[str, str]], *, full: bool
+        self, pod: PodWithContainers, cached_cgroups: Mapping[str, dict[str, str]], *, full: bool
     ) -> PodStats | None:
         """Return the usage of a pod, None if nothing of it runs."""
         collected = [
             stats
             for container in pod.containers.all
-            if container.pid and (stats := self._collect_container(container, known_cgroups, full=full)) is not None
+            if container.pid and (stats := self._collect_container(container, cached_cgroups, full=full)) is not None
         ]
         if not collected:
             return None
         sandbox = next((stats for stats in collected if stats.container.is_sandbox), None)
         containers = tuple(stats for stats in collected if not stats.container.is_sandbox)
-        first = sandbox or containers[0]
-        cgroup, usage = self._collect_pod_cgroup(pod.pod.metadata.uid, first.container.id, full=full)
+        first_container = sandbox or containers[0]
+        cgroup, usage = self._collect_pod_cgroup(pod.pod.metadata.uid, first_container.container.id, full=full)
         return PodStats(
             pod=pod.pod,
             cgroup=cgroup,
@@ -125,14 +125,14 @@ class StatsCollector:
             at=time.time(),
             containers=containers,
             sandbox=sandbox,
-            interfaces=self._read_interfaces(pod, first) if full else None,
+            interfaces=self._read_interfaces(pod, first_container) if full else None,
         )
 
     def _collect_container(
-        self, container: RuntimeContainer, known_cgroups: Mapping[str, dict[str, str]], *, full: bool
+        self, container: RuntimeContainer, cached_cgroups: Mapping[str, dict[str, str]], *, full: bool
     ) -> ContainerStats | None:
         """Return the usage of a container, None if it has exited, even if another process has its PID now."""
-        cgroups = known_cgroups.get(container.id) or self._cgroups.cgroups_of(container.pid)
+        cgroups = cached_cgroups.get(container.id) or self._cgroups.cgroups_of(container.pid)
         path = _naming_path(cgroups)
         if container.id not in path:
             return None
@@ -158,7 +158,7 @@ class StatsCollector:
     def _collect_all_pods(self) -> tuple[str, CgroupUsage] | None:
         """Return path and usage of the cgroup of all pods, whichever of Docker's cgroup drivers created it."""
         controllers = POD_CONTROLLERS if self._cgroups.version == 1 else ("",)
-        for path in (cgroupfs_path(self._top), slice_path(self._top)):
+        for path in (cgroupfs_path(self._pods_cgroup), slice_path(self._pods_cgroup)):
             usage = self._cgroups.usage(dict.fromkeys(controllers, path), ALL_FILES)
             if usage is not None:
                 return path, usage

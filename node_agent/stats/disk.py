@@ -98,11 +98,11 @@ class DiskUsageScanner:
     async def scan(self, pod: Pod, containers: Iterable[RuntimeContainer]) -> PodDiskUsage:
         """Scan a pod with these containers now. Raises DriverError."""
         uid = pod.metadata.uid
-        own_containers = [container for container in containers if not container.is_sandbox]
+        started_containers = [container for container in containers if not container.is_sandbox]
         layer_sizes: dict[str, int] = {}
-        if any(not container.layer for container in own_containers):
+        if any(not container.layer for container in started_containers):
             layer_sizes = await self._docker.writable_layer_sizes(uid)
-        usage = await asyncio.to_thread(self._scan_directories, pod, own_containers, layer_sizes)
+        usage = await asyncio.to_thread(self._scan_directories, pod, started_containers, layer_sizes)
         self._usages[uid] = usage
         return usage
 
@@ -132,16 +132,16 @@ class DiskUsageScanner:
         """Scan all pods if the interval is over, otherwise only new pods. Forget pods that are not in the list."""
         pods = list(pods)
         new_pods = [item for item in pods if item.pod.metadata.uid not in self._usages]
-        all_due = time.monotonic() >= self._next_scan_at
-        if not all_due and not new_pods:
+        is_due = time.monotonic() >= self._next_scan_at
+        if not is_due and not new_pods:
             return
         started_at = time.monotonic()
-        for item in pods if all_due else new_pods:
+        for item in pods if is_due else new_pods:
             try:
                 await self.scan(item.pod, item.containers.all)
             except DriverError:
                 continue
-        if all_due:
+        if is_due:
             duration = time.monotonic() - started_at
             self._next_scan_at = time.monotonic() + max(MIN_SCAN_INTERVAL_SECONDS, duration * SCAN_INTERVAL_FACTOR)
         for uid in self._usages.keys() - {item.pod.metadata.uid for item in pods}:

@@ -104,8 +104,8 @@ def parse_interfaces(text: str, ignored_prefixes: Iterable[str] = ("lo",)) -> tu
     prefixes = tuple(ignored_prefixes)
     interfaces = []
     for line in text.splitlines()[2:]:
-        name, _, rest = line.strip().partition(":")
-        numbers = [int(number) for number in rest.split()]
+        name, _, counters = line.strip().partition(":")
+        numbers = [int(number) for number in counters.split()]
         if len(numbers) >= 12 and not name.startswith(prefixes):
             interfaces.append(NetworkInterface(name, *numbers[:4], *numbers[8:12]))
     return tuple(interfaces)
@@ -114,7 +114,7 @@ def parse_interfaces(text: str, ignored_prefixes: Iterable[str] = ("lo",)) -> tu
 def _parse_pairs(text: str) -> dict[str, int]:
     """Parse lines with a name, perhaps with a colon, and a number."""
     lines = (line.split() for line in text.splitlines())
-    return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+    return {fields[0].rstrip(":"): int(fields[1]) for fields in lines if len(fields) > 1 and fields[1].isdecimal()}
 
 
 def _parse_tasks(loadavg: str) -> int:

@@ -201,8 +201,8 @@ class StatsProvider:
             return {}
         loop = asyncio.get_running_loop()
         futures = {key: loop.run_in_executor(_CLAIM_THREADS, filesystem_stats, path) for key, path in paths.items()}
-        done, late = await asyncio.wait(futures.values(), timeout=CLAIM_TIMEOUT_SECONDS)
-        for future in late:
+        done, pending = await asyncio.wait(futures.values(), timeout=CLAIM_TIMEOUT_SECONDS)
+        for future in pending:
             future.cancel()
         return {key: future.result() for key, future in futures.items() if future in done and not future.exception()}
 

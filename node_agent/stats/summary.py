@@ -63,10 +63,10 @@ def _system_containers(stats: NodeStats, rates: CpuRates) -> list[Document]:
 def _pod_document(pod: PodStats, stats: NodeStats, rates: CpuRates, cpu_and_memory_only: bool) -> Document:
     meta = pod.pod.metadata
     time = _format_timestamp(pod.at)
-    first = pod.sandbox or pod.containers[0]
+    first_container = pod.sandbox or pod.containers[0]
     document: Document = {
         "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid},
-        "startTime": pod.pod.status.start_time or _format_start(first.container.started_at),
+        "startTime": pod.pod.status.start_time or _format_start(first_container.container.started_at),
         "containers": [
             _container_document(container, pod, stats, rates, cpu_and_memory_only) for container in pod.containers
         ],
@@ -82,7 +82,7 @@ def _pod_document(pod: PodStats, stats: NodeStats, rates: CpuRates, cpu_and_memo
     volumes: list[Document] = []
     if pod.disk is not None and stats.node_fs is not None:
         document["ephemeral-storage"] = _ephemeral_storage(pod.disk, stats.node_fs)
-        volumes += _own_volumes(pod.disk, stats.node_fs)
+        volumes += _pod_volumes(pod.disk, stats.node_fs)
     document["volume"] = [*volumes, *_claim_volumes(pod)]
     return document
 
@@ -94,7 +94,7 @@ def _ephemeral_storage(disk: PodDiskUsage, node_fs: FilesystemStats) -> Document
     return _filesystem(_format_timestamp(disk.at), node_fs, total)
 
 
-def _own_volumes(disk: PodDiskUsage, node_fs: FilesystemStats) -> list[Document]:
+def _pod_volumes(disk: PodDiskUsage, node_fs: FilesystemStats) -> list[Document]:
     """Return the usage of the volumes that belong to the pod."""
     time = _format_timestamp(disk.at)
     return [

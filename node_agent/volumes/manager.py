@@ -30,7 +30,7 @@ SETUP_BACKOFF = Backoff(0.5, 122.0)
 """Seconds between attempts to set up a volume (kubelet: goroutinemap/exponentialbackoff)."""
 
 _MOUNT_THREADS = ThreadPoolExecutor(16, thread_name_prefix="mount")
-"""Threads for mounts only, so that a file server that is away does not block other work."""
+"""Threads for mounts only, so that an unreachable file server does not block other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _VolumeInputs:
 
 
 class VolumeManager:
-    """Volumes of one pod. The host shows what is set up, so that nothing is lost when the agent restarts."""
+    """The volumes of one pod. Their state is on the host only, so that nothing is lost when the agent restarts."""
 
     def __init__(self, uid: str, objects: ObjectCache, tokens: TokenCache, host: HostInfo, events: PodEvents) -> None:
         self._uid = uid

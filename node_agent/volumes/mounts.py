@@ -1,4 +1,4 @@
-"""Mount, unmount, mount table, subPath mounts. Driver."""
+"""Mounts, the mount table and subPath mounts. Driver."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mount_points(directory: Path) -> list[Path]:
 
 
 def is_mounted(path: Path) -> bool:
-    """Return whether a path is a mount point. The filesystem is not accessed, because its server may be away."""
+    """Return whether a path is a mount point. The filesystem is not accessed: its server may be unreachable."""
     return path.parent.resolve() / path.name in mount_points(path.parent)
 
 
@@ -47,9 +47,9 @@ def is_filesystem(path: Path) -> bool:
 def is_shared(path: Path) -> bool:
     """Return whether the mount of a path is shared, so that mounts below it propagate (mount_namespaces(7))."""
     real = path.resolve()
-    rows = [line.split(" ") for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()]
-    above = [row for row in rows if real.is_relative_to(_unescape(row[4]))]
-    nearest = max(above, key=lambda row: len(row[4]))
+    mounts = [line.split(" ") for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()]
+    mounts_above = [fields for fields in mounts if real.is_relative_to(_unescape(fields[4]))]
+    nearest = max(mounts_above, key=lambda fields: len(fields[4]))
     return any(field.startswith("shared:") for field in nearest[6 : nearest.index("-")])
 
 

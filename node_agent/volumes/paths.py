@@ -1,4 +1,4 @@
-"""Where volumes are on the host; mounts of containers; claims to volumes. Pure."""
+"""Paths of volumes on the host; mounts of containers; volumes of claims. Pure."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def _get_object(kind: type[O], name: str, pod: Pod, sources: PayloadSources, *, 
 
 
 def _select_keys(
-    data: Mapping[str, bytes], items: tuple[KeyToPath, ...], mode: int, what: str, *, optional: bool
+    data: Mapping[str, bytes], items: tuple[KeyToPath, ...], mode: int, source_name: str, *, optional: bool
 ) -> Iterator[tuple[str, PayloadFile]]:
     """Yield a file for every key, or only for the keys that `items` names. `what` names the data in errors."""
     if not items:
@@ -182,7 +182,7 @@ def _select_keys(
         if item.key in data:
             yield item.path, PayloadFile(data[item.key], mode if item.mode is None else item.mode)
         elif not optional:
-            raise NotReady(f"references non-existent {what} key: {item.key}")
+            raise NotReady(f"references non-existent {source_name} key: {item.key}")
 
 
 def _downward_files(

@@ -99,7 +99,7 @@ def _create_empty_dir(source: EmptyDirVolumeSource, path: Path, details: VolumeS
 
 
 def _mount_nfs(source: NFSVolumeSource, path: Path, options: tuple[str, ...]) -> None:
-    # A mounted path is not accessed, because the call would block while the server is away.
+    # A mounted path is not accessed, because the call would block while the server is unreachable.
     if not mounts.is_mounted(path):
         path.mkdir(mode=NFS_MODE, parents=True, exist_ok=True)
         server = f"[{source.server}]" if ":" in source.server else source.server

@@ -158,7 +158,7 @@ class WebSocket:
         self._parser = WebSocketFrameParser()
         self._resumed = asyncio.Event()
         self._send_lock = asyncio.Lock()
-        self._closing_here = False
+        self._is_closing = False
         self._finished = False
         self._connection_lost = False
         self._counted_bytes = 0
@@ -168,7 +168,7 @@ class WebSocket:
 
     @classmethod
     async def open(cls, request: web.Request, protocol: str, handler: MessageHandler, idle_seconds: float) -> Self:
-        """Accept the handshake. Raises HTTPBadRequest if it is not valid, ConnectionError if the client is gone."""
+        """Accept the handshake. Raises HTTPBadRequest if it is invalid, ConnectionError without the client."""
         response = accept_websocket(request, protocol)
         transport = request.transport
         return cls(response, transport, await response.upgrade(request), handler, idle_seconds)
@@ -176,7 +176,7 @@ class WebSocket:
     async def send(self, message: bytes, *, as_text: bool = False) -> None:
         """Send a message, and wait until the send buffer has room again. Raises ConnectionError."""
         if self.closed.is_set():
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client has disconnected")
         self._last_message_at = asyncio.get_running_loop().time()
         await self._send_frame(TEXT if as_text else BINARY, message)
 
@@ -192,7 +192,7 @@ class WebSocket:
             async with asyncio.timeout(self._idle_seconds):
                 await wait_until_acknowledged(self._transport, self.closed)
         was_closed = self.closed.is_set()
-        self._closing_here = True
+        self._is_closing = True
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -206,7 +206,7 @@ class WebSocket:
         """Abort the connection. Does nothing after `close`."""
         if self._finished:
             return
-        self._closing_here = True
+        self._is_closing = True
         self._finished = True
         self._count_buffered()
         self.closed.set()
@@ -259,7 +259,7 @@ class WebSocket:
             await self._close(PROTOCOL_ERROR, str(error))
         finally:
             self.closed.set()
-            self._handler.closed(clean=clean or self._closing_here)
+            self._handler.closed(clean=clean or self._is_closing)
 
     async def _read_until_closed(self) -> bool:
         """Read until the end. Return whether the client sent a close frame. Raises ConnectionError and ValueError."""
@@ -269,7 +269,7 @@ class WebSocket:
                 if isinstance(item, MessagePart):
                     self._handler.receive(item.data, last=item.last)
                 elif item.opcode == CLOSE:
-                    await self._answer_close()
+                    await self._reply_to_close()
                     return True
                 elif item.opcode == PING:
                     ping = item
@@ -283,7 +283,7 @@ class WebSocket:
                 await self._resumed.wait()
         return False
 
-    async def _answer_close(self) -> None:
+    async def _reply_to_close(self) -> None:
         self.closed.set()
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(LINGER_SECONDS):

@@ -525,10 +525,10 @@ async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) 
         cap_add=("NET_ADMIN",),
         cap_drop=("ALL",),
         read_only=True,
-        hidden=(),
+        masked_paths=(),
         options=("no-new-privileges", "seccomp=unconfined"),
     )
-    identity = await real.create(replace(container(uid, image, box, IGNORES_SIGTERM), rights=rights))
+    identity = await real.create(replace(container(uid, image, box, IGNORES_SIGTERM), security=rights))
     await real.start(identity)
     pid = (await real.inspect(identity)).pid
     read_process(pid)
@@ -550,7 +550,7 @@ async def test_privileged_container_runs_or_reports_why_not(dockerd: Dockerd, ui
     real = DockerClient(str(dockerd.socket), LOGS)
     box = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), box, IGNORES_SIGTERM)
-    identity = await real.create(replace(spec, rights=SecurityOptions(privileged=True)))
+    identity = await real.create(replace(spec, security=SecurityOptions(privileged=True)))
     assert inspected(dockerd, identity)["HostConfig"]["Privileged"]
     try:
         await real.start(identity)
@@ -706,7 +706,7 @@ async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid:
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     spec = container(uid, await real.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
-    may_mount = replace(spec, rights=SecurityOptions(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
+    may_mount = replace(spec, security=SecurityOptions(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
     identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
     await real.start(identity)
     for place in ("/both/later", "/own/later"):

@@ -133,7 +133,7 @@ def torn(text: str, dice: random.Random) -> str:
 
 def examine(reading: ParsedManifest) -> None:
     """Refusals say where; what was accepted can be worked with by everything that decides."""
-    for refusal in reading.refusals:
+    for refusal in reading.rejected:
         assert refusal.problems
         assert all(problem.path for problem in refusal.problems), refusal
         assert str(refusal)
@@ -159,8 +159,8 @@ def test_mutated_documents_are_accepted_or_rejected_by_path(seed: int) -> None:
     refused = 0
     for _ in range(1000):
         reading = parse_manifest(json.dumps(spoiled(rich, dice)), ORIGIN, (), NOW)
-        assert len(reading.pods) + len(reading.refusals) == 1
-        refused += len(reading.refusals)
+        assert len(reading.pods) + len(reading.rejected) == 1
+        refused += len(reading.rejected)
         examine(reading)
     assert 300 < refused < 1000, "some are accepted, so that what comes after is tried as well"
 
@@ -178,7 +178,7 @@ def test_truncated_text_affects_no_other_document(seed: int) -> None:
 
 def test_unmutated_pod_is_valid() -> None:
     reading = parse_manifest(RICH, ORIGIN, (), NOW)
-    assert not reading.refusals
+    assert not reading.rejected
     assert len(reading.pods) == 1
 
 

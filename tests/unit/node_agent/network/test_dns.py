@@ -20,7 +20,7 @@ from node_agent.network.dns import (
 )
 from node_agent.network.host_ports import hostport_ruleset
 from node_agent.network.plugin import NoNetwork
-from node_agent.runtime.pod_dir import make_pod_dir, write_resolver
+from node_agent.runtime.pod_dir import make_pod_dir, write_resolv_conf
 from node_agent.runtime.spec import Placement, container_config, sandbox_config
 from reconcile.errors import NotReady, Refused
 from tests.unit.node_agent.examples import SANDBOX, UID, pod, sandbox, with_status
@@ -152,13 +152,13 @@ def test_resolv_conf_is_rewritten_in_place(tmp_path: Path) -> None:
     of_host = tmp_path / "resolv.conf"
     here = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host))
     with pytest.raises(NotReady, match="No such file"):
-        write_resolver(pod(), here)
+        write_resolv_conf(pod(), here)
     make_pod_dir(here, UID)
     path = Path(resolv_conf_path(here, UID))
     inodes = set()
     for server in ("192.0.2.1", "192.0.2.2"):
         of_host.write_text(f"nameserver {server}\n")
-        assert write_resolver(pod(), here) == ""
+        assert write_resolv_conf(pod(), here) == ""
         assert path.read_text() == f"nameserver {server}\n"
         inodes.add(path.stat().st_ino)
     assert len(inodes) == 1

@@ -95,9 +95,9 @@ def test_capabilities_and_privileges_follow_the_security_context() -> None:
     }
     got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
     assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
-    assert (got.hidden, got.groups, got.privileged) == ((), (3, 4), False)
-    assert rights().hidden == MASKED_PATHS
-    assert rights({"privileged": True}).hidden is None, "Docker hides nothing from the privileged"
+    assert (got.masked_paths, got.groups, got.privileged) == ((), (3, 4), False)
+    assert rights().masked_paths == MASKED_PATHS
+    assert rights({"privileged": True}).masked_paths is None, "Docker hides nothing from the privileged"
     assert got.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
     assert rights({"privileged": True}).privileged
 

@@ -114,7 +114,7 @@ def test_static_pod_drops_server_set_fields() -> None:
     ],
 )
 def test_static_pod_with_api_references_is_rejected(spec: str, path: str) -> None:
-    [refusal] = reading(manifest("web").replace("spec: {", "spec: {" + spec + ", ")).refusals
+    [refusal] = reading(manifest("web").replace("spec: {", "spec: {" + spec + ", ")).rejected
     assert [problem.path for problem in refusal.problems] == [path]
 
 
@@ -154,9 +154,9 @@ def test_static_pod_references_are_found_by_path() -> None:
 
 def test_static_pod_needs_a_name_that_fits_with_the_nodes() -> None:
     for name in ('""', "x" * 250):
-        [refusal] = reading(manifest(name)).refusals
+        [refusal] = reading(manifest(name)).rejected
         assert {problem.path for problem in refusal.problems} == {"metadata.name"}
-    [refusal] = reading(manifest("web").replace("name: web", "generateName: web")).refusals
+    [refusal] = reading(manifest("web").replace("name: web", "generateName: web")).rejected
     assert refusal.problems[0].path == "metadata.name"
 
 
@@ -165,7 +165,7 @@ def test_invalid_document_affects_no_other_document() -> None:
     broken = [manifest("a", "new"), "{", manifest("c").replace("image", "imagine")]
     after = reading("\n---\n".join(broken), before)
     assert images(after.pods) == {"a-node-1": "new", "b-node-1": "toolbox", "c-node-1": "toolbox"}
-    assert [refusal.number for refusal in after.refusals] == [2, 3]
+    assert [refusal.number for refusal in after.rejected] == [2, 3]
     assert images(reading(manifest("a"), after.pods).pods) == {"a-node-1": "toolbox"}
 
 
@@ -173,7 +173,7 @@ def test_pod_list_items_need_no_kind() -> None:
     item = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
     whole = {"apiVersion": "v1", "kind": "PodList", "items": [item]}
     assert images(reading(json.dumps(whole, indent="\t")).pods) == {"a-node-1": "i"}
-    [refusal] = reading('{"apiVersion": "v1", "kind": "PodList", "items": 7}').refusals
+    [refusal] = reading('{"apiVersion": "v1", "kind": "PodList", "items": 7}').rejected
     assert refusal.problems[0].path == "items"
 
 
@@ -183,11 +183,12 @@ def test_pod_list_items_need_no_kind() -> None:
 def test_first_of_equally_named_pods_is_taken() -> None:
     [first], [second] = reading(manifest("web")).pods, reading(manifest("web", "second")).pods
     [other] = reading(manifest("db")).pods
-    pods, doubles = merge_sources(
+    pods, duplicates = merge_sources(
         [SourcePods("a", (first, other)), SourcePods("b", (second,)), SourcePods("c", (first,))]
     )
     assert images(tuple(pods.values())) == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
-    assert [(double.pod, double.place, double.first) for double in doubles] == [(second, "b", "a"), (first, "c", "a")]
+    found = [(duplicate.pod, duplicate.location, duplicate.first_location) for duplicate in duplicates]
+    assert found == [(second, "b", "a"), (first, "c", "a")]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
