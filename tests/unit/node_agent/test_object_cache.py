@@ -119,8 +119,7 @@ async def test_root_ca_config_map_stays_cached_for_the_next_pod(node: Node, monk
     await until(lambda: node.server.watched == [path])
     node.references.set_needed("two", (root,))
     assert node.references.get((root,)) == {}
-    monkeypatch.setattr(references, "ROOT_CA_LINGER_SECONDS"
-, 0.0)
+    monkeypatch.setattr(references, "ROOT_CA_LINGER_SECONDS", 0.0)
     node.references.set_needed("two", ())
     await until(lambda: node.server.watched == [])
 
