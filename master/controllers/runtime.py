@@ -1,7 +1,10 @@
 """The runtime of controllers: read, reconcile, admit, write; again whenever an object has changed.
 
-Nothing waits between reading and writing, so no decision is based on old state. A rejected create (quota, limit
-range) is retried for its owner after a back-off that doubles from 1 s to 60 s, or when the quota changes.
+Nothing waits between reading and writing, so no decision is based on old state. If another master was first, the write
+raises Conflict, nothing is written, and the controller makes another pass on the newer state.
+
+A rejected create (quota, limit range) is retried for its owner after a back-off that doubles from 1 s to 60 s, or when
+the quota changes.
 """
 
 from __future__ import annotations
@@ -37,8 +40,9 @@ from master.resources import quantities
 from master.resources.configuration import ServiceAccount
 from master.resources.quotas import LimitRange, ResourceQuota
 from master.resources.scheme import BY_KIND, group_resource
+from master.storage.interface import Conflict, Key, Put, Transaction, WatchEvent
 from master.storage.interface import Delete as StorageDelete
-from master.storage.interface import Key, Put, Transaction, WatchEvent
+from reconcile.errors import NotReady
 from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
@@ -249,7 +253,10 @@ class ControllerRuntime:
 
     async def _write(self, loop: str, changes: list[Put | StorageDelete]) -> None:
         if changes:
-            await self._store.write(*changes)
+            try:
+                await self._store.write(*changes)
+            except Conflict as error:
+                raise NotReady(f"controller {loop}: {error}; nothing was written") from error
             log.info(
                 "objects written",
                 extra={"controller": loop, "writes": len(changes), "objects": _describe_changes(changes)},

@@ -63,7 +63,7 @@ def _operate(document: Json, operation: Mapping[str, Json]) -> Json:
         return _remove(document, path)
     if name == "replace":
         _find(document, path)
-        return _add(_remove(document, path), path, copy.deepcopy(operation["value"])) if path else operation["value"]
+        return _add(_remove(document, path), path, copy.deepcopy(operation["value"]))
     if name == "test":
         if not _same(_find(document, path), operation["value"]):
             raise InvalidPatch("the value there is another one")

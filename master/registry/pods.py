@@ -19,6 +19,7 @@ from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
 from master import errors
 from master.registry import strategy
+from master.registry.guaranteed_update import Decision, guaranteed_update
 from master.registry.request import DeleteOptions, Request, Response, dry_run
 from master.resources.disruption_budgets import (
     ALWAYS,
@@ -182,6 +183,9 @@ def with_eviction_condition(pod: Pod, now: datetime.datetime) -> Pod:
     return with_disruption_target(pod, "EvictionByEvictionAPI", "Eviction API: evicting", now)
 
 
+DISRUPTION_BUDGETS = group_resource(PodDisruptionBudget)
+
+
 class PodActions:
     """Binds and evicts pods. Raises `errors.StatusError`, and NotReady when the store rejects a write."""
 
@@ -195,49 +199,49 @@ class PodActions:
             binding = msgspec.convert(request.body, Binding)
         except msgspec.ValidationError as error:
             raise errors.bad_request(f"the body is not a Binding: {error}") from error
-        old = self._old(request.info.namespace, request.info.name or binding.metadata.name)
-        pod = bind(PODS, old.object, binding, self._clock())
-        if not dry_run(request.query):
-            await self._store.write(Put(old.key, pod, expect=old.revision))
-        return Response(201, errors.encode_status(errors.success(code=201)))
+        name = request.info.name or binding.metadata.name
+
+        def decide() -> Decision[Response]:
+            old = self._old(request.info.namespace, name)
+            pod = bind(PODS, old.object, binding, self._clock())
+            return Decision(_created, (Put(old.key, pod, expect=old.revision),), dry_run(request.query))
+
+        return await guaranteed_update(self._store, PODS, name, decide)
 
     async def evict(self, request: Request) -> Response:
         """Serve POST pods/NAME/eviction. The budget is charged in the write that ends the pod."""
+        return await guaranteed_update(self._store, PODS, request.info.name, lambda: self._decide_eviction(request))
+
+    def _decide_eviction(self, request: Request) -> Decision[Response]:
         now, old = self._clock(), self._old(request.info.namespace, request.info.name)
         options = decode_eviction(request.info.name, request.body).delete_options or DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
-        budgets = (
-            r.object for r in self._store.list_uncommitted(group_resource(PodDisruptionBudget), pod.metadata.namespace)
-        )
-        budget = budget_after_eviction(pod, budgets, now)
-        left = self._ended(with_eviction_condition(pod, now), options, now)
-        if not (dry_run(request.query) or options.dry_run):
-            spent = (
-                []
-                if budget is None
-                else [
-                    Put(
-                        Key.of(group_resource(PodDisruptionBudget), budget),
-                        budget,
-                        expect=int(budget.metadata.resource_version),
-                    )
-                ]
-            )
-            end = Delete(old.key, pod, expect=old.revision) if left is None else Put(old.key, left, expect=old.revision)
-            await self._store.write(end, *spent)
-        return Response(201, errors.encode_status(errors.success(code=201)))
+        budgets = self._store.list_uncommitted(DISRUPTION_BUDGETS, pod.metadata.namespace)
+        budget = budget_after_eviction(pod, (record.object for record in budgets), now)
+        remaining = strategy.prepare_delete(PODS, with_eviction_condition(pod, now), options, now, self._node_of(pod))
+        changes: list[Put | Delete] = [
+            Delete(old.key, pod, expect=old.revision)
+            if remaining is None
+            else Put(old.key, remaining, expect=old.revision)
+        ]
+        if budget is not None:
+            revision = int(budget.metadata.resource_version)
+            changes.append(Put(Key.of(DISRUPTION_BUDGETS, budget), budget, expect=revision))
+        return Decision(_created, tuple(changes), dry_run(request.query) or bool(options.dry_run))
 
-    def _ended(self, pod: Pod, options: DeleteOptions, now: datetime.datetime) -> Any:
-        node = (
-            self._store.get_uncommitted(Key(group_resource(Node), "", pod.spec.node_name))
-            if pod.spec.node_name
-            else None
-        )
-        return strategy.prepare_delete(PODS, pod, options, now, None if node is None else node.object)
+    def _node_of(self, pod: Pod) -> Node | None:
+        if not pod.spec.node_name:
+            return None
+        record = self._store.get_uncommitted(Key(group_resource(Node), "", pod.spec.node_name))
+        return None if record is None else record.object
 
     def _old(self, namespace: str, name: str) -> Record:
         record = self._store.get_uncommitted(Key(group_resource(Pod), namespace, name))
         if record is None:
             raise errors.not_found(PODS, name)
         return record
+
+
+def _created(_: tuple[Any, ...]) -> Response:
+    return Response(201, errors.encode_status(errors.success(code=201)))

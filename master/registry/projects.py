@@ -17,6 +17,7 @@ from master import errors
 from master.auth.rbac import Requester
 from master.registry import decoding, strategy
 from master.registry.creation import ObjectCreation
+from master.registry.guaranteed_update import Decision, guaranteed_update
 from master.registry.request import Response
 from master.request_info import RequestInfo
 from master.resources import rbac
@@ -86,23 +87,31 @@ class ProjectRequests:
 
     async def create(self, requester: Requester, document: object, *, dry_run: bool) -> Response:
         """Create the project, and the binding that makes its requester its administrator, in one write."""
-        wish = decode_project_request(document)
-        body = decoding.decode_object(RequestInfo(PROJECTS), requested_project(wish, requester.user.name), "Ignore")
+        desired = decode_project_request(document)
+        return await guaranteed_update(
+            self._store, PROJECTS, desired.metadata.name, lambda: self._decide(requester, desired, is_dry_run=dry_run)
+        )
+
+    def _decide(self, requester: Requester, desired: ProjectRequest, *, is_dry_run: bool) -> Decision[Response]:
+        document = requested_project(desired, requester.user.name)
+        body = decoding.decode_object(RequestInfo(PROJECTS), document, "Ignore")
         name = body.item.metadata.name
         key = Key(PROJECTS.stored_group_resource, "", name)
         if self._store.get_uncommitted(key) is not None:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
-        item = self._creation.create(PROJECTS, body.item, transaction)
+        project = self._creation.create(PROJECTS, body.item, transaction)
         resource = BY_KIND[rbac.RoleBinding.KIND]
         binding = default(admin_binding(name, requester.user.name), resource.rules)
         binding = strategy.prepare_create(resource, binding, str(uuid.uuid4()), self._creation.clock())
-        if not dry_run:
-            # Watchers of projects are told of those they may see: so they may first.
-            _, kept, *_ = await self._store.write(
-                Put(Key.of(resource.group_resource, binding), binding),
-                Put(key, PROJECTS.to_stored(item), expect=0),
-                *transaction.changes,
-            )
-            item = PROJECTS.from_stored(kept)
-        return Response(201, msgspec.json.encode(item))
+
+        def respond(stored: tuple[Any, ...]) -> Response:
+            return Response(201, msgspec.json.encode(PROJECTS.from_stored(stored[1]) if stored else project))
+
+        # The binding comes first, because a watch of projects shows only those that its user may get.
+        changes = (
+            Put(Key.of(resource.group_resource, binding), binding),
+            Put(key, PROJECTS.to_stored(project), expect=0),
+            *transaction.changes,
+        )
+        return Decision(respond, changes, is_dry_run)

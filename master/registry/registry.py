@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from master.auth.authorization import Authorizer
 from master.registry import decoding, managed_fields, patch, scale, strategy
 from master.registry.creation import ObjectCreation
 from master.registry.decoding import random_letters
+from master.registry.guaranteed_update import Decision, guaranteed_update
 from master.registry.managed_fields import FieldManager
 from master.registry.request import (
     INCONSISTENT,
@@ -140,13 +141,25 @@ class Registry:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     async def create(self, request: Request) -> Response:
-        """A new object."""
+        """Create an object."""
         if request.info.name:
             raise errors.method_not_allowed()
-        return await self._create(request, request.body, ())
+        return await self._commit(request, lambda: self._decide_create(request, request.body, ()))
 
-    async def _create(self, request: Request, document: Any, owners: Sequence[FieldManager]) -> Response:
-        info, dry = request.info, dry_run(request.query)
+    async def update(self, request: Request) -> Response:
+        """Replace an object, or the part that the subresource covers. Some resources create a missing object."""
+        return await self._commit(request, lambda: self._decide_update(request))
+
+    async def patch(self, request: Request) -> Response:
+        """Change parts of an object by a patch or a server-side apply."""
+        decide = self._decide_apply if request.content_type == negotiation.APPLY_PATCH else self._decide_patch
+        return await self._commit(request, lambda: decide(request))
+
+    async def _commit(self, request: Request, decide: Callable[[], Decision[Response]]) -> Response:
+        return await guaranteed_update(self._store, request.info.resource, request.info.name, decide)
+
+    def _decide_create(self, request: Request, document: Any, owners: Sequence[FieldManager]) -> Decision[Response]:
+        info = request.info
         # An apply or update of an object that does not exist is a create, too.
         if "create" not in info.resource.verbs:
             raise errors.method_not_allowed(info.resource.create_denial)
@@ -167,14 +180,16 @@ class Registry:
         with errors.with_warnings(body.warnings):
             requester = self._authorizer.requester(request.user)
             created = self._creation.create(info.resource, body.item, transaction, requester, request.client_address)
-            item = managed_fields.with_managed_fields(created, owners)
-        if not dry:
-            kept, *_ = await self._store.write(Put(key, info.resource.to_stored(item), expect=0), *transaction.changes)
-            item = info.resource.from_stored(kept)
-        return self._answer(201, request, item, body.warnings)
+            new = managed_fields.with_managed_fields(created, owners)
 
-    async def update(self, request: Request) -> Response:
-        """Another object in place of the one there is, or another status; of some kinds a new one."""
+        def respond(stored: tuple[Any, ...]) -> Response:
+            item = info.resource.from_stored(stored[0]) if stored else new
+            return self._answer(201, request, item, body.warnings)
+
+        changes = (Put(key, info.resource.to_stored(new), expect=0), *transaction.changes)
+        return Decision(respond, changes, dry_run(request.query))
+
+    def _decide_update(self, request: Request) -> Decision[Response]:
         resource = request.info.resource
         if (
             resource.allow_create_on_update
@@ -185,66 +200,68 @@ class Registry:
             body = decoding.decode_object(request.info, request.body, field_validation(request.query))
             if body.item.metadata.uid:
                 raise errors.uid_conflict(resource, request.info.name, body.item.metadata.uid, "")
-            return await self._create(request, request.body, ())
-        return await self._replace(request, request.body, self._old(request))
+            return self._decide_create(request, request.body, ())
+        return self._decide_replace(request, request.body, self._old(request))
 
-    async def patch(self, request: Request) -> Response:
-        """A part of the object changed."""
-        if request.content_type == negotiation.APPLY_PATCH:
-            return await self._apply(request)
+    def _decide_patch(self, request: Request) -> Decision[Response]:
         old = self._old(request)
         before = msgspec.json.decode(old.data)
-        # Where nobody applied there is no record of owners; kubectl replaces it all the same when it takes over.
+        # An object without an apply has no record of field managers, but kubectl replaces the record in its patch.
         before["metadata"].setdefault("managedFields", [])
-        return await self._replace(request, _patched(request, before, request.info.resource.merge_schema), old)
+        return self._decide_replace(request, _patched(request, before, request.info.resource.merge_schema), old)
 
-    async def _apply(self, request: Request) -> Response:
-        """The fields of the body are as it says, and belong to who applies it; the object is made if there is none."""
+    def _decide_apply(self, request: Request) -> Decision[Response]:
+        """Set the fields of the body and make the client their manager. Create the object if there is none."""
         resource, record = request.info.resource, self._latest(request.info.resource, request.key)
         if record is None and request.info.subresource:
             raise errors.not_found(resource, request.info.name)
-        wish = managed_fields.applied_fields(request.info, request.body, request.query.get("fieldManager", ""))
+        applied = managed_fields.applied_fields(request.info, request.body, request.query.get("fieldManager", ""))
         live = {} if record is None else msgspec.json.decode(record.data)
-        me = self._owner(request, managed_fields.APPLY)
-        result = managed_fields.apply(live, wish, resource.merge_schema, managed_fields.managers_in(live), me)
+        manager = self._field_manager(request, managed_fields.APPLY)
+        managers = managed_fields.managers_in(live)
+        result = managed_fields.apply(live, applied, resource.merge_schema, managers, manager)
         if result.conflicts and not bool_param(request.query, "force"):
             raise managed_fields.apply_conflict(result.conflicts)
         if record is None:
             self._authorizer.require(request.user, "create", request.info, request.query)
-            return await self._create(request, result.document, result.owners)
-        return await self._replace(request, result.document, record, result.owners)
+            return self._decide_create(request, result.document, result.owners)
+        return self._decide_replace(request, result.document, record, result.owners)
 
-    def _owner(self, request: Request, operation: str) -> FieldManager:
+    def _field_manager(self, request: Request, operation: str) -> FieldManager:
         version, now = request.info.resource.type.API_VERSION, format_time(self._clock())
         return FieldManager(request.field_manager, operation, request.info.subresource, version, now, frozenset())
 
-    async def _replace(
+    def _decide_replace(
         self, request: Request, document: Any, old: Record, owners: Sequence[FieldManager] | None = None
-    ) -> Response:
-        """`owners` are those after an apply."""
-        resource, dry = request.info.resource, dry_run(request.query)
-        part, transaction = request.info.subresource, Transaction(self._store)
-        wish = document if part else resource.normalize_update(document, old.object)
-        body = decoding.decode_object(request.info, wish, field_validation(request.query))
+    ) -> Decision[Response]:
+        """Replace the object by the document. `owners` are the field managers after an apply."""
+        resource, is_dry_run = request.info.resource, dry_run(request.query)
+        subresource, transaction = request.info.subresource, Transaction(self._store)
+        document_to_decode = document if subresource else resource.normalize_update(document, old.object)
+        body = decoding.decode_object(request.info, document_to_decode, field_validation(request.query))
         with errors.with_warnings(body.warnings):
             admission = self._admission(Operation.UPDATE, request, old.object)
             item = self._chain.mutate(admission, body.item, transaction)
-            if part:
-                # What a client writes beside the part is not stored, but a node must not try to write it.
+            if subresource:
+                # Fields outside the subresource are not stored, but a node must not try to write them.
                 self._chain.validate(admission, item, transaction)
-                new = strategy.prepare_subresource_update(resource, part, item, old.object)
+                new = strategy.prepare_subresource_update(resource, subresource, item, old.object)
             else:
                 new = strategy.prepare_update(resource, item, old.object)
                 self._chain.validate(admission, new, transaction)
             if owners is None:
                 owners = managed_fields.managers_after_update(
-                    resource, old.object, new, document, self._owner(request, managed_fields.UPDATE)
+                    resource, old.object, new, document, self._field_manager(request, managed_fields.UPDATE)
                 )
-            if not part:
+            if not subresource:
                 new = self._chain.reserve(admission, new, transaction)
             new = managed_fields.with_managed_fields(new, owners)
-        item = new if dry else await self._put(resource, new, old, transaction.changes)
-        return self._answer(200, request, item, body.warnings)
+
+        def respond(stored: tuple[Any, ...]) -> Response:
+            item = _item_after(resource, stored, new, old, is_dry_run=is_dry_run)
+            return self._answer(200, request, item, body.warnings)
+
+        return Decision(respond, _changes(resource, new, old, transaction.changes), is_dry_run)
 
     def _admission(
         self, operation: Operation, request: Request, old: Any, grace_period_seconds: int | None = None
@@ -261,88 +278,107 @@ class Registry:
             grace_period_seconds=grace_period_seconds,
         )
 
-    async def _put(self, resource: AnyResource, new: Any, old: Record, beside: Sequence[Put] = ()) -> Any:
-        if new == old.object:
-            await self._store.write()
-            return old.object
-        if strategy.is_deletable(resource.stored_resource, resource.to_stored(new)):
-            (kept,) = await self._store.write(Delete(old.key, resource.to_stored(new), expect=old.revision))
-        else:
-            kept, *_ = await self._store.write(Put(old.key, resource.to_stored(new), expect=old.revision), *beside)
-        return resource.from_stored(kept)
-
     async def scale(self, verb: str, request: Request) -> Response:
-        """GET, PUT and PATCH of the subresource scale."""
-        resource, old = request.info.resource, self._old(request)
+        """Serve GET, PUT and PATCH of the subresource scale."""
+        resource = request.info.resource
         assert resource.scale is not None
-        before = scale.scale_of(resource.scale, old.object)
         if verb == "get":
-            return Response(200, msgspec.json.encode(before))
+            return Response(200, msgspec.json.encode(scale.scale_of(resource.scale, self._old(request).object)))
+        return await self._commit(request, lambda: self._decide_scale(verb, request))
+
+    def _decide_scale(self, verb: str, request: Request) -> Decision[Response]:
+        resource, old, is_dry_run = request.info.resource, self._old(request), dry_run(request.query)
+        subresource = resource.scale
+        assert subresource is not None
         if request.content_type == negotiation.APPLY_PATCH:
             raise errors.unsupported_patch()
         document = request.body
         if verb == "patch":
-            document = _patched(request, msgspec.to_builtins(before), merge_schema_of(Scale))
-        wish = scale.with_scale(resource.scale, old.object, scale.decode_scale(resource, request.info.name, document))
-        new = strategy.prepare_update(resource, wish, old.object)
+            before = msgspec.to_builtins(scale.scale_of(subresource, old.object))
+            document = _patched(request, before, merge_schema_of(Scale))
+        desired = scale.decode_scale(resource, request.info.name, document)
+        new = strategy.prepare_update(resource, scale.with_scale(subresource, old.object, desired), old.object)
         owners = managed_fields.managers_after_update(
-            resource, old.object, new, {}, self._owner(request, managed_fields.UPDATE)
+            resource, old.object, new, {}, self._field_manager(request, managed_fields.UPDATE)
         )
         new = managed_fields.with_managed_fields(new, owners)
-        item = new if dry_run(request.query) else await self._put(resource, new, old)
-        return Response(200, msgspec.json.encode(scale.scale_of(resource.scale, item)))
+
+        def respond(stored: tuple[Any, ...]) -> Response:
+            item = _item_after(resource, stored, new, old, is_dry_run=is_dry_run)
+            return Response(200, msgspec.json.encode(scale.scale_of(subresource, item)))
+
+        return Decision(respond, _changes(resource, new, old), is_dry_run)
 
     # --- deleting --------------------------------------------------------------------------------------------------
 
     async def delete(self, request: Request) -> Response:
-        """The object goes, at once or in its time."""
-        options, dry = parse_delete_options(request), dry_run(request.query)
-        old, resource = self._old(request), request.info.resource
-        admission = self._admission(Operation.DELETE, request, old.object, options.grace_period_seconds)
-        self._chain.validate(admission, old.object, Transaction(self._store))
-        strategy.check_preconditions(resource, old.object, options)
-        item, gone = await self._delete(resource, old, options, dry=dry or bool(options.dry_run))
-        if gone and resource.kind not in ("Pod", "Namespace", "PersistentVolume"):
+        """Delete an object: at once, or mark it for deletion."""
+        options, resource = parse_delete_options(request), request.info.resource
+        is_dry_run = dry_run(request.query) or bool(options.dry_run)
+
+        def decide() -> Decision[tuple[Any, bool]]:
+            old = self._old(request)
+            admission = self._admission(Operation.DELETE, request, old.object, options.grace_period_seconds)
+            self._chain.validate(admission, old.object, Transaction(self._store))
+            strategy.check_preconditions(resource, old.object, options)
+            return self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
+
+        item, is_gone = await guaranteed_update(self._store, resource, request.info.name, decide)
+        if is_gone and resource.kind not in ("Pod", "Namespace", "PersistentVolume"):
             details = errors.details_of(resource, item.metadata.name, item.metadata.uid)
             return Response(200, errors.encode_status(errors.success(details)))
         return self._answer(200, request, item)
 
     async def delete_all(self, request: Request) -> Response:
-        """All objects that are selected go."""
-        selection, options = (
-            parse_selection(request.info, request.query, request.name_filter),
-            parse_delete_options(request),
-        )
-        resource, dry = request.info.resource, dry_run(request.query) or bool(options.dry_run)
-        found = (
-            convert_record(resource, record)
-            for record in self._store.list_uncommitted(resource.stored_group_resource, request.info.namespace)
-        )
-        records = [record for record in found if selection.matches(record)]
+        """Delete all selected objects."""
+        selection = parse_selection(request.info, request.query, request.name_filter)
+        options = parse_delete_options(request)
+        resource, is_dry_run = request.info.resource, dry_run(request.query) or bool(options.dry_run)
+        stored = self._store.list_uncommitted(resource.stored_group_resource, request.info.namespace)
+        selected = [record for record in stored if selection.matches(convert_record(resource, record))]
         items = []
-        for record in records:
-            newest = self._latest(resource, record.key)
-            if newest is not None:
-                item, _ = await self._delete(resource, newest, options, dry=dry)
-                items.append(Record(record.key, newest.revision, msgspec.json.encode(item), resource.type, item))
+        for record in selected:
+
+            def decide(key: Key = record.key) -> Decision[Record | None]:
+                old = self._latest(resource, key)
+                if old is None:
+                    return Decision(lambda _: None, is_dry_run=True)
+                decision = self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
+
+                def respond(stored: tuple[Any, ...]) -> Record:
+                    item, _ = decision.respond(stored)
+                    return Record(key, old.revision, msgspec.json.encode(item), resource.type, item)
+
+                return Decision(respond, decision.changes, is_dry_run)
+
+            deleted = await guaranteed_update(self._store, resource, record.key.name, decide)
+            if deleted is not None:
+                items.append(deleted)
         metadata = {"resourceVersion": str(self._store.revision)}
         return Response(200, self._listed(request, items, metadata, negotiation.negotiate(request.accept)))
 
-    async def _delete(
-        self, resource: AnyResource, old: Record, options: DeleteOptions, *, dry: bool
-    ) -> tuple[Any, bool]:
-        """The object as it is left, and whether it is gone."""
+    def _decide_delete(
+        self, resource: AnyResource, old: Record, options: DeleteOptions, *, is_dry_run: bool
+    ) -> Decision[tuple[Any, bool]]:
+        """Decide a deletion. The response is the object in its last state, and whether it is gone."""
         item = old.object
         node_name = item.spec.node_name if isinstance(item, Pod) else ""
         node = self._latest_object(Key(group_resource(Node), "", node_name)) if node_name else None
-        kept = strategy.prepare_delete(resource.stored_resource, resource.to_stored(item), options, self._clock(), node)
-        left = item if kept is None else resource.from_stored(kept)
-        if dry:
-            return left, kept is None
-        if kept is None:
-            (last,) = await self._store.write(Delete(old.key, resource.to_stored(item), expect=old.revision))
-            return resource.from_stored(last), True
-        return await self._put(resource, left, old), False
+        remaining = strategy.prepare_delete(
+            resource.stored_resource, resource.to_stored(item), options, self._clock(), node
+        )
+        if remaining is None:
+
+            def respond_gone(stored: tuple[Any, ...]) -> tuple[Any, bool]:
+                return resource.from_stored(stored[0]) if stored else item, True
+
+            return Decision(respond_gone, (Delete(old.key, resource.to_stored(item), expect=old.revision),), is_dry_run)
+        new = resource.from_stored(remaining)
+
+        def respond_marked(stored: tuple[Any, ...]) -> tuple[Any, bool]:
+            return _item_after(resource, stored, new, old, is_dry_run=is_dry_run), False
+
+        return Decision(respond_marked, _changes(resource, new, old), is_dry_run)
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
@@ -364,6 +400,26 @@ class Registry:
     def _answer(self, code: int, request: Request, item: Object, warnings: tuple[str, ...] = ()) -> Response:
         view, include = negotiation.negotiate(request.accept), request.query.get("includeObject", "Metadata")
         return Response(code, tables.encode_object(request.info.resource, item, view, self._clock(), include), warnings)
+
+
+def _changes(resource: AnyResource, new: Any, old: Record, others: Sequence[Put] = ()) -> tuple[Put | Delete, ...]:
+    """Return the changes that replace an object and write others with it; none if the object stays as it is.
+
+    An object that waited for the removal of its last finalizer is deleted.
+    """
+    if new == old.object:
+        return ()
+    stored = resource.to_stored(new)
+    if strategy.is_deletable(resource.stored_resource, stored):
+        return (Delete(old.key, stored, expect=old.revision),)
+    return (Put(old.key, stored, expect=old.revision), *others)
+
+
+def _item_after(resource: AnyResource, stored: tuple[Any, ...], new: Any, old: Record, *, is_dry_run: bool) -> Any:
+    """Return the object after its `_changes`."""
+    if stored:
+        return resource.from_stored(stored[0])
+    return new if is_dry_run else old.object
 
 
 def _place(record: Record) -> tuple[str, str]:

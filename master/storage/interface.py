@@ -1,8 +1,8 @@
 """The storage interface: keys, records, events, compare-and-swap writes, history for watches, transactions. Pure.
 
 There is one implementation, `sqlite.SQLiteStorage`. Another one must pass `tests/contract/test_store_contract.py`. A
-storage to which other processes write reads from a cache of its own, and `write` may raise Conflict when another writer
-was first.
+storage to which other processes write, such as etcd, feeds a watch cache of its own and may raise Conflict when another
+writer was first. Registry and controllers then decide again.
 """
 
 from __future__ import annotations
@@ -159,8 +159,9 @@ class Storage(Protocol):
     async def write(self, *changes: Put | Delete) -> tuple[Any, ...]:
         """Make all changes or none. Return the stored objects when they are durable.
 
-        Without changes, wait until all queued writes are durable. Raises Conflict. Raises NotReady if the backend fails
-        or the storage is closing. In both cases nothing was changed.
+        Without changes, wait until all queued writes are durable. Raises Conflict if another writer was first; the
+        reads of this storage have the newer state by then. Raises NotReady if the backend fails or the storage is
+        closing. In both cases nothing was changed.
         """
 
     async def compact(self, revision: int) -> None:
@@ -213,6 +214,14 @@ class Transaction:
             raise
 
     def put(self, resource: GroupResource, item: Object) -> None:
-        """Add an object of a resource to the changes. It replaces an earlier put of the same object."""
+        """Add an object of a resource to the changes. It replaces an earlier put of the same object.
+
+        The write raises Conflict if another writer has changed the object since the first put.
+        """
         key = Key.of(resource, item)
-        self._puts[resource][key] = Put(key, item)
+        earlier = self._puts[resource].get(key)
+        if earlier is not None:
+            self._puts[resource][key] = earlier._replace(object=item)
+            return
+        record = self._storage.get_uncommitted(key)
+        self._puts[resource][key] = Put(key, item, expect=0 if record is None else record.revision)
