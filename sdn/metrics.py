@@ -34,8 +34,15 @@ DROPPED = Gauge(
     "podlane_sdn_dropped_packets", "Packets dropped, by reason and by the owner of the flow", ["reason", "owner"]
 )
 ADDRESSES = Gauge("podlane_sdn_addresses", "Pod addresses of this node, used and free", ["state"])
+DNS_QUERIES = Counter(
+    "podlane_sdn_dns_queries_total",
+    "DNS queries that the node answered itself (answered) and that it forwarded to other servers (forwarded)",
+    ["result"],
+)
 NAMES = Counter(
-    "podlane_sdn_names_total", "DNS queries received (asked) and forwarded to other servers (forwarded)", ["what"]
+    "podlane_sdn_names_total",
+    "Former name of podlane_sdn_dns_queries_total, until the next release: queries received (asked) and forwarded",
+    ["what"],
 )
 DRIFT = Counter("podlane_sdn_drift_total", "Changes by other programs that were reverted", ["what"])
 SERVICES = Gauge("podlane_sdn_services", "Services with a port that this node serves")

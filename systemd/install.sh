@@ -52,7 +52,7 @@ for service in "${services[@]}"; do
 done
 if [[ $role == node ]]; then
     install -m 0644 "$source"/systemd/podlane-docker-network.{path,service} /etc/systemd/system/
-    install -D -m 0644 "$source/systemd/docker-podlane.conf" /etc/systemd/system/docker.service.d/podlane.conf
+    install -D -m 0644 -t /etc/systemd/system/docker.service.d "$source"/systemd/docker.service.d/podlane.conf
 fi
 systemctl daemon-reload
 echo "start with: systemctl enable --now ${services[*]}"

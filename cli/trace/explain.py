@@ -171,7 +171,7 @@ GENERIC = "accepts it"
 
 def drop_reason(source: Host, target: Host, last: Hop, topology: ClusterTopology) -> str:
     """Return the reason for a drop, to be appended to `dropped because`."""
-    table = last.result.steps[-1].table if last.result.steps else "source"
+    table = last.result.steps[-1].table if last.result.steps else "classifier"
     reasons = _BY_TABLE[table](Drop(source, target, last, topology)) if table in _BY_TABLE else iter(())
     return next(reasons, f"no flow of the table {table} {GENERIC}")
 
@@ -255,12 +255,12 @@ def _vxlan_from_pod(drop: Drop) -> Iterator[str]:
 
 
 _BY_TABLE: dict[str, Callable[[Drop], Iterator[str]]] = {
-    "source": classifier_drops,
-    "arp": _not_answered,
-    "service": _no_service,
-    "route": _no_route,
-    "deliver": _not_delivered,
-    "outside": _vxlan_from_pod,
+    "classifier": classifier_drops,
+    "arp_responder": _not_answered,
+    "service_lb": _no_service,
+    "l3_forwarding": _no_route,
+    "pod_output": _not_delivered,
+    "external_output": _vxlan_from_pod,
 }
 
 

@@ -58,6 +58,7 @@ class ClusterDns:
         self._persisted_at = float("-inf")
         self._exported_queries = 0
         self._exported_forwarded = 0
+        self._exported_answered = 0
         self._loop = Loop(
             "names",
             self._reconcile,
@@ -99,9 +100,14 @@ class ClusterDns:
         await self._persist()
 
     def _export_metrics(self) -> None:
+        """Add to the counters. A query that is still to be forwarded counts as answered until then, at most once."""
         queries, forwarded = self._server.query_count, self._server.forwarded_count
+        answered = max(queries - forwarded, self._exported_answered)
+        metrics.DNS_QUERIES.labels("answered").inc(answered - self._exported_answered)
+        metrics.DNS_QUERIES.labels("forwarded").inc(forwarded - self._exported_forwarded)
         metrics.NAMES.labels("asked").inc(queries - self._exported_queries)
         metrics.NAMES.labels("forwarded").inc(forwarded - self._exported_forwarded)
+        self._exported_answered = answered
         self._exported_queries = queries
         self._exported_forwarded = forwarded
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from reconcile.errors import Refused
 
-_JSON = 1 << 4
+_JSON, _TERSE = 1 << 4, 1 << 11
 _NETFILTER = 12  # NETLINK_NETFILTER
 _GET_GENERATION = 10 << 8 | 16  # NFNL_SUBSYS_NFTABLES, NFT_MSG_GETGEN
 _GENERATION_REQUEST = struct.pack("=IHHIIBBH", 20, _GET_GENERATION, 1, 0, 0, 0, 0, 0)
@@ -88,11 +88,20 @@ class Nftables:
 
     async def list_chains(self, family: str, table: str) -> frozenset[str]:
         """Return the names of a table's chains; empty if there is no table."""
+        return await self._list_names(family, table, "chain")
+
+    async def list_sets(self, family: str, table: str) -> frozenset[str]:
+        """Return the names of a table's sets and maps; empty if there is no table."""
+        return await self._list_names(family, table, "set", "map")
+
+    async def _list_names(self, family: str, table: str, *kinds: str) -> frozenset[str]:
+        """Return the names of a table's objects of these kinds. Elements of sets are not read."""
         try:
-            listing = json.loads(await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON))
+            text = await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON | _TERSE)
         except Refused:
             return frozenset()
-        return frozenset(item["chain"]["name"] for item in listing["nftables"] if "chain" in item)
+        items = json.loads(text)["nftables"]
+        return frozenset(item[kind]["name"] for item in items for kind in kinds if kind in item)
 
     def _change(self, text: str) -> None:
         with self._lock:

@@ -97,5 +97,5 @@ BRIDGE_LAYOUT = BridgeLayout(
     partition_of=partition_of,
     unknown_flows=Partition.NODE,
     groups=Partition.SERVICE,
-    learned_table=Table.AFFINITY,
+    learned_table=Table.SESSION_AFFINITY,
 )

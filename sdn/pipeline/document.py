@@ -63,8 +63,9 @@ OWNERS = {
 }
 
 INTRODUCTION = """\
-A packet enters at table SOURCE and moves only forward. A packet that matches no flow of a table is dropped. With the
-flat network (ovs-subnet) the flows are the same, and every pod has VNID 0.
+A packet enters at table CLASSIFIER and moves only forward. A packet that matches no flow of a table is dropped. With
+the flat network (ovs-subnet) the flows are the same, and every pod has VNID 0. Gaps in the numbers are for later
+features: 11 for IPv6 neighbor discovery, 30 and 60 for network policies, 80 and 81 for packets that leave the cluster.
 """
 
 SCENARIO = """\
@@ -76,27 +77,31 @@ The flows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, 
 """
 
 PATHS = """\
-* **Pod to pod on one node**: SOURCE (sender checked, VNID recorded) → CALLED (no service) → ROUTE (own subnet) →
-  ANSWER (no reply of a service) → DELIVER (VNIDs compared) → the pod's port.
-* **Pod to pod on another node**: SOURCE → CALLED → ROUTE (the peer's subnet: the VNID becomes the tunnel key) →
-  vxlan0. On the other node: SOURCE (tunnel address and subnet of the peer checked, key recorded) → ANSWER → DELIVER →
-  the pod's port.
-* **Pod to a service**: SOURCE → CALLED (connection tracking, zone 1) → SERVICE (frontend and VNID) → a bucket of the
-  group, which applies DNAT to an endpoint → ROUTE, and on as from pod to pod. The packet keeps the client's address
-  and VNID. Further packets of the connection have the endpoint's address when they reach SERVICE. The reply comes to
-  the client's node like any packet, and ANSWER restores the service's address. With session affinity: SERVICE →
-  AFFINITY → CHOSEN or BACKEND.
-* **Pod to a service with itself as the endpoint** (hairpin): ROUTE translates the source address (zone 2) → DELIVER →
-  back to the pod. The reply: CALLED (zone 2) → ANSWER (zone 1) → DELIVER → back to the pod.
-* **Pod to a service without endpoints**: SERVICE → tun0. The node rejects the packet with the service's address.
-* **Pod to an external address**: SOURCE → CALLED → ROUTE → OUTSIDE → tun0. The node masquerades the packet. The reply
-  enters at tun0 from an address outside of the cluster: SOURCE → ANSWER → DELIVER.
-* **Node to pod**: tun0, from the gateway address, VNID 0: SOURCE → ROUTE → ANSWER → DELIVER, or the tunnel.
-* **Multicast of a pod** (if enabled): SOURCE → CALLED → ROUTE → FLOOD (a copy to every peer) → DELIVER (to the pods
-  with the same VNID on this node). On a peer: SOURCE → ANSWER → DELIVER.
-* **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: SOURCE (address in
-  Docker's part of the subnet, VNID of its project) → CALLED. To it: DELIVER (VNIDs compared) → vovsbr.
-* **ARP request**: SOURCE → ARP, which sends the reply.
+* **Pod to pod on one node**: CLASSIFIER (sender checked, VNID recorded) → SERVICE_CONNTRACK (no service) →
+  L3_FORWARDING (own subnet) → SERVICE_UNDNAT (no reply of a service) → POD_OUTPUT (VNIDs compared) → the pod's port.
+* **Pod to pod on another node**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING (the peer's subnet: the VNID becomes
+  the tunnel key) → vxlan0. On the other node: CLASSIFIER (tunnel address and subnet of the peer checked, key recorded)
+  → SERVICE_UNDNAT → POD_OUTPUT → the pod's port.
+* **Pod to a service**: CLASSIFIER → SERVICE_CONNTRACK (connection tracking, zone 1) → SERVICE_LB (frontend and VNID) →
+  a bucket of the group, which applies DNAT to an endpoint → L3_FORWARDING, and on as from pod to pod. The packet keeps
+  the client's address and VNID. Further packets of the connection have the endpoint's address when they reach
+  SERVICE_LB. The reply comes to the client's node like any packet, and SERVICE_UNDNAT restores the service's address.
+  With session affinity: SERVICE_LB → SESSION_AFFINITY → AFFINITY_CHECK or ENDPOINT_DNAT.
+* **Pod to a service with itself as the endpoint** (hairpin): L3_FORWARDING translates the source address (zone 2) →
+  POD_OUTPUT → back to the pod. The reply: SERVICE_CONNTRACK (zone 2) → SERVICE_UNDNAT (zone 1) → POD_OUTPUT → back to
+  the pod.
+* **Pod to a service without endpoints**: SERVICE_LB → tun0. The node rejects the packet with the service's address.
+* **Pod to an external address**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → EXTERNAL_OUTPUT → tun0. The node
+  masquerades the packet. The reply enters at tun0 from an address outside of the cluster: CLASSIFIER → SERVICE_UNDNAT
+  → POD_OUTPUT.
+* **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → SERVICE_UNDNAT → POD_OUTPUT, or
+  the tunnel.
+* **Multicast of a pod** (if enabled): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → MULTICAST_TUNNEL (a copy to
+  every peer) → POD_OUTPUT (to the pods with the same VNID on this node). On a peer: CLASSIFIER → SERVICE_UNDNAT →
+  POD_OUTPUT.
+* **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: CLASSIFIER (address in
+  Docker's part of the subnet, VNID of its project) → SERVICE_CONNTRACK. To it: POD_OUTPUT (VNIDs compared) → vovsbr.
+* **ARP request**: CLASSIFIER → ARP_RESPONDER, which sends the reply.
 """
 
 

@@ -13,29 +13,29 @@ from sdn.pipeline.tables import Table
 from sdn.topology import TUN0, VXLAN0
 
 MISS_REASONS: dict[Table, str] = {
-    Table.SOURCE: "not believed",
-    Table.ARP: "no such owner",
-    Table.ROUTE: "no way",
-    Table.DELIVER: "no such pod",
+    Table.CLASSIFIER: "unclassified",
+    Table.ARP_RESPONDER: "no_arp_entry",
+    Table.L3_FORWARDING: "no_route",
+    Table.POD_OUTPUT: "no_pod",
 }
 """Reasons for which a table drops packets that match none of its flows."""
 
 FLOW_REASONS: dict[int, str] = {
-    Table.ARP: "no such owner",
-    Table.SERVICE: "no such service, or another project's",
-    Table.ROUTE: "no way",
-    Table.DELIVER: "other project",
-    Table.OUTSIDE: "tunnel packet of a pod",
+    Table.ARP_RESPONDER: "no_arp_entry",
+    Table.SERVICE_LB: "no_service",
+    Table.L3_FORWARDING: "no_route",
+    Table.POD_OUTPUT: "other_project",
+    Table.EXTERNAL_OUTPUT: "vxlan_from_pod",
 }
-SOURCE_REASONS = {VXLAN0: "unknown tunnel", TUN0: "not from outside"}
+CLASSIFIER_REASONS = {VXLAN0: "unknown_tunnel_peer", TUN0: "invalid_gateway_packet"}
 
 
 def drop_reason(flow: Flow) -> str:
-    """Return the reason, in a few words, for which this flow drops packets."""
-    if flow.table != Table.SOURCE:
+    """Return the reason for which this flow drops packets."""
+    if flow.table != Table.CLASSIFIER:
         return FLOW_REASONS[flow.table]
     ports = [match.value for match in flow.match.fields if match.field == IN_PORT]
-    return SOURCE_REASONS.get(ports[0], "spoofed") if ports else "not believed"
+    return CLASSIFIER_REASONS.get(ports[0], "spoofed") if ports else "unclassified"
 
 
 def drop_counters(

@@ -13,16 +13,16 @@ from sdn.topology import GLOBAL_VNID, DockerNetwork, Pod
 def pod_ingress_flows(pod: Pod) -> frozenset[Flow]:
     """Let a pod receive from its own project and from VNID 0.
 
-    Packets from other projects are dropped in DELIVER by a flow of the pod's own, which counts them.
+    Packets from other projects are dropped in POD_OUTPUT by a flow of the pod's own, which counts them.
     """
     cookie = pod_cookie(pod)
     deliver = (SetField(ETH_DST, pod.mac), Output(pod.ofport))
     to_pod = ip(dst=pod.address)
     flows = set()
     for source in allowed_sources(pod.vnid):
-        flows.add(make_flow(Table.DELIVER, Priority.SUBNET, to_pod & source, *deliver, cookie=cookie))
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.SUBNET, to_pod & source, *deliver, cookie=cookie))
     if pod.vnid != GLOBAL_VNID:
-        flows.add(make_flow(Table.DELIVER, Priority.CLUSTER, to_pod, cookie=cookie))
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.CLUSTER, to_pod, cookie=cookie))
     return frozenset(flows)
 
 
@@ -41,6 +41,6 @@ def docker_ingress_flows(docker: DockerNetwork) -> frozenset[Flow]:
     to_docker = ip(dst=docker.subnet)
     deliver = (RegMove(IP_DST, ETH_DST, 32), RegLoad(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
     return frozenset(
-        make_flow(Table.DELIVER, Priority.SUBNET, to_docker & source, *deliver, cookie=DOCKER_COOKIE)
+        make_flow(Table.POD_OUTPUT, Priority.SUBNET, to_docker & source, *deliver, cookie=DOCKER_COOKIE)
         for source in allowed_sources(docker.vnid)
     )

@@ -8,7 +8,7 @@ from sdn.model.flow import Action, Flow, Goto, Output, RegMove, SetField
 from sdn.model.match import TUN_DST, TUN_ID, Match, field_equals, ip
 from sdn.pipeline.cookies import NODE_COOKIE, make_flow
 from sdn.pipeline.pod_connectivity import MULTICAST
-from sdn.pipeline.tables import MAX_PEERS_PER_FLOW, SRC_VNID, Priority, Table
+from sdn.pipeline.tables import MAX_PEERS_PER_FLOW, MULTICAST_TUNNEL_TABLES, SRC_VNID, Priority, Table
 from sdn.topology import VXLAN0, DockerNetwork, Peer, Pod
 
 
@@ -23,13 +23,13 @@ def multicast_flows(
     if not vnids:
         return frozenset()
     flows = set(multicast_tunnel_flows(peers))
-    first = Table.FLOOD if peers else Table.DELIVER
+    first = Table.MULTICAST_TUNNEL if peers else Table.POD_OUTPUT
     for vnid in vnids:
         multicast = ip(dst=MULTICAST) & field_equals(SRC_VNID, vnid)
         ports = sorted(pod.ofport for pod in pods if pod.vnid == vnid)
         ports += [docker.ofport] if docker is not None and docker.vnid == vnid else []
-        flows.add(make_flow(Table.ROUTE, Priority.HOST, multicast, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
-        flows.add(make_flow(Table.DELIVER, Priority.SUBNET, multicast, *map(Output, ports)))
+        flows.add(make_flow(Table.L3_FORWARDING, Priority.HOST, multicast, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.SUBNET, multicast, *map(Output, ports)))
     return frozenset(flows)
 
 
@@ -42,13 +42,13 @@ def multicast_tunnel_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
     """
     addresses = [int(peer.address) for peer in sorted(peers)]
     chunks = [addresses[begin : begin + MAX_PEERS_PER_FLOW] for begin in range(0, len(addresses), MAX_PEERS_PER_FLOW)]
-    del chunks[Table.ANSWER - Table.FLOOD :]
+    del chunks[MULTICAST_TUNNEL_TABLES:]
     flows = set()
     for number, chunk in enumerate(chunks):
-        table = Table.FLOOD + number
+        table = Table.MULTICAST_TUNNEL + number
         copies: list[Action] = []
         for address in chunk:
             copies += (SetField(TUN_DST, address), Output(VXLAN0))
-        next_table = table + 1 if number + 1 < len(chunks) else int(Table.DELIVER)
+        next_table = table + 1 if number + 1 < len(chunks) else int(Table.POD_OUTPUT)
         flows.add(Flow(table, int(Priority.DEFAULT), Match(), (*copies, Goto(next_table)), NODE_COOKIE))
     return frozenset(flows)

@@ -63,49 +63,49 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     from_node = in_port(TUN0) & untagged()
     arp_request = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
     flows = [
-        make_flow(Table.SOURCE, Priority.HOST, from_node & arp_request, Goto(Table.ARP)),
+        make_flow(Table.CLASSIFIER, Priority.HOST, from_node & arp_request, Goto(Table.ARP_RESPONDER)),
         make_flow(
-            Table.SOURCE,
+            Table.CLASSIFIER,
             Priority.CLUSTER,
             from_node & ip(dst=node.subnet),
             *set_source_vnid(GLOBAL_VNID),
-            Goto(Table.ANSWER),
+            Goto(Table.SERVICE_UNDNAT),
         ),
-        make_flow(Table.ARP, Priority.HIGH, arp(spa=node.gateway, tpa=node.gateway)),
-        make_flow(Table.ARP, Priority.HOST, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
-        make_flow(Table.ROUTE, Priority.HOST, ip(dst=node.gateway), Goto(Table.DELIVER)),
-        make_flow(Table.DELIVER, Priority.HOST, ip(dst=node.gateway), *deliver_to_gateway(node)),
+        make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(spa=node.gateway, tpa=node.gateway)),
+        make_flow(Table.ARP_RESPONDER, Priority.HOST, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
+        make_flow(Table.L3_FORWARDING, Priority.HOST, ip(dst=node.gateway), Goto(Table.POD_OUTPUT)),
+        make_flow(Table.POD_OUTPUT, Priority.HOST, ip(dst=node.gateway), *deliver_to_gateway(node)),
     ]
     for network in cluster.networks:
         match = from_node & ip(src=node.gateway, dst=network)
         flows += (
-            make_flow(Table.SOURCE, Priority.HOST, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.ROUTE)),
-            make_flow(Table.SOURCE, Priority.SUBNET, from_node & ip(src=network)),
+            make_flow(Table.CLASSIFIER, Priority.HOST, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.L3_FORWARDING)),
+            make_flow(Table.CLASSIFIER, Priority.SUBNET, from_node & ip(src=network)),
         )
     return frozenset(flows)
 
 
 @lru_cache(maxsize=1)
 def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
-    """Send packets for this node's subnet to DELIVER, and those that leave the cluster to OUTSIDE.
+    """Send packets for this node's subnet to POD_OUTPUT, and those that leave the cluster to EXTERNAL_OUTPUT.
 
     Packets to an address of the cluster or service network that belongs to no node are dropped, so that they do not
     leave the cluster. Broadcast and multicast are dropped as well. Flows to peers come from `peer_flows`. Tunnel
     packets from unknown hosts are dropped by a flow that counts them.
     """
     flows = [
-        make_flow(Table.ARP, Priority.SUBNET, arp(tpa=node.subnet)),
-        make_flow(Table.ROUTE, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.ANSWER)),
-        make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=cluster.service_network)),
-        make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=MULTICAST)),
-        make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=BROADCAST)),
-        make_flow(Table.ROUTE, Priority.DEFAULT, ip(), Goto(Table.OUTSIDE)),
-        make_flow(Table.SOURCE, Priority.DEFAULT, in_port(VXLAN0)),
+        make_flow(Table.ARP_RESPONDER, Priority.SUBNET, arp(tpa=node.subnet)),
+        make_flow(Table.L3_FORWARDING, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.SERVICE_UNDNAT)),
+        make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=cluster.service_network)),
+        make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=MULTICAST)),
+        make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=BROADCAST)),
+        make_flow(Table.L3_FORWARDING, Priority.DEFAULT, ip(), Goto(Table.EXTERNAL_OUTPUT)),
+        make_flow(Table.CLASSIFIER, Priority.DEFAULT, in_port(VXLAN0)),
     ]
     for network in cluster.networks:
         flows += (
-            make_flow(Table.ARP, Priority.CLUSTER, arp(tpa=network), *ARP_REPLY_ACTIONS),
-            make_flow(Table.ROUTE, Priority.CLUSTER, ip(dst=network)),
+            make_flow(Table.ARP_RESPONDER, Priority.CLUSTER, arp(tpa=network), *ARP_REPLY_ACTIONS),
+            make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=network)),
         )
     return frozenset(flows)
 
@@ -119,8 +119,8 @@ def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     return frozenset(
         {
-            make_flow(Table.OUTSIDE, Priority.HIGH, dst_port(Protocol.UDP, cluster.vxlan_port)),
-            make_flow(Table.OUTSIDE, Priority.DEFAULT, ip(), *deliver_to_gateway(node)),
+            make_flow(Table.EXTERNAL_OUTPUT, Priority.HIGH, dst_port(Protocol.UDP, cluster.vxlan_port)),
+            make_flow(Table.EXTERNAL_OUTPUT, Priority.DEFAULT, ip(), *deliver_to_gateway(node)),
         }
     )
 
@@ -137,14 +137,14 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
     return frozenset(
         {
             make_flow(
-                Table.SOURCE,
+                Table.CLASSIFIER,
                 Priority.SUBNET,
                 from_peer,
                 RegMove(TUN_ID, SRC_VNID, 32),
-                Goto(Table.ANSWER),
+                Goto(Table.SERVICE_UNDNAT),
                 cookie=cookie,
             ),
-            make_flow(Table.ROUTE, Priority.SUBNET, ip(dst=peer.subnet), *to_peer, cookie=cookie),
+            make_flow(Table.L3_FORWARDING, Priority.SUBNET, ip(dst=peer.subnet), *to_peer, cookie=cookie),
         }
     )
 
@@ -153,25 +153,25 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
     """Let one pod send with its own addresses, and answer ARP requests for its address.
 
     Packets with another source MAC or address, with a VLAN tag, or that are neither IPv4 nor an ARP request, are
-    dropped in SOURCE by a flow of the pod's own, which counts them. The pod's ARP announcements are dropped: no other
-    pod needs them, and an answer would look like a second owner.
+    dropped in CLASSIFIER by a flow of the pod's own, which counts them. The pod's ARP announcements are dropped: no
+    other pod needs them, and an answer would look like a second owner.
     """
     cookie = pod_cookie(pod)
     from_pod = in_port(pod.ofport) & field_equals(ETH_SRC, pod.mac) & untagged()
     arp_request = arp(op=ARP_REQUEST, spa=pod.address, sha=pod.mac)
     flows = {
         make_flow(
-            Table.SOURCE,
+            Table.CLASSIFIER,
             Priority.SUBNET,
             from_pod & ip(src=pod.address),
             *set_source_vnid(pod.vnid),
-            Goto(Table.CALLED),
+            Goto(Table.SERVICE_CONNTRACK),
             cookie=cookie,
         ),
-        make_flow(Table.SOURCE, Priority.SUBNET, from_pod & arp_request, Goto(Table.ARP), cookie=cookie),
-        make_flow(Table.SOURCE, Priority.DEFAULT, in_port(pod.ofport), cookie=cookie),
-        make_flow(Table.ARP, Priority.HIGH, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
-        make_flow(Table.ARP, Priority.HOST, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
+        make_flow(Table.CLASSIFIER, Priority.SUBNET, from_pod & arp_request, Goto(Table.ARP_RESPONDER), cookie=cookie),
+        make_flow(Table.CLASSIFIER, Priority.DEFAULT, in_port(pod.ofport), cookie=cookie),
+        make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
+        make_flow(Table.ARP_RESPONDER, Priority.HOST, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
     }
     return frozenset(flows)
 
@@ -187,17 +187,17 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
     arp_request = arp(op=ARP_REQUEST, spa=docker.subnet)
     docker_flow = partial(make_flow, cookie=DOCKER_COOKIE)
     flows = [
-        docker_flow(Table.SOURCE, Priority.HOST, from_docker & arp(tpa=docker.subnet)),
-        docker_flow(Table.SOURCE, Priority.SUBNET, from_docker & arp_request, Goto(Table.ARP)),
+        docker_flow(Table.CLASSIFIER, Priority.HOST, from_docker & arp(tpa=docker.subnet)),
+        docker_flow(Table.CLASSIFIER, Priority.SUBNET, from_docker & arp_request, Goto(Table.ARP_RESPONDER)),
         docker_flow(
-            Table.SOURCE,
+            Table.CLASSIFIER,
             Priority.SUBNET,
             from_docker & ip(src=docker.subnet),
             *set_source_vnid(docker.vnid),
-            Goto(Table.CALLED),
+            Goto(Table.SERVICE_CONNTRACK),
         ),
-        docker_flow(Table.SOURCE, Priority.DEFAULT, in_port(docker.ofport)),
-        docker_flow(Table.ARP, Priority.HOST, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
+        docker_flow(Table.CLASSIFIER, Priority.DEFAULT, in_port(docker.ofport)),
+        docker_flow(Table.ARP_RESPONDER, Priority.HOST, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
     ]
     return frozenset(flows)
 

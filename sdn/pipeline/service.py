@@ -65,10 +65,10 @@ from sdn.pipeline.tables import (
 )
 from sdn.topology import GLOBAL_VNID, Cluster, Node, Peer, Pod, mac_of
 
-CT_SERVICE = Ct(CT_ZONE_SERVICE, Table.SERVICE)
+CT_SERVICE = Ct(CT_ZONE_SERVICE, Table.SERVICE_LB)
 """Looks up a packet to a service; in an established connection, it gets the address of its endpoint."""
 
-CT_SERVICE_REPLY = Ct(CT_ZONE_SERVICE, Table.DELIVER)
+CT_SERVICE_REPLY = Ct(CT_ZONE_SERVICE, Table.POD_OUTPUT)
 """Restores the address of the service in the reply of an endpoint."""
 
 ICMP_ERRORS = (3, 11)
@@ -78,7 +78,7 @@ CT_NODE_PORT: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE_PORT)
 
 HAIRPIN_SNAT: tuple[Action, ...] = (
     SetField(DESTINATION, Destination.HAIRPIN),
-    Ct(CT_ZONE_HAIRPIN, Table.DELIVER, commit=True, src=HAIRPIN_IP),
+    Ct(CT_ZONE_HAIRPIN, Table.POD_OUTPUT, commit=True, src=HAIRPIN_IP),
 )
 
 
@@ -87,38 +87,41 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Find connections to services, and restore the service address in their replies.
 
     Packets to the service network and to node addresses pass connection tracking. Those of established connections
-    have the address of their endpoint then, and continue in ROUTE. New connections meet the flows of service ports. If
-    none matches, a packet to the service network is dropped, and so is one to a node port: the node's network stack
-    would send it back into the bridge as its own, with VNID 0. All other packets continue in ROUTE.
+    have the address of their endpoint then, and continue in L3_FORWARDING. New connections meet the flows of service
+    ports. If none matches, a packet to the service network is dropped, and so is one to a node port: the node's network
+    stack would send it back into the bridge as its own, with VNID 0. All other packets continue in L3_FORWARDING.
 
-    Replies of endpoints have flows in ANSWER: for ICMP errors here, otherwise by `reply_flows`. Packets without a
-    connection pass connection tracking unchanged.
+    Replies of endpoints have flows in SERVICE_UNDNAT: for ICMP errors here, otherwise by `reply_flows`. Packets without
+    a connection pass connection tracking unchanged.
     """
     send_back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
     flows = [
-        make_flow(Table.CALLED, Priority.SUBNET, ip(dst=cluster.service_network), CT_SERVICE),
-        make_flow(Table.CALLED, Priority.HOST, ip(dst=node.address), *CT_NODE_PORT),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.SUBNET, ip(dst=cluster.service_network), CT_SERVICE),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.HOST, ip(dst=node.address), *CT_NODE_PORT),
         make_flow(
-            Table.CALLED,
+            Table.SERVICE_CONNTRACK,
             Priority.HOST,
             ip(dst=HAIRPIN_IP),
             SetField(DESTINATION, Destination.HAIRPIN),
-            Ct(CT_ZONE_HAIRPIN, Table.ANSWER),
+            Ct(CT_ZONE_HAIRPIN, Table.SERVICE_UNDNAT),
         ),
-        make_flow(Table.CALLED, Priority.DEFAULT, ip(), Goto(Table.ROUTE)),
-        make_flow(Table.SERVICE, Priority.HIGH, ip() & ct_state("est"), Goto(Table.ROUTE)),
-        make_flow(Table.SERVICE, Priority.HIGH, ip() & ct_state("rel"), Goto(Table.ROUTE)),
-        make_flow(Table.SERVICE, Priority.CLUSTER, ip(dst=cluster.service_network)),
-        make_flow(Table.SERVICE, Priority.DEFAULT, ip(), Goto(Table.ROUTE)),
-        make_flow(Table.ANSWER, Priority.DEFAULT, ip(), Goto(Table.DELIVER)),
-        *(make_flow(Table.ANSWER, Priority.HOST, icmp(icmp_type), CT_SERVICE_REPLY) for icmp_type in ICMP_ERRORS),
-        make_flow(Table.DELIVER, Priority.HIGH, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *send_back),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.DEFAULT, ip(), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.HIGH, ip() & ct_state("est"), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.HIGH, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.CLUSTER, ip(dst=cluster.service_network)),
+        make_flow(Table.SERVICE_LB, Priority.DEFAULT, ip(), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_UNDNAT, Priority.DEFAULT, ip(), Goto(Table.POD_OUTPUT)),
+        *(
+            make_flow(Table.SERVICE_UNDNAT, Priority.HOST, icmp(icmp_type), CT_SERVICE_REPLY)
+            for icmp_type in ICMP_ERRORS
+        ),
+        make_flow(Table.POD_OUTPUT, Priority.HIGH, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *send_back),
     ]
     for protocol in Protocol:
         for port, mask in port_range_masks(*cluster.node_ports):
             for match in (new_connection(protocol, port, mask), new_connection_fragment(protocol, port, mask)):
                 to_node_port = match & field_equals(DESTINATION, Destination.NODE_PORT)
-                flows.append(make_flow(Table.SERVICE, Priority.CLUSTER, to_node_port))
+                flows.append(make_flow(Table.SERVICE_LB, Priority.CLUSTER, to_node_port))
     return frozenset(flows)
 
 
@@ -138,12 +141,12 @@ def hairpin_flows(pod: Pod) -> frozenset[Flow]:
     With another source address, the reply comes back to the switch.
     """
     match = ip(src=pod.address, dst=pod.address)
-    return frozenset({make_flow(Table.ROUTE, Priority.HOST, match, *HAIRPIN_SNAT, cookie=pod_cookie(pod))})
+    return frozenset({make_flow(Table.L3_FORWARDING, Priority.HOST, match, *HAIRPIN_SNAT, cookie=pod_cookie(pod))})
 
 
 def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     """Look up packets to a peer's node address in connection tracking, because it has node ports."""
-    return frozenset({make_flow(Table.CALLED, Priority.HOST, ip(dst=peer.address), *CT_NODE_PORT)})
+    return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HOST, ip(dst=peer.address), *CT_NODE_PORT)})
 
 
 GROUP_HASH_SLOTS = 64
@@ -246,14 +249,14 @@ class ServiceFlows:
 @lru_cache(maxsize=4096)
 def external_ip_flow(address: IPv4Address) -> Flow:
     """Return the flow that sends packets to an external IP of services through connection tracking."""
-    return make_flow(Table.CALLED, Priority.SUBNET, ip(dst=address), CT_SERVICE, cookie=service_cookie())
+    return make_flow(Table.SERVICE_CONNTRACK, Priority.SUBNET, ip(dst=address), CT_SERVICE, cookie=service_cookie())
 
 
 @lru_cache(maxsize=4096)
 def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
     """Return the flows that send possible replies, from a port of endpoints, through connection tracking."""
     return frozenset(
-        make_flow(Table.ANSWER, Priority.HOST, match, CT_SERVICE_REPLY, cookie=service_cookie())
+        make_flow(Table.SERVICE_UNDNAT, Priority.HOST, match, CT_SERVICE_REPLY, cookie=service_cookie())
         for match in from_port(protocol, port)
     )
 
@@ -292,9 +295,9 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
             flow_groups |= needed.groups
         for frontend in frontends:
             for source in allowed_sources(port.vnid):
-                flows.add(make_flow(Table.SERVICE, Priority.HOST, frontend & source, *actions, cookie=cookie))
+                flows.add(make_flow(Table.SERVICE_LB, Priority.HOST, frontend & source, *actions, cookie=cookie))
     dropped = external_fragments if port.vnid == GLOBAL_VNID else external + external_fragments
-    flows |= {make_flow(Table.SERVICE, Priority.SUBNET, frontend, cookie=cookie) for frontend in dropped}
+    flows |= {make_flow(Table.SERVICE_LB, Priority.SUBNET, frontend, cookie=cookie) for frontend in dropped}
     return FlowSet(frozenset(flows), frozenset(flow_groups))
 
 
@@ -309,13 +312,13 @@ def _load_balance(
     set_service_id = SetField(SERVICE_ID, group_id)
     if port.affinity_timeout_seconds:
         flows = _session_affinity_flows(group_id, endpoints, port.affinity_timeout_seconds, cookie)
-        return (set_service_id, Resubmit(Table.AFFINITY), Goto(Table.CHOSEN)), FlowSet(frozenset(flows))
+        return (set_service_id, Resubmit(Table.SESSION_AFFINITY), Goto(Table.AFFINITY_CHECK)), FlowSet(frozenset(flows))
     if len(endpoints) == 1:
         return (_dnat_to(endpoints[0]),), FlowSet()
     if port.key.protocol is Protocol.UDP:
         flows = _endpoint_flows(group_id, endpoints, cookie)
         select = Multipath(len(endpoints), ENDPOINT_IP)
-        return (set_service_id, select, Goto(Table.BACKEND)), FlowSet(frozenset(flows))
+        return (set_service_id, select, Goto(Table.ENDPOINT_DNAT)), FlowSet(frozenset(flows))
     return (GroupAction(group_id),), FlowSet(groups=frozenset({_group(group_id, endpoints)}))
 
 
@@ -328,14 +331,14 @@ def _session_affinity_flows(
     kube-proxy.
     """
     service = ip() & field_equals(SERVICE_ID, group_id)
-    select = (Multipath(len(endpoints), ENDPOINT_IP), Goto(Table.BACKEND))
-    yield make_flow(Table.CHOSEN, Priority.DEFAULT, service, *select, cookie=cookie)
+    select = (Multipath(len(endpoints), ENDPOINT_IP), Goto(Table.ENDPOINT_DNAT))
+    yield make_flow(Table.AFFINITY_CHECK, Priority.DEFAULT, service, *select, cookie=cookie)
     for index, endpoint in enumerate(sorted(endpoints)):
         address = int(endpoint.address)
         remembered = field_equals(ENDPOINT_IP, address) & field_equals(ENDPOINT_PORT, endpoint.port)
-        yield make_flow(Table.CHOSEN, Priority.HOST, service & remembered, _dnat_to(endpoint), cookie=cookie)
+        yield make_flow(Table.AFFINITY_CHECK, Priority.HOST, service & remembered, _dnat_to(endpoint), cookie=cookie)
         learn = Learn(
-            Table.AFFINITY,
+            Table.SESSION_AFFINITY,
             Priority.HOST,
             cookie,
             min(timeout_seconds, MAX_IDLE_TIMEOUT),
@@ -343,14 +346,14 @@ def _session_affinity_flows(
             ((ENDPOINT_IP, address), (ENDPOINT_PORT, endpoint.port)),
         )
         selected = service & field_equals(ENDPOINT_IP, index)
-        yield make_flow(Table.BACKEND, Priority.HOST, selected, learn, _dnat_to(endpoint), cookie=cookie)
+        yield make_flow(Table.ENDPOINT_DNAT, Priority.HOST, selected, learn, _dnat_to(endpoint), cookie=cookie)
 
 
 def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
     """Apply DNAT to the endpoint whose index was selected."""
     for index, endpoint in enumerate(sorted(endpoints)):
         selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_IP, index)
-        yield make_flow(Table.BACKEND, Priority.HOST, selected, _dnat_to(endpoint), cookie=cookie)
+        yield make_flow(Table.ENDPOINT_DNAT, Priority.HOST, selected, _dnat_to(endpoint), cookie=cookie)
 
 
 def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
@@ -365,7 +368,7 @@ def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
 
 
 def _dnat_to(endpoint: EndpointInfo) -> Ct:
-    return Ct(CT_ZONE_SERVICE, int(Table.ROUTE), commit=True, dst=endpoint.address, port=endpoint.port)
+    return Ct(CT_ZONE_SERVICE, int(Table.L3_FORWARDING), commit=True, dst=endpoint.address, port=endpoint.port)
 
 
 def _union(flow_sets: Iterable[FlowSet]) -> FlowSet:

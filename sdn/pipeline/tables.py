@@ -34,45 +34,54 @@ class Destination(IntEnum):
 
 
 class Table(IntEnum):
-    """The tables, in the order in which packets pass them. A packet that matches no flow of a table is dropped."""
+    """The tables, in the order in which packets pass them. A packet that matches no flow of a table is dropped.
 
-    SOURCE = 0
-    ARP = 10
-    CALLED = 12
-    SERVICE = 13
-    AFFINITY = 14
-    CHOSEN = 15
-    BACKEND = 16
-    ROUTE = 20
-    FLOOD = 21
-    ANSWER = 29
-    DELIVER = 30
-    OUTSIDE = 40
+    Numbers with gaps between them are free. Reserved are 11 (NDP_RESPONDER), 30 (EGRESS_POLICY), 60 (INGRESS_POLICY),
+    80 (EGRESS_NETWORK_POLICY) and 81 (EGRESS_IP). When a number changes, `sdn/pipeline/renumbering.py` has to change
+    too. The switch shows a table by its name in lower case.
+    """
 
+    CLASSIFIER = 0
+    ARP_RESPONDER = 10
+    SERVICE_CONNTRACK = 20
+    SERVICE_LB = 21
+    SESSION_AFFINITY = 22
+    AFFINITY_CHECK = 23
+    ENDPOINT_DNAT = 24
+    L3_FORWARDING = 40
+    MULTICAST_TUNNEL = 41
+    SERVICE_UNDNAT = 50
+    POD_OUTPUT = 70
+    EXTERNAL_OUTPUT = 90
+
+
+MULTICAST_TUNNEL_TABLES = 8
+"""Number of tables, from MULTICAST_TUNNEL on, for multicast to peers."""
 
 TABLES: dict[Table, str] = {
-    Table.SOURCE: "Identifies the sender and rejects spoofed packets: a pod by its port, MAC and address, a peer "
+    Table.CLASSIFIER: "Identifies the sender and rejects spoofed packets: a pod by its port, MAC and address, a peer "
     "by its tunnel address and subnet, the node by its gateway address. Records the sender's VNID.",
-    Table.ARP: "Answers ARP requests with the MAC that follows from the address. No ARP packet reaches a pod or a "
-    "tunnel.",
-    Table.CALLED: "Looks up packets to the service network, to external addresses of services and to nodes, which "
-    "have node ports, in connection tracking (zone 1). Packets of established connections get the address of "
+    Table.ARP_RESPONDER: "Answers ARP requests with the MAC that follows from the address. No ARP packet reaches a pod "
+    "or a tunnel.",
+    Table.SERVICE_CONNTRACK: "Looks up packets to the service network, to external addresses of services and to nodes, "
+    "which have node ports, in connection tracking (zone 1). Packets of established connections get the address of "
     "their endpoint.",
-    Table.SERVICE: "Selects an endpoint for a new connection, if the client may use the service: clients have the "
+    Table.SERVICE_LB: "Selects an endpoint for a new connection, if the client may use the service: clients have the "
     "VNID of the service, or VNID 0. A packet to a service without endpoints goes to tun0, and the node rejects "
     "it.",
-    Table.AFFINITY: "Finds the endpoint of a client with session affinity. The switch itself adds these flows, "
-    "from BACKEND, and lets them expire.",
-    Table.CHOSEN: "Checks that the remembered endpoint still exists. If it does not, another one is selected.",
-    Table.BACKEND: "Applies DNAT to the selected endpoint, and adds a flow to AFFINITY.",
-    Table.ROUTE: "Selects the next hop: this node, a peer through its tunnel, or an external address.",
-    Table.FLOOD: "Sends multicast of projects that have it enabled to every peer. A flow has at most 1,500 peers, "
-    "so that it fits into a message; further peers are in the following tables, up to 28: 12,000 peers in all.",
-    Table.ANSWER: "Restores the service's address in replies of endpoints, by connection tracking. Other packets "
-    "continue at once.",
-    Table.DELIVER: "Decides whether a pod may receive the packet: from its own VNID and from VNID 0. A pod of "
+    Table.SESSION_AFFINITY: "Finds the endpoint of a client with session affinity. The switch itself adds these flows, "
+    "from ENDPOINT_DNAT, and lets them expire.",
+    Table.AFFINITY_CHECK: "Checks that the remembered endpoint still exists. If it does not, another one is selected.",
+    Table.ENDPOINT_DNAT: "Applies DNAT to the selected endpoint, and adds a flow to SESSION_AFFINITY.",
+    Table.L3_FORWARDING: "Selects the next hop: this node, a peer through its tunnel, or an external address.",
+    Table.MULTICAST_TUNNEL: "Sends multicast of projects that have it enabled to every peer. A flow has at most 1,500 "
+    "peers, so that it fits into a message; further peers are in the following tables, up to 48: 12,000 peers in all.",
+    Table.SERVICE_UNDNAT: "Restores the service's address in replies of endpoints, by connection tracking. Other "
+    "packets continue at once.",
+    Table.POD_OUTPUT: "Decides whether a pod may receive the packet: from its own VNID and from VNID 0. A pod of "
     "VNID 0 receives from all.",
-    Table.OUTSIDE: "Sends packets that leave the cluster network to the node's network stack, which masquerades them.",
+    Table.EXTERNAL_OUTPUT: "Sends packets that leave the cluster network to the node's network stack, which "
+    "masquerades them.",
 }
 
 MAX_PEERS_PER_FLOW = 1500

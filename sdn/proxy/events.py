@@ -17,7 +17,7 @@ from sdn.proxy.service_ports import Key, Rejection
 
 log = logging.getLogger(__name__)
 
-COMPONENT, REASON = "podlane-sdn", "LeftOut"
+COMPONENT, REASON = "podlane-sdn", "EndpointRejected"
 
 CHECK_INTERVAL_SECONDS = 1.0
 

@@ -38,8 +38,14 @@ Elements = Mapping[tuple[str, str], str]
 
 _FRONTEND = "ip daddr . meta l4proto . th dport"
 _CLIENT = f"ip saddr . {_FRONTEND}"
-_REFUSE, _DROP, _PROXIED = "goto refuse", "drop", "goto proxied"
-_EMPTIED = ("own", "outside", "node_ports", "outside_fronts", "nodes", "backends", "sticky_ids")
+_REJECT, _DROP, _REDIRECT = "goto reject_connection", "drop", "goto redirect_to_proxy"
+
+_FLUSHED_MAPS = ("host_frontends", "external_frontends", "node_port_frontends", "endpoints", "affinity_ids")
+_FLUSHED_SETS = ("node_ips", "external_ips")
+_AFFINITY_MAPS = ("affinity", "external_affinity")
+
+SETS = frozenset({*_FLUSHED_MAPS, *_FLUSHED_SETS, *_AFFINITY_MAPS, "dns_clients"})
+"""Names of the sets and maps of the table."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,8 +62,8 @@ class _EndpointChain:
 
     @property
     def name(self) -> str:
-        """The name of the chain, for example `any-3`, `outside-2`, or `any-3-10800` with affinity."""
-        words = ["outside" if self.begin else "any", str(self.count)]
+        """The name, for example `endpoints-3`, `external-endpoints-2`, or `endpoints-3-10800` with affinity."""
+        words = ["external-endpoints" if self.begin else "endpoints", str(self.count)]
         if self.affinity_seconds:
             words.append(str(self.affinity_seconds))
         return "-".join(words)
@@ -81,7 +87,7 @@ def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_
     No two ports may have the same frontend.
     """
     ports = tuple(ports)
-    elements = {("nodes", str(ip)): "" for ip in config.node_ips}
+    elements = {("node_ips", str(ip)): "" for ip in config.node_ips}
     chains: set[_EndpointChain] = set()
     for port in ports:
         elements.update(port_elements(config, port, proxy_port))
@@ -90,7 +96,10 @@ def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_
 
 
 def recreated_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int = 0) -> str:
-    """Return commands that delete an incompatible table of the same name first. Session affinities are lost."""
+    """Return commands that delete another version's table of the same name first, in the same transaction.
+
+    Session affinities are lost; connections stay.
+    """
     return f"add table ip {TABLE}\ndelete table ip {TABLE}\n{services_table(config, ports, proxy_port)}"
 
 
@@ -113,8 +122,8 @@ def table_update(config: ProxyConfig, change: ServicePortChange, proxy_port: int
 
 def node_ip_update(removed: Iterable[IPv4Address], added: Iterable[IPv4Address]) -> str:
     """Return the commands that remove and add addresses of nodes; empty if there are none."""
-    to_delete = {("nodes", str(ip)): "" for ip in removed}
-    to_add = {("nodes", str(ip)): "" for ip in added}
+    to_delete = {("node_ips", str(ip)): "" for ip in removed}
+    to_add = {("node_ips", str(ip)): "" for ip in added}
     return _element_commands("delete", to_delete) + _element_commands("add", to_add)
 
 
@@ -123,24 +132,24 @@ def port_elements(config: ProxyConfig, port: ServicePortInfo, proxy_port: int = 
     elements: dict[tuple[str, str], str] = {}
     if port.cluster_ip is not None:
         frontend = _frontend_key(port.cluster_ip, port.key.protocol, port.port)
-        elements["own", frontend] = _verdict(port, port.internal_endpoints, 0, proxy_port)
+        elements["host_frontends", frontend] = _verdict(port, port.internal_endpoints, 0, proxy_port)
         elements.update(_endpoint_elements(port, frontend, port.internal_endpoints, 0, proxy_port))
     frontends = [_frontend_key(ip, port.key.protocol, port.port) for ip in port.external_ips]
-    elements.update({("outside_fronts", frontend): "" for frontend in frontends})
+    elements.update({("external_ips", frontend): "" for frontend in frontends})
     if port.node_port:
         frontends.append(_frontend_key(config.node.address, port.key.protocol, port.node_port))
         if proxy_port:
             key = f"{port.key.protocol.name.lower()} . {port.node_port}"
-            elements["node_ports", key] = _verdict(port, port.cluster_endpoints, 0, proxy_port)
+            elements["node_port_frontends", key] = _verdict(port, port.cluster_endpoints, 0, proxy_port)
     for frontend in frontends:
-        elements["own", frontend] = _verdict(port, port.cluster_endpoints, 0, proxy_port)
+        elements["host_frontends", frontend] = _verdict(port, port.cluster_endpoints, 0, proxy_port)
         elements.update(_endpoint_elements(port, frontend, port.cluster_endpoints, 0, proxy_port))
         if port.external_policy_local:
             endpoints = port.external_endpoints
-            elements["outside", frontend] = _verdict(port, endpoints, EXTERNAL_SLOTS, proxy_port)
+            elements["external_frontends", frontend] = _verdict(port, endpoints, EXTERNAL_SLOTS, proxy_port)
             elements.update(_endpoint_elements(port, frontend, endpoints, EXTERNAL_SLOTS, proxy_port))
         else:
-            elements["outside", frontend] = elements["own", frontend]
+            elements["external_frontends", frontend] = elements["host_frontends", frontend]
     return elements
 
 
@@ -150,9 +159,9 @@ def _frontend_key(ip: IPv4Address, protocol: Protocol, port: int) -> str:
 
 def _verdict(port: ServicePortInfo, endpoints: tuple[EndpointInfo, ...], begin: int, proxy_port: int) -> str:
     if not endpoints:
-        return _DROP if begin else _REFUSE
+        return _DROP if begin else _REJECT
     if proxy_port:
-        return _REFUSE if port.key.protocol is Protocol.SCTP else _PROXIED
+        return _REJECT if port.key.protocol is Protocol.SCTP else _REDIRECT
     return f"goto {_EndpointChain(begin, len(endpoints), port.affinity_timeout_seconds).name}"
 
 
@@ -175,12 +184,12 @@ def _endpoint_elements(
         return {}
     if not port.affinity_timeout_seconds:
         return {
-            ("backends", f"{frontend} . {begin + slot}"): _target(endpoint) for slot, endpoint in enumerate(endpoints)
+            ("endpoints", f"{frontend} . {begin + slot}"): _target(endpoint) for slot, endpoint in enumerate(endpoints)
         }
     elements: dict[tuple[str, str], str] = {}
     for slot, (affinity_id, endpoint) in enumerate(_affinity_ids(endpoints, begin).items()):
-        elements["sticky_ids", f"{frontend} . {begin + slot}"] = hex(affinity_id)
-        elements["backends", f"{frontend} . {hex(affinity_id)}"] = _target(endpoint)
+        elements["affinity_ids", f"{frontend} . {begin + slot}"] = hex(affinity_id)
+        elements["endpoints", f"{frontend} . {hex(affinity_id)}"] = _target(endpoint)
     return elements
 
 
@@ -209,23 +218,24 @@ def _element_commands(verb: str, elements: Elements) -> str:
 
 def _declarations() -> str:
     verdicts = "".join(
-        f"\tmap {name} {{ type ipv4_addr . inet_proto . inet_service : verdict; }}\n" for name in ("own", "outside")
+        f"\tmap {name} {{ type ipv4_addr . inet_proto . inet_service : verdict; }}\n"
+        for name in ("host_frontends", "external_frontends")
     )
     affinities = "".join(
         f"\tmap {name} {{\n\t\ttype ipv4_addr . ipv4_addr . inet_proto . inet_service : classid\n"
         f"\t\tflags dynamic,timeout; size {MAX_AFFINITIES}\n\t}}\n"
-        for name in ("affinity", "outside_affinity")
+        for name in _AFFINITY_MAPS
     )
-    flushes = "".join(f"flush map ip {TABLE} {name}\n" for name in _EMPTIED if name not in {"nodes", "outside_fronts"})
-    flushes += "".join(f"flush set ip {TABLE} {name}\n" for name in ("nodes", "outside_fronts"))
+    flushes = "".join(f"flush map ip {TABLE} {name}\n" for name in _FLUSHED_MAPS)
+    flushes += "".join(f"flush set ip {TABLE} {name}\n" for name in _FLUSHED_SETS)
     return f"""\
 table ip {TABLE} {{
-{verdicts}\tmap node_ports {{ type inet_proto . inet_service : verdict; }}
-	set outside_fronts {{ type ipv4_addr . inet_proto . inet_service; }}
-	set nodes {{ type ipv4_addr; }}
-	map backends {{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }}
-	map sticky_ids {{ type ipv4_addr . inet_proto . inet_service . classid : classid; }}
-	set askers {{ type ipv4_addr; flags dynamic,timeout; timeout 10s; size 65536; }}
+{verdicts}\tmap node_port_frontends {{ type inet_proto . inet_service : verdict; }}
+	set external_ips {{ type ipv4_addr . inet_proto . inet_service; }}
+	set node_ips {{ type ipv4_addr; }}
+	map endpoints {{ type ipv4_addr . inet_proto . inet_service . classid : ipv4_addr . inet_service; }}
+	map affinity_ids {{ type ipv4_addr . inet_proto . inet_service . classid : classid; }}
+	set dns_clients {{ type ipv4_addr; flags dynamic,timeout; timeout 10s; size 65536; }}
 {affinities}}}
 flush table ip {TABLE}
 {flushes}"""
@@ -233,38 +243,39 @@ flush table ip {TABLE}
 
 def _rules(config: ProxyConfig, proxy_port: int) -> str:
     first, last = config.node_port_range
-    to_node_port = f"ip daddr @nodes meta l4proto {{ tcp, udp, sctp }} th dport {first}-{last}"
+    to_node_port = f"ip daddr @node_ips meta l4proto {{ tcp, udp, sctp }} th dport {first}-{last}"
     over_limit = f"limit rate over {MAX_QUERIES_PER_SECOND}/second burst {MAX_QUERIES_PER_SECOND} packets"
-    proxied = ""
+    redirect = ""
     from_pods = ""
     if proxy_port:
-        proxied = f"\tchain proxied {{\n\t\tmeta l4proto {{ tcp, udp }} redirect to :{proxy_port}\n\t}}\n"
-        from_pods = f"\t\t{_FRONTEND} vmap @own\n\t\tip daddr @nodes meta l4proto . th dport vmap @node_ports\n"
+        redirect = f"\tchain redirect_to_proxy {{\n\t\tmeta l4proto {{ tcp, udp }} redirect to :{proxy_port}\n\t}}\n"
+        from_pods = f"\t\t{_FRONTEND} vmap @host_frontends\n"
+        from_pods += "\t\tip daddr @node_ips meta l4proto . th dport vmap @node_port_frontends\n"
     return f"""\
 table ip {TABLE} {{
-	chain refuse {{
+	chain reject_connection {{
 		meta l4proto tcp reject with tcp reset
 		reject with icmp port-unreachable
 	}}
-{proxied}\tchain pods {{
-{from_pods}\t\tip daddr {config.service_network} goto refuse
-		{to_node_port} goto refuse
-		{_FRONTEND} @outside_fronts goto refuse
+{redirect}\tchain from_pods {{
+{from_pods}\t\tip daddr {config.service_network} goto reject_connection
+		{to_node_port} goto reject_connection
+		{_FRONTEND} @external_ips goto reject_connection
 	}}
 	chain prerouting {{
 		type nat hook prerouting priority dstnat; policy accept;
-		iifname "{GATEWAY_PORT}" goto pods
-		{_FRONTEND} vmap @outside
+		iifname "{GATEWAY_PORT}" goto from_pods
+		{_FRONTEND} vmap @external_frontends
 	}}
 	chain output {{
 		type nat hook output priority -100; policy accept;
-		{_FRONTEND} vmap @own
-		ip daddr {config.service_network} goto refuse
+		{_FRONTEND} vmap @host_frontends
+		ip daddr {config.service_network} goto reject_connection
 	}}
-	chain names {{
+	chain dns_rate_limit {{
 		type filter hook input priority filter; policy accept;
 		iifname != "{GATEWAY_PORT}" return
-		udp dport 53 update @askers {{ ip saddr {over_limit} }} drop
+		udp dport 53 update @dns_clients {{ ip saddr {over_limit} }} drop
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
@@ -294,16 +305,16 @@ def _chains(chains: Iterable[_EndpointChain]) -> str:
 def _rules_of_chain(chain: _EndpointChain) -> tuple[str, ...]:
     select = f"numgen random mod {chain.count} offset {chain.begin}"
     masquerade = () if chain.begin else (f"meta mark set meta mark | {MASQUERADE:#x}",)
-    dnat = f"dnat ip to {_FRONTEND} . meta priority map @backends"
+    dnat = f"dnat ip to {_FRONTEND} . meta priority map @endpoints"
     if not chain.affinity_seconds:
         return (*masquerade, f"meta priority set {select} {dnat}")
-    affinity = "outside_affinity" if chain.begin else "affinity"
+    affinity = "external_affinity" if chain.begin else "affinity"
     remembered = f"{_CLIENT} timeout {chain.affinity_seconds}s : meta priority"
     return (
         *masquerade,
         f"meta priority set {_CLIENT} map @{affinity} update @{affinity} {{ {remembered} }} {dnat}",
         f"meta priority set {select}",
-        f"meta priority set {_FRONTEND} . meta priority map @sticky_ids",
+        f"meta priority set {_FRONTEND} . meta priority map @affinity_ids",
         f"delete @{affinity} {{ {_CLIENT} : meta priority }}",
         f"add @{affinity} {{ {remembered} }}",
         dnat,

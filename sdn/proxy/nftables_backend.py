@@ -11,7 +11,7 @@ from sdn.drivers.nftables import Nftables, NftablesMonitor
 from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import ServicePortChange, ServicePortInfo
 from sdn.proxy.conntrack import UdpFrontends, changed_udp_frontends, stale_entries, udp_frontends
-from sdn.proxy.nftables import TABLE, node_ip_update, recreated_table, services_table, table_update
+from sdn.proxy.nftables import SETS, TABLE, node_ip_update, recreated_table, services_table, table_update
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import UserspaceProxier
 
@@ -62,20 +62,29 @@ class NftablesBackend:
     async def sync(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> bool:
         """Replace the contents of the table. Connections and session affinities stay.
 
-        Returns True if the table may have been different.
+        A table of another version is replaced as a whole; connections stay, session affinities are lost. Returns True
+        if the table may have been different.
         """
         was_modified, self._config = not self.is_unmodified(), None
         with self._monitor.suspended():
-            try:
-                await self._nftables.run(services_table(config, ports, self._proxy_port))
-            except Refused as error:
-                log.warning("replacing incompatible nftables table", extra={"table": TABLE, "reason": str(error)})
-                await self._nftables.run(recreated_table(config, ports, self._proxy_port))
+            await self._write_table(config, ports)
         self._config = config
         frontends = udp_frontends(config.node.address, ports)
         if frontends and not self._proxy_port:
             await self._conntrack.delete(stale_entries(frontends, await self._conntrack.entries()))
         return was_modified
+
+    async def _write_table(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> None:
+        unknown = await self._nftables.list_sets("ip", TABLE) - SETS
+        reason = f"unknown sets {', '.join(sorted(unknown))}" if unknown else ""
+        if not reason:
+            try:
+                await self._nftables.run(services_table(config, ports, self._proxy_port))
+            except Refused as error:
+                reason = str(error)
+        if reason:
+            log.warning("replacing nftables table of another version", extra={"table": TABLE, "reason": reason})
+            await self._nftables.run(recreated_table(config, ports, self._proxy_port))
 
     async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
         """Change the elements of removed and added ports, and of removed and added nodes."""

@@ -303,8 +303,8 @@ def _concatenated(first: TraceResult, rest: TraceResult) -> TraceResult:
     """Join the steps up to the group with the steps of the packet to its endpoint."""
     if not first.steps:
         return rest
-    route = Table.ROUTE.name.lower()
-    steps = itertools.dropwhile(lambda step: step.table != route, rest.steps)
+    l3_forwarding = Table.L3_FORWARDING.name.lower()
+    steps = itertools.dropwhile(lambda step: step.table != l3_forwarding, rest.steps)
     return replace(rest, steps=(*first.steps, *steps))
 
 

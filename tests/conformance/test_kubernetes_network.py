@@ -295,7 +295,7 @@ def test_node_queries_are_disabled_by_default(world: StockCluster) -> None:
     with pytest.raises(NotFound):
         world.call_api(lambda client: client.list(NodeQuery))
     assert "red" in podlane_network(world.lab.kubeconfig, "status")
-    world.kubectl("apply", "-f", str(MANIFESTS / "questions.yaml"))
+    world.kubectl("apply", "-f", str(MANIFESTS / "node-queries.yaml"))
     world.kubectl("wait", "--for=condition=Established", "crd/nodequeries.podlane.io")
     for node in world.nodes:
         world.kill(f"{node} sdn")
@@ -303,7 +303,7 @@ def test_node_queries_are_disabled_by_default(world: StockCluster) -> None:
         wait_until(partial(world.network_ready, node), "the daemon")
     shown = podlane_network(world.lab.kubeconfig, "status")
     assert shown.count("ready") == 2
-    world.kubectl("delete", "-f", str(MANIFESTS / "questions.yaml"))
+    world.kubectl("delete", "-f", str(MANIFESTS / "node-queries.yaml"))
 
 
 def test_allocation_cursors_are_stored_on_the_cluster_network(world: StockCluster) -> None:

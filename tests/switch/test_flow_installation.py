@@ -51,8 +51,8 @@ def test_foreign_flows_are_removed(switch: DummySwitch) -> None:
     switch.replace(flows)
     socket = str(switch.rundir / "br0.mgmt")
     switch.ofctl("add-flow", socket, "table=0,priority=65535,ip,nw_ttl=3,actions=flood")
-    switch.ofctl("add-flow", socket, "table=30,priority=65535,idle_timeout=500,ip,actions=output:1")
-    switch.ofctl("--strict", "del-flows", socket, "table=20,priority=0,ip")
+    switch.ofctl("add-flow", socket, "table=70,priority=65535,idle_timeout=500,ip,actions=output:1")
+    switch.ofctl("--strict", "del-flows", socket, "table=40,priority=0,ip")
     assert switch.replace(flows) == DiffCount(1, 2)
     assert switch.read() == flows
 

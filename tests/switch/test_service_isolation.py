@@ -122,7 +122,7 @@ def test_mutant_of_service_flows_is_detected(world: TraceWorld, hole: str) -> No
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
         rows = ServiceFlows(world.views[name].node).sync([port])
-        switch.replace_services(FlowSet(without_fields(rows.flows, Table.SERVICE, HOLES[hole]), rows.groups))
+        switch.replace_services(FlowSet(without_fields(rows.flows, Table.SERVICE_LB, HOLES[hole]), rows.groups))
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 
 
@@ -132,7 +132,7 @@ def test_mutant_of_the_table_before_service_flows_is_detected(world: TraceWorld)
     node = world.node_address("node-2")
     assert not ends(world, "blue-a", node, 30080)
     for name, switch in world.switches.items():
-        closing = [one for one in compile_flows(world.views[name]) if one.table == Table.SERVICE and not one.actions]
+        closing = [one for one in compile_flows(world.views[name]) if one.table == Table.SERVICE_LB and not one.actions]
         switch.replace(compile_flows(world.views[name]) - frozenset(closing))
     try:
         assert ends(world, "blue-a", node, 30080) == {("node-1", TUN0)}

@@ -204,23 +204,23 @@ def steps(world: TraceWorld, words: str) -> list[tuple[str, str, str]]:
 
 def test_trace_lists_the_tables_between_pods_of_one_node(world: TraceWorld) -> None:
     assert steps(world, "red/red-a red/red-b") == [
-        ("node-1", "source", "pod 10.128.0.2"),
-        ("node-1", "called", "node node-1"),
-        ("node-1", "route", "node node-1"),
-        ("node-1", "answer", "node node-1"),
-        ("node-1", "deliver", "pod 10.128.0.3"),
+        ("node-1", "classifier", "pod 10.128.0.2"),
+        ("node-1", "service_conntrack", "node node-1"),
+        ("node-1", "l3_forwarding", "node node-1"),
+        ("node-1", "service_undnat", "node node-1"),
+        ("node-1", "pod_output", "pod 10.128.0.3"),
     ]
 
 
 def test_trace_lists_the_tables_between_pods_of_two_nodes(world: TraceWorld) -> None:
     words = "red/red-a red/red-c"
     assert steps(world, words) == [
-        ("node-1", "source", "pod 10.128.0.2"),
-        ("node-1", "called", "node node-1"),
-        ("node-1", "route", "node node-2"),
-        ("node-2", "source", "node node-1"),
-        ("node-2", "answer", "node node-2"),
-        ("node-2", "deliver", "pod 10.128.2.4"),
+        ("node-1", "classifier", "pod 10.128.0.2"),
+        ("node-1", "service_conntrack", "node node-1"),
+        ("node-1", "l3_forwarding", "node node-2"),
+        ("node-2", "classifier", "node node-1"),
+        ("node-2", "service_undnat", "node node-2"),
+        ("node-2", "pod_output", "pod 10.128.2.4"),
     ]
     first, second = hops(world, words)
     assert (first.result.outputs, first.result.vnid) == (("tunnel 10.245.2.4",), 10)
@@ -230,15 +230,15 @@ def test_trace_lists_the_tables_between_pods_of_two_nodes(world: TraceWorld) -> 
 
 def test_trace_lists_the_tables_to_the_outside_and_back(world: TraceWorld) -> None:
     assert steps(world, "red/red-a 8.8.8.8") == [
-        ("node-1", "source", "pod 10.128.0.2"),
-        ("node-1", "called", "node node-1"),
-        ("node-1", "route", "node node-1"),
-        ("node-1", "outside", "node node-1"),
+        ("node-1", "classifier", "pod 10.128.0.2"),
+        ("node-1", "service_conntrack", "node node-1"),
+        ("node-1", "l3_forwarding", "node node-1"),
+        ("node-1", "external_output", "node node-1"),
     ]
     assert steps(world, "8.8.8.8 red/red-a --from-outside") == [
-        ("node-1", "source", "node node-1"),
-        ("node-1", "answer", "node node-1"),
-        ("node-1", "deliver", "pod 10.128.0.2"),
+        ("node-1", "classifier", "node node-1"),
+        ("node-1", "service_undnat", "node node-1"),
+        ("node-1", "pod_output", "pod 10.128.0.2"),
     ]
 
 

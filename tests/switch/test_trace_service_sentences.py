@@ -128,13 +128,18 @@ def test_trace_names_one_endpoint_with_session_affinity(world: TraceWorld, ports
 
 def test_trace_lists_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:
     first, second = hops(world, "red/red-a red/far", ports)
-    assert [step.table for step in first.result.steps] == ["source", "called", "service", "route"]
+    assert [step.table for step in first.result.steps] == [
+        "classifier",
+        "service_conntrack",
+        "service_lb",
+        "l3_forwarding",
+    ]
     owners = ["pod 10.128.0.2", "node node-1", "service red/far", "node node-2"]
     assert [step.owner for step in first.result.steps] == owners
-    assert [step.table for step in second.result.steps] == ["source", "answer", "deliver"]
+    assert [step.table for step in second.result.steps] == ["classifier", "service_undnat", "pod_output"]
     assert (second.request.target, second.request.port) == ("10.128.2.4", 8080)
     [dealt] = hops(world, "red/red-a red/web", ports)
-    tables = ["source", "called", "service", "route", "answer", "deliver"]
+    tables = ["classifier", "service_conntrack", "service_lb", "l3_forwarding", "service_undnat", "pod_output"]
     assert [step.table for step in dealt.result.steps] == tables
     assert list(endpoint_lines(dealt, topology_of(world, ports))) == [
         "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
@@ -161,7 +166,7 @@ def test_trace_sentence_agrees_with_the_vnids_for_every_pod(world: TraceWorld, p
 
 def test_trace_of_an_external_ip_names_services_as_the_flow_owner(world: TraceWorld, ports: Ports) -> None:
     [hop] = hops(world, "red/red-a 192.0.2.9 --proto icmp", ports)
-    assert [step.owner for step in hop.result.steps if step.table == "called"] == ["services"]
+    assert [step.owner for step in hop.result.steps if step.table == "service_conntrack"] == ["services"]
 
 
 def test_trace_ends_at_the_userspace_proxy() -> None:

@@ -27,7 +27,7 @@ SETTINGS: dict[str, type[msgspec.Struct]] = {
 
 
 def test_docker_unit_reads_the_options_file_of_the_sdn_daemon() -> None:
-    drop_in = (ROOT / "systemd" / "docker-podlane.conf").read_text()
+    drop_in = (ROOT / "systemd" / "docker.service.d" / "podlane.conf").read_text()
     name = docker_options(CLUSTER, NODE).partition("=")[0]
     file = next(field.default for field in msgspec.structs.fields(SdnSettings) if field.name == "docker_options_file")
     assert f"${name}" in drop_in

@@ -309,7 +309,7 @@ async def test_flow_monitor_reports_foreign_changes_only(switch: DummySwitch) ->
 
 SERVICE_FLOWS = FlowSet(
     frozenset(
-        Flow(13, 200, f.ip(dst=IPv4Address("172.30.0.1") + n), (GroupAction(7),), service_cookie(7)) for n in range(5)
+        Flow(21, 200, f.ip(dst=IPv4Address("172.30.0.1") + n), (GroupAction(7),), service_cookie(7)) for n in range(5)
     ),
     frozenset({Group(7, (Bucket(1, (Output(3),)), Bucket(1, (Output(4),))))}),
 )

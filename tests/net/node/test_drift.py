@@ -15,7 +15,7 @@ from tests.testbed.wait import wait_until
 
 DRIFT = {
     "a pod's link": (("ip", "link", "set", "PORT", "down"), "links PORT"),
-    "a flow": (("ovs-ofctl", "-O", "OpenFlow14", "del-flows", "OVS/br0.mgmt", "table=30"), "flows"),
+    "a flow": (("ovs-ofctl", "-O", "OpenFlow14", "del-flows", "OVS/br0.mgmt", "table=70"), "flows"),
     "a foreign flow": (("ovs-ofctl", "-O", "OpenFlow14", "add-flow", "OVS/br0.mgmt", "actions=NORMAL"), "flows"),
     "a route": (("ip", "route", "del", "10.128.0.0/14", "dev", "tun0"), "address or routes of tun0"),
     "an address": (("ip", "addr", "add", "10.9.9.9/32", "dev", "tun0"), "address or routes of tun0"),
@@ -79,7 +79,7 @@ def test_dropped_packets_are_counted_by_reason(cluster: PacketWorld) -> None:
         found = re.search(rf"podlane_sdn_dropped_packets{{{labels}}} ([0-9.e+]+)", text)
         return int(float(found[1])) if found else -1
 
-    spoofed, nobody = ("spoofed", "pod red/red-a"), ("no such pod", "node")
+    spoofed, nobody = ("spoofed", "pod red/red-a"), ("no_pod", "node")
     wait_until(lambda: dropped(*spoofed) >= 0, "the first count")
     before = {one: dropped(*one) for one in (spoofed, nobody)}
     for _ in range(5):

@@ -30,7 +30,9 @@ def other_version(folder: Path) -> Path:
     for package in ("api", "reconcile", "sdn"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     pipeline = folder / "sdn" / "pipeline" / "tables.py"
-    rows = re.compile(r"^    (ARP|ROUTE|FLOOD|DELIVER|OUTSIDE) = (\d+)$", re.MULTILINE)
+    rows = re.compile(
+        r"^    (ARP_RESPONDER|L3_FORWARDING|MULTICAST_TUNNEL|POD_OUTPUT|EXTERNAL_OUTPUT) = (\d+)$", re.MULTILINE
+    )
     moved, count = rows.subn(lambda row: f"    {row[1]} = {int(row[2]) + 5}", pipeline.read_text())
     assert count == 5
     pipeline.write_text(moved)

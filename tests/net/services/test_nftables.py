@@ -256,7 +256,7 @@ async def test_established_connections_survive_rule_changes(node: Node, services
 
 FOREIGN = {
     "the ruleset is flushed": ("flush", "ruleset"),
-    "an element is deleted": ("delete", "element", "ip", TABLE, "own", "{ 172.30.0.10 . tcp . 80 }"),
+    "an element is deleted": ("delete", "element", "ip", TABLE, "host_frontends", "{ 172.30.0.10 . tcp . 80 }"),
     "a rule is added": ("add", "rule", "ip", TABLE, "output", "accept"),
     "chains are flushed": ("flush", "table", "ip", TABLE),
 }
@@ -325,6 +325,6 @@ async def test_failed_table_update_changes_nothing_and_requests_a_full_replace(
 
 
 async def test_table_of_another_version_is_replaced(node: Node, services: NftablesBackend) -> None:
-    node.nft("add table ip podlane-services; add map ip podlane-services own { type mark : verdict; }")
+    node.nft("add table ip podlane-services; add map ip podlane-services host_frontends { type mark : verdict; }")
     await services.sync(CONFIG, [web(*HERE)])
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR

@@ -50,7 +50,9 @@ def _no_look(table: Table, *fields: str) -> Compile:
 
 
 def _no_guard(view: NodeNetwork) -> frozenset[Flow]:
-    return frozenset(one for one in compile_flows(view) if (one.table, one.priority) != (Table.OUTSIDE, Priority.HIGH))
+    return frozenset(
+        one for one in compile_flows(view) if (one.table, one.priority) != (Table.EXTERNAL_OUTPUT, Priority.HIGH)
+    )
 
 
 def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
@@ -59,7 +61,7 @@ def _lets_vxlan_pass(cluster: Cluster, node: Node) -> str:
 
 def _no_look_at_callers(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
     rows = service_port_flows(port, node, mode, groups)
-    return FlowSet(without_fields(rows.flows, Table.SERVICE, "reg0"), rows.groups)
+    return FlowSet(without_fields(rows.flows, Table.SERVICE_LB, "reg0"), rows.groups)
 
 
 def _no_end_for_strangers(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
@@ -69,16 +71,18 @@ def _no_end_for_strangers(port: ServicePortInfo, node: Node, mode: ProxyMode, gr
 
 def _node_ports_lead_out(view: NodeNetwork) -> frozenset[Flow]:
     rows = compile_flows(view)
-    return rows - {one for one in rows if one.table == Table.SERVICE and not one.actions and "reg2" in str(one.match)}
+    return rows - {
+        one for one in rows if one.table == Table.SERVICE_LB and not one.actions and "reg2" in str(one.match)
+    }
 
 
 def _translates_for_pods(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int) -> str:
-    return _less(services_table(config, ports, proxy_port), 'iifname "tun0" goto pods')
+    return _less(services_table(config, ports, proxy_port), 'iifname "tun0" goto from_pods')
 
 
 def _refuses_no_pods(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int) -> str:
     whole = services_table(config, ports, proxy_port)
-    [to_node_port] = [line for line in whole.splitlines() if "@nodes meta l4proto {" in line]
+    [to_node_port] = [line for line in whole.splitlines() if "@node_ips meta l4proto {" in line]
     return _less(whole, to_node_port)
 
 
@@ -88,14 +92,14 @@ def _less(text: str, rule: str) -> str:
 
 
 MUTANTS = {
-    "no look at the VNID": Mutant(_no_look(Table.DELIVER, "reg0"), "UDP"),
-    "no look at the sender's address": Mutant(_no_look(Table.SOURCE, "nw_src"), "from the address"),
-    "no look at the sender's MAC": Mutant(_no_look(Table.SOURCE, "eth_src"), "from a foreign MAC"),
-    "no look at tags": Mutant(_no_look(Table.SOURCE, "vlan_tci"), "tagged 10"),
-    "no look at the tunnel's end": Mutant(_no_look(Table.SOURCE, "tun_src"), "through a tunnel from a stranger"),
-    "no look at the sender's port": Mutant(_no_look(Table.SOURCE, "in_port"), "from the MAC and address of"),
+    "no look at the VNID": Mutant(_no_look(Table.POD_OUTPUT, "reg0"), "UDP"),
+    "no look at the sender's address": Mutant(_no_look(Table.CLASSIFIER, "nw_src"), "from the address"),
+    "no look at the sender's MAC": Mutant(_no_look(Table.CLASSIFIER, "eth_src"), "from a foreign MAC"),
+    "no look at tags": Mutant(_no_look(Table.CLASSIFIER, "vlan_tci"), "tagged 10"),
+    "no look at the tunnel's end": Mutant(_no_look(Table.CLASSIFIER, "tun_src"), "through a tunnel from a stranger"),
+    "no look at the sender's port": Mutant(_no_look(Table.CLASSIFIER, "in_port"), "from the MAC and address of"),
     "VXLAN from pods": Mutant(_no_guard, "VXLAN by hand", masks=_lets_vxlan_pass),
-    "no way out": Mutant(_no_look(Table.OUTSIDE), "to the outside"),
+    "no way out": Mutant(_no_look(Table.EXTERNAL_OUTPUT), "to the outside"),
 }
 """By what is wrong with them."""
 
@@ -117,7 +121,7 @@ class _StaleFlows:
 
     def __call__(self, view: NodeNetwork) -> frozenset[Flow]:
         flows = compile_flows(view)
-        self._ever |= {flow.key: flow for flow in flows if flow.table == Table.DELIVER}
+        self._ever |= {flow.key: flow for flow in flows if flow.table == Table.POD_OUTPUT}
         return flows | frozenset(self._ever.values())
 
 

@@ -153,7 +153,7 @@ def wait_for_answer(namespace: str, address: object, port: int, protocol: str = 
 
 
 PORT = 80
-_ROW = re.compile(rf"table={int(Table.SERVICE)},.*?(?:reg0=(\w+),)?nw_dst=([0-9.]+),.*actions=(.*)")
+_ROW = re.compile(rf"table={int(Table.SERVICE_LB)},.*?(?:reg0=(\w+),)?nw_dst=([0-9.]+),.*actions=(.*)")
 _BACKEND = re.compile(r"dst=([0-9.]+):")
 
 

@@ -31,7 +31,7 @@ NODE = Host(IPv4Address("10.128.0.1"), "node-1", node="node-1")
 WEB = ServicePortReport("blue/web", "80/TCP", vnid=11, cluster_endpoints=("10.128.2.3:8080",))
 ASKED = TraceRequest("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
 LED = TraceResult(
-    (TraceStep("source"), TraceStep("service"), TraceStep("route")),
+    (TraceStep("classifier"), TraceStep("service_lb"), TraceStep("l3_forwarding")),
     ("tunnel 10.245.2.4",),
     11,
     endpoint="10.128.2.3:8080",
@@ -39,7 +39,7 @@ LED = TraceResult(
     endpoints=("10.128.2.3:8080", "198.51.100.7:443"),
     rejected=(RejectionReport("blue/web", "endpoint 10.128.9.9:8080", "is in the cluster network, but no pod has it"),),
 )
-STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("source"), TraceStep("service")))
+STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("classifier"), TraceStep("service_lb")))
 
 
 def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source: Host = RED) -> str:
@@ -49,12 +49,12 @@ def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source:
 
 
 def test_explanation_of_a_delivered_connection_names_its_endpoint() -> None:
-    far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), ("pod 10.128.2.3",), 11))
+    far = Hop("node-2", ASKED, TraceResult((TraceStep("pod_output"),), ("pod 10.128.2.3",), 11))
     assert told(LED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
 
 
 def test_explanation_names_the_endpoint_that_drops_the_packet() -> None:
-    far = Hop("node-2", ASKED, TraceResult((TraceStep("deliver"),), (), 10))
+    far = Hop("node-2", ASKED, TraceResult((TraceStep("pod_output"),), (), 10))
     assert told(LED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
 
 
@@ -107,7 +107,7 @@ def test_explanation_states_why_a_connection_reaches_no_pod(answer: TraceResult,
 def test_explanation_states_why_a_frontend_is_not_served(target: str, asked: TraceRequest, why: str) -> None:
     end = MAP.find_host(target)
     assert end is not None
-    hop = Hop("node-1", asked, TraceResult((TraceStep("source"), TraceStep("service")), vnid=10))
+    hop = Hop("node-1", asked, TraceResult((TraceStep("classifier"), TraceStep("service_lb")), vnid=10))
     assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
 
 
@@ -189,20 +189,20 @@ def drop(table: str, node: str, asked: TraceRequest) -> Hop:
     [
         (
             BLUE,
-            drop("route", "node-1", NEAR),
+            drop("l3_forwarding", "node-1", NEAR),
             KNOWN,
             "node-1 does not know yet that 10.128.2.0/23 is the subnet of node-2",
         ),
         (
             BLUE,
-            drop("source", "node-2", FAR),
+            drop("classifier", "node-2", FAR),
             KNOWN,
             "node-2 does not know yet that 10.128.0.0/23 is the subnet of node-1",
         ),
-        (HOMELESS, drop("route", "node-1", NEAR), KNOWN, "node-3 has no subnet"),
-        (BLUE, drop("deliver", "node-2", FAR), UNKNOWN, "blue/b is cut off: blue has no VNID"),
-        (BLUE, drop("source", "node-1", NEAR), KNOWN, f"no flow of the table source {GENERIC}"),
-        (BLUE, drop("flood", "node-1", NEAR), KNOWN, f"no flow of the table flood {GENERIC}"),
+        (HOMELESS, drop("l3_forwarding", "node-1", NEAR), KNOWN, "node-3 has no subnet"),
+        (BLUE, drop("pod_output", "node-2", FAR), UNKNOWN, "blue/b is cut off: blue has no VNID"),
+        (BLUE, drop("classifier", "node-1", NEAR), KNOWN, f"no flow of the table classifier {GENERIC}"),
+        (BLUE, drop("multicast_tunnel", "node-1", NEAR), KNOWN, f"no flow of the table multicast_tunnel {GENERIC}"),
     ],
 )
 def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, topology: ClusterTopology, why: str) -> None:
@@ -211,12 +211,12 @@ def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, topology
 
 def test_explanation_in_the_flat_network_mentions_no_missing_vnid() -> None:
     flat = replace(KNOWN, vnids={})
-    told = explain(RED, BLUE, [drop("deliver", "node-2", FAR)], flat)
+    told = explain(RED, BLUE, [drop("pod_output", "node-2", FAR)], flat)
     assert told == "dropped because blue/b is not attached to the switch of node-2"
 
 
 def test_explanation_reports_a_tunnel_to_a_deleted_node() -> None:
     target = Host(IPv4Address("10.128.8.9"))
-    first = Hop("node-1", NEAR, TraceResult((TraceStep("route"),), ("tunnel 10.245.2.99",), 10))
+    first = Hop("node-1", NEAR, TraceResult((TraceStep("l3_forwarding"),), ("tunnel 10.245.2.99",), 10))
     topology = replace(KNOWN, networks=(IPv4Network("10.128.0.0/14"),))
     assert explain(RED, target, [first], topology) == "forwarded to 10.245.2.99: no host has this address any more"

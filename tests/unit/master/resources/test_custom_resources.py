@@ -25,7 +25,7 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def definitions() -> dict[str, dict[str, Any]]:
-    found = [*documents("network.yaml"), *documents("questions.yaml")]
+    found = [*documents("network.yaml"), *documents("node-queries.yaml")]
     return {item["spec"]["names"]["kind"]: item for item in found if item["kind"] == "CustomResourceDefinition"}
 
 

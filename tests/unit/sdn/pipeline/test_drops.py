@@ -36,9 +36,7 @@ VIEW = NodeNetwork(
 
 def counted(**packets: int) -> dict[tuple[str, str], int]:
     """What is told when each row that drops for a reason has matched so many packets."""
-    rows = {
-        row: packets.get(drop_reason(row).replace(" ", "_"), 0) for row in compile_flows(VIEW) if row.cookie & DROP_BIT
-    }
+    rows = {row: packets.get(drop_reason(row), 0) for row in compile_flows(VIEW) if row.cookie & DROP_BIT}
     return {(reason, owner): count for reason, owner, count in drop_counters(rows, {}, NAMES) if count}
 
 
@@ -48,20 +46,20 @@ def test_every_drop_flow_has_a_reason_and_no_other_flow_does() -> None:
 
 def test_drops_are_attributed_to_pods_by_name() -> None:
     assert counted(spoofed=2) == {("spoofed", "pod red/web"): 2, ("spoofed", "docker"): 2 * 2}
-    assert counted(other_project=3) == {("other project", "pod red/web"): 3}
-    assert counted(unknown_tunnel=5) == {("unknown tunnel", "node"): 5}
-    assert counted(tunnel_packet_of_a_pod=1) == {("tunnel packet of a pod", "node"): 1}
+    assert counted(other_project=3) == {("other_project", "pod red/web"): 3}
+    assert counted(unknown_tunnel_peer=5) == {("unknown_tunnel_peer", "node"): 5}
+    assert counted(vxlan_from_pod=1) == {("vxlan_from_pod", "node"): 1}
 
 
 def test_unmatched_packets_are_counted_as_drops() -> None:
-    found = {(reason, owner): count for reason, owner, count in drop_counters({}, {int(Table.DELIVER): 4}, NAMES)}
-    assert found == {(reason, "node"): 4 * (table == Table.DELIVER) for table, reason in MISS_REASONS.items()}
+    found = {(reason, owner): count for reason, owner, count in drop_counters({}, {int(Table.POD_OUTPUT): 4}, NAMES)}
+    assert found == {(reason, "node"): 4 * (table == Table.POD_OUTPUT) for table, reason in MISS_REASONS.items()}
 
 
 def test_drops_of_a_deleted_pod_are_attributed_to_none() -> None:
-    rows = {row: 1 for row in compile_flows(VIEW) if reason_of_drop(row) == "other project"}
+    rows = {row: 1 for row in compile_flows(VIEW) if reason_of_drop(row) == "other_project"}
     assert list(drop_counters(rows, {}, {}))[-1][1] in {"a pod that is gone", "node"}
-    assert ("other project", "a pod that is gone", 1) in drop_counters(rows, {}, {})
+    assert ("other_project", "a pod that is gone", 1) in drop_counters(rows, {}, {})
 
 
 def reason_of_drop(row: Flow) -> str:

@@ -20,7 +20,7 @@ def many(count: int) -> frozenset[Peer]:
 
 
 @pytest.mark.parametrize(
-    ("peers", "tables"), [(0, []), (1, [21]), (1500, [21]), (1501, [21, 22]), (5000, [21, 22, 23, 24])]
+    ("peers", "tables"), [(0, []), (1, [41]), (1500, [41]), (1501, [41, 42]), (5000, [41, 42, 43, 44])]
 )
 def test_multicast_copies_each_packet_once_per_peer_within_the_flow_size(peers: int, tables: list[int]) -> None:
     rows = sorted(multicast_tunnel_flows(many(peers)), key=lambda flow: flow.table)
@@ -28,8 +28,8 @@ def test_multicast_copies_each_packet_once_per_peer_within_the_flow_size(peers: 
     targets = [action.value for flow in rows for action in flow.actions if isinstance(action, SetField)]
     assert len(targets) == len(set(targets)) == peers
     assert all(len(flow_mod(FlowCommand.ADD, flow, 1)) < 2**16 - 64 for flow in rows)
-    assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 30]][: len(rows)]
+    assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 70]][: len(rows)]
 
 
 def test_multicast_omits_peers_beyond_all_its_tables() -> None:
-    assert {flow.table for flow in multicast_tunnel_flows(many(20_000))} == set(range(21, 29))
+    assert {flow.table for flow in multicast_tunnel_flows(many(20_000))} == set(range(41, 49))

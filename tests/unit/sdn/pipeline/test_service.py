@@ -85,7 +85,7 @@ def test_service_flows_are_unique_and_refer_to_existing_groups(
 def test_service_flows_admit_only_the_services_vnid_and_vnid_0(ports: dict[ServicePortName, ServicePortInfo]) -> None:
     for port in ports.values():
         for flow in ServiceFlows(NODE).sync([port]).flows:
-            if _leads_on(flow) and flow.table == 13:
+            if _leads_on(flow) and flow.table == 21:
                 asked = {one.value for one in flow.match.fields if one.field == REG0}
                 assert asked <= {0, port.vnid}
                 assert asked or port.vnid == 0

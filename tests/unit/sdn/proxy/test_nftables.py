@@ -86,14 +86,17 @@ def test_table_updates_lead_to_the_same_table_as_a_full_write(
 def test_every_endpoint_number_of_a_chain_exists_in_its_map(served: dict[int, ServicePortInfo]) -> None:
     here = held(services_table(CONFIG, served.values()), {})
     for (name, front), verdict in here.items():
-        chosen = re.fullmatch(r"goto (any|outside)-(\d+)(-\d+)?", verdict)
-        if name not in {"own", "outside"} or chosen is None:
-            assert verdict in {"", "drop", "goto refuse"} or name not in {"own", "outside"}
+        chosen = re.fullmatch(r"goto (endpoints|external-endpoints)-(\d+)(-\d+)?", verdict)
+        if name not in {"host_frontends", "external_frontends"} or chosen is None:
+            assert verdict in {"", "drop", "goto reject_connection"} or name not in {
+                "host_frontends",
+                "external_frontends",
+            }
             continue
-        begin = 0x8000 if chosen[1] == "outside" else 0
+        begin = 0x8000 if chosen[1] == "external-endpoints" else 0
         for slot in range(begin, begin + int(chosen[2])):
-            number = here["sticky_ids", f"{front} . {slot}"] if chosen[3] else str(slot)
-            assert ("backends", f"{front} . {number}") in here
+            number = here["affinity_ids", f"{front} . {slot}"] if chosen[3] else str(slot)
+            assert ("endpoints", f"{front} . {number}") in here
 
 
 def test_endpoint_change_changes_only_its_map_elements() -> None:
@@ -106,8 +109,8 @@ def test_endpoint_change_changes_only_its_map_elements() -> None:
         internal_endpoints=(one, other),
     )
     assert table_update(CONFIG, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
-        "delete element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 }\n"
-        "add element ip podlane-services backends { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
+        "delete element ip podlane-services endpoints { 172.30.0.1 . tcp . 80 . 1 }\n"
+        "add element ip podlane-services endpoints { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
     )
     assert table_update(CONFIG, ServicePortChange((port,), (port,))) == ""
 
@@ -123,14 +126,14 @@ def test_endpoint_with_session_affinity_keeps_its_number() -> None:
         affinity_timeout_seconds=60,
     )
     elements = port_elements(CONFIG, port)
-    kept = {key for (name, key), value in elements.items() if name == "backends" and value.startswith("10")}
+    kept = {key for (name, key), value in elements.items() if name == "endpoints" and value.startswith("10")}
     fewer = port_elements(CONFIG, replace(port, internal_endpoints=(other, third)))
-    assert len(kept & {key for name, key in fewer if name == "backends"}) == 1
+    assert len(kept & {key for name, key in fewer if name == "endpoints"}) == 1
 
 
 def test_node_address_change_changes_only_its_set_element() -> None:
     assert node_ip_update([NODE_ADDRESS], [NODE_ADDRESS + 1]) == (
-        "delete element ip podlane-services nodes { 10.245.2.3 }\n"
-        "add element ip podlane-services nodes { 10.245.2.4 }\n"
+        "delete element ip podlane-services node_ips { 10.245.2.3 }\n"
+        "add element ip podlane-services node_ips { 10.245.2.4 }\n"
     )
     assert node_ip_update([], []) == ""

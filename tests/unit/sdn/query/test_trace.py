@@ -106,15 +106,15 @@ def walk(
     return asyncio.run(trace_service_connection(asked, VIEW, found, ask)), questions
 
 
-SOURCE, ROUTE, DELIVER = (TraceStep(table) for table in ("source", "route", "deliver"))
-DEALT = TraceStep("service", actions=("group:7",))
-TO_POD = TraceResult((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10)
+CLASSIFIER, L3_FORWARDING, POD_OUTPUT = (TraceStep(table) for table in ("classifier", "l3_forwarding", "pod_output"))
+DEALT = TraceStep("service_lb", actions=("group:7",))
+TO_POD = TraceResult((CLASSIFIER, L3_FORWARDING, POD_OUTPUT), ("pod 10.128.0.2",), 10)
 
 
 def test_trace_through_a_group_follows_the_first_endpoint() -> None:
-    answer, questions = walk(FROM_POD, TraceResult((SOURCE, DEALT), vnid=10), TO_POD)
+    answer, questions = walk(FROM_POD, TraceResult((CLASSIFIER, DEALT), vnid=10), TO_POD)
     assert questions == [FROM_POD, structs.replace(FROM_POD, target="10.128.2.2", port=8080)]
-    assert [step.table for step in answer.steps] == ["source", "service", "route", "deliver"]
+    assert [step.table for step in answer.steps] == ["classifier", "service_lb", "l3_forwarding", "pod_output"]
     assert (answer.outputs, answer.vnid, answer.endpoint) == (("pod 10.128.0.2",), 10, "10.128.2.2:8080")
     assert answer.endpoints == ("10.128.2.2:8080", "10.128.0.2:8080")
     assert answer.service is not None
@@ -123,14 +123,14 @@ def test_trace_through_a_group_follows_the_first_endpoint() -> None:
 
 
 def test_trace_follows_the_endpoint_named_by_the_switch() -> None:
-    said = TraceResult((SOURCE, ROUTE, DELIVER), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
+    said = TraceResult((CLASSIFIER, L3_FORWARDING, POD_OUTPUT), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
     answer, questions = walk(FROM_POD, said)
     assert questions == [FROM_POD]
     assert (answer.endpoint, answer.steps) == ("10.128.0.2:8080", said.steps)
 
 
 def test_trace_of_a_dropped_connection_has_no_endpoint() -> None:
-    dropped = TraceResult((SOURCE, TraceStep("service")), vnid=11)
+    dropped = TraceResult((CLASSIFIER, TraceStep("service_lb")), vnid=11)
     answer, questions = walk(FROM_POD, dropped)
     assert (questions, answer.outputs, answer.endpoint) == ([FROM_POD], (), "")
     assert answer.service is not None
