@@ -225,13 +225,16 @@ class BridgeLayout:
 
     `partition_of` returns the partition of a flow. `unknown_flows` is the partition whose sync deletes flows that the
     pipeline never writes. `groups` is the partition that has all groups. The switch itself writes the flows of
-    `learned_table` that expire.
+    `learned_table` that expire. `renumbered_flow` and `renumbered_group` return what a flow or a group of the previous
+    version has to become in today's tables, and leave those of today as they are.
     """
 
     partition_of: Callable[[Flow], str]
     unknown_flows: str
     groups: str
     learned_table: int
+    renumbered_flow: Callable[[Flow], Flow]
+    renumbered_group: Callable[[Group], Group]
 
 
 @dataclass(frozen=True, slots=True)

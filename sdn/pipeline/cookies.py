@@ -12,6 +12,7 @@ from zlib import crc32
 
 from sdn.model.flow import Action, BridgeLayout, Flow
 from sdn.model.match import Match
+from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
 from sdn.pipeline.tables import Priority, Table
 from sdn.topology import Peer, Pod
 
@@ -98,4 +99,6 @@ BRIDGE_LAYOUT = BridgeLayout(
     unknown_flows=Partition.NODE,
     groups=Partition.SERVICE,
     learned_table=Table.SESSION_AFFINITY,
+    renumbered_flow=renumbered_flow,
+    renumbered_group=renumbered_group,
 )

@@ -40,6 +40,14 @@ class FlowDiff:
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.added_groups or self.removed_groups)
 
+    def __add__(self, other: FlowDiff) -> FlowDiff:
+        return FlowDiff(
+            [*self.added, *other.added],
+            [*self.removed, *other.removed],
+            [*self.added_groups, *other.added_groups],
+            [*self.removed_groups, *other.removed_groups],
+        )
+
     def count(self) -> DiffCount:
         """Count writes and deletions. A flow or group that is replaced counts as written only."""
         deleted = sum(1 for _ in self._deleted()) + len(self.removed_groups)
@@ -128,6 +136,28 @@ class BridgeState:
             removed=stale,
             added_groups=[group for number, group in desired.groups.items() if present.groups.get(number) != group],
             removed_groups=[group for number, group in present.groups.items() if number not in desired.groups],
+        )
+
+    def renumbering(self, written: str) -> FlowDiff:
+        """Return the difference that moves what the previous version has left to today's tables.
+
+        The partition `written` is left out, because its sync replaces what it has.
+        """
+        flows = {
+            flow: self._layout.renumbered_flow(flow)
+            for partition, state in self._partitions.items()
+            for flow in state.flows
+            if partition != written and isinstance(flow, Flow)
+        }
+        moved = {flow: renumbered for flow, renumbered in flows.items() if renumbered != flow}
+        groups = self._partition(self._layout.groups).groups.values() if written != self._layout.groups else ()
+        renumbered_groups = {
+            group: self._layout.renumbered_group(group) for group in groups if isinstance(group, Group)
+        }
+        return FlowDiff(
+            added=moved.values(),
+            removed=moved.keys(),
+            added_groups=[renumbered for group, renumbered in renumbered_groups.items() if renumbered != group],
         )
 
     def _not_overwritten(self, stale: set[Flow | UnknownFlow]) -> set[Flow | UnknownFlow]:

@@ -70,6 +70,9 @@ class OpenFlowClient:
     async def sync(self, partition: str, desired: FlowSet) -> DiffCount:
         """Make a partition hold exactly these flows and groups, in one atomic bundle. Only the difference is sent.
 
+        The first sync also moves what the previous version of the daemon has left in other partitions to today's
+        tables, in the same bundle.
+
         Raises NotReady without a connection. Raises Refused, naming the flow, if the switch refuses one; the bridge is
         then unchanged.
         """
@@ -110,7 +113,10 @@ class OpenFlowClient:
     async def _make(self, partition: str, desired: FlowSetState) -> DiffCount:
         connection = self._require_connection()
         state = await connection.bridge_state()
-        count = await _commit(connection, state.diff(partition, desired))
+        diff = state.diff(partition, desired)
+        if not self._desired:
+            diff += state.renumbering(partition)
+        count = await _commit(connection, diff)
         self._desired[partition] = desired
         state.in_sync.add(partition)
         return count

@@ -1,0 +1,90 @@
+"""Flows and groups of services of the previous version, moved to today's tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+
+from hypothesis import given
+
+from sdn.drivers.openflow.bridge_state import BridgeState, FlowDiff, FlowSetState
+from sdn.model.flow import Action, Bucket, Ct, Flow, FlowSet, Goto, Group, Learn, Resubmit
+from sdn.model.service_port import ServicePortInfo, ServicePortName
+from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
+from sdn.pipeline.service import ServiceFlows
+from sdn.pipeline.tables import Table
+from sdn.topology import Pod
+from tests.unit.sdn.pipeline.examples import NODE, VIEW, port_sets
+
+PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 70: 30, 90: 40}
+"""Number in the previous version by today's number."""
+
+NETWORK = replace(VIEW, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}), multicast=frozenset({10}))
+
+
+def previous_action(action: Action) -> Action:
+    if isinstance(action, Goto | Ct | Resubmit | Learn):
+        return replace(action, table=PREVIOUS[action.table])
+    return action
+
+
+def previous_flow(flow: Flow) -> Flow:
+    return replace(flow, table=PREVIOUS[flow.table], actions=tuple(map(previous_action, flow.actions)))
+
+
+def previous_group(group: Group) -> Group:
+    return Group(
+        group.number,
+        tuple(Bucket(bucket.weight, tuple(map(previous_action, bucket.actions))) for bucket in group.buckets),
+    )
+
+
+def service_flows(ports: dict[ServicePortName, ServicePortInfo]) -> FlowSet:
+    return ServiceFlows(NODE).sync(ports.values())
+
+
+@given(port_sets())
+def test_flows_of_the_previous_version_become_todays(ports: dict[ServicePortName, ServicePortInfo]) -> None:
+    today = service_flows(ports)
+    assert {renumbered_flow(previous_flow(flow)) for flow in today.flows} == today.flows
+    assert {renumbered_group(previous_group(group)) for group in today.groups} == today.groups
+
+
+@given(port_sets())
+def test_flows_of_today_stay(ports: dict[ServicePortName, ServicePortInfo]) -> None:
+    today = service_flows(ports)
+    assert all(renumbered_flow(flow) == flow for flow in today.flows)
+    assert all(renumbered_group(group) == group for group in today.groups)
+
+
+def after(state: FlowSet, diff: FlowDiff) -> FlowSet:
+    """What a bridge holds after this difference: a flow that is written replaces the one with the same key."""
+    deleted = {flow for flow in diff.removed if isinstance(flow, Flow)}
+    flows = {flow.key: flow for flow in state.flows - deleted} | {flow.key: flow for flow in diff.added}
+    groups = {group.number: group for group in state.groups} | {
+        group.number: group for group in diff.added_groups if isinstance(group, Group)
+    }
+    return FlowSet(frozenset(flows.values()), frozenset(groups.values()))
+
+
+@given(port_sets())
+def test_first_sync_of_the_node_moves_every_flow_to_todays_tables(
+    ports: dict[ServicePortName, ServicePortInfo],
+) -> None:
+    today = service_flows(ports) | FlowSet(compile_flows(NETWORK))
+    before = FlowSet(frozenset(map(previous_flow, today.flows)), frozenset(map(previous_group, today.groups)))
+    state = BridgeState(BRIDGE_LAYOUT, before.flows, before.groups)
+    desired = FlowSetState.of(FlowSet(compile_flows(NETWORK)))
+    diff = state.diff(Partition.NODE, desired) + state.renumbering(Partition.NODE)
+    assert after(before, diff) == today
+    state.apply(diff)
+    assert state.flows() == today.flows
+    assert not state.renumbering(Partition.NODE)
+
+
+def test_tables_of_services_have_numbers_that_the_previous_version_does_not_use_for_services() -> None:
+    services = {Table.SERVICE_CONNTRACK, Table.SERVICE_LB, Table.SESSION_AFFINITY, Table.AFFINITY_CHECK}
+    services |= {Table.ENDPOINT_DNAT, Table.SERVICE_UNDNAT}
+    assert not services & {12, 13, 14, 15, 16, 29}
