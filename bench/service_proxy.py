@@ -142,7 +142,7 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
         return found, _first_packets(ports, namespace)
     finally:
         await nft.run(_GONE)
-        firewall.close()
+        await firewall.close()
         nft.close()
 
 

@@ -29,7 +29,7 @@ from sdn.model.host import BRIDGE
 from sdn.network_state import NetworkState
 from sdn.pipeline.cookies import BRIDGE_LAYOUT
 from sdn.proxy.events import ServiceEvents
-from sdn.proxy.proxier import Proxier
+from sdn.proxy.proxier import Proxier, proxy_stages
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.query.handler import NodeQueryHandler
 from sdn.topology_watcher import TopologyWatcher
@@ -90,12 +90,12 @@ async def serve(settings: Settings) -> None:
         firewall = NftablesMonitor(drivers.nftables, (TABLE, GUARD_TABLE), on_external_change)
         services = ServiceWatcher(client, on_change=proxy_trigger.set, on_first_sync=dns_trigger.set)
         proxier = Proxier(
-            settings,
+            proxy_stages(settings, drivers, proxy_trigger.set),
             services=services,
-            drivers=drivers,
             state=state,
             drift=drift,
             trigger=proxy_trigger,
+            resync_seconds=settings.resync_seconds,
         )
         cluster_dns = ClusterDns(services.service_store, settings, state=state, trigger=dns_trigger)
         queries = NodeQueryHandler(

@@ -88,20 +88,20 @@ class Nftables:
 
     async def list_chains(self, family: str, table: str) -> frozenset[str]:
         """Return the names of a table's chains; empty if there is no table."""
-        return await self._list_names(family, table, "chain")
-
-    async def list_sets(self, family: str, table: str) -> frozenset[str]:
-        """Return the names of a table's sets and maps; empty if there is no table."""
-        return await self._list_names(family, table, "set", "map")
-
-    async def _list_names(self, family: str, table: str, *kinds: str) -> frozenset[str]:
-        """Return the names of a table's objects of these kinds. Elements of sets are not read."""
         try:
-            text = await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON | _TERSE)
+            listing = json.loads(await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON))
         except Refused:
             return frozenset()
-        items = json.loads(text)["nftables"]
-        return frozenset(item[kind]["name"] for item in items for kind in kinds if kind in item)
+        return frozenset(item["chain"]["name"] for item in listing["nftables"] if "chain" in item)
+
+    async def list_sets(self, family: str, table: str) -> frozenset[str]:
+        """Return the names of a table's sets and maps, without reading their elements; empty if there is no table."""
+        names: set[str] = set()
+        for kind in ("set", "map"):
+            listing = json.loads(await asyncio.to_thread(self._run, f"list {kind}s {family}", _JSON | _TERSE))
+            objects = [item[kind] for item in listing["nftables"] if kind in item]
+            names.update(item["name"] for item in objects if item["table"] == table)
+        return frozenset(names)
 
     def _change(self, text: str) -> None:
         with self._lock:

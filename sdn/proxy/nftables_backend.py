@@ -46,7 +46,7 @@ class NftablesBackend:
         """Begin to watch for changes by other programs."""
         self._monitor.open()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop watching; the table stays as it is."""
         self._monitor.close()
         self._conntrack.close()

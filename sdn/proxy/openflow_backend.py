@@ -26,6 +26,12 @@ class OpenFlowBackend:
         self._mode = mode
         self._flows: ServiceFlows | None = None
 
+    async def open(self) -> None:
+        """Do nothing: the OpenFlow client watches the bridge."""
+
+    async def close(self) -> None:
+        """Do nothing: flows and groups stay."""
+
     def is_unmodified(self) -> bool:
         """Return True: the network controller repairs all flows of the bridge, those of services included."""
         return True

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -22,20 +24,22 @@ from sdn.proxy.nftables_backend import NftablesBackend
 from sdn.proxy.openflow_backend import OpenFlowBackend
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
-from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.proxy.userspace.proxier import UserspaceBackend, UserspaceProxier
 from sdn.topology import NodeNetworkConfig
 
 log = logging.getLogger(__name__)
-
-DRAIN_SECONDS = 5.0
-"""Time that spliced connections get to end when the daemon stops."""
 
 
 class ProxyBackend(Protocol):
     """A datapath for services. All methods raise DriverError; removed ports are closed before added ones are opened."""
 
     name: str
+
+    async def open(self) -> None:
+        """Begin to watch for changes by other programs."""
+
+    async def close(self) -> None:
+        """Release what the backend has opened. Its datapath stays, except for what needs this process."""
 
     def is_unmodified(self) -> bool:
         """Return True if no other program is known to have changed what the backend installed."""
@@ -47,66 +51,89 @@ class ProxyBackend(Protocol):
         """Apply a change since the last `sync` or `update`, and changed addresses of nodes."""
 
 
+class ServiceSource(Protocol):
+    """The services of the API, and the map that is computed from them."""
+
+    service_map: ServiceMap
+
+    @property
+    def synced(self) -> bool:
+        """True after the first complete list of each kind."""
+
+    def apply_changes(self, config: ProxyConfig) -> ServicePortChange:
+        """Apply what has changed since the last call to the service map."""
+
+    def take_trigger_times(self) -> list[datetime]:
+        """Return the trigger times of the changes since the last call."""
+
+
+Stages = Sequence[Sequence[ProxyBackend]]
+"""Backends that are synced at the same time, in the order in which they are synced."""
+
+
+def proxy_stages(settings: Settings, drivers: Drivers, on_external_change: Callable[[], None]) -> Stages:
+    """Return the backends for the proxy mode. The userspace proxy listens before connections are redirected to it."""
+    if settings.proxy_mode != "userspace":
+        nftables = NftablesBackend(drivers.nftables, on_external_change)
+        return ((nftables, OpenFlowBackend(drivers.openflow, ProxyMode.NFTABLES)),)
+    userspace = UserspaceProxier()
+    nftables = NftablesBackend(drivers.nftables, on_external_change, userspace)
+    return (UserspaceBackend(userspace),), (nftables, OpenFlowBackend(drivers.openflow, ProxyMode.USERSPACE))
+
+
 class Proxier:
     """Syncs service ports to all backends.
 
     A backend gets changes only. It gets all ports again after an error, after a change of the node's own network, and
     when another program has changed what it installed. `not_ready_reason` is empty if the last pass succeeded.
-    `config` is the network configuration of the last pass, None before the first one.
     """
 
     def __init__(
         self,
-        settings: Settings,
+        stages: Stages,
         *,
-        services: ServiceWatcher,
-        drivers: Drivers,
+        services: ServiceSource,
         state: NetworkState,
         drift: Drift,
         trigger: asyncio.Event,
+        resync_seconds: float,
     ) -> None:
         self.not_ready_reason = "starting"
-        self.config: ProxyConfig | None = None
+        self._stages = stages
         self._services = services
         self._state = state
         self._drift = drift
-        mode = ProxyMode.USERSPACE if settings.proxy_mode == "userspace" else ProxyMode.NFTABLES
-        self._userspace = UserspaceProxier() if mode is ProxyMode.USERSPACE else None
-        self._nftables = NftablesBackend(drivers.nftables, trigger.set, self._userspace)
-        openflow = OpenFlowBackend(drivers.openflow, mode)
-        # The userspace proxy listens before connections are redirected to it.
-        self._stages: tuple[tuple[ProxyBackend, ...], ...] = ((self._nftables, openflow),)
-        if self._userspace is not None:
-            self._stages = ((UserspaceBackend(self._userspace),), *self._stages)
-        self._unsynced = {backend.name for stage in self._stages for backend in stage}
+        self._unsynced = self._backend_names()
         self._network: NodeNetworkConfig | None = None
         self._health = ServiceHealthServer()
-        self._loop = Loop("services", self._reconcile, LoopTiming(resync=settings.resync_seconds), trigger)
+        self._loop = Loop("services", self.reconcile, LoopTiming(resync=resync_seconds), trigger)
 
     @property
     def service_map(self) -> ServiceMap:
-        """All services, with the ports that this node proxies."""
+        """All services, with the ports that this node proxies, and the network for which they are computed."""
         return self._services.service_map
+
+    def _backend_names(self) -> set[str]:
+        return {backend.name for stage in self._stages for backend in stage}
 
     async def run(self) -> None:
         """Sync until cancelled."""
-        await self._nftables.open()
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._health.close)
+            for backend in itertools.chain.from_iterable(self._stages):
+                await backend.open()
+                stack.push_async_callback(backend.close)
             await self._loop.run()
-        finally:
-            self._nftables.close()
-            await self._health.close()
-            if self._userspace is not None:
-                await self._userspace.close(DRAIN_SECONDS)
 
-    async def _reconcile(self) -> None:
+    async def reconcile(self) -> None:
         """Run one pass. Raises DriverError; the next pass continues where this one failed."""
         try:
             with gc_paused():
                 await self._sync_backends()
         finally:
-            if self.config is not None:
-                await self._health.sync(self.config.node.address, self.service_map.with_health_check)
+            config = self.service_map.config
+            if config is not None:
+                await self._health.sync(config.node.address, self.service_map.with_health_check)
 
     async def _sync_backends(self) -> None:
         network = self._state.installed_config
@@ -116,7 +143,7 @@ class Proxier:
         if not self._services.synced:
             self.not_ready_reason = "waiting for the master's first answer"
             return
-        config, is_config_changed = self._update_config(network)
+        config, is_config_changed = self._proxy_config(network)
         change = self._services.apply_changes(config)
         trigger_times = self._services.take_trigger_times()
         errors: list[DriverError] = []
@@ -130,15 +157,14 @@ class Proxier:
         if errors:
             raise errors[0]
 
-    def _update_config(self, network: NodeNetworkConfig) -> tuple[ProxyConfig, bool]:
-        """Return the configuration, and whether it has changed since the last pass."""
-        before = self.config
+    def _proxy_config(self, network: NodeNetworkConfig) -> tuple[ProxyConfig, bool]:
+        """Return the part of the network on which services depend, and whether it has changed since the last pass."""
+        before = self.service_map.config
         if before is not None and self._network is network:
             return before, False
-        config = ProxyConfig.from_network(network)
-        self.config, self._network = config, network
+        config, self._network = ProxyConfig.from_network(network), network
         if before is not None and not config.differs_in_vnids_and_nodes_only(before):
-            self._unsynced = {backend.name for stage in self._stages for backend in stage}
+            self._unsynced = self._backend_names()
         return config, config != before
 
     async def _sync_backend(

@@ -120,10 +120,11 @@ class ServiceMap:
     """Services, EndpointSlices and pod addresses, and the service ports computed from them.
 
     Setters only record a change; `apply_changes` recomputes the services that depend on it. Implements ServiceIndex.
+    `config` is the network for which the ports are computed, None before the first `set_config`.
     """
 
     def __init__(self) -> None:
-        self._config: ProxyConfig | None = None
+        self.config: ProxyConfig | None = None
         self._services: dict[Key, Service] = {}
         self._slices: dict[Key, EndpointSlice] = {}
         self._pods: dict[Key, PodAddress] = {}
@@ -169,7 +170,7 @@ class ServiceMap:
         new or removed node address concerns the services with an endpoint or an external address there. Any other
         difference concerns all services.
         """
-        before, self._config = self._config, config
+        before, self.config = self.config, config
         if before is None or not config.differs_in_vnids_and_nodes_only(before):
             self._changed.update(self._services)
             return
@@ -211,13 +212,13 @@ class ServiceMap:
 
     def apply_changes(self) -> ServicePortChange:
         """Recompute the changed services, and return the change of their ports. Does nothing without a network."""
-        if self._config is None:
+        if self.config is None:
             return ServicePortChange()
         removed: dict[ServicePortName, ServicePortInfo] = {}
         added: dict[ServicePortName, ServicePortInfo] = {}
         for key in sorted(self._changed):
             before = self._states.get(key, EMPTY)
-            after = self._recompute(key, self._config)
+            after = self._recompute(key, self.config)
             for name in before.ports.keys() | after.ports.keys():
                 old, new = before.ports.get(name), after.ports.get(name)
                 if old == new:

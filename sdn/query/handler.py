@@ -122,7 +122,7 @@ class NodeQueryHandler:
 
     def _services(self, request: ServicesRequest) -> ServicesResult:
         """Return the ports that this node proxies. Raises NotReady until the first pass of the proxier."""
-        if self._proxier.config is None:
+        if self._proxier.service_map.config is None:
             raise NotReady(f"no services yet: {self._proxier.not_ready_reason}")
         return services_report(request, self._proxier.service_map.states)
 
@@ -131,10 +131,9 @@ class NodeQueryHandler:
             output = await self._appctl.trace(BRIDGE, trace.trace_request(packet, network))
             return trace.parse_trace(output, network)
 
-        config, services = self._proxier.config, self._proxier.service_map
-        connection = None
-        if config is not None:
-            connection = trace.service_connection(request, config, services.ports.values(), services.states)
+        services, connection = self._proxier.service_map, None
+        if services.config is not None:
+            connection = trace.service_connection(request, services.config, services.ports.values(), services.states)
         if connection is None:
             return await trace_packet(request)
         return await trace.trace_service_connection(request, network, connection, trace_packet)

@@ -85,13 +85,24 @@ class UserspaceProxier:
             self._balancer.record(port, connection.client, endpoint, _now())
 
 
+DRAIN_SECONDS = 5.0
+"""Time that spliced connections get to end when the daemon stops."""
+
+
 class UserspaceBackend:
-    """ProxyBackend for all clients: a userspace proxier, which is opened by the first `sync`."""
+    """ProxyBackend for all clients: a userspace proxier."""
 
     name = "proxy"
 
     def __init__(self, proxier: UserspaceProxier) -> None:
         self._proxier = proxier
+
+    async def open(self) -> None:
+        """Do nothing: the first `sync` binds the port, so that a failure is tried again."""
+
+    async def close(self) -> None:
+        """Stop listening. Spliced connections get DRAIN_SECONDS to end."""
+        await self._proxier.close(DRAIN_SECONDS)
 
     def is_unmodified(self) -> bool:
         """Return True: the proxier's state is in this process."""

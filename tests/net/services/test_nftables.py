@@ -85,7 +85,7 @@ async def services(node: Node) -> AsyncIterator[NftablesBackend]:
         services = NftablesBackend(nft := Nftables(), lambda: None)
         await services.open()
     yield services
-    services.close()
+    await services.close()
     nft.close()
 
 
