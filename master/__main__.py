@@ -1,6 +1,6 @@
-"""podlane-master: keeps the cluster's objects, serves them over HTTPS, and hands out subnets and network ids.
+"""podlane-master: stores the cluster's objects, serves them over HTTPS, and allocates subnets and VNIDs.
 
-Beside a Kubernetes that is already there it does the last of the three only.
+With --kubeconfig it runs only the network controllers, on the API server of another cluster.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ PROG = "podlane-master"
 
 
 def main() -> int:
-    """The console script. Exit codes: 0 stopped, 1 failed, 2 wrong use."""
+    """Run the console script. Exit codes: 0 stopped, 1 failed, 2 invalid configuration."""
     settings = load(MasterConfig, PROG, "/etc/podlane/master.yaml")
-    wrong = config_problems(settings)
-    if wrong:
-        sys.stderr.writelines(f"{PROG}: {sentence}\n" for sentence in wrong)
+    problems = config_problems(settings)
+    if problems:
+        sys.stderr.writelines(f"{PROG}: {sentence}\n" for sentence in problems)
         return 2
-    failed: list[Exception] = []
+    errors: list[Exception] = []
 
     async def serve() -> None:
         try:
             await (_serve_network_controller(settings) if settings.kubeconfig else _serve_api(settings))
         except (DriverError, ClientError, BadKubeconfig) as error:
             log.error("cannot run", extra={"error": str(error)})
-            failed.append(error)
+            errors.append(error)
 
-    return run(serve) or (1 if failed else 0)
+    return run(serve) or (1 if errors else 0)
 
 
 async def _serve_network_controller(settings: MasterConfig) -> None:

@@ -22,41 +22,41 @@ GLOBAL_VNID = 0
 
 
 def next_numbers(count: int, size: int, used: Collection[int], cursor: int) -> tuple[list[int], int]:
-    """Free numbers of 0 ... size-1, looked for from the cursor on and around, and the cursor after them.
+    """Return `count` free numbers of 0 ... size-1, searched from the cursor on with wrap-around, and the next cursor.
 
-    There are fewer than `count` when no more are free. `used` lies within 0 ... size-1, each number once.
+    There are fewer if fewer are free. `used` has numbers within 0 ... size-1, each once.
     """
-    wanted = min(count, size - len(used))
-    found: list[int] = []
+    available = min(count, size - len(used))
+    numbers: list[int] = []
     number = cursor
-    while len(found) < wanted:
+    while len(numbers) < available:
         number %= size
         if number not in used:
-            found.append(number)
+            numbers.append(number)
         number += 1
-    return found, found[-1] + 1 if found else cursor
+    return numbers, numbers[-1] + 1 if numbers else cursor
 
 
 @dataclass(frozen=True, slots=True)
 class SubnetPool:
-    """The cluster network, cut into subnets of `host_bits` host bits, numbered from 0 in the order of addresses."""
+    """A cluster network divided into subnets of `host_bits` host bits, numbered from 0 in the order of addresses."""
 
     network: IPv4Network
     host_bits: int
 
     @property
     def size(self) -> int:
-        """How many subnets there are."""
+        """Return the number of subnets."""
         bits = 32 - self.network.prefixlen - self.host_bits
         return 1 << bits if bits >= 0 else 0
 
     def subnet(self, number: int) -> IPv4Network:
-        """The subnet of a number."""
+        """Return the subnet with this number."""
         address = int(self.network.network_address) + (number << self.host_bits)
         return IPv4Network((address, 32 - self.host_bits))
 
     def numbers(self, subnets: Iterable[IPv4Network]) -> Iterator[int]:
-        """The numbers that subnets of whatever size lie on; what is outside the pool has none."""
+        """Yield the numbers that overlap the subnets, which may have any size and lie outside the pool."""
         base, end = int(self.network.network_address), int(self.network.broadcast_address)
         for subnet in subnets:
             if subnet.overlaps(self.network):
@@ -67,22 +67,22 @@ class SubnetPool:
 
 @dataclass(frozen=True, slots=True)
 class SubnetPools:
-    """Several pools, numbered one behind the other: one that is added at the end changes no number."""
+    """Several pools, numbered consecutively, so a pool that is added at the end changes no number."""
 
     pools: tuple[SubnetPool, ...]
 
     @property
     def size(self) -> int:
-        """How many subnets there are."""
+        """Return the number of subnets."""
         return sum(pool.size for pool in self.pools)
 
     def __str__(self) -> str:
         return ", ".join(str(pool.network) for pool in self.pools)
 
     def allocate(self, count: int, used: Iterable[IPv4Network], cursor: int) -> tuple[list[IPv4Network], int]:
-        """Subnets that touch none of `used`, and the cursor after them; fewer than `count` when no more are free."""
-        taken = frozenset(self._numbers(tuple(used)))
-        numbers, after = next_numbers(count, self.size, taken, cursor)
+        """Return `count` subnets that do not overlap `used`, fewer if fewer are free, and the next cursor."""
+        used_numbers = frozenset(self._numbers(tuple(used)))
+        numbers, after = next_numbers(count, self.size, used_numbers, cursor)
         return [self._subnet(number) for number in numbers], after
 
     def _subnet(self, number: int) -> IPv4Network:
@@ -100,14 +100,14 @@ class SubnetPools:
 
 
 def allocate_vnids(count: int, used: Iterable[int], cursor: int) -> tuple[list[int], int]:
-    """VNIDs that no project has, and the cursor after them; fewer than `count` when no more are free."""
-    taken = frozenset(vnid - FIRST_VNID for vnid in used if FIRST_VNID <= vnid <= LAST_VNID)
-    numbers, after = next_numbers(count, LAST_VNID - FIRST_VNID + 1, taken, cursor)
+    """Return `count` unused VNIDs, fewer if fewer are free, and the next cursor."""
+    used_numbers = frozenset(vnid - FIRST_VNID for vnid in used if FIRST_VNID <= vnid <= LAST_VNID)
+    numbers, after = next_numbers(count, LAST_VNID - FIRST_VNID + 1, used_numbers, cursor)
     return [number + FIRST_VNID for number in numbers], after
 
 
 class AllocatorCursor(Object, frozen=True):
-    """Where an allocator goes on; kept in the store beside the objects, not served. Named subnets or vnids."""
+    """The number at which an allocator continues. It is stored with the objects and not served."""
 
     API_VERSION = "internal"
     KIND: ClassVar[str] = "Cursor"

@@ -1,4 +1,4 @@
-"""The master: builds and runs storage, auth, controllers and server in order of dependency."""
+"""The composition of the master: builds and runs storage, auth, controllers and server in order of dependency."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _now() -> datetime.datetime:
 
 def _kubelet_tls(authority: pki.Authority, directory: Path, *, verify: bool) -> KubeletTLS:
     client = kubelet_client.client_files(authority, directory, _now())
-    return KubeletTLS.of(client, directory / "ca.crt", verify=verify)
+    return KubeletTLS.load(client, directory / "ca.crt", verify=verify)
 
 
 def _server_address(config: MasterConfig, listening: int) -> ServerAddress | None:
@@ -68,7 +68,7 @@ def _issue_certificate(authority: pki.Authority, csr: CertificateSigningRequest,
 
 @asynccontextmanager
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
-    """Start the master; it is ready to serve. Stop it on leaving. Raises NotReady and Refused."""
+    """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
     pki_directory = Path(config.state_dir, "pki")
     authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
     tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)

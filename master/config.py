@@ -16,11 +16,11 @@ from api.network import types
 from master.allocators import SubnetPool, SubnetPools
 
 DOMAIN_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's part of clusterNetwork")]
+HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's subnet; 9 is a /23")]
 
 
 class ClusterNetworkEntryConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """One more range of pods' addresses."""
+    """One further cluster network."""
 
     cidr: str
     host_subnet_length: HostBits
@@ -29,158 +29,169 @@ class ClusterNetworkEntryConfig(msgspec.Struct, frozen=True, kw_only=True, renam
 class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """Configuration of podlane-master, /etc/podlane/master.yaml."""
 
-    listen_address: Annotated[str, msgspec.Meta(description="address to serve on")] = "0.0.0.0"
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535, description="TCP port to serve on; 0 takes a free one")] = 8443
+    listen_address: Annotated[
+        str, msgspec.Meta(description="IP address to listen on; 0.0.0.0 is every address of the machine")
+    ] = "0.0.0.0"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535, description="TCP port to listen on; 0 chooses a free one")] = 8443
     advertise_address: Annotated[
-        str, msgspec.Meta(description="address by which nodes and administrators reach the master")
+        str, msgspec.Meta(description="IPv4 address at which nodes and administrators reach the master")
     ] = "10.245.2.2"
-    state_dir: Annotated[str, msgspec.Meta(description="where the store and the certificates are kept")] = (
+    state_dir: Annotated[str, msgspec.Meta(description="directory of the database and the certificates")] = (
         "/var/lib/podlane/master"
     )
     admin_kubeconfig: Annotated[
-        str, msgspec.Meta(description="the administrator's kubeconfig; empty: admin.kubeconfig in stateDir")
+        str, msgspec.Meta(description="path of the administrator's kubeconfig; empty: admin.kubeconfig in stateDir")
     ] = ""
     kubeconfig: Annotated[
         str,
         msgspec.Meta(
-            description="file that leads to another cluster's API server: serve nothing, keep nothing, do the work of "
-            "the pod network there; empty: be the API server"
+            description="kubeconfig of another cluster: run only the network controllers on its API server; empty: "
+            "run the API server"
         ),
     ] = ""
     health_address: Annotated[
-        str, msgspec.Meta(description="with kubeconfig: where /healthz, /readyz and /metrics listen")
+        str, msgspec.Meta(description="with kubeconfig: ADDRESS:PORT of /healthz, /readyz and /metrics")
     ] = "127.0.0.1:10247"
     plugin: Annotated[
         Literal["ovs-multitenant", "ovs-subnet"],
-        msgspec.Meta(description="ovs-multitenant keeps projects apart, ovs-subnet is one flat network"),
+        msgspec.Meta(description="ovs-multitenant isolates projects, ovs-subnet is one flat network"),
     ] = "ovs-multitenant"
     cluster_network: Annotated[str, msgspec.Meta(description="network of all pods, as a CIDR")] = "10.128.0.0/14"
     host_subnet_length: HostBits = 9
     more_cluster_networks: Annotated[
         tuple[ClusterNetworkEntryConfig, ...],
-        msgspec.Meta(description="further ranges, used when the first is full: a list of {cidr, hostSubnetLength}"),
+        msgspec.Meta(
+            description="further networks of pods, used when clusterNetwork is full: a list of {cidr, hostSubnetLength}"
+        ),
     ] = ()
-    service_network: Annotated[str, msgspec.Meta(description="network of services, as a CIDR")] = "172.30.0.0/16"
+    service_network: Annotated[str, msgspec.Meta(description="network of cluster IPs of services, as a CIDR")] = (
+        "172.30.0.0/16"
+    )
     services_node_port_range: Annotated[
-        str, msgspec.Meta(description="ports of the nodes that services are given, as FIRST-LAST")
+        str, msgspec.Meta(description="range of node ports of services, as FIRST-LAST")
     ] = "30000-32767"
     external_ip_network_cidrs: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="networks in which externalIPs of services may lie, a list of CIDRs; '!' before one excludes "
-            "it; empty: services have none"
+            description="networks in which externalIPs of services are accepted, a list of CIDRs; a CIDR after '!' is "
+            "excluded; empty: externalIPs are rejected"
         ),
     ] = msgspec.field(default=(), name="externalIPNetworkCIDRs")
     ingress_ip_network_cidr: Annotated[
         str,
         msgspec.Meta(
-            description="network of the addresses that services of the type LoadBalancer are given, as a CIDR; empty: "
-            "somebody else gives them theirs"
+            description="network of ingress IPs of services of the type LoadBalancer, as a CIDR; empty: the master "
+            "assigns none, and a cloud controller may"
         ),
     ] = msgspec.field(default="172.29.0.0/16", name="ingressIPNetworkCIDR")
     mtu: Annotated[
         Annotated[int, msgspec.Meta(ge=576, le=65536)] | None,
-        msgspec.Meta(description="MTU of pods; left out: that of the underlay less 50"),
+        msgspec.Meta(description="MTU of pods in bytes; unset: that of the underlay minus 50"),
     ] = None
     cluster_domain: Annotated[
-        str, msgspec.Meta(pattern=DOMAIN_PATTERN, description="domain of the cluster's names, the same on all nodes")
+        str, msgspec.Meta(pattern=DOMAIN_PATTERN, description="DNS domain of the cluster, the same on all nodes")
     ] = "cluster.local"
     dns_port: Annotated[
         int,
-        msgspec.Meta(ge=0, le=65535, description="port at advertiseAddress where services are found by name; 0: none"),
+        msgspec.Meta(
+            ge=0, le=65535, description="port of the DNS server for services at advertiseAddress; 0: no server"
+        ),
     ] = 53
     node_monitor_grace_seconds: Annotated[
-        int, msgspec.Meta(ge=1, description="a node not heard of for this long is no longer Ready")
+        int, msgspec.Meta(ge=1, description="seconds without a heartbeat after which a node is not Ready")
     ] = 50
     verify_node_certificates: Annotated[
         bool,
-        msgspec.Meta(description="whether servers of nodes must show a certificate of the cluster's authority"),
+        msgspec.Meta(description="whether certificates of kubelets must be issued by the cluster's authority"),
     ] = False
     certificate_seconds: Annotated[
-        int, msgspec.Meta(ge=600, description="how long certificates hold that nodes and clients ask for, at most")
+        int,
+        msgspec.Meta(ge=600, description="maximum lifetime of certificates issued to nodes and clients, in seconds"),
     ] = 365 * 86400
     finished_pods: Annotated[
-        int, msgspec.Meta(ge=0, description="as many pods that have ended are kept, the newest")
+        int, msgspec.Meta(ge=0, description="number of terminated pods to keep; beyond it, the oldest are deleted")
     ] = 12_500
 
     @property
     def kubeconfig_path(self) -> Path:
-        """Where the administrator's kubeconfig goes."""
+        """Return the path of the administrator's kubeconfig."""
         return Path(self.admin_kubeconfig) if self.admin_kubeconfig else Path(self.state_dir) / "admin.kubeconfig"
 
     @property
     def plugin_name(self) -> str:
-        """The plugin as ClusterNetwork names it."""
+        """Return the plugin name in ClusterNetwork."""
         return types.PLUGIN_MULTITENANT if self.plugin == "ovs-multitenant" else types.PLUGIN_SUBNET
 
 
 def parse_port_range(text: str) -> range:
-    """The ports of FIRST-LAST. Raises ValueError."""
+    """Return the ports of FIRST-LAST. Raises ValueError."""
     first, dash, last = text.partition("-")
-    found = range(int(first), int(last) + 1) if dash else range(0)
-    if not found or found[0] < 1 or found[-1] > 65535:
-        raise ValueError(f"{text!r} has no ports; such as 30000-32767 is accepted")
-    return found
+    ports = range(int(first), int(last) + 1) if dash else range(0)
+    if not ports or ports[0] < 1 or ports[-1] > 65535:
+        raise ValueError(f"{text!r} is not a range of ports; for example 30000-32767 is accepted")
+    return ports
 
 
 def _service_problems(settings: MasterConfig) -> Iterator[str]:
     try:
         parse_port_range(settings.services_node_port_range)
     except ValueError:
-        found = settings.services_node_port_range
-        yield f"servicesNodePortRange is {found!r}; FIRST-LAST between 1 and 65535, such as 30000-32767, is accepted"
+        ports = settings.services_node_port_range
+        yield f"servicesNodePortRange is {ports!r}; FIRST-LAST between 1 and 65535, such as 30000-32767, is accepted"
     for number, text in enumerate(settings.external_ip_network_cidrs):
         try:
             ipaddress.IPv4Network(text.removeprefix("!").strip())
         except ValueError as error:
-            accepted = "an IPv4 network such as 203.0.113.0/24, or one behind '!', is accepted"
+            accepted = "an IPv4 network such as 203.0.113.0/24 is accepted, also after '!'"
             yield f"externalIPNetworkCIDRs[{number}] is {text!r}: {error}; {accepted}"
 
 
 def config_problems(settings: MasterConfig) -> tuple[str, ...]:
-    """What is wrong with the settings beyond their types, a sentence for each."""
-    found = [*_service_problems(settings)]
+    """Return what is wrong with the settings beyond their types, one sentence for each problem."""
+    problems = [*_service_problems(settings)]
     lengths = {"clusterNetwork": ("hostSubnetLength", settings.host_subnet_length)}
     texts = {"clusterNetwork": settings.cluster_network, "serviceNetwork": settings.service_network}
     if settings.ingress_ip_network_cidr:
         texts["ingressIPNetworkCIDR"] = settings.ingress_ip_network_cidr
     for number, entry in enumerate(settings.more_cluster_networks):
-        name = f"moreClusterNetworks[{number}]"
-        texts[f"{name}.cidr"] = entry.cidr
-        lengths[f"{name}.cidr"] = (f"{name}.hostSubnetLength", entry.host_subnet_length)
+        setting = f"moreClusterNetworks[{number}]"
+        texts[f"{setting}.cidr"] = entry.cidr
+        lengths[f"{setting}.cidr"] = (f"{setting}.hostSubnetLength", entry.host_subnet_length)
     networks: dict[str, ipaddress.IPv4Network] = {}
-    for name, text in texts.items():
+    for setting, text in texts.items():
         try:
-            networks[name] = ipaddress.IPv4Network(text)
+            networks[setting] = ipaddress.IPv4Network(text)
         except ValueError as error:
-            found.append(f"{name} is {text!r}: {error}; an IPv4 network such as 10.128.0.0/14 is accepted")
+            problems.append(f"{setting} is {text!r}: {error}; an IPv4 network such as 10.128.0.0/14 is accepted")
     try:
         ipaddress.IPv4Address(settings.advertise_address)
     except ValueError:
-        found.append(f"advertiseAddress is {settings.advertise_address!r}; an IPv4 address is accepted")
-    for name, (field, bits) in lengths.items():
-        network = networks.get(name)
+        problems.append(f"advertiseAddress is {settings.advertise_address!r}; an IPv4 address is accepted")
+    for setting, (field, bits) in lengths.items():
+        network = networks.get(setting)
         if network is not None and bits > 32 - network.prefixlen:
-            found.append(
-                f"{field} is {bits}, but {name} {network} has only {32 - network.prefixlen} host bits; "
+            problems.append(
+                f"{field} is {bits}, but {setting} {network} has only {32 - network.prefixlen} host bits; "
                 "at most that many are accepted"
             )
-    for (one, network), (other, another) in itertools.combinations(networks.items(), 2):
-        if network.overlaps(another):
-            found.append(f"{one} {network} and {other} {another} overlap; they must lie apart")
-    return tuple(found)
+    for (name, network), (other_name, other_network) in itertools.combinations(networks.items(), 2):
+        if network.overlaps(other_network):
+            problems.append(
+                f"{name} {network} and {other_name} {other_network} overlap; networks that do not overlap are accepted"
+            )
+    return tuple(problems)
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalNetworks:
-    """An address is admitted that lies in one of `admitted` and in none of `excluded`."""
+    """The networks of external IPs: an address must be in one of `admitted` and in none of `excluded`."""
 
     admitted: tuple[IPv4Network, ...] = ()
     excluded: tuple[IPv4Network, ...] = ()
 
     @classmethod
     def read(cls, texts: Iterable[str]) -> ExternalNetworks:
-        """CIDRs; `!` before one excludes it. Raises ValueError."""
+        """Return the networks of a list of CIDRs. A CIDR after `!` is excluded. Raises ValueError."""
         texts = tuple(texts)
         return cls(
             tuple(IPv4Network(text) for text in texts if not text.startswith("!")),
@@ -190,12 +201,12 @@ class ExternalNetworks:
     def __str__(self) -> str:
         admitted = ", ".join(map(str, self.admitted))
         if not admitted:
-            return "the setting externalIPNetworkCIDRs admits none"
+            return "the setting externalIPNetworkCIDRs accepts none"
         excluded = ", ".join(map(str, self.excluded))
         return f"an address in {admitted}{f' but not in {excluded}' if excluded else ''} is accepted"
 
     def admits(self, address: IPv4Address) -> bool:
-        """Whether a service may have it."""
+        """Return whether a service may have the address."""
         if any(address in network for network in self.excluded):
             return False
         return any(address in network for network in self.admitted)
@@ -208,8 +219,10 @@ DEFAULT_NODE_PORTS = range(30000, 32768)
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """What the settings let services have beside their cluster IPs: ports of the nodes, external addresses that users
-    choose, and ingress addresses (None: no such) that services of the type LoadBalancer are given.
+    """The settings of services.
+
+    `external` are the networks of external IPs, which users choose. `ingress` is the network of ingress IPs, which the
+    master assigns to services of the type LoadBalancer; None if it assigns none.
     """
 
     node_ports: range = DEFAULT_NODE_PORTS
@@ -218,12 +231,11 @@ class ServiceConfig:
 
 
 DEFAULT_SERVICE_CONFIG = ServiceConfig()
-"""Where nothing is said."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """The overlay as the settings want it."""
+    """The settings of the overlay network."""
 
     pools: SubnetPools
     service_network: IPv4Network
@@ -233,11 +245,11 @@ class NetworkConfig:
 
 
 def network_config(settings: MasterConfig) -> NetworkConfig:
-    """The overlay that the settings ask for."""
+    """Return the settings of the overlay network."""
     first = ClusterNetworkEntryConfig(cidr=settings.cluster_network, host_subnet_length=settings.host_subnet_length)
     entries = (first, *settings.more_cluster_networks)
     return NetworkConfig(
-        pools=SubnetPools(tuple(SubnetPool(IPv4Network(one.cidr), one.host_subnet_length) for one in entries)),
+        pools=SubnetPools(tuple(SubnetPool(IPv4Network(entry.cidr), entry.host_subnet_length) for entry in entries)),
         service_network=IPv4Network(settings.service_network),
         plugin_name=settings.plugin_name,
         mtu=settings.mtu,

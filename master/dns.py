@@ -25,9 +25,10 @@ RETRY_SECONDS = 10.0
 
 
 class DNSServer:
-    """Clients of the master may resolve all names. With ovs-multitenant, a client with the address of a node or a pod
-    resolves only names that are visible to all projects: it may be a pod of any project behind its node's address.
-    Names of other domains are not forwarded.
+    """The DNS server of the master. It resolves names of services only; queries for other domains are not forwarded.
+
+    With ovs-multitenant, a client with the address of a node or a pod resolves only the names that all projects see,
+    because a pod of any project can have its node's address. All other clients resolve every name.
     """
 
     def __init__(self, storage: Storage, settings: MasterConfig) -> None:
@@ -50,17 +51,17 @@ class DNSServer:
         self._service_store.ready = True
 
     async def run(self) -> None:
-        """Until cancelled. An address that cannot be had is told, and tried again."""
-        trouble = ""
+        """Run until cancelled. If the address cannot be bound, log the error and retry."""
+        last_error = ""
         try:
             while self._port:
                 try:
                     await self._server.start(self._address, self._port)
                     break
                 except NotReady as error:
-                    if trouble != str(error):
-                        trouble = str(error)
-                        log.warning("DNS server cannot listen", extra={"error": trouble})
+                    if last_error != str(error):
+                        last_error = str(error)
+                        log.warning("DNS server cannot listen", extra={"error": last_error})
                 await asyncio.sleep(RETRY_SECONDS)
             await asyncio.Event().wait()
         finally:
@@ -70,18 +71,18 @@ class DNSServer:
         self._take(event.record, is_there=event.type != "DELETED")
 
     def _take(self, record: Record, *, is_there: bool) -> None:
-        key, item = (record.key.namespace, record.key.name), record.object
-        if isinstance(item, Service):
-            self._service_store.put_service(key, item if is_there else None)
-        elif isinstance(item, EndpointSlice):
-            self._service_store.put_slice(key, item if is_there else None)
-        elif isinstance(item, NetNamespace):
-            self._vnids.pop(item.netname, None)
-            self._vnids |= {item.netname: item.netid} if is_there else {}
+        key, obj = (record.key.namespace, record.key.name), record.object
+        if isinstance(obj, Service):
+            self._service_store.put_service(key, obj if is_there else None)
+        elif isinstance(obj, EndpointSlice):
+            self._service_store.put_slice(key, obj if is_there else None)
+        elif isinstance(obj, NetNamespace):
+            self._vnids.pop(obj.netname, None)
+            self._vnids |= {obj.netname: obj.netid} if is_there else {}
             self._server.update(self._zone, self._vnid_of)
-        elif isinstance(item, HostSubnet):
+        elif isinstance(obj, HostSubnet):
             self._nodes.pop(key[1], None)
-            self._nodes |= {key[1]: item.host_ip} if is_there else {}
+            self._nodes |= {key[1]: obj.host_ip} if is_there else {}
             self._node_addresses = frozenset(self._nodes.values())
 
     def _vnid_of(self, address: str) -> int:

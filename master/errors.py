@@ -27,8 +27,8 @@ def with_warnings(warnings: tuple[str, ...]) -> Iterator[None]:
     """Add these warnings to every StatusError that is raised inside."""
     try:
         yield
-    except StatusError as found:
-        found.warnings = warnings
+    except StatusError as error:
+        error.warnings = warnings
         raise
 
 
@@ -81,7 +81,7 @@ def forbidden_path(reason: str) -> StatusError:
 
 
 def path_not_found() -> StatusError:
-    """Return 404: the path does not exist."""
+    """Return 404: the path names no resource."""
     return status_error(404, "NotFound", "the server could not find the requested resource", StatusDetails())
 
 
@@ -93,7 +93,7 @@ def not_found(resource: AnyResource, name: str) -> StatusError:
 
 
 def method_not_allowed(reason: str = "") -> StatusError:
-    """Return 405: the path exists, but not for this method."""
+    """Return 405: the resource does not have this method."""
     message = "the server does not allow this method on the requested resource" + (f": {reason}" if reason else "")
     return status_error(405, "MethodNotAllowed", message, StatusDetails())
 
@@ -118,9 +118,11 @@ def conflict(resource: AnyResource, name: str, reason: str = "") -> StatusError:
     return status_error(409, "Conflict", message, details_of(resource, name))
 
 
-def uid_conflict(resource: AnyResource, name: str, wanted: str, found: str) -> StatusError:
-    """Return 409: the UID of the object is not that in the body; `found` is empty if there is no object."""
-    return conflict(resource, name, f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
+def uid_conflict(resource: AnyResource, name: str, expected: str, actual: str) -> StatusError:
+    """Return 409: the UID of the object is not that in the body. `actual` is empty if there is no object."""
+    return conflict(
+        resource, name, f"Precondition failed: UID in precondition: {expected}, UID in object meta: {actual}"
+    )
 
 
 def precondition_failed(resource: AnyResource, name: str, reason: str) -> StatusError:
@@ -224,9 +226,9 @@ def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
 
 def invalid_options(kind: str, problem: FieldError) -> StatusError:
     """Return 422: parameters of the request exclude each other."""
-    found, group = status_cause(problem), "meta.k8s.io"
-    details = StatusDetails(group=group, kind=kind, causes=(found,))
-    return status_error(422, "Invalid", f'{kind}.{group} "" is invalid: {found.field}: {found.message}', details)
+    cause, group = status_cause(problem), "meta.k8s.io"
+    details = StatusDetails(group=group, kind=kind, causes=(cause,))
+    return status_error(422, "Invalid", f'{kind}.{group} "" is invalid: {cause.field}: {cause.message}', details)
 
 
 def unknown_fields(resource: AnyResource, fields: Iterable[str]) -> StatusError:

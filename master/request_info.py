@@ -1,4 +1,4 @@
-"""What a request names: the resource of its path, and the objects that its selectors select. Pure."""
+"""RequestInfo, the resource that a path names, and Selection, the objects that a list or watch selects. Pure."""
 
 from __future__ import annotations
 

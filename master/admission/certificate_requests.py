@@ -67,7 +67,7 @@ def check_csr_update(
     signer = old.spec.signer_name
     wild = f"{signer.partition('/')[0]}/*"
     rights = (Attributes(verb, KIND.group, "signers", name=name) for name in (signer, wild))
-    if not any(map(requester.may, rights)):
+    if not any(map(requester.is_allowed, rights)):
         why = f'user not permitted to {verb} requests with signerName "{signer}"'
         raise errors.forbidden(KIND, old.metadata.name, why)
 

@@ -82,7 +82,7 @@ class NodeRestriction(AdmissionPlugin):
             return f"node {node} has not registered" if own is None else creation_denial(item, node, own.metadata.uid)
         if isinstance(item, Event) and not request.resource.group:
             is_own = item.source.host == node
-            return None if is_own else f"node {node} tells events with itself as source.host"
+            return None if is_own else f"node {node} may only write events with itself as source.host"
         return _name_denial(node, item)
 
 

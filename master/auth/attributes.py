@@ -7,7 +7,7 @@ from dataclasses import dataclass
 SYSTEM_MASTERS = "system:masters"
 
 KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
-"""The user that the master is to the servers of nodes, and never at its own door."""
+"""The user that the master is for kubelets. The API server rejects a client with this certificate."""
 SYSTEM_NODES = "system:nodes"
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"
@@ -20,9 +20,9 @@ VERBS = READ_VERBS | {"create", "update", "patch", "delete", "deletecollection"}
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: the names in the client certificate or the token; without one `system:anonymous`.
+    """The user of a request, as its client certificate or token names it; `system:anonymous` without one.
 
-    `extra` is what else is known: (key, values).
+    `extra` are further attributes: (key, values).
     """
 
     name: str = ANONYMOUS
@@ -32,14 +32,14 @@ class User:
 
     @property
     def node(self) -> str:
-        """The name of the node that this is, or nothing."""
+        """Return the name of the node if the user is a kubelet, else an empty string."""
         is_node = SYSTEM_NODES in self.groups and self.name.startswith(NODE_PREFIX)
         return self.name.removeprefix(NODE_PREFIX) if is_node else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """A request for a resource, as authorization sees it.
+    """The attributes of a resource request that authorization decides on.
 
     `verb` is one of get, list, watch, create, update, patch, delete, deletecollection, or a special verb.
     """
@@ -54,7 +54,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class PathAttributes:
-    """A path that names no object; the verb is the method in small letters."""
+    """The attributes of a non-resource request. The verb is the method in lower case."""
 
     verb: str
     path: str
@@ -62,7 +62,9 @@ class PathAttributes:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed; `reason` says by what, or why not where there is more to say than who and what."""
+    """An authorization decision. `reason` names the rule that allows the request, or why it is denied if there is more
+    to say than user, verb and resource.
+    """
 
     allowed: bool
     reason: str = ""
@@ -71,10 +73,10 @@ class Decision:
 ALLOWED = Decision(True)
 
 
-def denial_message(user: User, asked: Attributes | PathAttributes) -> str:
-    """The sentence of a refusal: who, what, where."""
-    if isinstance(asked, PathAttributes):
-        return f'User "{user.name}" cannot {asked.verb} path "{asked.path}"'
-    what = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
-    where = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
-    return f'User "{user.name}" cannot {asked.verb} resource "{what}" in API group "{asked.group}"{where}'
+def denial_message(user: User, attributes: Attributes | PathAttributes) -> str:
+    """Return the message of a denied request: user, verb, resource and scope."""
+    if isinstance(attributes, PathAttributes):
+        return f'User "{user.name}" cannot {attributes.verb} path "{attributes.path}"'
+    resource = f"{attributes.resource}/{attributes.subresource}" if attributes.subresource else attributes.resource
+    scope = f' in the namespace "{attributes.namespace}"' if attributes.namespace else " at the cluster scope"
+    return f'User "{user.name}" cannot {attributes.verb} resource "{resource}" in API group "{attributes.group}"{scope}'

@@ -25,61 +25,61 @@ BEARER = "bearer "
 
 
 def user_from_certificate(certificate: Mapping[str, Any] | None) -> User:
-    """The user that a verified client certificate names, in the form of `getpeercert`."""
-    shown = peer_subject(certificate)
-    return User(shown.user, frozenset((*shown.groups, "system:authenticated"))) if shown.user else User()
+    """Return the user that a verified client certificate names. The certificate has the form of `getpeercert`."""
+    subject = peer_subject(certificate)
+    return User(subject.user, frozenset((*subject.groups, "system:authenticated"))) if subject.user else User()
 
 
 class Authenticator:
-    """Raises `errors.StatusError`."""
+    """The authenticator of requests: client certificate, service account token or bootstrap token."""
 
-    def __init__(self, storage: Storage, issuer: TokenSigner, clock: Clock) -> None:
+    def __init__(self, storage: Storage, tokens: TokenSigner, clock: Clock) -> None:
         self._store = storage
-        self._issuer = issuer
+        self._tokens = tokens
         self._clock = clock
 
-    def user(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
-        """Who sends a request. A certificate counts before a token; a token that is none is refused.
+    def authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
+        """Return the user of a request. A certificate takes precedence over a token. Raises Unauthorized.
 
-        So is the certificate that the master shows to nodes: who comes with it was sent here by one of them.
+        The certificate that the master shows to kubelets is rejected: a client that uses it has it through a node.
         """
-        known = user_from_certificate(certificate)
-        if known.name == KUBELET_CLIENT_USER:
+        user = user_from_certificate(certificate)
+        if user.name == KUBELET_CLIENT_USER:
             raise errors.status_error(401, "Unauthorized", "Unauthorized")
-        if known != User() or not authorization.lower().startswith(BEARER):
-            return known
+        if user != User() or not authorization.lower().startswith(BEARER):
+            return user
         try:
-            user, _ = self._read(authorization[len(BEARER) :].strip(), ())
+            token_user, _ = self._authenticate_token(authorization[len(BEARER) :].strip(), ())
         except Refused as error:
             raise errors.status_error(401, "Unauthorized", "Unauthorized") from error
-        return user
+        return token_user
 
-    def whose(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
-        """What there is to say of a token."""
+    def review_token(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
+        """Return the status of a TokenReview of the token."""
         try:
-            user, good = self._read(token, audiences)
+            user, accepted = self._authenticate_token(token, audiences)
         except Refused as error:
             return TokenReviewStatus(error=str(error))
-        return TokenReviewStatus(authenticated=True, user=user_info(user), audiences=good)
+        return TokenReviewStatus(authenticated=True, user=user_info(user), audiences=accepted)
 
-    def _read(self, token: str, audiences: tuple[str, ...]) -> tuple[User, tuple[str, ...]]:
-        """Whose a token is, and for whom of the audiences. Raises Refused.
+    def _authenticate_token(self, token: str, audiences: tuple[str, ...]) -> tuple[User, tuple[str, ...]]:
+        """Return the user of a token, and those of the audiences that it is for. Raises Refused.
 
-        It is worth nothing without the objects that it was given for.
+        A token is invalid when an object that it is bound to no longer exists.
         """
         if name := bootstrap_token_secret_name(token):
-            held = self._store.get_uncommitted(Key(group_resource(Secret), BOOTSTRAP_TOKEN_NAMESPACE, name))
-            good = service_account_tokens.accepted_audiences({"aud": [service_account_tokens.ISSUER]}, audiences)
-            return user_from_bootstrap_token(token, None if held is None else held.object, self._clock()), good
-        claims = self._issuer.read(token, self._clock())
+            record = self._store.get_uncommitted(Key(group_resource(Secret), BOOTSTRAP_TOKEN_NAMESPACE, name))
+            accepted = service_account_tokens.accepted_audiences({"aud": [service_account_tokens.ISSUER]}, audiences)
+            return user_from_bootstrap_token(token, None if record is None else record.object, self._clock()), accepted
+        claims = self._tokens.verify(token, self._clock())
         for kind, namespace, name, uid in service_account_tokens.bound_objects(claims):
-            record = self._store.get_uncommitted(Key(BY_KIND[kind].group_resource, namespace, name))
-            if record is None or record.object.metadata.uid != uid:
-                raise Refused(f"the {kind} {name!r} that the token was given for is gone")
-        good = service_account_tokens.accepted_audiences(claims, audiences)
-        if not good:
+            bound = self._store.get_uncommitted(Key(BY_KIND[kind].group_resource, namespace, name))
+            if bound is None or bound.object.metadata.uid != uid:
+                raise Refused(f"the {kind} {name!r} that the token is bound to does not exist")
+        accepted = service_account_tokens.accepted_audiences(claims, audiences)
+        if not accepted:
             raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
-        return service_account_tokens.user_from_claims(claims), good
+        return service_account_tokens.user_from_claims(claims), accepted
 
 
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"
@@ -91,33 +91,37 @@ _BOOTSTRAPPERS_SUBGROUP = re.compile(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-
 
 
 def bootstrap_token_secret_name(token: str) -> str:
-    """The name of the Secret in which such a token stands; empty if it has not the form of one."""
-    found = _BOOTSTRAP_TOKEN.fullmatch(token)
-    return f"{BOOTSTRAP_TOKEN_PREFIX}{found[1]}" if found else ""
+    """Return the name of the Secret of a bootstrap token; empty if the token does not have the form of one."""
+    match = _BOOTSTRAP_TOKEN.fullmatch(token)
+    return f"{BOOTSTRAP_TOKEN_PREFIX}{match[1]}" if match else ""
 
 
 def user_from_bootstrap_token(token: str, secret: Secret | None, now: datetime.datetime) -> User:
-    """Who presents it. Raises Refused."""
-    found = _BOOTSTRAP_TOKEN.fullmatch(token)
-    if found is None or secret is None or secret.type != BOOTSTRAP_TOKEN_TYPE or secret.metadata.deletion_timestamp:
-        raise Refused("there is no such bootstrap token")
-    told = {key: value.decode(errors="replace") for key, value in secret.data.items()}
-    right = hmac.compare_digest(told.get("token-secret", "").encode(), found[2].encode())
-    if not right or told.get("token-id") != found[1] or secret.metadata.name != f"{BOOTSTRAP_TOKEN_PREFIX}{found[1]}":
-        raise Refused("there is no such bootstrap token")
+    """Return the user of a bootstrap token. Raises Refused."""
+    match = _BOOTSTRAP_TOKEN.fullmatch(token)
+    if match is None or secret is None or secret.type != BOOTSTRAP_TOKEN_TYPE or secret.metadata.deletion_timestamp:
+        raise Refused("the bootstrap token does not exist")
+    data = {key: value.decode(errors="replace") for key, value in secret.data.items()}
+    is_correct = hmac.compare_digest(data.get("token-secret", "").encode(), match[2].encode())
+    if (
+        not is_correct
+        or data.get("token-id") != match[1]
+        or secret.metadata.name != f"{BOOTSTRAP_TOKEN_PREFIX}{match[1]}"
+    ):
+        raise Refused("the bootstrap token does not exist")
     if is_bootstrap_token_expired(secret, now):
         raise Refused("the bootstrap token has expired")
-    if told.get("usage-bootstrap-authentication") != "true":
+    if data.get("usage-bootstrap-authentication") != "true":
         raise Refused("the bootstrap token is not for authentication")
-    more = [group.strip() for group in told.get("auth-extra-groups", "").split(",") if group.strip()]
-    for group in more:
+    groups = [group.strip() for group in data.get("auth-extra-groups", "").split(",") if group.strip()]
+    for group in groups:
         if not _BOOTSTRAPPERS_SUBGROUP.fullmatch(group):
             raise Refused(f"the bootstrap token names the group {group!r}; {BOOTSTRAPPERS_GROUP}:... is accepted")
-    return User(f"system:bootstrap:{found[1]}", frozenset((BOOTSTRAPPERS_GROUP, *more, AUTHENTICATED)))
+    return User(f"system:bootstrap:{match[1]}", frozenset((BOOTSTRAPPERS_GROUP, *groups, AUTHENTICATED)))
 
 
 def is_bootstrap_token_expired(secret: Secret, now: datetime.datetime) -> bool:
-    """Whether its time has come; a time that is none counts as one that has."""
+    """Return whether the bootstrap token has expired. An invalid time counts as expired."""
     text = secret.data.get("expiration", b"").decode(errors="replace")
-    ends = parse_time(text)
-    return bool(text) and (ends is None or ends <= now)
+    expiration = parse_time(text)
+    return bool(text) and (expiration is None or expiration <= now)

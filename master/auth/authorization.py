@@ -53,7 +53,7 @@ class Authorizer:
         self._bindings = BindingIndex(store)
 
     def require(self, user: User, verb: str, info: RequestInfo, query: Mapping[str, str]) -> None:
-        """Require that the user may do this with objects. Raises Forbidden."""
+        """Require that the user may send this request for objects. Raises Forbidden."""
         if SYSTEM_MASTERS in user.groups:
             return
         attributes = _attributes(verb, info, query)
@@ -63,7 +63,7 @@ class Authorizer:
             raise errors.forbidden(info.resource, info.name, _denial(user, attributes, decision))
 
     def require_attributes(self, user: User, attributes: Attributes | PathAttributes) -> None:
-        """Require that the user may do this, for requests that are not about stored objects. Raises Forbidden."""
+        """Require that the user may send a request that is not about stored objects. Raises Forbidden."""
         decision = self.decide(user, attributes)
         if decision.allowed:
             return
@@ -79,7 +79,7 @@ class Authorizer:
     def _decide(self, user: User, attributes: Attributes | PathAttributes, access: NodeAccess) -> Decision:
         namespace = attributes.namespace if isinstance(attributes, Attributes) else ""
         bindings = self._bindings
-        return decide(user, attributes, access, lambda asked: rbac.decide(asked, bindings.of(user, namespace)))
+        return decide(user, attributes, access, lambda requested: rbac.decide(requested, bindings.of(user, namespace)))
 
     def decide_review(self, user: User, access: ResourceAttributes | NonResourceAttributes) -> Decision:
         """Decide the request that an access review describes."""
@@ -104,9 +104,9 @@ class Authorizer:
         """Return the user with access to what the user may do, for admission."""
         return Requester(
             user,
-            may=lambda attributes: self.decide(user, attributes).allowed,
-            held=lambda namespace: self.rules_for(user, namespace),
-            rules=self._bindings.rules,
+            is_allowed=lambda attributes: self.decide(user, attributes).allowed,
+            rules_for=lambda namespace: self.rules_for(user, namespace),
+            role_rules=self._bindings.role_rules,
         )
 
     def list_filter(self, user: User, resource: AnyResource) -> NameFilter | None:
@@ -119,11 +119,14 @@ class Authorizer:
         )
 
     def impersonate(self, user: User, headers: Iterable[tuple[str, str]]) -> User:
-        """Return the user that the request is handled as: by its headers another one, if the user may be that."""
+        """Return the user that the request is handled as: the impersonated one if headers name one.
+
+        Raises Forbidden if the user may not impersonate that user.
+        """
         requested = impersonation.parse_impersonation(headers)
         if requested is None:
             return user
-        for attributes in requested.needed:
+        for attributes in requested.required:
             self.require_attributes(user, attributes)
         return requested.user
 

@@ -1,7 +1,7 @@
-"""The roles and bindings that every cluster has from the start. Pure data.
+"""The default ClusterRoles and ClusterRoleBindings of every cluster. Pure.
 
-Source: the bootstrap policy of Kubernetes, and those of OpenShift for projects. Groups of the API that are not kept
-here are left out, as are the roles of controllers that this master runs itself.
+Source: the bootstrap policy of Kubernetes, and of OpenShift for projects. API groups that this server does not have are
+omitted, as are the roles of controllers that run in the master.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from master.resources.rbac import (
 )
 
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
-"""An annotation: false keeps the master from mending a role or a binding."""
+"""Annotation of a default role or binding: with the value false, the master does not restore it."""
 
 MARKS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 
@@ -31,7 +31,7 @@ WRITE = "create delete deletecollection patch update"
 
 
 def _rule(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRule:
-    """`groups` with `core` for the one without a name; several of anything are apart by blanks."""
+    """Return a rule. Arguments are lists separated by spaces; `core` is the group without a name."""
     return PolicyRule(
         verbs=tuple(verbs.split()),
         api_groups=tuple("" if group == "core" else group for group in groups.split()),
@@ -293,10 +293,12 @@ def _whole(name: str, part_of: str) -> ClusterRole:
 
 
 def _binding(name: str, role: str, subjects: tuple[str, ...]) -> ClusterRoleBinding:
-    words = (subject.split(" ", 1) for subject in subjects)
+    kinds_and_names = (subject.split(" ", 1) for subject in subjects)
     return ClusterRoleBinding(
         metadata=_meta(name, {}),
-        subjects=tuple(Subject(kind=kind, api_group=RBAC_GROUP, name=who) for kind, who in words),
+        subjects=tuple(
+            Subject(kind=kind, api_group=RBAC_GROUP, name=subject_name) for kind, subject_name in kinds_and_names
+        ),
         role_ref=RoleRef(api_group=RBAC_GROUP, kind=ClusterRole.KIND, name=role),
     )
 

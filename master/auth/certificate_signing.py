@@ -1,7 +1,7 @@
-"""The signers of this cluster: what they sign, and which requests are approved automatically. Pure.
+"""Certificate signers: which requests they sign, and which are approved automatically. Pure.
 
-Source: the signers and approvers of certificates in Kubernetes. A node writes the addresses of its Node itself; so
-they count for a serving certificate only if the request came over a connection from that address.
+Source: the signers and approvers of certificates in Kubernetes. A node writes the addresses of its Node itself, so an
+address in a serving certificate must also be the source address of the connection of the request.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS a
 from master.resources.nodes import ready_status
 
 ADDRESS_EXTRA = "authentication.podlane.io/address"
-"""Under this key `spec.extra` of a request has the address from which it came; only the server writes it."""
+"""Key in `spec.extra` of a CertificateSigningRequest: the client address of the request. Only the server writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedNames:
-    """What is no node's: the networks of pods and services; and the master's, where the node is not the master's host.
+    """The addresses and names that a serving certificate of a node must not have.
 
-    `address` and `names` are the master's own.
+    `networks` are those of pods and services. `address` and `names` are those of the master; `names` are accepted for a
+    node on the master's host.
     """
 
     networks: tuple[IPv4Network, ...] = ()
@@ -50,66 +51,70 @@ class ReservedNames:
 
 
 def normalize_address(address: str) -> str:
-    """The address of a connection as requests have it; empty if it is none."""
-    found = _parse_ip(address)
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return str(mapped or found or "")
+    """Return the address of a connection in the form that certificate requests use; empty if it is invalid."""
+    ip = _parse_ip(address)
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return str(mapped or ip or "")
 
 
 def serving_denial(
-    subject: Subject, node: str, came_from: str, nodes: Collection[Node], reserved: ReservedNames
+    subject: Subject, node: str, client_address: str, nodes: Collection[Node], reserved: ReservedNames
 ) -> str:
-    """Why the server of `node` does not get these places by itself; empty if it does."""
-    return next(_serving_denials(subject, node, came_from, nodes, reserved), "")
+    """Return why a serving certificate of `node` with this subject is not approved; empty if it is."""
+    return next(_serving_denials(subject, node, client_address, nodes, reserved), "")
 
 
 def _serving_denials(
-    subject: Subject, node: str, came_from: str, nodes: Collection[Node], reserved: ReservedNames
+    subject: Subject, node: str, client_address: str, nodes: Collection[Node], reserved: ReservedNames
 ) -> Iterator[str]:
-    own = next((one for one in nodes if one.metadata.name == node), None)
-    if own is None:
+    own_node = next((known_node for known_node in nodes if known_node.metadata.name == node), None)
+    if own_node is None:
         yield f"there is no Node {node}"
         return
     if len(subject.dns_names) > 1 or len(subject.ip_addresses) > 1:
-        yield "it is for more than one name and one address"
+        yield "it has more than one name or more than one address"
     for name in subject.dns_names:
         if name != node:
             yield f"{quoted(name)} is not the name of the node"
-        if _is_reserved_name(name, reserved, came_from):
+        if _is_reserved_name(name, reserved, client_address):
             yield f"{quoted(name)} is a name of the master or of the cluster"
-    others = [one for one in nodes if one.metadata.name != node]
+    others = [known_node for known_node in nodes if known_node.metadata.name != node]
     for text in subject.ip_addresses:
-        yield from _address_denials(text, came_from, own, others, reserved)
+        yield from _address_denials(text, client_address, own_node, others, reserved)
 
 
-def _is_reserved_name(name: str, reserved: ReservedNames, came_from: str) -> bool:
-    if name in reserved.names and not (came_from and came_from == reserved.address):
+def _is_reserved_name(name: str, reserved: ReservedNames, client_address: str) -> bool:
+    if name in reserved.names and not (client_address and client_address == reserved.address):
         return True
     first, last = name.partition(".")[0], name.rpartition(".")[2]
-    special = first in ("kubernetes", "localhost") or last == "localhost"
-    return special or "*" in name or ".svc" in name or _parse_ip(name) is not None
+    is_special = first in ("kubernetes", "localhost") or last == "localhost"
+    return is_special or "*" in name or ".svc" in name or _parse_ip(name) is not None
 
 
 def _address_denials(
-    text: str, came_from: str, own: Node, others: Iterable[Node], reserved: ReservedNames
+    text: str, client_address: str, own_node: Node, others: Iterable[Node], reserved: ReservedNames
 ) -> Iterator[str]:
     address = _parse_ip(text)
-    if address is None or address != _parse_ip(came_from):
-        # The address of the master itself is among these, unless the node is on the master's host.
-        where = came_from or "an address that is not known"
-        yield f"{text} is not the address of the connection on which it was asked for, which came from {where}"
+    if address is None or address != _parse_ip(client_address):
+        # The address of the master is rejected here, too, unless the node is on the master's host.
+        source = client_address or "an unknown address"
+        yield f"{text} is not the client address of the request, which is {source}"
         return
-    special = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
-    if special or (isinstance(address, IPv6Address) and address.ipv4_mapped):
-        yield f"{text} is no address of one host alone"
+    is_special = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+    if is_special or (isinstance(address, IPv6Address) and address.ipv4_mapped):
+        yield f"{text} is not a unicast address of one host"
     for network in reserved.networks:
         if address in network:
             yield f"{text} is in {network}, which is for pods or services"
-    if address not in {_parse_ip(row.address) for row in own.status.addresses if row.type == "InternalIP"}:
-        yield f"{text} is no InternalIP of the Node"
-    for one in others:
-        if address in {_parse_ip(row.address) for row in one.status.addresses}:
-            yield f"the Node {one.metadata.name} says that it has {text}, too"
+    if address not in {
+        _parse_ip(node_address.address)
+        for node_address in own_node.status.addresses
+        if node_address.type == "InternalIP"
+    }:
+        yield f"{text} is not an InternalIP of the Node"
+    for other in others:
+        if address in {_parse_ip(node_address.address) for node_address in other.status.addresses}:
+            yield f"{text} is also an address of the Node {other.metadata.name}"
 
 
 def _parse_ip(text: str) -> IPv4Address | IPv6Address | None:
@@ -125,13 +130,13 @@ BUILTIN_SIGNERS = frozenset((CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVI
 NODE_SIGNERS = frozenset((KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER))
 
 
-def signing_denial(item: CertificateSigningRequest, asked: CertificateRequest) -> str:
-    """Why its signer, one of ours, does not sign it; empty if it does."""
-    return next(_signing_denials(item, asked), "")
+def signing_denial(csr: CertificateSigningRequest, request: CertificateRequest) -> str:
+    """Return why a built-in signer does not sign the request; empty if it does."""
+    return next(_signing_denials(csr, request), "")
 
 
-def _signing_denials(item: CertificateSigningRequest, asked: CertificateRequest) -> Iterator[str]:
-    subject, usages, signer = asked.subject, frozenset(item.spec.usages), item.spec.signer_name
+def _signing_denials(csr: CertificateSigningRequest, request: CertificateRequest) -> Iterator[str]:
+    subject, usages, signer = request.subject, frozenset(csr.spec.usages), csr.spec.signer_name
     if signer == CLIENT_SIGNER:
         for usage in sorted(usages - {CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT}):
             yield f"invalid usage for client certificate: {usage}"
@@ -142,83 +147,89 @@ def _signing_denials(item: CertificateSigningRequest, asked: CertificateRequest)
         yield "subject organization is not system:nodes"
     if not subject.user.startswith(NODE_USER_PREFIX):
         yield "subject common name does not begin with system:node:"
-    wanted = frozenset(SERVER_USAGES if signer == KUBELET_SERVING_SIGNER else CLIENT_USAGES)
-    if usages not in (wanted, wanted - {KEY_ENCIPHERMENT}):
-        yield f"usages did not match {sorted(wanted)}"
-    places = (*subject.dns_names, *subject.ip_addresses)
-    unwanted = asked.other_names if signer == KUBELET_SERVING_SIGNER else (*places, *asked.other_names)
-    if unwanted:
-        yield f"subjectAltNames are not allowed: {', '.join(unwanted)}"
-    if signer == KUBELET_SERVING_SIGNER and not places:
+    required = frozenset(SERVER_USAGES if signer == KUBELET_SERVING_SIGNER else CLIENT_USAGES)
+    if usages not in (required, required - {KEY_ENCIPHERMENT}):
+        yield f"usages did not match {sorted(required)}"
+    names_and_addresses = (*subject.dns_names, *subject.ip_addresses)
+    unaccepted = (
+        request.other_names if signer == KUBELET_SERVING_SIGNER else (*names_and_addresses, *request.other_names)
+    )
+    if unaccepted:
+        yield f"subjectAltNames are not allowed: {', '.join(unaccepted)}"
+    if signer == KUBELET_SERVING_SIGNER and not names_and_addresses:
         yield "DNS or IP subjectAltName is required"
 
 
-# --- what is approved by itself ---------------------------------------------------------------------------------------
+# --- automatic approval -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Whether a request is approved, and by what; or why it waits for somebody's word."""
+    """The result of automatic approval: the message of the approval, or why the request waits for manual approval."""
 
     approved: bool
-    words: str
+    message: str
 
 
 MAX_DESCRIPTION_LENGTH = 300
-"""Letters of what somebody asks for that are told to people."""
+"""Maximum length of a request's description in characters."""
 
 
 def approve(
-    item: CertificateSigningRequest, nodes: Collection[Node], reserved: ReservedNames, may: Authorize
+    csr: CertificateSigningRequest, nodes: Collection[Node], reserved: ReservedNames, may: Authorize
 ) -> Approval:
-    """What becomes by itself of a request to a signer of nodes."""
-    asked = keys.parse_request(item.spec.request)
-    if why := signing_denial(item, asked) or _not_a_node_csr(asked):
-        return Approval(False, why)
-    user = User(item.spec.username, frozenset(item.spec.groups), item.spec.uid, tuple(item.spec.extra.items()))
-    if item.spec.signer_name == KUBELET_SERVING_SIGNER:
-        return _approve_serving(asked, user, nodes, reserved)
-    return _approve_client(asked, user, nodes, may)
+    """Return whether a request to one of NODE_SIGNERS is approved automatically."""
+    request = keys.parse_request(csr.spec.request)
+    if denial := signing_denial(csr, request) or _not_a_node_csr(request):
+        return Approval(False, denial)
+    user = User(csr.spec.username, frozenset(csr.spec.groups), csr.spec.uid, tuple(csr.spec.extra.items()))
+    if csr.spec.signer_name == KUBELET_SERVING_SIGNER:
+        return _approve_serving(request, user, nodes, reserved)
+    return _approve_client(request, user, nodes, may)
 
 
-def describe_csr(item: CertificateSigningRequest) -> str:
-    """Whom and what a certificate is to name, for people."""
-    asked = keys.parse_request(item.spec.request)
-    text = ", ".join((asked.subject.user, *asked.subject.dns_names, *asked.subject.ip_addresses, *asked.other_names))
+def describe_csr(csr: CertificateSigningRequest) -> str:
+    """Return the names and addresses of the requested certificate, for messages."""
+    request = keys.parse_request(csr.spec.request)
+    text = ", ".join(
+        (request.subject.user, *request.subject.dns_names, *request.subject.ip_addresses, *request.other_names)
+    )
     return text if len(text) <= MAX_DESCRIPTION_LENGTH else f"{text[:MAX_DESCRIPTION_LENGTH]}..."
 
 
-def _not_a_node_csr(asked: CertificateRequest) -> str:
-    """Signers sign more than nodes ask for; whoever approves that has seen it."""
-    if asked.other_attributes:
-        return f"subject says more than common name and organization: {', '.join(asked.other_attributes)}"
-    if wrong := names.dns_subdomain_error(asked.subject.user.removeprefix(NODE_USER_PREFIX)):
-        return f"subject common name does not name a node: {wrong}"
+def _not_a_node_csr(request: CertificateRequest) -> str:
+    """Return what a kubelet would not request, so that it needs manual approval; empty if there is nothing."""
+    if request.other_attributes:
+        return f"subject has more than common name and organization: {', '.join(request.other_attributes)}"
+    if problem := names.dns_subdomain_error(request.subject.user.removeprefix(NODE_USER_PREFIX)):
+        return f"subject common name is not that of a node: {problem}"
     return ""
 
 
 def _approve_serving(
-    asked: CertificateRequest, user: User, nodes: Collection[Node], reserved: ReservedNames
+    request: CertificateRequest, user: User, nodes: Collection[Node], reserved: ReservedNames
 ) -> Approval:
-    if not user.node or user.name != asked.subject.user:
-        return Approval(False, "it is not asked for by the node itself")
-    came_from = next((values[0] for key, values in user.extra if key == ADDRESS_EXTRA and values), "")
-    if why := serving_denial(asked.subject, user.node, came_from, nodes, reserved):
-        return Approval(False, why)
-    return Approval(True, "Auto approving kubelet serving certificate: it names the node that asks, and where from.")
+    if not user.node or user.name != request.subject.user:
+        return Approval(False, "the requester is not the node itself")
+    client_address = next((values[0] for key, values in user.extra if key == ADDRESS_EXTRA and values), "")
+    if denial := serving_denial(request.subject, user.node, client_address, nodes, reserved):
+        return Approval(False, denial)
+    return Approval(
+        True, "Auto approving kubelet serving certificate: it has the name and the client address of the node."
+    )
 
 
-def _approve_client(asked: CertificateRequest, user: User, nodes: Collection[Node], may: Authorize) -> Approval:
-    if user.name == asked.subject.user and may(user, _csr_attributes("selfnodeclient")):
+def _approve_client(request: CertificateRequest, user: User, nodes: Collection[Node], may: Authorize) -> Approval:
+    if user.name == request.subject.user and may(user, _csr_attributes("selfnodeclient")):
         return Approval(True, "Auto approving self kubelet client certificate after SubjectAccessReview.")
     if not may(user, _csr_attributes("nodeclient")):
-        return Approval(False, "who asks has no right to a node's certificate without approval")
-    node = asked.subject.user.removeprefix(NODE_USER_PREFIX)
-    # A token is for new nodes, and for one whose certificate ended while it was off; not for taking a node's place.
-    # Who may approve it has the last word anyway.
-    heard = any(one.metadata.name == node and ready_status(one) != "Unknown" for one in nodes)
-    if heard and not may(user, Attributes("approve", KIND.group, "signers", name=KUBELET_CLIENT_SIGNER)):
-        return Approval(False, f"the Node {node} is there already, and is heard of")
+        return Approval(False, "the requester may not get a node's certificate without manual approval")
+    name = request.subject.user.removeprefix(NODE_USER_PREFIX)
+    # A bootstrap token is for new nodes, and for a node whose certificate expired while it was off. It must not be used
+    # to take over a running node. A user who may approve requests could approve this one as well.
+    is_known = any(known_node.metadata.name == name and ready_status(known_node) != "Unknown" for known_node in nodes)
+    if is_known and not may(user, Attributes("approve", KIND.group, "signers", name=KUBELET_CLIENT_SIGNER)):
+        return Approval(False, f"the Node {name} exists already and sends heartbeats")
     return Approval(True, "Auto approving kubelet client certificate after SubjectAccessReview.")
 
 

@@ -1,4 +1,4 @@
-"""Asking as somebody else, by the headers Impersonate-User, -Group, -Uid and -Extra-KEY. Pure.
+"""Impersonation by the headers Impersonate-User, -Group, -Uid and -Extra-KEY. Pure.
 
 Raises `errors.StatusError`.
 """
@@ -19,30 +19,30 @@ AUTHENTICATION = "authentication.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Whom somebody wants to be, and everything that they must be allowed for it."""
+    """The user to impersonate, and the requests that must be allowed for it."""
 
     user: User
-    needed: tuple[Attributes, ...]
+    required: tuple[Attributes, ...]
 
 
 def parse_impersonation(headers: Iterable[tuple[str, str]]) -> Impersonation | None:
-    """What the headers ask for; None if they ask for nothing."""
-    found = [(key.lower(), value) for key, value in headers if key.lower().startswith("impersonate-")]
-    if not found:
+    """Return the impersonation that the headers request; None if they request none. Raises BadRequest."""
+    impersonation_headers = [(key.lower(), value) for key, value in headers if key.lower().startswith("impersonate-")]
+    if not impersonation_headers:
         return None
-    name = next((value for key, value in found if key == USER), "")
+    name = next((value for key, value in impersonation_headers if key == USER), "")
     if not name:
-        shown = ", ".join(f"{key}: {value}" for key, value in found)
-        raise errors.bad_request(f"requested {shown} without impersonating a user")
-    groups = [value for key, value in found if key == GROUP]
-    uid = next((value for key, value in found if key == UID), "")
+        listed = ", ".join(f"{key}: {value}" for key, value in impersonation_headers)
+        raise errors.bad_request(f"requested {listed} without impersonating a user")
+    groups = [value for key, value in impersonation_headers if key == GROUP]
+    uid = next((value for key, value in impersonation_headers if key == UID), "")
     extra: dict[str, list[str]] = {}
-    for key, value in found:
+    for key, value in impersonation_headers:
         if key.startswith(EXTRA):
             extra.setdefault(urllib.parse.unquote(key.removeprefix(EXTRA)), []).append(value)
-    needed = (*_user_name(name), *(_attributes("groups", one) for one in groups), *_extra(uid, extra))
-    rows = tuple((key, tuple(values)) for key, values in sorted(extra.items()))
-    return Impersonation(User(name, frozenset(_groups(name, groups)), uid, rows), needed)
+    required = (*_user_name(name), *(_attributes("groups", group) for group in groups), *_extra(uid, extra))
+    extra_values = tuple((key, tuple(values)) for key, values in sorted(extra.items()))
+    return Impersonation(User(name, frozenset(_groups(name, groups)), uid, extra_values), required)
 
 
 def _attributes(resource: str, name: str, namespace: str = "") -> Attributes:
@@ -55,7 +55,7 @@ def _user_name(name: str) -> Iterator[Attributes]:
 
 
 def _service_account(name: str) -> tuple[str, str] | None:
-    """(namespace, name) of the service account that a user is, or None."""
+    """Return (namespace, name) of the service account that a user is, or None."""
     namespace, colon, account = name.removeprefix(SERVICE_ACCOUNT_USER_PREFIX).partition(":")
     return (
         (namespace, account)
@@ -72,12 +72,12 @@ def _extra(uid: str, extra: dict[str, list[str]]) -> Iterator[Attributes]:
             yield Attributes("impersonate", AUTHENTICATION, "userextras", subresource=key, name=value)
 
 
-def _groups(name: str, asked: list[str]) -> Iterator[str]:
-    yield from asked
+def _groups(name: str, requested: list[str]) -> Iterator[str]:
+    yield from requested
     account = _service_account(name)
-    if account is not None and not asked:
+    if account is not None and not requested:
         yield from ("system:serviceaccounts", f"system:serviceaccounts:{account[0]}")
     if name == ANONYMOUS:
         yield UNAUTHENTICATED
-    elif UNAUTHENTICATED not in asked:
+    elif UNAUTHENTICATED not in requested:
         yield AUTHENTICATED

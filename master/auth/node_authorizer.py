@@ -1,4 +1,4 @@
-"""The rules for nodes: what a kubelet may read and write, by path and field selector. Pure."""
+"""The node authorizer: what a kubelet may read and write, by path and field selector. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ READABLE_BY_NODES = frozenset(
         ("storage.k8s.io", "csidrivers"),
     )
 )
-"""(group, plural) of what every node reads, whole."""
+"""(group, plural) of resources of which every node may read all objects."""
 
 READABLE_IF_REFERENCED = frozenset(
     ("", name) for name in ("configmaps", "secrets", "persistentvolumes", "persistentvolumeclaims")
 )
-"""(group, plural) of what a node reads one by one, while a pod that is bound to it refers to it."""
+"""(group, plural) of resources of which a node may read an object while a pod bound to the node refers to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAccess:
-    """What the rules for nodes need to know of a request besides its attributes.
+    """Facts about a request that the rules for nodes need besides its attributes.
 
     `selected_node` is the node that the field selector requires of pods and queries. `bound_node` is the node that the
     requested object belongs to: empty if it has none, None if there is no such object. `is_referenced` is True if a pod
@@ -45,13 +45,13 @@ class NodeAccess:
 
 
 NodeRule = Callable[[str, Attributes, NodeAccess], str | None]
-"""Returns why a node may not do this; None if it may."""
+"""A rule for one resource. It returns why a node may not send the request; None if it may."""
 
 
 def node_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
-    """Return why a node may not do this; None if it may.
+    """Return why a node may not send this request; None if it may.
 
-    What depends on the body of a request is decided by the admission plugin NodeRestriction.
+    Rules about the body of a request are in the admission plugin NodeRestriction.
     """
     resource = (attributes.group, attributes.resource)
     is_read = attributes.verb in READ_VERBS
@@ -76,7 +76,7 @@ def _list_denial(node: str, attributes: Attributes, access: NodeAccess) -> str |
     """Return a denial unless the field selector selects the objects of this node only."""
     if access.selected_node == node:
         return None
-    return f"node {node} asks for {attributes.resource} with the field selector spec.nodeName={node}"
+    return f"node {node} may list and watch {attributes.resource} only with the field selector spec.nodeName={node}"
 
 
 def _referenced_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
@@ -84,7 +84,7 @@ def _referenced_denial(node: str, attributes: Attributes, access: NodeAccess) ->
         return f"a node may only read {attributes.resource}"
     if access.is_referenced:
         return None
-    return f"no pod on node {node} refers to such an object: name one with metadata.name"
+    return f"no pod on node {node} refers to this object; a list needs the field selector metadata.name=NAME"
 
 
 def _own_query_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
@@ -93,7 +93,7 @@ def _own_query_denial(node: str, attributes: Attributes, access: NodeAccess) -> 
     reads = attributes.verb == "get" and attributes.subresource in ("", "status")
     answers = attributes.verb in ("update", "patch") and attributes.subresource == "status"
     if not (reads or answers):
-        return "a node may only read and answer queries to it"
+        return "a node may only read queries to it and write their status"
     return None if access.bound_node in (None, node) else f"the query is not to node {node}"
 
 
@@ -102,14 +102,14 @@ def _own_event_denial(node: str, attributes: Attributes, access: NodeAccess) -> 
         return None
     if attributes.verb in ("update", "patch") and not attributes.subresource:
         is_own = access.bound_node in (None, node)
-        return None if is_own else f"node {node} tells events with itself as source.host"
-    return "a node may only tell events"
+        return None if is_own else f"node {node} may only write events with itself as source.host"
+    return "a node may only create and update events"
 
 
 def _token_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
     del node, access
     is_request = (attributes.verb, attributes.subresource) == ("create", "token")
-    return None if is_request else "a node may only ask for tokens of service accounts"
+    return None if is_request else "a node may only request tokens of service accounts"
 
 
 def _own_lease_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
@@ -119,7 +119,7 @@ def _own_lease_denial(node: str, attributes: Attributes, access: NodeAccess) -> 
         return f"a node may only read and renew its own lease in {NODE_LEASES}"
     if attributes.verb == "create" or attributes.name == node:
         return None
-    return f"node {node} may not renew the lease {attributes.name!r}"
+    return f"node {node} may not read or renew the lease {attributes.name!r}"
 
 
 def _own_csi_node_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
@@ -147,15 +147,15 @@ def _own_pod_denial(node: str, attributes: Attributes, access: NodeAccess) -> st
     reports = attributes.verb in ("update", "patch") and attributes.subresource == "status"
     finishes = attributes.verb == "delete" and not attributes.subresource
     if not (reads or reports or finishes):
-        return "a node may only read its own pods, report their status, mirror static ones, and delete what has ended"
-    # A pod that does not exist passes, so that the answer is 404: a node must learn that its pod is gone.
+        return "a node may only read its own pods, write their status, create mirror pods and delete terminated pods"
+    # A request for a pod that does not exist is allowed, so that the response is 404 and the node deletes the pod.
     return None if access.bound_node in (None, node) else f"the pod is not bound to node {node}"
 
 
 def _review_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
-    """A node authenticates and authorizes its own clients by reviews."""
+    """Return a denial of all verbs but create. A kubelet authenticates and authorizes its clients with reviews."""
     del node, access
-    return None if attributes.verb == "create" else "a node may only ask for reviews"
+    return None if attributes.verb == "create" else "a node may only create reviews"
 
 
 _NODE_RULES: Mapping[tuple[str, str], NodeRule] = {
@@ -173,4 +173,4 @@ _NODE_RULES: Mapping[tuple[str, str], NodeRule] = {
 }
 
 NODE_RESOURCES = frozenset((*_NODE_RULES, *READABLE_BY_NODES, *READABLE_IF_REFERENCED))
-"""(group, plural) of what a node has rules of its own for; of these, roles give it nothing more."""
+"""(group, plural) of resources with rules for nodes. Roles do not allow a node more of these."""

@@ -1,8 +1,8 @@
-"""Driver: the cluster's certificates, made on first start.
+"""The cluster's certificate authority, the server certificate and the administrator's kubeconfig. Driver.
 
-`stateDir/pki/ca.key` and `ca.crt` are the cluster's own authority. The server's certificate is made anew at every
-start, so that it always names the addresses of the settings; clients know it by the authority. All keys made here are
-EC P-256. The administrator's certificate lasts as long as the authority does, nodes renew theirs.
+`stateDir/pki/ca.key` and `ca.crt` are the certificate authority, created at the first start. The server certificate is
+issued at every start, so that it has the configured addresses; clients verify it with the authority. All keys created
+here are EC P-256. The administrator's certificate is valid as long as the authority's; nodes renew theirs.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
 
 LIFETIME = datetime.timedelta(days=3650)
-CLOCKS_APART = datetime.timedelta(hours=1)
-"""Certificates are valid from this long ago on, for nodes whose clocks lag,"""
+CLOCK_SKEW = datetime.timedelta(hours=1)
+"""Certificates are valid from this time before they are issued, for nodes whose clocks are behind."""
 
-LONG = datetime.timedelta(hours=8)
-"""if they last at least so long: of a short life that hour would be too large a part."""
+MIN_BACKDATED_LIFETIME = datetime.timedelta(hours=8)
+"""Certificates with a shorter lifetime are not backdated: CLOCK_SKEW would be too large a part of it."""
 
 EXTENDED = {CLIENT_AUTH: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER_AUTH: ExtendedKeyUsageOID.SERVER_AUTH}
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The cluster's authority, with which it signs."""
+    """The cluster's certificate authority: its key and certificate."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @property
     def pem(self) -> bytes:
-        """The certificate, for those who are to trust it."""
+        """Return the certificate as PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -59,21 +59,25 @@ class Identity:
 
 
 def authority(directory: Path, now: datetime.datetime) -> Authority:
-    """The authority of this cluster; made, with its key first, if there is none. Raises NotReady and Refused."""
+    """Return the certificate authority of this cluster. Creates it if there is none. Raises NotReady and Refused."""
     key_path, certificate_path = directory / "ca.key", directory / "ca.crt"
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not certificate_path.exists():
-            made = _make_authority(now)
-            atomic_file.write(key_path, private_pem(made.key))
-            atomic_file.write(certificate_path, made.pem, 0o644)
+            new_authority = _make_authority(now)
+            # The key is first, so that there is never a certificate without its key.
+            atomic_file.write(key_path, private_pem(new_authority.key))
+            atomic_file.write(certificate_path, new_authority.pem, 0o644)
         return _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory)
     except OSError as error:
         raise NotReady(f"certificates in {directory}: {error}") from error
 
 
 def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], now: datetime.datetime) -> Path:
-    """A new certificate for the server under these addresses and names and this machine's, with its key in one file."""
+    """Write a new server certificate and its key into one file, and return its path. Raises NotReady.
+
+    It is for these names and addresses, and for those of this machine.
+    """
     names = [*known_as, "127.0.0.1", "::1", "localhost", socket.gethostname()]
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "podlane-master")])
@@ -88,30 +92,30 @@ def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], 
 
 
 def client_identity(ca: Authority, user: str, groups: Iterable[str], now: datetime.datetime) -> Identity:
-    """A key and a certificate for a user (CN) of some groups (O)."""
+    """Return a new key and client certificate for a user (CN) in groups (O)."""
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _sign(ca, _subject(user, groups), key.public_key(), ExtendedKeyUsageOID.CLIENT_AUTH, now)
     return Identity(key=private_pem(key), certificate=certificate)
 
 
 def sign_request(ca: Authority, pem: bytes, usages: Iterable[str], seconds: float, now: datetime.datetime) -> bytes:
-    """A certificate, as PEM, for what the request names and its key, good for these usages and so many seconds.
+    """Return a certificate as PEM for the names and the key of the request, with these usages and this lifetime.
 
-    It is for the caller to say whether the request may be granted.
+    The caller decides whether the request is granted.
     """
-    request, wanted = x509.load_pem_x509_csr(pem), frozenset(usages)
-    life = datetime.timedelta(seconds=seconds)
+    request, requested = x509.load_pem_x509_csr(pem), frozenset(usages)
+    lifetime = datetime.timedelta(seconds=seconds)
     builder = (
         x509.CertificateBuilder()
         .subject_name(request.subject)
         .issuer_name(ca.certificate.subject)
         .public_key(request.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART if life >= LONG else now)
-        .not_valid_after(min(now + life, ca.certificate.not_valid_after_utc))
+        .not_valid_before(now - CLOCK_SKEW if lifetime >= MIN_BACKDATED_LIFETIME else now)
+        .not_valid_after(min(now + lifetime, ca.certificate.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(wanted), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([EXTENDED[one] for one in sorted(wanted & EXTENDED.keys())]), False)
+        .add_extension(_key_usage(requested), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([EXTENDED[usage] for usage in sorted(requested & EXTENDED.keys())]), False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca.key.public_key()), critical=False)
     )
     for extension in request.extensions:
@@ -120,11 +124,11 @@ def sign_request(ca: Authority, pem: bytes, usages: Iterable[str], seconds: floa
     return builder.sign(ca.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def _key_usage(wanted: frozenset[str]) -> x509.KeyUsage:
+def _key_usage(usages: frozenset[str]) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=DIGITAL_SIGNATURE in wanted,
+        digital_signature=DIGITAL_SIGNATURE in usages,
         content_commitment=False,
-        key_encipherment=KEY_ENCIPHERMENT in wanted,
+        key_encipherment=KEY_ENCIPHERMENT in usages,
         data_encipherment=False,
         key_agreement=False,
         key_cert_sign=False,
@@ -151,7 +155,7 @@ def admin_kubeconfig(ca: Authority, path: Path, server: str, now: datetime.datet
 
 
 def kubeconfig(server: str, ca: Authority, identity: Identity, user: str) -> dict[str, object]:
-    """A kubeconfig with everything inside."""
+    """Return a kubeconfig with embedded certificates and key."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -197,7 +201,7 @@ def _make_authority(now: datetime.datetime) -> Authority:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
@@ -212,9 +216,9 @@ def _load_authority(key_pem: bytes, certificate_pem: bytes, directory: Path) -> 
         key = serialization.load_pem_private_key(key_pem, password=None)
         certificate = x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
-        raise Refused(f"certificates in {directory} cannot be read: {error}; left unchanged") from error
+        raise Refused(f"certificates in {directory} cannot be read: {error}; they are not replaced") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise Refused(f"ca.key and ca.crt in {directory} do not belong together; left unchanged")
+        raise Refused(f"ca.key and ca.crt in {directory} do not belong together; they are not replaced")
     return Authority(key, certificate)
 
 
@@ -233,7 +237,7 @@ def _sign(
         .issuer_name(ca.certificate.subject)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(min(now + LIFETIME, ca.certificate.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
@@ -257,7 +261,7 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key as PEM (PKCS 8), not encrypted."""
+    """Return the key as unencrypted PEM (PKCS 8)."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -36,55 +36,58 @@ ALL_RULES = (
     PolicyRule(verbs=(ANY,), api_groups=(ANY,), resources=(ANY,)),
     PolicyRule(verbs=(ANY,), non_resource_urls=(ANY,)),
 )
-"""What the administrator of a cluster may do."""
+"""The rules that allow every request."""
 
 
 class BindingMatch(NamedTuple):
-    """A binding that concerns somebody, through one of its subjects; `rules` is None if the role is not there."""
+    """A binding with the subject that matches a user. `rules` is None if the role does not exist."""
 
     binding: AnyBinding | RoleBinding
     subject: Subject
     rules: tuple[PolicyRule, ...] | None
 
 
-def decide(asked: Attributes | PathAttributes, grants: Iterable[BindingMatch]) -> Decision:
-    """Whether one of the grants allows it, and which; if none does, what is wrong with them."""
+def decide(attributes: Attributes | PathAttributes, matches: Iterable[BindingMatch]) -> Decision:
+    """Return the decision of the roles that the bindings refer to.
+
+    The reason names the binding that allows the request, or the roles that do not exist.
+    """
     missing = []
-    allows = _allows if isinstance(asked, Attributes) else _allows_path
-    for grant in grants:
-        if grant.rules is None:
-            missing.append(role_not_found(grant.binding.role_ref))
-        elif any(allows(rule, asked) for rule in grant.rules):  # type: ignore[arg-type]
-            return Decision(True, f"RBAC: allowed by {describe_match(grant)}")
-    why = f"[{', '.join(missing)}]" if len(missing) > 1 else "".join(missing)
-    return Decision(False, f"RBAC: {why}" if why else "")
+    allows = _allows if isinstance(attributes, Attributes) else _allows_path
+    for match in matches:
+        if match.rules is None:
+            missing.append(role_not_found(match.binding.role_ref))
+        elif any(allows(rule, attributes) for rule in match.rules):  # type: ignore[arg-type]
+            return Decision(True, f"RBAC: allowed by {describe_match(match)}")
+    reason = f"[{', '.join(missing)}]" if len(missing) > 1 else "".join(missing)
+    return Decision(False, f"RBAC: {reason}" if reason else "")
 
 
 def role_not_found(reference: RoleRef) -> str:
-    """That a role is not there."""
+    """Return the message that a role does not exist."""
     return f"{reference.kind.lower()}.{RBAC_GROUP} {quoted(reference.name)} not found"
 
 
-def describe_match(grant: BindingMatch) -> str:
-    """The grant as reasons name it."""
-    binding, subject, meta = grant.binding, grant.subject, grant.binding.metadata
+def describe_match(match: BindingMatch) -> str:
+    """Return the text that names a binding, its role and its subject in the reason of a decision."""
+    binding, subject, meta = match.binding, match.subject, match.binding.metadata
     name = f"{meta.name}/{meta.namespace}" if meta.namespace else meta.name
-    who = subject.name
+    subject_name = subject.name
     if subject.kind == "ServiceAccount":
-        who = f"{subject.name}/{subject.namespace or meta.namespace}"
+        subject_name = f"{subject.name}/{subject.namespace or meta.namespace}"
     role = f"{binding.role_ref.kind} {quoted(binding.role_ref.name)}"
-    return f"{binding.KIND} {quoted(name)} of {role} to {subject.kind} {quoted(who)}"
+    return f"{binding.KIND} {quoted(name)} of {role} to {subject.kind} {quoted(subject_name)}"
 
 
 def subject_key(subject: Subject, namespace: str) -> tuple[str, str]:
-    """(User or Group, name) of whom a subject in a binding of that namespace stands for."""
+    """Return (User or Group, name) of a subject. `namespace` is that of the binding."""
     if subject.kind == "ServiceAccount":
         return "User", f"{SERVICE_ACCOUNT_USER_PREFIX}{subject.namespace or namespace}:{subject.name}"
     return subject.kind, subject.name
 
 
 def user_keys(user: User) -> Iterator[tuple[str, str]]:
-    """(User or Group, name) of everything that somebody is, in the same order each time."""
+    """Yield (User or Group, name) of the user and its groups, in a fixed order."""
     yield "User", user.name
     for group in sorted(user.groups):
         yield "Group", group
@@ -93,12 +96,12 @@ def user_keys(user: User) -> Iterator[tuple[str, str]]:
 # --- one rule, one request --------------------------------------------------------------------------------------------
 
 
-def _allows(rule: PolicyRule, asked: Attributes) -> bool:
+def _allows(rule: PolicyRule, attributes: Attributes) -> bool:
     return (
-        (asked.verb in rule.verbs or ANY in rule.verbs)
-        and (asked.group in rule.api_groups or ANY in rule.api_groups)
-        and _has_resource(rule.resources, asked.resource, asked.subresource)
-        and (not rule.resource_names or asked.name in rule.resource_names)
+        (attributes.verb in rule.verbs or ANY in rule.verbs)
+        and (attributes.group in rule.api_groups or ANY in rule.api_groups)
+        and _has_resource(rule.resources, attributes.resource, attributes.subresource)
+        and (not rule.resource_names or attributes.name in rule.resource_names)
     )
 
 
@@ -110,35 +113,45 @@ def _has_resource(resources: tuple[str, ...], resource: str, subresource: str) -
     return f"{resource}/{subresource}" in resources or f"*/{subresource}" in resources
 
 
-def _allows_path(rule: PolicyRule, asked: PathAttributes) -> bool:
-    verb = asked.verb in rule.verbs or ANY in rule.verbs
-    return verb and any(_matches_path(path, asked.path) for path in rule.non_resource_urls)
+def _allows_path(rule: PolicyRule, attributes: PathAttributes) -> bool:
+    has_verb = attributes.verb in rule.verbs or ANY in rule.verbs
+    return has_verb and any(_matches_path(path, attributes.path) for path in rule.non_resource_urls)
 
 
-def _matches_path(held: str, path: str) -> bool:
-    """A `*` stands for the rest of the path, at its end only."""
-    return held == path or (held.endswith(ANY) and path.startswith(held.rstrip(ANY)))
+def _matches_path(pattern: str, path: str) -> bool:
+    """Return whether the path matches. A `*` at the end of the pattern matches the rest of the path."""
+    return pattern == path or (pattern.endswith(ANY) and path.startswith(pattern.rstrip(ANY)))
 
 
 # --- rules against rules ----------------------------------------------------------------------------------------------
 
 
-def rules_not_covered(held: Sequence[PolicyRule], wanted: Iterable[PolicyRule]) -> tuple[PolicyRule, ...]:
-    """What the wanted rules allow beyond those that are held, with all verbs of one thing in one rule."""
-    missing = [one for rule in wanted for one in _single_rules(rule) if not any(_covers(each, one) for each in held)]
-    found: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for one in missing:
-        place = (one.api_groups, one.resources, one.non_resource_urls, one.resource_names)
-        verbs = found.setdefault(place, [])
-        verbs += [verb for verb in one.verbs if verb not in verbs]
+def rules_not_covered(held_rules: Sequence[PolicyRule], requested: Iterable[PolicyRule]) -> tuple[PolicyRule, ...]:
+    """Return what the requested rules allow and the held rules do not, with all verbs of a target in one rule."""
+    missing = [
+        single_rule
+        for rule in requested
+        for single_rule in _single_rules(rule)
+        if not any(_covers(held_rule, single_rule) for held_rule in held_rules)
+    ]
+    verbs_by_target: dict[tuple[tuple[str, ...], ...], list[str]] = {}
+    for single_rule in missing:
+        target = (
+            single_rule.api_groups,
+            single_rule.resources,
+            single_rule.non_resource_urls,
+            single_rule.resource_names,
+        )
+        verbs = verbs_by_target.setdefault(target, [])
+        verbs += [verb for verb in single_rule.verbs if verb not in verbs]
     return tuple(
         PolicyRule(verbs=tuple(verbs), api_groups=g, resources=r, non_resource_urls=u, resource_names=n)
-        for (g, r, u, n), verbs in found.items()
+        for (g, r, u, n), verbs in verbs_by_target.items()
     )
 
 
 def _single_rules(rule: PolicyRule) -> Iterator[PolicyRule]:
-    """The same in rules of one verb, one resource and one name each."""
+    """Split a rule into rules of one verb, one resource and one name each."""
     names: list[tuple[str, ...]] = [(name,) for name in rule.resource_names] or [()]
     for verb in rule.verbs:
         for group in rule.api_groups:
@@ -149,42 +162,42 @@ def _single_rules(rule: PolicyRule) -> Iterator[PolicyRule]:
             yield PolicyRule(verbs=(verb,), non_resource_urls=(path,))
 
 
-def _covers(held: PolicyRule, piece: PolicyRule) -> bool:
-    if not _has_value(held.verbs, piece.verbs[0]):
+def _covers(rule: PolicyRule, single_rule: PolicyRule) -> bool:
+    if not _has_value(rule.verbs, single_rule.verbs[0]):
         return False
-    if piece.non_resource_urls:
-        return any(_matches_path(path, piece.non_resource_urls[0]) for path in held.non_resource_urls)
-    resource, _, subresource = piece.resources[0].partition("/")
+    if single_rule.non_resource_urls:
+        return any(_matches_path(path, single_rule.non_resource_urls[0]) for path in rule.non_resource_urls)
+    resource, _, subresource = single_rule.resources[0].partition("/")
     return (
-        _has_value(held.api_groups, piece.api_groups[0])
-        and _has_resource(held.resources, resource, subresource)
-        and (not held.resource_names or any(name in held.resource_names for name in piece.resource_names))
+        _has_value(rule.api_groups, single_rule.api_groups[0])
+        and _has_resource(rule.resources, resource, subresource)
+        and (not rule.resource_names or any(name in rule.resource_names for name in single_rule.resource_names))
     )
 
 
-def _has_value(held: tuple[str, ...], one: str) -> bool:
-    return ANY in held or one in held
+def _has_value(values: tuple[str, ...], value: str) -> bool:
+    return ANY in values or value in values
 
 
 def format_rule(rule: PolicyRule) -> str:
-    """A rule as messages show it: {APIGroups:[""], Resources:["pods"], Verbs:["get"]}."""
-    rows = (
+    """Return the text of a rule in messages: {APIGroups:[""], Resources:["pods"], Verbs:["get"]}."""
+    fields = (
         ("APIGroups", rule.api_groups),
         ("Resources", rule.resources),
         ("NonResourceURLs", rule.non_resource_urls),
         ("ResourceNames", rule.resource_names),
         ("Verbs", rule.verbs),
     )
-    return "{" + ", ".join(f"{name}:{quoted_list(values)}" for name, values in rows if values) + "}"
+    return "{" + ", ".join(f"{name}:{quoted_list(values)}" for name, values in fields if values) + "}"
 
 
 def quoted(text: str) -> str:
-    """A text in double quotes."""
+    """Return the text in double quotes."""
     return msgspec.json.encode(text).decode()
 
 
 def quoted_list(texts: Iterable[str]) -> str:
-    """A list as the messages of the reference write it: ["a" "b"]."""
+    """Return a list as messages of Kubernetes print it: ["a" "b"]."""
     return f"[{' '.join(map(quoted, texts))}]"
 
 
@@ -192,27 +205,27 @@ Binding = ClusterRoleBinding | RoleBinding
 
 
 class BindingIndex:
-    """What is on disk: a binding counts from when its writer has been answered."""
+    """The role bindings by subject. Only committed bindings are in it."""
 
     def __init__(self, storage: Storage) -> None:
         self._store = storage
-        self._held: dict[tuple[str, str], dict[str, dict[str, tuple[Binding, Subject]]]] = {}
-        """(User or Group, name) → namespace, empty for the cluster → name of the binding."""
+        self._by_subject: dict[tuple[str, str], dict[str, dict[str, tuple[Binding, Subject]]]] = {}
+        """(User or Group, name) → namespace, empty for ClusterRoleBindings → name → (binding, subject)."""
         for resource in (group_resource(ClusterRoleBinding), group_resource(RoleBinding)):
             for record in storage.list(resource):
                 self._put(record.object)
             storage.watch(resource, self._follow)
 
     def of(self, user: User, namespace: str) -> Iterator[BindingMatch]:
-        """What the user has in the whole cluster, and in the namespace if one is named."""
-        found = [self._held[one] for one in user_keys(user) if one in self._held]
-        for where in ("", namespace) if namespace else ("",):
-            for held in found:
-                for binding, subject in held.get(where, {}).values():
-                    yield BindingMatch(binding, subject, self.rules(binding.role_ref, where))
+        """Return the user's bindings in the whole cluster, and in the namespace if one is given."""
+        by_namespace = [self._by_subject[key] for key in user_keys(user) if key in self._by_subject]
+        for binding_namespace in ("", namespace) if namespace else ("",):
+            for bindings in by_namespace:
+                for binding, subject in bindings.get(binding_namespace, {}).values():
+                    yield BindingMatch(binding, subject, self.role_rules(binding.role_ref, binding_namespace))
 
-    def rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
-        """What a role allows, as a binding of that namespace names it; None if there is no such role."""
+    def role_rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
+        """Return the rules of the role that a binding of the namespace refers to; None if it does not exist."""
         is_role = reference.kind == Role.KIND
         key = Key(group_resource(Role if is_role else ClusterRole), namespace if is_role else "", reference.name)
         record = self._store.get(key)
@@ -227,18 +240,18 @@ class BindingIndex:
     def _put(self, binding: Binding) -> None:
         meta = binding.metadata
         for subject in reversed(binding.subjects):
-            places = self._held.setdefault(subject_key(subject, meta.namespace), {})
-            places.setdefault(meta.namespace, {})[meta.name] = (binding, subject)
+            by_namespace = self._by_subject.setdefault(subject_key(subject, meta.namespace), {})
+            by_namespace.setdefault(meta.namespace, {})[meta.name] = (binding, subject)
 
     def _drop(self, binding: Binding) -> None:
         meta = binding.metadata
-        for one in {subject_key(subject, meta.namespace) for subject in binding.subjects}:
-            places = self._held[one]
-            del places[meta.namespace][meta.name]
-            if not places[meta.namespace]:
-                del places[meta.namespace]
-            if not places:
-                del self._held[one]
+        for key in {subject_key(subject, meta.namespace) for subject in binding.subjects}:
+            by_namespace = self._by_subject[key]
+            del by_namespace[meta.namespace][meta.name]
+            if not by_namespace[meta.namespace]:
+                del by_namespace[meta.namespace]
+            if not by_namespace:
+                del self._by_subject[key]
 
 
 ESCALATION_CHECKED = (Role, ClusterRole, RoleBinding, ClusterRoleBinding)
@@ -246,50 +259,55 @@ ESCALATION_CHECKED = (Role, ClusterRole, RoleBinding, ClusterRoleBinding)
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who writes a role or a binding: what they may do, and what they hold in a namespace.
+    """The user who requests a write, with its permissions.
 
-    `rules(reference, namespace)` are those of a role; None if it is not there.
+    `rules_for(namespace)` returns the rules of the user's roles. `role_rules(reference, namespace)` returns those of
+    a role; None if it does not exist.
     """
 
     user: User
-    may: Callable[[Attributes], bool]
-    held: Callable[[str], Sequence[PolicyRule]]
-    rules: Callable[[RoleRef, str], tuple[PolicyRule, ...] | None]
+    is_allowed: Callable[[Attributes], bool]
+    rules_for: Callable[[str], Sequence[PolicyRule]]
+    role_rules: Callable[[RoleRef, str], tuple[PolicyRule, ...] | None]
 
 
-def check_escalation(resource: AnyResource, new: Any, old: Any, giver: Requester) -> None:
-    """Whether the role or the binding may be written so; `old` is None if it is new."""
-    if SYSTEM_MASTERS in giver.user.groups or (old is not None and _only_releases(new, old)):
+def check_escalation(resource: AnyResource, new: Any, old: Any, requester: Requester) -> None:
+    """Require that the requester may write this role or binding. `old` is None for a create. Raises StatusError."""
+    if SYSTEM_MASTERS in requester.user.groups or (old is not None and _only_releases(new, old)):
         return
     namespace, name = new.metadata.namespace, new.metadata.name
     if isinstance(new, Role | ClusterRole):
-        # What a request does not name in its path, a rule cannot allow by name.
+        # The path of a create has no name, so a rule with resourceNames does not match it.
         path_name = name if old is not None else ""
-        if giver.may(Attributes("escalate", RBAC_GROUP, resource.plural, namespace=namespace, name=path_name)):
+        if requester.is_allowed(
+            Attributes("escalate", RBAC_GROUP, resource.plural, namespace=namespace, name=path_name)
+        ):
             return
-        _check_held(resource, name, new.rules, namespace, giver)
-        if (_is_aggregated(new) or _is_aggregated(old)) and rules_not_covered(giver.held(namespace), ALL_RULES):
+        _check_covered(resource, name, new.rules, namespace, requester)
+        if (_is_aggregated(new) or _is_aggregated(old)) and rules_not_covered(
+            requester.rules_for(namespace), ALL_RULES
+        ):
             raise errors.forbidden(resource, name, "must have cluster-admin privileges to use the aggregationRule")
         return
     reference: RoleRef = new.role_ref
     plural = f"{reference.kind.lower()}s"
-    if giver.may(Attributes("bind", reference.api_group, plural, namespace=namespace, name=reference.name)):
+    if requester.is_allowed(Attributes("bind", reference.api_group, plural, namespace=namespace, name=reference.name)):
         return
-    rules = giver.rules(reference, namespace)
+    rules = requester.role_rules(reference, namespace)
     if rules is None:
         raise errors.status_error(404, "NotFound", f"{plural}.{RBAC_GROUP} {quoted(reference.name)} not found")
-    _check_held(resource, name, rules, namespace, giver)
+    _check_covered(resource, name, rules, namespace, requester)
 
 
-def _check_held(
-    resource: AnyResource, name: str, wanted: Sequence[PolicyRule], namespace: str, giver: Requester
+def _check_covered(
+    resource: AnyResource, name: str, requested: Sequence[PolicyRule], namespace: str, requester: Requester
 ) -> None:
-    missing = rules_not_covered(giver.held(namespace), wanted)
+    missing = rules_not_covered(requester.rules_for(namespace), requested)
     if missing:
-        user, rules = giver.user, "\n".join(sorted(map(format_rule, missing)))
-        who = f"user {quoted(user.name)} (groups={quoted_list(sorted(user.groups))})"
-        why = f"{who} is attempting to grant RBAC permissions not currently held:\n{rules}"
-        raise errors.forbidden(resource, name, why)
+        user, rules = requester.user, "\n".join(sorted(map(format_rule, missing)))
+        user_text = f"user {quoted(user.name)} (groups={quoted_list(sorted(user.groups))})"
+        denial = f"{user_text} is attempting to grant RBAC permissions not currently held:\n{rules}"
+        raise errors.forbidden(resource, name, denial)
 
 
 def _is_aggregated(role: Role | ClusterRole | None) -> bool:
@@ -298,7 +316,7 @@ def _is_aggregated(role: Role | ClusterRole | None) -> bool:
 
 
 def _only_releases(new: Any, old: Any) -> bool:
-    """Whether nothing changes but what lets the object go: its finalizers and owners."""
+    """Return whether only finalizers and owner references change, which are what blocks deletion."""
     meta = msgspec.structs.replace(
         new.metadata, finalizers=old.metadata.finalizers, owner_references=old.metadata.owner_references
     )

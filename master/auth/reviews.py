@@ -1,4 +1,4 @@
-"""TokenReview, SelfSubjectReview and the *AccessReviews: decoding and answers. Pure. Raises `StatusError`."""
+"""TokenReview, SelfSubjectReview and the *AccessReviews: decoding and status. Pure. Raises `StatusError`."""
 
 from __future__ import annotations
 
@@ -33,93 +33,98 @@ from master.resources.rbac import PolicyRule
 
 @dataclass(frozen=True, slots=True)
 class ReviewBackend:
-    """How the server answers: `whose(token, audiences)`, `decision(user, access)`, and everything that roles allow
-    somebody in a namespace: `rules(user, namespace)`.
+    """The functions of the server that reviews call.
+
+    `review_token(token, audiences)` authenticates, `decide(user, access)` authorizes, and `rules_for(user, namespace)`
+    returns all rules of the user's roles in a namespace.
     """
 
-    whose: Callable[[str, tuple[str, ...]], TokenReviewStatus]
-    decision: Callable[[User, ResourceAttributes | NonResourceAttributes], Decision]
-    rules: Callable[[User, str], Iterable[PolicyRule]]
+    review_token: Callable[[str, tuple[str, ...]], TokenReviewStatus]
+    decide: Callable[[User, ResourceAttributes | NonResourceAttributes], Decision]
+    rules_for: Callable[[User, str], Iterable[PolicyRule]]
 
 
 SELF_REVIEWS = frozenset(("SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview"))
-"""Everybody who is somebody may ask these."""
+"""Reviews of the requester. Every authenticated user may create them."""
 
 
 def review_problems(review: Object) -> list[FieldError]:
-    """What keeps a review from being answered."""
+    """Return what is wrong with a review."""
     if isinstance(review, TokenReview) and not review.spec.token:
         return [FieldError("spec.token", '""', "a token is required", MISSING)]
     if isinstance(review, SelfSubjectAccessReview):
-        spec, found = review.spec, []
+        spec, problems = review.spec, []
         if (spec.resource_attributes is None) == (spec.non_resource_attributes is None):
-            why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
-            found.append(FieldError("spec", "given", why))
+            detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            problems.append(FieldError("spec", "given", detail))
         if isinstance(review, LocalSubjectAccessReview) and spec.non_resource_attributes is not None:
-            found.append(FieldError("spec.nonResourceAttributes", "given", "disallowed on this kind of request"))
+            problems.append(FieldError("spec.nonResourceAttributes", "given", "disallowed on this kind of request"))
         if review.KIND not in SELF_REVIEWS and not spec.user and not spec.groups:
-            found.append(FieldError("spec.user", '""', "at least one of user or group must be specified", MISSING))
-        return found
+            problems.append(FieldError("spec.user", '""', "at least one of user or group must be specified", MISSING))
+        return problems
     return []
 
 
-def answer_review(review: Object, asker: User, judge: ReviewBackend) -> Object:
-    """The review with its answer."""
+def answer_review(review: Object, requester: User, backend: ReviewBackend) -> Object:
+    """Return the review with its status."""
     if isinstance(review, TokenReview):
-        return replace(review, status=judge.whose(review.spec.token, review.spec.audiences))
+        return replace(review, status=backend.review_token(review.spec.token, review.spec.audiences))
     if isinstance(review, SelfSubjectReview):
-        return replace(review, status=SelfSubjectReviewStatus(user_info=user_info(asker)))
+        return replace(review, status=SelfSubjectReviewStatus(user_info=user_info(requester)))
     if isinstance(review, SelfSubjectRulesReview):
-        return replace(review, status=_rules_status(asker, judge.rules(asker, review.spec.namespace)))
+        return replace(review, status=_rules_status(requester, backend.rules_for(requester, review.spec.namespace)))
     assert isinstance(review, SelfSubjectAccessReview)
-    who, spec = asker, review.spec
+    user, spec = requester, review.spec
     if review.KIND not in SELF_REVIEWS:
-        who = User(spec.user, frozenset(spec.groups), spec.uid)
+        user = User(spec.user, frozenset(spec.groups), spec.uid)
     access = spec.resource_attributes or spec.non_resource_attributes
     assert access is not None
-    found = judge.decision(who, access)
-    return replace(review, status=SubjectAccessReviewStatus(allowed=found.allowed, reason=found.reason))
+    decision = backend.decide(user, access)
+    return replace(review, status=SubjectAccessReviewStatus(allowed=decision.allowed, reason=decision.reason))
 
 
 def user_info(user: User) -> UserInfo:
-    """The user as reviews show it."""
+    """Return the UserInfo of a user."""
     extra = {key: list(values) for key, values in user.extra}
     return UserInfo(username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra or None)
 
 
 def _rules_status(user: User, rules: Iterable[PolicyRule]) -> SubjectRulesReviewStatus:
-    found = tuple(rules)
+    policy_rules = tuple(rules)
     return SubjectRulesReviewStatus(
         resource_rules=tuple(
             ResourceRule(
-                verbs=one.verbs, api_groups=one.api_groups, resources=one.resources, resource_names=one.resource_names
+                verbs=rule.verbs,
+                api_groups=rule.api_groups,
+                resources=rule.resources,
+                resource_names=rule.resource_names,
             )
-            for one in found
-            if not one.non_resource_urls
+            for rule in policy_rules
+            if not rule.non_resource_urls
         ),
         non_resource_rules=tuple(
-            NonResourceRule(verbs=one.verbs, non_resource_urls=one.non_resource_urls)
-            for one in found
-            if one.non_resource_urls
+            NonResourceRule(verbs=rule.verbs, non_resource_urls=rule.non_resource_urls)
+            for rule in policy_rules
+            if rule.non_resource_urls
         ),
         incomplete=bool(user.node),
     )
 
 
 def decode_review(kind: type[Object], document: object, namespace: str) -> Object:
-    """A review in a request's body, which is answered and not kept."""
+    """Return the review in the body of a request. Raises StatusError."""
     if not isinstance(document, dict):
         raise errors.bad_request(f"the body is not a {kind.KIND}: a JSON object is accepted")
-    for name, wanted in (("kind", kind.KIND), ("apiVersion", kind.API_VERSION)):
-        if document.get(name) not in (None, "", wanted):
-            raise errors.bad_request(f"{name} is {quoted(document[name])}; {wanted} is accepted here")
+    for name, expected in (("kind", kind.KIND), ("apiVersion", kind.API_VERSION)):
+        if document.get(name) not in (None, "", expected):
+            raise errors.bad_request(f"{name} is {quoted(document[name])}; {expected} is accepted here")
     try:
         review = msgspec.convert(without_nulls(document), kind)
     except msgspec.ValidationError as error:
         raise errors.bad_request(f"the body is not a {kind.KIND}: {error}") from error
-    found = review_problems(review)
-    if found:
-        raise errors.invalid_review(kind.KIND, found)
+    problems = review_problems(review)
+    if problems:
+        raise errors.invalid_review(kind.KIND, problems)
     if review.metadata.namespace not in ("", namespace):
         raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"

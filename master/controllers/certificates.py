@@ -42,10 +42,10 @@ def approve_requests(
         name, spec = csr.metadata.name, csr.spec
         approval = certificate_signing.approve(csr, nodes, reserved, authorize)
         if approval.approved:
-            yield Update(_with(csr, APPROVED, "AutoApproved", approval.words, now), csr)
+            yield Update(_with(csr, APPROVED, "AutoApproved", approval.message, now), csr)
         else:
             request = f"{spec.username} asks {spec.signer_name} for {certificate_signing.describe_csr(csr)}"
-            message = f"{request}; not approved by itself: {approval.words}; kubectl certificate approve {name}"
+            message = f"{request}; not approved by itself: {approval.message}; kubectl certificate approve {name}"
             yield Warn(message, f"CertificateSigningRequest {name}")
 
 

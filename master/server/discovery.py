@@ -1,4 +1,4 @@
-"""Discovery: API groups, versions and resources, in the old and in the aggregated form. Pure."""
+"""Discovery: API groups, versions and resources, as unaggregated and as aggregated documents. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERSION = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-"""The release of Kubernetes whose conventions are followed; clients compare it with their own."""
+"""The version of Kubernetes whose API is served; clients compare it with their own version."""
 
 PATHS = [
     "/.well-known/openid-configuration",
@@ -37,20 +37,20 @@ PATHS = [
     "/version",
 ]
 
-Row = dict[str, Any]
+Document = dict[str, Any]
 
 
 def _groups() -> dict[str, dict[str, list[AnyResource]]]:
-    """Return group → version → kinds.
+    """Return group → version → resources.
 
-    The core is first; in a group, the preferred version, that of its first kind, is first.
+    The core group is first. The preferred version of a group is its first: that of the group's first resource.
     """
-    found: dict[str, dict[str, list[AnyResource]]] = {}
+    by_group: dict[str, dict[str, list[AnyResource]]] = {}
     for resource in sorted(SERVED, key=lambda resource: resource.group):
-        found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
+        by_group.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
     return {
         group: {version: sorted(kinds, key=lambda resource: resource.plural) for version, kinds in versions.items()}
-        for group, versions in found.items()
+        for group, versions in by_group.items()
     }
 
 
@@ -60,54 +60,54 @@ def _names() -> tuple[str, ...]:
     return (*known, *(name for name in VIRTUAL_RESOURCES if name not in known))
 
 
-def _subresources(resource: AnyResource) -> list[tuple[str, Row, list[str]]]:
+def _subresources(resource: AnyResource) -> list[tuple[str, Document, list[str]]]:
     own = (resource.group, resource.version, resource.kind)
-    found = (
+    with_body = (
         (subresource, dict(zip(("group", "version", "kind"), subresource.body_kind or own, strict=True)))
         for subresource in resource.all_subresources
     )
-    return [(subresource.name, body, list(subresource.verbs)) for subresource, body in found]
+    return [(subresource.name, body, list(subresource.verbs)) for subresource, body in with_body]
 
 
-# --- the old form -----------------------------------------------------------------------------------------------------
+# --- unaggregated discovery -------------------------------------------------------------------------------------------
 
 
-def versions() -> Row:
+def versions() -> Document:
     """Return the response to GET /api."""
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
 
 
-def _group(name: str, versions: Iterable[str]) -> Row:
+def _group(name: str, versions: Iterable[str]) -> Document:
     known = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": known, "preferredVersion": known[0]}
 
 
-def groups() -> Row:
+def groups() -> Document:
     """Return the response to GET /apis."""
     known = _groups()
     listed = [_group(name, known.get(name, ("v1",))) for name in _names() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
-def group(name: str) -> Row | None:
+def group(name: str) -> Document | None:
     """Return the response to GET /apis/GROUP."""
-    found = next((row for row in groups()["groups"] if row["name"] == name), None)
-    return None if found is None else {"kind": "APIGroup", "apiVersion": "v1", **found}
+    entry = next((group_entry for group_entry in groups()["groups"] if group_entry["name"] == name), None)
+    return None if entry is None else {"kind": "APIGroup", "apiVersion": "v1", **entry}
 
 
-def resources(group_name: str, version: str) -> Row | None:
+def resources(group_name: str, version: str) -> Document | None:
     """Return the response to GET /api/v1 and /apis/GROUP/VERSION."""
     kinds = _groups().get(group_name, {}).get(version, [])
-    virtual = [_virtual_row(resource) for resource in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
-    rows = [*virtual, *(row for resource in kinds for row in _resource_rows(resource))]
-    if not rows:
+    virtual = [_virtual_entry(resource) for resource in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
+    entries = [*virtual, *(entry for resource in kinds for entry in _resource_entries(resource))]
+    if not entries:
         return None
     full = f"{group_name}/{version}" if group_name else version
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": rows}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": full, "resources": entries}
 
 
-def _resource_rows(resource: AnyResource) -> list[Row]:
-    row: Row = {
+def _resource_entries(resource: AnyResource) -> list[Document]:
+    entry: Document = {
         "name": resource.plural,
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
@@ -115,29 +115,25 @@ def _resource_rows(resource: AnyResource) -> list[Row]:
         "verbs": list(resource.verbs),
     }
     if resource.short_names:
-        row["shortNames"] = list(resource.short_names)
+        entry["shortNames"] = list(resource.short_names)
     if resource.categories:
-        row["categories"] = list(resource.categories)
-    rows = [row]
-    for name, answer, verbs in _subresources(resource):
-        rows.append(
+        entry["categories"] = list(resource.categories)
+    entries = [entry]
+    for name, body, verbs in _subresources(resource):
+        entries.append(
             {
                 "name": f"{resource.plural}/{name}",
                 "singularName": "",
                 "namespaced": resource.namespaced,
-                "kind": answer["kind"],
+                "kind": body["kind"],
                 "verbs": verbs,
-                **(
-                    {}
-                    if answer["group"] == resource.group
-                    else {"group": answer["group"], "version": answer["version"]}
-                ),
+                **({} if body["group"] == resource.group else {"group": body["group"], "version": body["version"]}),
             }
         )
-    return rows
+    return entries
 
 
-def _virtual_row(virtual: VirtualResource) -> Row:
+def _virtual_entry(virtual: VirtualResource) -> Document:
     return {
         "name": virtual.plural,
         "singularName": virtual.kind.lower(),
@@ -147,11 +143,11 @@ def _virtual_row(virtual: VirtualResource) -> Row:
     }
 
 
-# --- the aggregated form ----------------------------------------------------------------------------------------------
+# --- aggregated discovery ---------------------------------------------------------------------------------------------
 
 
 def aggregated_version(accept: str) -> str:
-    """Return the aggregated form (v2, v2beta1) that the client prefers to the old form; empty if none."""
+    """Return the version of aggregated discovery (v2, v2beta1) that the client prefers; empty if none."""
     for entry in parse_accept(accept):
         parameters = entry.parameters
         if entry.type != "application/json":
@@ -163,31 +159,35 @@ def aggregated_version(accept: str) -> str:
     return ""
 
 
-def aggregated(core: bool, form: str) -> Row:
-    """Return the response to GET /api (core) or GET /apis in the aggregated form."""
+def aggregated(core: bool, discovery_version: str) -> Document:
+    """Return the aggregated response to GET /api (`core`) or GET /apis."""
     items, known = [], _groups()
     for name in _names():
         if core == (name == ""):
-            kinds = known.get(name, {})
-            rows = {version: [_aggregated_row(resource) for resource in found] for version, found in kinds.items()}
+            by_version = known.get(name, {}).items()
+            entries = {
+                version: [_aggregated_entry(resource) for resource in resources] for version, resources in by_version
+            }
             if name in VIRTUAL_RESOURCES:
-                rows["v1"] = [
+                entries["v1"] = [
                     *(_aggregated_virtual(name, virtual) for virtual in VIRTUAL_RESOURCES[name]),
-                    *rows.get("v1", []),
+                    *entries.get("v1", []),
                 ]
-            items.append(_aggregated_group(name, rows))
-    head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{form}"}
+            items.append(_aggregated_group(name, entries))
+    head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{discovery_version}"}
     return {**head, "metadata": {}, "items": items}
 
 
-def _aggregated_group(name: str, versions: Mapping[str, list[Row]]) -> Row:
+def _aggregated_group(name: str, versions: Mapping[str, list[Document]]) -> Document:
     metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
-    rows = [{"version": version, "resources": found, "freshness": "Current"} for version, found in versions.items()]
-    return {"metadata": metadata, "versions": rows}
+    entries = [
+        {"version": version, "resources": resources, "freshness": "Current"} for version, resources in versions.items()
+    ]
+    return {"metadata": metadata, "versions": entries}
 
 
-def _aggregated_row(resource: AnyResource) -> Row:
-    row: Row = {
+def _aggregated_entry(resource: AnyResource) -> Document:
+    entry: Document = {
         "resource": resource.plural,
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster",
@@ -195,16 +195,16 @@ def _aggregated_row(resource: AnyResource) -> Row:
         "verbs": list(resource.verbs),
     }
     if resource.short_names:
-        row["shortNames"] = list(resource.short_names)
+        entry["shortNames"] = list(resource.short_names)
     if resource.categories:
-        row["categories"] = list(resource.categories)
+        entry["categories"] = list(resource.categories)
     subresources = [
-        {"subresource": name, "responseKind": answer, "verbs": verbs} for name, answer, verbs in _subresources(resource)
+        {"subresource": name, "responseKind": body, "verbs": verbs} for name, body, verbs in _subresources(resource)
     ]
-    return row | ({"subresources": subresources} if subresources else {})
+    return entry | ({"subresources": subresources} if subresources else {})
 
 
-def _aggregated_virtual(group_name: str, virtual: VirtualResource) -> Row:
+def _aggregated_virtual(group_name: str, virtual: VirtualResource) -> Document:
     return {
         "resource": virtual.plural,
         "responseKind": {"group": group_name, "version": "v1", "kind": virtual.kind},

@@ -36,10 +36,10 @@ BODY_TIMEOUT_SECONDS = 30.0
 
 
 class Handlers:
-    """Handlers of requests that are authenticated and authorized. They raise `errors.StatusError`.
+    """The handlers of requests that are authenticated and authorized. They raise `errors.StatusError`.
 
-    `actions` answer the subresources that are not part of an object, by kind and name. `not_ready_reason` returns why
-    the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the OpenID provider.
+    `actions` are the handlers of subresources that are not part of an object, by kind and name. `not_ready_reason`
+    returns why the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the OpenID provider.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Handlers:
     async def resource(
         self, http: web.Request, user: User, route: ResourceRoute, client_address: str
     ) -> web.StreamResponse:
-        """Answer a request for objects; a watch with a stream."""
+        """Handle a request for objects. The response to a watch is a stream."""
         verb, info = route.verb, route.info
         content_type = _content_type(http)
         body = None
@@ -159,7 +159,7 @@ class Handlers:
     # --- requests that are not about stored objects ----------------------------------------------------------------
 
     async def review(self, http: web.Request, user: User, route: ReviewRoute) -> web.StreamResponse:
-        """Answer a review."""
+        """Respond to a review."""
         if http.method != "POST":
             raise errors.method_not_allowed()
         if negotiation.negotiate(http.headers.get("Accept", "")) is not negotiation.View.OBJECT:
@@ -167,15 +167,15 @@ class Handlers:
         document = await self._read_document(http, _content_type(http))
         review = reviews.decode_review(route.kind, document, route.namespace)
         backend = reviews.ReviewBackend(
-            self._authenticator.whose, self._authorizer.decide_review, self._authorizer.rules_for
+            self._authenticator.review_token, self._authorizer.decide_review, self._authorizer.rules_for
         )
         answer = reviews.answer_review(review, user, backend)
-        return nonresource.json_answer(
+        return nonresource.json_response(
             msgspec.structs.replace(answer, api_version=route.kind.API_VERSION, kind=route.kind.KIND), 201
         )
 
     async def project_request(self, http: web.Request, user: User) -> web.StreamResponse:
-        """Create the requested project. A list, which is always empty, says that the user may request one."""
+        """Create the requested project. GET returns success if the user may request one: OpenShift clients ask so."""
         if http.method == "GET":
             return web.Response(body=errors.encode_status(errors.success()), content_type="application/json")
         if http.method != "POST":
@@ -186,15 +186,15 @@ class Handlers:
         return web.Response(status=response.status, body=response.body, content_type="application/json")
 
     async def proxy(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
-        """Connect the client with a node or a pod."""
+        """Forward the request to a node or a pod."""
         return await self._streams.serve(http, route)
 
     def non_resource(self, http: web.Request) -> web.Response:
-        """Answer a GET of a path that names no resource."""
+        """Respond to a GET of a path that names no resource."""
         if http.path == service_account_tokens.JWKS_PATH:
-            response = nonresource.json_answer(self._tokens.keys())
+            response = nonresource.json_response(self._tokens.jwks())
         elif http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
-            response = nonresource.json_answer(self._tokens.configuration(self._issuer_url()))
+            response = nonresource.json_response(self._tokens.openid_configuration(self._issuer_url()))
         else:
             response = nonresource.handle(http, self._not_ready_reason)
         if http.method not in ("GET", "HEAD"):
@@ -213,7 +213,7 @@ def warning_headers(texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _quoted(text: str) -> str:
-    """Quote a text as the Warning header carries it (RFC 7234): in one line of ASCII."""
+    """Return the text as a quoted string of the Warning header (RFC 7234): one line of ASCII."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').encode("ascii", "replace").decode("ascii")
     return '"' + "".join(c if c.isprintable() else " " for c in plain) + '"'
 
@@ -224,9 +224,9 @@ async def _read_body(http: web.Request, seconds: float) -> bytes:
         async with asyncio.timeout(seconds):
             return await http.read()
     except TimeoutError:
-        raise errors.status_error(408, "Timeout", f"the body did not come within {seconds:.0f} seconds") from None
+        raise errors.status_error(408, "Timeout", f"the body was not received within {seconds:.0f} seconds") from None
     except web.HTTPRequestEntityTooLarge:
         message = f"the body is larger than {MAX_BODY_BYTES} bytes"
         raise errors.status_error(413, "RequestEntityTooLarge", message) from None
     except web.RequestPayloadError as error:
-        raise errors.bad_request(f"the body is not as its headers say: {error}") from None
+        raise errors.bad_request(f"the body does not match its headers: {error}") from None

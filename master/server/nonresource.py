@@ -1,4 +1,4 @@
-"""Paths that are no resources: health, version, metrics, discovery and OpenAPI."""
+"""Non-resource paths: health, version, metrics, discovery and OpenAPI."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from master import errors
 from master.server import discovery, openapi
 
 
-def handle(http: web.Request, unready: Callable[[], str]) -> web.Response:
-    """Answer a GET of a path that names no object. Raises StatusError."""
+def handle(http: web.Request, not_ready_reason: Callable[[], str]) -> web.Response:
+    """Return the response to a GET of a non-resource path. Raises StatusError."""
     path = http.path.rstrip("/") or "/"
     if path == "/metrics":
-        # Its library takes 1 MB, which a master need not have before somebody asks.
+        # The library takes 1 MB of memory, so it is imported with the first request for metrics.
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
 
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
     if path in ("/healthz", "/livez", "/readyz"):
-        reason = unready() if path == "/readyz" else ""
+        reason = not_ready_reason() if path == "/readyz" else ""
         return web.Response(text=reason or "ok", status=503 if reason else 200)
     if path.startswith("/openapi/v3"):
         index = path == "/openapi/v3"
@@ -31,33 +31,33 @@ def handle(http: web.Request, unready: Callable[[], str]) -> web.Response:
     if path == "/openapi/v2":
         return web.Response(body=openapi.v2(), headers={"Content-Type": openapi.V2_TYPE})
     if path in ("/", "/version"):
-        return json_answer(discovery.VERSION if path == "/version" else {"paths": discovery.PATHS})
+        return json_response(discovery.VERSION if path == "/version" else {"paths": discovery.PATHS})
     return _discovery(http, path)
 
 
 def _discovery(http: web.Request, path: str) -> web.Response:
-    form = discovery.aggregated_version(http.headers.get("Accept", ""))
-    if form and path in ("/api", "/apis"):
-        content_type = f"application/json;g=apidiscovery.k8s.io;v={form};as=APIGroupDiscoveryList"
-        return with_etag(http, discovery.aggregated(path == "/api", form), content_type)
+    aggregated_version = discovery.aggregated_version(http.headers.get("Accept", ""))
+    if aggregated_version and path in ("/api", "/apis"):
+        content_type = f"application/json;g=apidiscovery.k8s.io;v={aggregated_version};as=APIGroupDiscoveryList"
+        return with_etag(http, discovery.aggregated(path == "/api", aggregated_version), content_type)
     match path.split("/")[1:]:
         case ["api"]:
-            found: dict[str, Any] | None = discovery.versions()
+            document: dict[str, Any] | None = discovery.versions()
         case ["apis"]:
-            found = discovery.groups()
+            document = discovery.groups()
         case ["api", version]:
-            found = discovery.resources("", version)
+            document = discovery.resources("", version)
         case ["apis", group]:
-            found = discovery.group(group)
+            document = discovery.group(group)
         case ["apis", group, version]:
-            found = discovery.resources(group, version)
+            document = discovery.resources(group, version)
         case _:
-            found = None
-    return with_etag(http, found, "application/json")
+            document = None
+    return with_etag(http, document, "application/json")
 
 
-def json_answer(document: object, code: int = 200) -> web.Response:
-    """A document as the body of an answer."""
+def json_response(document: object, code: int = 200) -> web.Response:
+    """Return a response with the document as JSON."""
     return web.Response(status=code, body=msgspec.json.encode(document), content_type="application/json")
 
 
@@ -67,7 +67,7 @@ def with_etag(http: web.Request, document: object | None, content_type: str) -> 
 
 
 def _cached_bytes(http: web.Request, body: bytes | None, content_type: str) -> web.Response:
-    """A document that changes only with the program: clients that have it already get 304."""
+    """Return a response with an ETag; 304 if the client has this version. Raises NotFound if there is no body."""
     if body is None:
         raise errors.path_not_found()
     tag = f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"'

@@ -24,11 +24,11 @@ from master.resources.scheme import SERVED
 from master.serialization import negotiation
 from master.server.discovery import VERSION
 
-Row = dict[str, Any]
+Document = dict[str, Any]
 
 REFERENCE = "#/components/schemas/"
 
-_PLAIN: Mapping[type[inspect.Type], Row] = {
+_PLAIN: Mapping[type[inspect.Type], Document] = {
     inspect.BoolType: {"type": "boolean"},
     inspect.IntType: {"type": "integer", "format": "int64"},
     inspect.FloatType: {"type": "number", "format": "double"},
@@ -46,14 +46,14 @@ _CHOICES: Mapping[frozenset[type[inspect.Type]], str] = {
     frozenset((inspect.IntType, inspect.StrType)): INT_OR_STRING,
     frozenset((inspect.StrType, inspect.IntType, inspect.FloatType)): QUANTITY,
 }
-_CHOSEN: Row = {
+_CHOSEN: Document = {
     INT_OR_STRING: {
-        "description": "A number, or a text such as the name of a port or a part in percent.",
+        "description": "An integer or a string, such as the name of a port or a percentage.",
         "format": "int-or-string",
         "oneOf": [{"type": "integer"}, {"type": "string"}],
     },
     QUANTITY: {
-        "description": "An amount as a number or a text, with a suffix such as m, k, Mi or G: 100m, 64Mi, 2.",
+        "description": "A quantity: a number or a string with a suffix such as m, k, Mi or G: 100m, 64Mi, 2.",
         "oneOf": [{"type": "string"}, {"type": "number"}],
     },
 }
@@ -65,14 +65,14 @@ def name_of(resource: AnyResource) -> str:
     return f"{domain}.{resource.version}.{resource.kind}"
 
 
-def identity(resource: AnyResource) -> Row:
+def identity(resource: AnyResource) -> Document:
     """Return the group, version and kind by which clients match a schema or an operation to a kind."""
     return {"group": resource.group, "version": resource.version, "kind": resource.kind}
 
 
-def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struct]]) -> Row:
+def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struct]]) -> Document:
     """Return the schemas of these kinds, their lists, the other types, and every type inside them."""
-    schemas: Row = dict(_CHOSEN)
+    schemas: Document = dict(_CHOSEN)
     for other in others:
         for info in (inspect.type_info(other), *parts(inspect.type_info(other))):
             schemas[info.cls.__name__] = _struct(info)  # type: ignore[attr-defined]
@@ -87,11 +87,11 @@ def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struc
     return dict(sorted(schemas.items()))
 
 
-def _list_of(resource: AnyResource) -> Row:
+def _list_of(resource: AnyResource) -> Document:
     identities = [identity(resource) | {"kind": f"{resource.kind}List"}]
     return {
         "type": "object",
-        "description": f"Some objects of the kind {resource.kind}.",
+        "description": f"A list of {resource.kind} objects.",
         "required": ["items"],
         "properties": {
             "apiVersion": {"type": "string"},
@@ -123,23 +123,23 @@ def _inside(info: inspect.Type) -> tuple[inspect.Type, ...]:
     return info.types if isinstance(info, inspect.UnionType) else ()
 
 
-def _struct(info: inspect.Type) -> Row:
+def _struct(info: inspect.Type) -> Document:
     assert isinstance(info, inspect.StructType)
-    row: Row = {
+    schema: Document = {
         "type": "object",
         "description": _description(info, info.cls),
         "properties": {field.encode_name: _property(info, field) for field in info.fields},
     }
     required = [field.encode_name for field in info.fields if field.required]
-    return row | ({"required": required} if required else {})
+    return schema | ({"required": required} if required else {})
 
 
-def _property(info: inspect.StructType, field: inspect.Field) -> Row:
-    """Return a field's schema, described by the sentences of its type's description that name it."""
+def _property(info: inspect.StructType, field: inspect.Field) -> Document:
+    """Return the schema of a field. Its description is those sentences of its type's docstring that name it."""
     described = " ".join(_description(info, base) for base in info.cls.__mro__ if issubclass(base, msgspec.Struct))
     sentences = _SENTENCE_END.split(" ".join(described.split()))
-    told = " ".join(sentence for sentence in sentences if f"`{field.encode_name}`" in sentence)
-    return _schema(field.type) | ({"description": told} if told else {})
+    description = " ".join(sentence for sentence in sentences if f"`{field.encode_name}`" in sentence)
+    return _schema(field.type) | ({"description": description} if description else {})
 
 
 def _description(info: inspect.StructType, cls: type) -> str:
@@ -149,7 +149,7 @@ def _description(info: inspect.StructType, cls: type) -> str:
     return _QUOTED.sub(lambda found: f"`{names.get(found[1], found[1])}`", text)
 
 
-def _schema(info: inspect.Type) -> Row:
+def _schema(info: inspect.Type) -> Document:
     """Return the schema of a type. Optional values are not nullable, because null means the same as absent."""
     if isinstance(info, inspect.Metadata):
         return _schema(info.type) | _marks(info)
@@ -164,7 +164,7 @@ def _schema(info: inspect.Type) -> Row:
     return dict(_PLAIN.get(type(info), {}))
 
 
-def _union(info: inspect.UnionType) -> Row:
+def _union(info: inspect.UnionType) -> Document:
     options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
     chosen = _CHOICES.get(frozenset(map(type, options)))
     if chosen is not None:
@@ -172,20 +172,20 @@ def _union(info: inspect.UnionType) -> Row:
     return _schema(options[0]) if len(options) == 1 else {"oneOf": [_schema(option) for option in options]}
 
 
-def _marks(info: inspect.Metadata) -> Row:
-    mark = info.extra or {}
-    row: Row = dict(info.extra_json_schema or {})
-    if VALUE in mark and mark[VALUE].format:
-        row["format"] = mark[VALUE].format
-    keys = mark.get(KEYS)
+def _marks(metadata: inspect.Metadata) -> Document:
+    extra = metadata.extra or {}
+    schema: Document = dict(metadata.extra_json_schema or {})
+    if VALUE in extra and extra[VALUE].format:
+        schema["format"] = extra[VALUE].format
+    keys = extra.get(KEYS)
     if keys:
-        row |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
-        row |= {"x-kubernetes-patch-merge-key": keys[0], "x-kubernetes-patch-strategy": "merge"}
-    elif mark.get(SET):
-        row |= {"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"}
+        schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+        schema |= {"x-kubernetes-patch-merge-key": keys[0], "x-kubernetes-patch-strategy": "merge"}
+    elif extra.get(SET):
+        schema |= {"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"}
     elif keys is not None:
-        row["x-kubernetes-map-type"] = "atomic"
-    return row
+        schema["x-kubernetes-map-type"] = "atomic"
+    return schema
 
 
 INFO = {"title": "Podlane", "version": VERSION["gitVersion"].partition("+")[0]}
@@ -194,10 +194,10 @@ V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
 
 def v2() -> bytes:
-    """Return the response to GET /openapi/v2 without any kinds, in protobuf.
+    """Return the response to GET /openapi/v2 in protobuf: a document without any kinds.
 
-    The message is gnostic's Document: 1 swagger, 2 info {1 title, 2 version}. kubectl 1.27 and 1.28 read it before v3,
-    and fail without it.
+    The message is gnostic's Document: 1 swagger, 2 info {1 title, 2 version}. kubectl 1.27 and 1.28 read this document
+    before v3 and fail if there is none.
     """
     info = _text(1, INFO["title"]) + _text(2, INFO["version"])
     return _text(1, "2.0") + b"\x12" + bytes([len(info)]) + info
@@ -208,7 +208,7 @@ def _text(number: int, text: str) -> bytes:
 
 
 @cache
-def index() -> Row:
+def index() -> Document:
     """Return the response to GET /openapi/v3. Each URL has a hash of its content, so that clients can cache it."""
     paths = {}
     for path in sorted({_root(resource) for resource in SERVED}):
@@ -224,11 +224,11 @@ def _root(resource: AnyResource) -> str:
 @cache
 def content(path: str) -> bytes | None:
     """Return the response to GET /openapi/v3/PATH, as JSON; None if the group and version have no kinds."""
-    found = document(path)
-    return None if found is None else msgspec.json.encode(found)
+    openapi_document = document(path)
+    return None if openapi_document is None else msgspec.json.encode(openapi_document)
 
 
-def document(path: str) -> Row | None:
+def document(path: str) -> Document | None:
     """Return the OpenAPI document of a group and version, before it is encoded."""
     kinds = [resource for resource in SERVED if _root(resource) == path]
     if not kinds:
@@ -237,7 +237,9 @@ def document(path: str) -> Row | None:
         "openapi": "3.0.0",
         "info": INFO,
         "paths": {
-            f"/{path}/{place}": _named(place, row) for resource in kinds for place, row in _allowed_places(resource)
+            f"/{path}/{subpath}": _named(subpath, operations)
+            for resource in kinds
+            for subpath, operations in _allowed_places(resource)
         },
         "components": {"schemas": components(kinds, (DeleteOptions, Status, Scale))},
     }
@@ -268,26 +270,30 @@ Parameters = tuple[tuple[str, str], ...]
 _VERBS = {"post": "create", "put": "update"}
 
 
-def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
-    """Yield the paths with the operations that the resource has."""
-    for place, row in _places(resource):
-        actions = {key: found.get("x-kubernetes-action", "") for key, found in row.items() if key != "parameters"}
-        refused = {key for key, action in actions.items() if _VERBS.get(action, action) not in resource.verbs}
-        yield place, {key: found for key, found in row.items() if key not in refused}
+def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Document]]:
+    """Yield (path below the group's path, operations that the resource supports)."""
+    for subpath, operations in _places(resource):
+        actions = {
+            key: operation.get("x-kubernetes-action", "")
+            for key, operation in operations.items()
+            if key != "parameters"
+        }
+        missing = {key for key, action in actions.items() if _VERBS.get(action, action) not in resource.verbs}
+        yield subpath, {key: operation for key, operation in operations.items() if key not in missing}
 
 
-def _places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
-    """Yield (path below the group's path, its operations)."""
-    within = f"namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else resource.plural
-    in_path = ("namespace",) if resource.namespaced else ()
-    whole = name_of(resource)
-    read, written = _operation(resource, "list", _READING + _WATCHING, f"{whole}List"), _writes(resource)
+def _places(resource: AnyResource) -> Iterator[tuple[str, Document]]:
+    """Yield (path below the group's path, operations of any resource with such a path)."""
+    collection = f"namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else resource.plural
+    namespace_parameter = ("namespace",) if resource.namespaced else ()
+    schema = name_of(resource)
+    read, writes = _operation(resource, "list", _READING + _WATCHING, f"{schema}List"), _writes(resource)
     yield (
-        within,
+        collection,
         {
-            "parameters": _in_path(*in_path),
+            "parameters": _in_path(*namespace_parameter),
             "get": read,
-            "post": written["post"],
+            "post": writes["post"],
             "delete": _operation(
                 resource, "deletecollection", _READING[:2] + _DELETING, "Status", DeleteOptions.__name__
             ),
@@ -295,80 +301,84 @@ def _places(resource: AnyResource) -> Iterator[tuple[str, Row]]:
     )
     if resource.namespaced:
         yield resource.plural, {"get": read}
-    named = _in_path(*in_path, "name")
+    path_parameters = _in_path(*namespace_parameter, "name")
     methods_of_object = {
-        "get": _operation(resource, "get", (), whole),
-        "put": written["put"],
-        "patch": written["patch"],
+        "get": _operation(resource, "get", (), schema),
+        "put": writes["put"],
+        "patch": writes["patch"],
     }
-    erased = _operation(resource, "delete", _DELETING, "Status", DeleteOptions.__name__)
-    yield f"{within}/{{name}}", {"parameters": named, **methods_of_object, "delete": erased}
+    delete = _operation(resource, "delete", _DELETING, "Status", DeleteOptions.__name__)
+    yield f"{collection}/{{name}}", {"parameters": path_parameters, **methods_of_object, "delete": delete}
     if resource.scale is not None:
-        yield f"{within}/{{name}}/scale", {"parameters": named, **_scale(resource)}
+        yield f"{collection}/{{name}}/scale", {"parameters": path_parameters, **_scale(resource)}
     for subresource in resource.all_subresources:
         if subresource.replace is not None:
             methods = {
-                method: row
-                for method, row in methods_of_object.items()
+                method: operation
+                for method, operation in methods_of_object.items()
                 if METHOD_VERBS[method.upper()] in subresource.verbs
             }
-            yield f"{within}/{{name}}/{subresource.name}", {"parameters": named, **methods}
+            yield f"{collection}/{{name}}/{subresource.name}", {"parameters": path_parameters, **methods}
 
 
-def _scale(resource: AnyResource) -> Row:
-    whole = Scale.__name__
+def _scale(resource: AnyResource) -> Document:
+    schema = Scale.__name__
     return {
-        "get": _operation(resource, "get", (), whole),
-        "put": _operation(resource, "put", _WRITING, whole, whole),
-        "patch": _patch(resource, whole),
+        "get": _operation(resource, "get", (), schema),
+        "put": _operation(resource, "put", _WRITING, schema, schema),
+        "patch": _patch(resource, schema),
     }
 
 
-def _named(place: str, row: Row) -> Row:
+def _named(subpath: str, operations: Document) -> Document:
     """Return the operations of a path, each with a unique operationId."""
-    words = "".join(part.strip("{}").capitalize() for part in place.split("/"))
+    suffix = "".join(part.strip("{}").capitalize() for part in subpath.split("/"))
     return {
-        key: found if key == "parameters" else {**found, "operationId": found["x-kubernetes-action"] + words}
-        for key, found in row.items()
+        key: operation
+        if key == "parameters"
+        else {**operation, "operationId": operation["x-kubernetes-action"] + suffix}
+        for key, operation in operations.items()
     }
 
 
-def _writes(resource: AnyResource) -> Row:
-    whole = name_of(resource)
+def _writes(resource: AnyResource) -> Document:
+    schema = name_of(resource)
     return {
-        "post": _operation(resource, "post", _WRITING, whole, whole),
-        "put": _operation(resource, "put", _WRITING, whole, whole),
-        "patch": _patch(resource, whole),
+        "post": _operation(resource, "post", _WRITING, schema, schema),
+        "put": _operation(resource, "put", _WRITING, schema, schema),
+        "patch": _patch(resource, schema),
     }
 
 
-def _patch(resource: AnyResource, answer: str) -> Row:
+def _patch(resource: AnyResource, response_schema: str) -> Document:
     types = (negotiation.JSON_PATCH, negotiation.MERGE_PATCH, negotiation.STRATEGIC_PATCH, negotiation.APPLY_PATCH)
     body = {"required": True, "content": {media_type: {"schema": {}} for media_type in types}}
-    return _operation(resource, "patch", (*_WRITING, ("force", "boolean")), answer) | {"requestBody": body}
+    return _operation(resource, "patch", (*_WRITING, ("force", "boolean")), response_schema) | {"requestBody": body}
 
 
-def _operation(resource: AnyResource, action: str, parameters: Parameters, answer: str, body: str = "") -> Row:
-    content = {"application/json": {"schema": {"$ref": REFERENCE + answer}}}
-    refused = {"application/json": {"schema": {"$ref": REFERENCE + Status.__name__}}}
-    good = {code: {"description": "done", "content": content} for code in _CODES.get(action, ("200",))}
-    row: Row = {
+def _operation(
+    resource: AnyResource, action: str, parameters: Parameters, response_schema: str, body_schema: str = ""
+) -> Document:
+    content = {"application/json": {"schema": {"$ref": REFERENCE + response_schema}}}
+    error_content = {"application/json": {"schema": {"$ref": REFERENCE + Status.__name__}}}
+    success = {code: {"description": "done", "content": content} for code in _CODES.get(action, ("200",))}
+    operation: Document = {
         "parameters": [_parameter(name, kind_of) for name, kind_of in parameters],
-        "responses": {**good, "default": {"description": "refused", "content": refused}},
+        "responses": {**success, "default": {"description": "refused", "content": error_content}},
         "x-kubernetes-action": action,
         "x-kubernetes-group-version-kind": identity(resource),
     }
-    if body:
-        content = {"application/json": {"schema": {"$ref": REFERENCE + body}}}
-        row["requestBody"] = {"required": body != DeleteOptions.__name__, "content": content}
-    return row
+    if body_schema:
+        content = {"application/json": {"schema": {"$ref": REFERENCE + body_schema}}}
+        operation["requestBody"] = {"required": body_schema != DeleteOptions.__name__, "content": content}
+    return operation
 
 
 _CODES = {"post": ("201",), "patch": ("200", "201")}
 
 
-def _parameter(name: str, kind_of: str) -> Row:
-    schema: Row = {"type": kind_of, "uniqueItems": True}
+def _parameter(name: str, kind_of: str) -> Document:
+    schema: Document = {"type": kind_of, "uniqueItems": True}
     if name in _ENUMS:
         schema["enum"] = _ENUMS[name]
     if kind_of == "integer":
@@ -376,5 +386,5 @@ def _parameter(name: str, kind_of: str) -> Row:
     return {"name": name, "in": "query", "schema": schema}
 
 
-def _in_path(*names: str) -> list[Row]:
+def _in_path(*names: str) -> list[Document]:
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]

@@ -25,9 +25,9 @@ class ResourceRoute:
 
 @dataclass(frozen=True, slots=True)
 class ProxyRoute:
-    """A subresource that a node or a pod answers.
+    """A subresource that is proxied to a node or a pod.
 
-    `path` is the rest of the path of a proxy request, percent-encoded as it came, from its slash on.
+    `path` is the part of the request path behind `proxy`, with its leading slash, percent-encoded as received.
     """
 
     verb: str
@@ -37,7 +37,7 @@ class ProxyRoute:
 
 @dataclass(frozen=True, slots=True)
 class ReviewRoute:
-    """A review, which is answered and not stored."""
+    """A review, which gets a response and is not stored."""
 
     kind: type[Object]
     namespace: str
@@ -45,12 +45,12 @@ class ReviewRoute:
 
 @dataclass(frozen=True, slots=True)
 class ProjectRequestRoute:
-    """ProjectRequests, which create projects and are not stored."""
+    """The resource projectrequests, which creates projects and stores nothing of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class NonResourceRoute:
-    """A path that names no resource: health, version, metrics, discovery, OpenAPI, keys of tokens."""
+    """A path that names no resource: health, version, metrics, discovery, OpenAPI, signing keys of tokens."""
 
     verb: str
     path: str
@@ -60,7 +60,7 @@ Route = ResourceRoute | ProxyRoute | ReviewRoute | ProjectRequestRoute | NonReso
 
 
 def resolve(method: str, path: str, raw_path: str, query: Mapping[str, str]) -> Route:
-    """Return what a request is for. `raw_path` is the path as it came, `path` the decoded one.
+    """Return the route of a request. `raw_path` is the percent-encoded path, `path` the decoded one.
 
     Raises BadRequest if the parameter `watch` is invalid.
     """
@@ -92,16 +92,16 @@ def resolve_path(path: str) -> RequestInfo | None:
         return RequestInfo(PODS, rest[1], subresource="binding")
     namespace = ""
     if rest[0] == "namespaces" and len(rest) > 2 and (group, version, rest[2]) in BY_PATH:
-        resource = BY_PATH[(group, version, rest[2])]
-        if resource.namespaced:
+        namespaced_resource = BY_PATH[(group, version, rest[2])]
+        if namespaced_resource.namespaced:
             namespace, rest = rest[1], rest[2:]
-    found = BY_PATH.get((group, version, rest[0]))
-    if found is None or len(rest) > 3 or "" in parts[1:]:
+    resource = BY_PATH.get((group, version, rest[0]))
+    if resource is None or len(rest) > 3 or "" in parts[1:]:
         return None
     name = rest[1] if len(rest) > 1 else ""
-    if found.namespaced and name and not namespace:
+    if resource.namespaced and name and not namespace:
         return None
-    return RequestInfo(found, namespace, name, rest[2] if len(rest) > 2 else "")
+    return RequestInfo(resource, namespace, name, rest[2] if len(rest) > 2 else "")
 
 
 def resolve_review(path: str) -> tuple[type[Object], str] | None:
@@ -120,18 +120,18 @@ PROXY = "proxy"
 
 
 def resolve_proxy(raw_path: str) -> tuple[RequestInfo, str] | None:
-    """Return the subresource that a node or a pod answers, with the rest of the path; None for other paths."""
+    """Return a proxied subresource and the rest of the path; None for other paths."""
     match raw_path.split("/"):
         case ["", "api", "v1", "namespaces", namespace, plural, name, subresource, *rest] if namespace and name:
-            found = BY_PATH.get(("", "v1", plural))
+            resource = BY_PATH.get(("", "v1", plural))
             scope = unquote(namespace)
         case ["", "api", "v1", plural, name, subresource, *rest] if name:
-            found, scope = BY_PATH.get(("", "v1", plural)), ""
+            resource, scope = BY_PATH.get(("", "v1", plural)), ""
         case _:
             return None
-    if found is None or found.namespaced != bool(scope):
+    if resource is None or resource.namespaced != bool(scope):
         return None
-    part = found.subresource(subresource)
-    if part is None or not part.proxied or (rest not in ([], [""]) and subresource != PROXY):
+    found_subresource = resource.subresource(subresource)
+    if found_subresource is None or not found_subresource.proxied or (rest not in ([], [""]) and subresource != PROXY):
         return None
-    return RequestInfo(found, scope, unquote(name), subresource), "/" + "/".join(rest) if rest else ""
+    return RequestInfo(resource, scope, unquote(name), subresource), "/" + "/".join(rest) if rest else ""

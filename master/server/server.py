@@ -48,8 +48,8 @@ log = logging.getLogger(__name__)
 class ServerDependencies:
     """The parts that the server uses.
 
-    `not_ready_reason` returns why the master cannot serve yet, empty if it can. `address` is the address at which
-    others reach the server. `nodes` is the client of the node servers.
+    `not_ready_reason` returns why the master cannot serve yet, empty if it can. `address` is the advertised address of
+    the server. `nodes` is the client of the node servers.
     """
 
     store: Storage
@@ -62,7 +62,10 @@ class ServerDependencies:
 
 
 def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
-    """Return a TLS context that requests a client certificate. One of another authority ends the handshake."""
+    """Return a TLS context that requests a client certificate.
+
+    The handshake fails if the client shows a certificate of another authority.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(server_pem)
@@ -72,7 +75,7 @@ def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
 
 
 class Server:
-    """HTTPS API server. After `start()`, `port` is the port number; `stop()` ends all requests."""
+    """The HTTPS API server. After `start()`, `port` is the port number; `stop()` ends all requests."""
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port of the listener."""
+        """Return the port of the listener."""
         return self._listener.port
 
     async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
@@ -135,20 +138,22 @@ class Server:
             raise
         except Exception:
             log.exception("request failed", extra={"method": http.method, "path": http.path})
-            return _error_response(errors.status_error(500, "InternalError", "the server failed; its log says more"))
+            return _error_response(
+                errors.status_error(500, "InternalError", "the server failed; the reason is in its log")
+            )
 
     async def _serve(self, http: web.Request) -> web.StreamResponse:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
         transport = http.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
-        client = self._authenticator.user(certificate, http.headers.get("Authorization", ""))
+        client = self._authenticator.authenticate(certificate, http.headers.get("Authorization", ""))
         route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
         user = self._authorizer.impersonate(client, http.headers.items())
         self._authorize(user, route, http)
         return await self._dispatch(http, user, route, client_address=_peer_address(http) if user is client else "")
 
     def _authorize(self, user: User, route: Route, http: web.Request) -> None:
-        """Require that the user may send this request. The body is not read before. Raises Forbidden."""
+        """Require that the user may send this request, before its body is read. Raises Forbidden."""
         match route:
             case ResourceRoute(verb, info):
                 self._authorizer.require(user, verb, info, http.query)

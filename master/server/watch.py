@@ -1,8 +1,8 @@
 """Watches: each client gets the events of its selection, in order, from its revision on.
 
-An event is encoded once for each requested form, for all watchers together. Queued bytes of a client are bounded: a
-client that does not read is disconnected and comes back with its last revision. Watchers of one form share the queued
-chunks; only what the connection takes next is copied and encrypted for one client.
+An event is encoded once for each output form and shared by all watchers of that form. The queue of a client is bounded:
+a client that does not read is disconnected, and continues from its last revision when it connects again. A queued chunk
+is copied and encrypted for one client only when its connection can take it.
 """
 
 from __future__ import annotations
@@ -30,82 +30,79 @@ from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Storage, WatchEvent
 
 MAX_QUEUED_BYTES = 8 << 20
-"""Bytes that may wait for one client. One that lets more wait is cut off, and comes back with its last revision."""
+"""Maximum size of the queue of one client, in bytes. A client with a longer queue is disconnected."""
 
 TRANSPORT_BUFFER = 32 << 10
-"""Bytes that are encrypted for one client ahead of its reading."""
+"""Maximum number of bytes that are encrypted for one client before it reads them."""
 
 
 class ClientStream:
-    """The response of a watch.
-
-    `write` never waits; `flush` does. It is created when the response's head is being sent.
-    """
+    """The response stream of a watch. `write` never waits, `flush` does. `response` is prepared already."""
 
     def __init__(self, http: web.Request, transport: asyncio.Transport, response: web.StreamResponse) -> None:
         transport.set_write_buffer_limits(high=TRANSPORT_BUFFER)
         self._protocol = http.protocol
         self._transport = transport
         self._response = response
-        self._waiting: deque[bytes] = deque()
-        self._unread = 0
-        self._stirred = asyncio.Event()
-        self._framed = response.chunked
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._wakeup = asyncio.Event()
+        self._chunked = response.chunked
         self.ended = False
-        self.cut_off = False
-        """Whether it was ended because too much waited."""
+        self.overflowed = False
+        """Whether the stream was ended because its queue was full."""
 
     @property
     def full(self) -> bool:
-        """Return whether further writes have to wait."""
-        return bool(self._waiting)
+        """Return whether further writes are queued."""
+        return bool(self._queue)
 
     def write(self, chunk: bytes) -> None:
-        """Send a chunk of HTTP/1.1, or let it wait behind others."""
-        if not self._framed:
+        """Send a chunk of HTTP/1.1, or queue it."""
+        if not self._chunked:
             chunk = chunk[chunk.index(b"\n") + 1 : -2]
         if self._transport.is_closing():
             self.end()
-        elif not self._waiting and not self._protocol.writing_paused:
+        elif not self._queue and not self._protocol.writing_paused:
             self._transport.write(chunk)
         else:
-            self._waiting.append(chunk)
-            self._stirred.set()
+            self._queue.append(chunk)
+            self._wakeup.set()
             self.add_queued(len(chunk))
 
     def add_queued(self, size: int) -> None:
-        """Add a number of bytes to those queued for the client."""
-        self._unread += size
-        if self._unread > MAX_QUEUED_BYTES and not self.cut_off:
-            self.cut_off = True
-            self._waiting.clear()
+        """Count further queued bytes. Disconnect the client if MAX_QUEUED_BYTES are exceeded."""
+        self._queued_bytes += size
+        if self._queued_bytes > MAX_QUEUED_BYTES and not self.overflowed:
+            self.overflowed = True
+            self._queue.clear()
             self._transport.abort()
             self.end()
 
     def remove_queued(self, size: int) -> None:
-        """Subtract a number of bytes, added by `add_queued`, from those queued for the client."""
-        self._unread -= size
+        """Count bytes, added by `add_queued`, as no longer queued."""
+        self._queued_bytes -= size
 
     async def flush(self) -> None:
-        """Wait until nothing is queued or the stream has ended. Raise ConnectionError when the client disconnects."""
-        while self._waiting and not self.ended:
+        """Wait until nothing is queued or the stream has ended. Raises ConnectionError when the client disconnects."""
+        while self._queue and not self.ended:
             await self._response.drain()
-            while self._waiting and not self._protocol.writing_paused:
-                chunk = self._waiting.popleft()
+            while self._queue and not self._protocol.writing_paused:
+                chunk = self._queue.popleft()
                 self.remove_queued(len(chunk))
                 self._transport.write(chunk)
 
-    async def flow(self) -> None:
-        """Send what waits, whenever something does, until it has ended."""
+    async def run(self) -> None:
+        """Send queued chunks until the stream has ended."""
         while not self.ended:
             await self.flush()
-            await self._stirred.wait()
-            self._stirred.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
 
     def end(self) -> None:
         """End the stream: nothing more is sent."""
         self.ended = True
-        self._stirred.set()
+        self._wakeup.set()
 
 
 log = logging.getLogger(__name__)
@@ -114,17 +111,17 @@ Clock = Callable[[], datetime.datetime]
 
 BOOKMARK_SECONDS = 60.0
 DEFAULT_WATCH_SECONDS = (1800.0, 3600.0)
-"""How long a watch lasts that does not say: anything between, so that clients do not all come back at once."""
+"""Range of the random timeout, in seconds, of a watch without timeoutSeconds: clients do not reconnect all at once."""
 
 YIELD_EVERY = 50
-"""Events of a beginning that are sent before others have their turn; and before it is seen that the client has gone."""
+"""Number of backlog events after which other tasks run, and after which a disconnected client is noticed."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """The form of the events of a watch."""
+    """The output form of the events of a watch. `definitions` is true if a table is to have its column definitions."""
 
     view: View
     include: str
@@ -133,7 +130,10 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """The options of a watch. It starts after `revision`, or with the initial objects, or (neither) with new events."""
+    """The options of a watch.
+
+    The watch starts after `revision`, or with the stored objects (`existing`), or with new events if neither is given.
+    """
 
     selection: Selection
     form: OutputOptions
@@ -169,7 +169,7 @@ def _forbidden_match(reason: str) -> errors.StatusError:
 
 
 def event_type(selection: Selection, event: WatchEvent) -> str:
-    """Return the type of an event for a selection, which an object may enter or leave; empty if it sees nothing."""
+    """Return the event type for a selection, which an object may enter or leave; empty if no event is sent."""
     before = selection.matches(event.previous)
     after = event.type != "DELETED" and selection.matches(event.record)
     if after:
@@ -183,9 +183,9 @@ class WatchHandler:
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._store = storage
         self._clock = clock
-        self._worded: WatchEvent | None = None
-        self._words: dict[tuple[str, str, OutputOptions], bytes] = {}
-        self._seen: dict[str, WatchEvent] = {}
+        self._encoded_event: WatchEvent | None = None
+        self._chunks: dict[tuple[str, str, OutputOptions], bytes] = {}
+        self._converted: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
 
     @property
@@ -195,13 +195,13 @@ class WatchHandler:
 
     def end_all(self) -> None:
         """End every watch cleanly, as if its timeout had expired."""
-        for follower in tuple(self._open):
-            follower.end()
+        for watcher in tuple(self._open):
+            watcher.end()
 
-    async def serve(self, http: web.Request, wanted: WatchOptions) -> web.StreamResponse:
-        """Answer a watch until its time is up or the client goes."""
-        if wanted.existing and (wanted.revision or 0) > self._store.revision:
-            raise errors.resource_version_too_large(wanted.revision or 0, self._store.revision)
+    async def serve(self, http: web.Request, options: WatchOptions) -> web.StreamResponse:
+        """Stream events until the timeout expires or the client disconnects."""
+        if options.existing and (options.revision or 0) > self._store.revision:
+            raise errors.resource_version_too_large(options.revision or 0, self._store.revision)
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
@@ -211,58 +211,58 @@ class WatchHandler:
         transport = http.transport
         if transport is None:
             return response
-        follower = Watcher(self, wanted, ClientStream(http, transport, response))
-        self._open.add(follower)
+        watcher = Watcher(self, options, ClientStream(http, transport, response))
+        self._open.add(watcher)
         try:
-            await follower.run(self._store)
+            await watcher.run(self._store)
         finally:
-            self._open.discard(follower)
+            self._open.discard(watcher)
         return response
 
-    def initial_events(self, wanted: WatchOptions) -> Iterator[WatchEvent]:
-        """Return the initial events of a watch. Raise Expired."""
-        selection = wanted.selection
-        if wanted.existing:
+    def initial_events(self, options: WatchOptions) -> Iterator[WatchEvent]:
+        """Return the initial events of a watch. Raises Compacted."""
+        selection = options.selection
+        if options.existing:
             records = self._store.list(selection.resource.stored_group_resource, selection.namespace)
             return (WatchEvent("ADDED", record, None) for record in records)
         return iter(
-            self._store.events_since(selection.resource.stored_group_resource, wanted.revision)
-            if wanted.revision
+            self._store.events_since(selection.resource.stored_group_resource, options.revision)
+            if options.revision
             else ()
         )
 
     def encode(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
-        """Return the event as an HTTP chunk for a selection and form; empty if the selection does not see it."""
-        if self._worded is not event:
-            self._worded, self._words, self._seen = event, {}, {}
+        """Return the event as an HTTP chunk for a selection and form; empty if no event is sent for this selection."""
+        if self._encoded_event is not event:
+            self._encoded_event, self._chunks, self._converted = event, {}, {}
         version = selection.resource.type.API_VERSION
-        if version not in self._seen:
-            self._seen[version] = convert_event(selection.resource, event)
-        told = self._seen[version]
-        what = event_type(selection, told)
-        if not what:
+        if version not in self._converted:
+            self._converted[version] = convert_event(selection.resource, event)
+        converted = self._converted[version]
+        type_ = event_type(selection, converted)
+        if not type_:
             return b""
-        left = what == "DELETED" and event.type != "DELETED"
-        key = ("LEFT" if left else what, version, form)
-        if key not in self._words:
-            self._words[key] = _framed(what, self._shown(selection, form, told, left=left))
-        return self._words[key]
+        left_selection = type_ == "DELETED" and event.type != "DELETED"
+        key = ("LEFT" if left_selection else type_, version, form)
+        if key not in self._chunks:
+            self._chunks[key] = _framed(type_, self._body(selection, form, converted, left_selection=left_selection))
+        return self._chunks[key]
 
-    def _shown(self, selection: Selection, form: OutputOptions, event: WatchEvent, *, left: bool) -> bytes:
-        if form.view is View.OBJECT and not left:
+    def _body(self, selection: Selection, form: OutputOptions, event: WatchEvent, *, left_selection: bool) -> bytes:
+        if form.view is View.OBJECT and not left_selection:
             return event.record.data
-        item: Any = event.record.object
-        if left and event.previous is not None:
-            item = with_metadata(event.previous.object, resource_version=str(event.record.revision))
+        obj: Any = event.record.object
+        if left_selection and event.previous is not None:
+            obj = with_metadata(event.previous.object, resource_version=str(event.record.revision))
         if not form.view.is_table:
-            return tables.encode_object(selection.resource, item, form.view, self._clock())
-        row = tables.table_row(selection.resource, item, form.view, self._clock(), form.include)
+            return tables.encode_object(selection.resource, obj, form.view, self._clock())
+        table_row = tables.table_row(selection.resource, obj, form.view, self._clock(), form.include)
         definitions = tables.columns(selection.resource) if form.definitions else None
-        return tables.encode_table(form.view, [row], {"resourceVersion": str(event.record.revision)}, definitions)
+        return tables.encode_table(form.view, [table_row], {"resourceVersion": str(event.record.revision)}, definitions)
 
-    def bookmark(self, wanted: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
+    def bookmark(self, options: WatchOptions, revision: int, annotations: dict[str, str] | None = None) -> bytes:
         """Return the event that reports the current revision to the client."""
-        resource, view = wanted.selection.resource, wanted.form.view
+        resource, view = options.selection.resource, options.form.view
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
@@ -277,45 +277,45 @@ class WatchHandler:
 class Watcher:
     """The watch of one client."""
 
-    def __init__(self, watches: WatchHandler, wanted: WatchOptions, stream: ClientStream) -> None:
+    def __init__(self, watches: WatchHandler, options: WatchOptions, stream: ClientStream) -> None:
         self._watches = watches
-        self._wanted = wanted
-        self._form = OutputOptions(wanted.form.view, wanted.form.include, definitions=wanted.form.view.is_table)
+        self._options = options
+        self._form = OutputOptions(options.form.view, options.form.include, definitions=options.form.view.is_table)
         self._stream = stream
         self._backlog: list[WatchEvent] | None = []
 
     async def run(self, storage: Storage) -> None:
         """Send events until the timeout expires, the client disconnects, or its queue is full."""
-        wanted = self._wanted
+        options = self._options
         try:
-            # From here to the registration nothing waits, so no event falls between the beginning and what follows.
-            beginning = self._watches.initial_events(wanted)
+            # There is no await up to the registration, so no event is lost between the initial events and later ones.
+            initial_events = self._watches.initial_events(options)
         except Compacted as error:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
         revision = storage.revision
-        unfollow = storage.watch(wanted.selection.resource.stored_group_resource, self._take)
+        unsubscribe = storage.watch(options.selection.resource.stored_group_resource, self._take)
         try:
-            async with asyncio.timeout(wanted.seconds):
-                await self._send_all(beginning)
-                if wanted.initial_end:
-                    self._stream.write(self._watches.bookmark(wanted, revision, {INITIAL_EVENTS_END: "true"}))
-                await self._catch_up()
-                await self._keep_up(storage)
+            async with asyncio.timeout(options.seconds):
+                await self._send_all(initial_events)
+                if options.initial_end:
+                    self._stream.write(self._watches.bookmark(options, revision, {INITIAL_EVENTS_END: "true"}))
+                await self._drain_backlog()
+                await self._run_stream(storage)
         except TimeoutError:
-            if wanted.bookmarks and self._backlog is None:
-                self._stream.write(self._watches.bookmark(wanted, storage.revision))
+            if options.bookmarks and self._backlog is None:
+                self._stream.write(self._watches.bookmark(options, storage.revision))
         finally:
-            unfollow()
-            if self._stream.cut_off:
-                log.warning("client does not read its watch", extra={"kind": wanted.selection.resource.kind})
+            unsubscribe()
+            if self._stream.overflowed:
+                log.warning("slow watcher disconnected", extra={"kind": options.selection.resource.kind})
 
     def end(self) -> None:
         """End the watch as if its timeout had expired."""
         self._stream.end()
 
     def _take(self, event: WatchEvent) -> None:
-        """Receive an event from the store; it is held back while the initial events are being sent."""
+        """Receive an event from the store. It is added to the backlog while the initial events are being sent."""
         if self._backlog is not None:
             self._backlog.append(event)
             self._stream.add_queued(len(event.record.data))
@@ -323,10 +323,10 @@ class Watcher:
             self._send(event)
 
     def _send(self, event: WatchEvent) -> None:
-        chunk = self._watches.encode(self._wanted.selection, self._form, event)
+        chunk = self._watches.encode(self._options.selection, self._form, event)
         if chunk:
             self._stream.write(chunk)
-            self._form = self._wanted.form
+            self._form = self._options.form
 
     async def _send_all(self, events: Iterable[WatchEvent]) -> None:
         for number, event in enumerate(events, 1):
@@ -338,26 +338,26 @@ class Watcher:
             if self._stream.ended:
                 return
 
-    async def _catch_up(self) -> None:
-        """Send what came meanwhile, and from then on everything as it comes."""
+    async def _drain_backlog(self) -> None:
+        """Send the backlog until it is empty; from then on, events are sent as they arrive."""
         while self._backlog and not self._stream.ended:
             waiting, self._backlog = self._backlog, []
             self._stream.remove_queued(sum(len(event.record.data) for event in waiting))
             await self._send_all(waiting)
         self._backlog = None
 
-    async def _keep_up(self, storage: Storage) -> None:
-        """Send bookmarks until the watch ends."""
+    async def _run_stream(self, storage: Storage) -> None:
+        """Send queued events, and bookmarks every BOOKMARK_SECONDS, until the watch ends."""
         while not self._stream.ended:
             try:
                 async with asyncio.timeout(BOOKMARK_SECONDS):
-                    await self._stream.flow()
+                    await self._stream.run()
             except TimeoutError:
-                if self._wanted.bookmarks:
-                    self._stream.write(self._watches.bookmark(self._wanted, storage.revision))
+                if self._options.bookmarks:
+                    self._stream.write(self._watches.bookmark(self._options, storage.revision))
 
 
-def _framed(what: str, item: bytes) -> bytes:
+def _framed(type_: str, body: bytes) -> bytes:
     """Return an event with its newline as one HTTP chunk."""
-    line = b'{"type":"%s","object":%s}\n' % (what.encode("ascii"), item)
+    line = b'{"type":"%s","object":%s}\n' % (type_.encode("ascii"), body)
     return b"%x\r\n%s\r\n" % (len(line), line)

@@ -21,47 +21,47 @@ from streams.splice import splice
 from streams.upgrade import UpgradeResponse, upgraded_connection
 
 MAX_UNSENT_BYTES = 64 << 10
-"""Bytes that wait for one client; the other side waits, too, when there are more."""
+"""Maximum number of bytes buffered for one client. The backend is not read while there are more."""
 
 BINARY, BASE64 = "binary.k8s.io", "base64.binary.k8s.io"
-"""Protocols of WebSocket in which a log can be read."""
+"""WebSocket subprotocols in which a log can be read."""
 
 log = logging.getLogger(__name__)
 
 
 class Forwarder:
-    """All responses and connections that are being forwarded."""
+    """The set of responses and connections that are being forwarded."""
 
     def __init__(self) -> None:
         self._open: set[Callable[[], None]] = set()
 
     def end_all(self) -> None:
         """Close everything that is being forwarded."""
-        for cut in tuple(self._open):
-            cut()
+        for close in tuple(self._open):
+            close()
 
     @contextmanager
-    def _through(self, *cuts: Callable[[], None]) -> Iterator[None]:
-        self._open.update(cuts)
+    def _registered(self, *closers: Callable[[], None]) -> Iterator[None]:
+        self._open.update(closers)
         try:
             yield
         finally:
-            self._open.difference_update(cuts)
+            self._open.difference_update(closers)
 
     async def upgrade(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Connect the client with a backend that has answered 101, until one of them closes."""
+        """Connect the client with a backend that responded with 101, until one of them closes."""
         try:
-            answer = UpgradeResponse(response_headers(_pairs(response), upgrade=True))
-            ours = await answer.upgrade(http)
+            upgrade = UpgradeResponse(response_headers(_pairs(response), upgrade=True))
+            client = await upgrade.upgrade(http)
         except BaseException:
             response.close()
             raise
-        theirs = upgraded_connection(response)
-        with self._through(ours.abort, theirs.abort):
-            await splice(ours, theirs, IDLE_SECONDS, client_gone=ours.client_gone)
-        return answer
+        backend = upgraded_connection(response)
+        with self._registered(client.abort, backend.abort):
+            await splice(client, backend, IDLE_SECONDS, client_gone=client.client_gone)
+        return upgrade
 
-    async def copy(
+    async def copy_response(
         self,
         http: web.Request,
         response: aiohttp.ClientResponse,
@@ -70,42 +70,43 @@ class Forwarder:
     ) -> web.StreamResponse:
         """Send the backend's response to the client, each part of its body as it arrives.
 
-        If the backend closes its connection early, the client's connection is closed, too, so that it never takes a
-        part for the whole. A body is buffered for `change`, unless it is larger than MAX_PAGE_BYTES.
+        If the backend closes its connection early, the client's connection is aborted, because the client must not
+        take a part of the body for all of it. A body is buffered for `change`, unless it is larger than
+        MAX_PAGE_BYTES.
         """
         if change is not None:
             headers.popall("Content-Length", None)
-        answer = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
-        with self._through(response.close):
+        client_response = web.StreamResponse(status=response.status, reason=response.reason, headers=headers)
+        with self._registered(response.close):
             try:
                 if http.transport is not None:
                     http.transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
-                await answer.prepare(http)
-                kept = bytearray()
+                await client_response.prepare(http)
+                buffered = bytearray()
                 async for part in response.content.iter_any():
                     if change is None:
-                        await answer.write(part)
+                        await client_response.write(part)
                         continue
-                    kept += part
-                    if len(kept) > MAX_PAGE_BYTES:
-                        await answer.write(bytes(kept))
-                        kept.clear()
+                    buffered += part
+                    if len(buffered) > MAX_PAGE_BYTES:
+                        await client_response.write(bytes(buffered))
+                        buffered.clear()
                         change = None
                 if change is not None:
-                    await answer.write(change(bytes(kept)))
-                await answer.write_eof()
+                    await client_response.write(change(bytes(buffered)))
+                await client_response.write_eof()
             except (aiohttp.ClientError, TimeoutError) as error:
-                log.debug("an answer broke off", extra={"path": http.path, "why": str(error)})
+                log.debug("upstream response aborted", extra={"path": http.path, "error": str(error)})
                 if http.transport is not None:
                     http.transport.abort()
             finally:
                 response.close()
-        return answer
+        return client_response
 
-    async def messages(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Send the body to the client as messages of WebSocket. The first message is empty."""
+    async def websocket_log(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
+        """Send the body to the client as WebSocket messages. The first message is empty."""
         channel = web.WebSocketResponse(protocols=(BINARY, BASE64))
-        with self._through(response.close):
+        with self._registered(response.close):
             try:
                 await channel.prepare(http)
                 await _until_first(_send(channel, response), _discard_input(channel))
@@ -115,19 +116,19 @@ class Forwarder:
         return channel
 
 
-async def _until_first(*works: asyncio.Future[None] | asyncio.Task[None]) -> None:
+async def _until_first(*tasks: asyncio.Future[None] | asyncio.Task[None]) -> None:
     """Wait until one of the tasks is done; cancel the others."""
     try:
-        done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for work in works:
-            work.cancel()
-    for work in done:
-        work.result()
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        task.result()
 
 
 def _send(channel: web.WebSocketResponse, response: aiohttp.ClientResponse) -> asyncio.Task[None]:
-    async def say() -> None:
+    async def send() -> None:
         encoded = channel.ws_protocol == BASE64
         try:
             await (channel.send_str("") if encoded else channel.send_bytes(b""))
@@ -137,17 +138,17 @@ def _send(channel: web.WebSocketResponse, response: aiohttp.ClientResponse) -> a
                 else:
                     await channel.send_bytes(part)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            log.debug("a log broke off", extra={"why": str(error)})
+            log.debug("log stream aborted", extra={"error": str(error)})
 
-    return asyncio.ensure_future(say())
+    return asyncio.ensure_future(send())
 
 
 def _discard_input(channel: web.WebSocketResponse) -> asyncio.Task[None]:
-    async def listen() -> None:
+    async def discard() -> None:
         async for _ in channel:
             pass
 
-    return asyncio.ensure_future(listen())
+    return asyncio.ensure_future(discard())
 
 
 def _pairs(response: aiohttp.ClientResponse) -> list[tuple[str, str]]:
@@ -157,52 +158,54 @@ def _pairs(response: aiohttp.ClientResponse) -> list[tuple[str, str]]:
 HOP_BY_HOP = frozenset(
     ("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer")
 ) | {"transfer-encoding", "upgrade"}
-"""Headers that are between two neighbours (RFC 9110, 7.6.1)."""
+"""Hop-by-hop headers (RFC 9110, 7.6.1)."""
 
 CREDENTIAL_HEADERS = (
     "authorization",
     "impersonate-",
     *(f"x-remote-{what}" for what in ("user", "uid", "group", "extra-")),
 )
-"""Beginnings of headers that say who asks the master, and are nobody else's affair."""
+"""Prefixes of headers that authenticate the client to the master. Backends do not get them."""
 
 WEBSOCKET_PROTOCOL_HEADER, BEARER_PROTOCOL = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
-"""Browsers, which set no other header, say who they are in a protocol of this beginning."""
+"""Browsers cannot set other headers, so they send a token as a WebSocket subprotocol with this prefix."""
 
 CORS_HEADERS = frozenset(f"access-control-allow-{what}" for what in ("credentials", "headers", "methods", "origin"))
-"""Headers by which a pod would open the master's own address to pages of others."""
+"""Headers by which a pod would allow pages of other origins to send requests to the master."""
 
 
 def request_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
-    """Return the headers to send to the backend, with those of an upgrade if asked. Raises StatusError."""
+    """Return the headers for the backend. `upgrade` keeps Connection and Upgrade. Raises StatusError."""
     if name := _invalid_header(headers):
         raise errors.bad_request(f"the value of the header {name} is not UTF-8")
     return list(_without_bearer_protocols(_without_headers(headers, CREDENTIAL_HEADERS, upgrade=upgrade)))
 
 
 def response_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
-    """Return the headers of a backend's response that are sent to the client. Raise StatusError."""
+    """Return the headers of a backend's response that are sent to the client. Raises StatusError."""
     if name := _invalid_header(headers):
-        text = f"error trying to reach service: the value of the header {name} of its answer is not UTF-8"
+        text = f"error trying to reach service: the value of the header {name} of its response is not UTF-8"
         raise errors.status_error(503, "ServiceUnavailable", text)
     return [pair for pair in _without_headers(headers, (), upgrade=upgrade) if pair[0].lower() not in CORS_HEADERS]
 
 
 def _without_headers(
-    headers: list[tuple[str, str]], others: tuple[str, ...], *, upgrade: bool
+    headers: list[tuple[str, str]], prefixes: tuple[str, ...], *, upgrade: bool
 ) -> list[tuple[str, str]]:
-    named = {token for key, value in headers if key.lower() == "connection" for token in _header_tokens(value)}
-    dropped = HOP_BY_HOP | named
-    kept = {"connection", "upgrade"} if upgrade else set()
+    connection_tokens = {
+        token for key, value in headers if key.lower() == "connection" for token in _header_tokens(value)
+    }
+    dropped = HOP_BY_HOP | connection_tokens
+    allowed = {"connection", "upgrade"} if upgrade else set()
     return [
         (key, value)
         for key, value in headers
-        if (key.lower() in kept or key.lower() not in dropped) and not key.lower().startswith(others or ("\0",))
+        if (key.lower() in allowed or key.lower() not in dropped) and not key.lower().startswith(prefixes or ("\0",))
     ]
 
 
 def _invalid_header(headers: list[tuple[str, str]]) -> str:
-    """Return the name of a header whose value is not text: it contains lone surrogates. Empty if there is none."""
+    """Return the name of a header whose value is not UTF-8, so that it has lone surrogates. Empty if there is none."""
     return next((key for key, value in headers if any("\ud800" <= letter <= "\udfff" for letter in value)), "")
 
 
@@ -211,9 +214,11 @@ def _without_bearer_protocols(headers: list[tuple[str, str]]) -> Iterator[tuple[
         if key.lower() != WEBSOCKET_PROTOCOL_HEADER or BEARER_PROTOCOL not in value:
             yield key, value
             continue
-        kept = [protocol.strip() for protocol in value.split(",") if not protocol.strip().startswith(BEARER_PROTOCOL)]
-        if kept:
-            yield key, ", ".join(kept)
+        protocols = [
+            protocol.strip() for protocol in value.split(",") if not protocol.strip().startswith(BEARER_PROTOCOL)
+        ]
+        if protocols:
+            yield key, ", ".join(protocols)
 
 
 def wants_upgrade(connection: list[str]) -> bool:
@@ -226,7 +231,7 @@ def _header_tokens(value: str) -> list[str]:
 
 
 def rewrite_location(target: str, prefix: str, hosts: tuple[str, ...]) -> str:
-    """Return a redirect of a backend as seen by the client: below `prefix`, if it stays at one of the hosts."""
+    """Return a redirect of a backend for the client: below `prefix` if the target is on one of the hosts."""
     try:
         parts = urlsplit(target)
     except ValueError:
@@ -238,7 +243,7 @@ def rewrite_location(target: str, prefix: str, hosts: tuple[str, ...]) -> str:
 
 
 MAX_PAGE_BYTES = 512 << 10
-"""Bytes of a page whose links are changed; a larger one is passed on as it is."""
+"""Maximum size of a page whose links are rewritten, in bytes. A larger page is forwarded unchanged."""
 
 _BY_ATTRIBUTE: Mapping[str, str] = {
     "action": "form",
@@ -259,7 +264,7 @@ _BY_ATTRIBUTE: Mapping[str, str] = {
 }
 """Attribute → the tags in which it is a URL."""
 
-# Whatever is begun is taken to the end of the page if it is never ended: so the time grows as the page does.
+# An unterminated tag, string or comment matches up to the end of the page, so matching takes linear time.
 _TAG = re.compile(rb"""<([a-zA-Z][a-zA-Z0-9]*+)((?:[^<>"']|"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z))*+)(>?)""")
 _ATTRIBUTE = re.compile(rb"""(\s)([a-zA-Z]+)(\s*=\s*)("[^"]*"|'[^']*')""")
 _VERBATIM = re.compile(
@@ -283,21 +288,23 @@ def rewrite_links(page: bytes, change: Callable[[str], str]) -> bytes:
 
 
 def _rewrite_tags(text: bytes, change: Callable[[str], str]) -> bytes:
-    def attribute(tag: str, found: re.Match[bytes]) -> bytes:
-        name = found[2].decode("ascii").lower()
+    def attribute(tag: str, match: re.Match[bytes]) -> bytes:
+        name = match[2].decode("ascii").lower()
         if tag not in _BY_ATTRIBUTE.get(name, "").split():
-            return found[0]
-        quote, value = found[4][:1], html.unescape(found[4][1:-1].decode("utf-8", "surrogateescape"))
+            return match[0]
+        quote, value = match[4][:1], html.unescape(match[4][1:-1].decode("utf-8", "surrogateescape"))
         changed = change(value)
         if changed == value:
-            return found[0]
+            return match[0]
         written = html.escape(changed).encode("utf-8", "surrogateescape")
-        return b"".join((found[1], found[2], found[3], quote, written, quote))
+        return b"".join((match[1], match[2], match[3], quote, written, quote))
 
-    def whole(found: re.Match[bytes]) -> bytes:
-        if not found[3]:
-            return found[0]
-        tag = found[1].decode("ascii").lower()
-        return b"<" + found[1] + _ATTRIBUTE.sub(lambda one: attribute(tag, one), found[2]) + b">"
+    def whole(match: re.Match[bytes]) -> bytes:
+        if not match[3]:
+            return match[0]
+        tag = match[1].decode("ascii").lower()
+        return (
+            b"<" + match[1] + _ATTRIBUTE.sub(lambda attribute_match: attribute(tag, attribute_match), match[2]) + b">"
+        )
 
     return _TAG.sub(whole, text)

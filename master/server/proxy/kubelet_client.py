@@ -1,6 +1,6 @@
-"""The HTTPS client for servers of nodes, and the connections that the master makes. Driver.
+"""The HTTPS client for kubelets, and the connector for all connections of the master to nodes. Driver.
 
-Nodes know the master as `kube-apiserver-kubelet-client`, which has the role `system:kubelet-api-admin` and no other.
+The master is the user `kube-apiserver-kubelet-client` of a kubelet, with the role `system:kubelet-api-admin` only.
 Connections to loopback, link-local and multicast addresses and to the master itself are refused. The check is made on
 the resolved address at connect time, so a DNS change between check and use has no effect.
 """
@@ -39,30 +39,30 @@ from reconcile.errors import NotReady
 from streams.upgrade import enable_keepalive
 
 EXPECTED_COMMON_NAME: ContextVar[str] = ContextVar("EXPECTED", default="")
-"""Whose certificate the other side has to show, by its common name; empty: whatever it shows.
+"""The common name that the certificate of the kubelet must have; empty if any is accepted.
 
-A connector learns nothing else of the request for which it makes a connection.
+It is a context variable because aiohttp passes a connector nothing else of the request.
 """
 
 
 class AddressNotAllowed(OSError):
-    """The master does not connect to this address; the message is that of kube-apiserver."""
+    """An address that the master does not connect to. The message is that of kube-apiserver."""
 
     def __init__(self) -> None:
         super().__init__("address not allowed")
 
 
 class RestrictedConnector(aiohttp.TCPConnector):
-    """A connector for one client. `own` is the address and port of the master itself."""
+    """A connector for one client. `own_address` returns the address and port of the master itself."""
 
-    def __init__(self, own: Callable[[], tuple[str, int]]) -> None:
+    def __init__(self, own_address: Callable[[], tuple[str, int]]) -> None:
         super().__init__(limit=0, force_close=True, socket_factory=self._socket)
-        self._own = own
+        self._own_address = own_address
 
-    def _socket(self, found: Any) -> socket.socket:
-        """A socket for one address; raises NotAllowed. All connections are made with one from here."""
-        family, kind, protocol, _, (host, port, *_) = found
-        advertised, own_port = self._own()
+    def _socket(self, address_info: Any) -> socket.socket:
+        """Return a socket for one address; aiohttp makes every connection with it. Raises AddressNotAllowed."""
+        family, kind, protocol, _, (host, port, *_) = address_info
+        advertised, own_port = self._own_address()
         if unreachable_reason(host) or (
             port == own_port and (_same_address(host, advertised) or _is_local_address(family, host))
         ):
@@ -85,7 +85,7 @@ class RestrictedConnector(aiohttp.TCPConnector):
             if shown != expected:
                 protocol.abort()
                 raise aiohttp.ClientConnectionError(
-                    f"tls: failed to verify certificate: it is of {shown!r}, not of {expected!r}"
+                    f"tls: failed to verify certificate: its common name is {shown!r}, not {expected!r}"
                 )
         return protocol
 
@@ -95,7 +95,7 @@ def _same_address(first: str, second: str) -> bool:
 
 
 def _is_local_address(family: int, host: str) -> bool:
-    """Return whether an address belongs to this machine: only those can be bound."""
+    """Return whether an address belongs to this machine: only such an address can be bound."""
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((host, 0))
@@ -107,27 +107,27 @@ def _is_local_address(family: int, host: str) -> bool:
 KUBELET_PORT = 10250
 
 CONNECT_SECONDS = 10.0
-"""How long a node may take to answer to a connection."""
+"""Timeout of a TCP connection to a node, in seconds."""
 
 IDLE_SECONDS = 4 * 3600.0
-"""How long an answer may come to a standstill."""
+"""Seconds after which a response is aborted that sends no more data."""
 
 ADDRESS_TYPES = ("InternalIP", "Hostname", "InternalDNS", "ExternalDNS", "ExternalIP")
-"""Types of a node's addresses, the one that is taken first."""
+"""Types of node addresses, the preferred type first."""
 
 HOST_PATTERN = re.compile(r"[0-9A-Za-z._:-]+")
-"""What a name or an address is made of, and nothing by which a URL would go on behind it."""
+"""Characters of a host name or address. None of them ends the host in a URL."""
 
 Headers = Mapping[str, str] | CIMultiDict[str]
 
 
 class Unreachable(Exception):
-    """The backend cannot be reached or does not answer; the message is that of kube-apiserver."""
+    """A backend that cannot be reached or does not respond. The message is that of kube-apiserver."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """Where a kubelet listens."""
+    """A host and a port."""
 
     host: str
     port: int
@@ -137,48 +137,51 @@ class HostPort:
 
 
 def kubelet_address(node: Node) -> HostPort:
-    """Return where a kubelet listens, from the status of its node. Raise StatusError."""
+    """Return the address of a kubelet, from the status of its node. Raises StatusError."""
     known = node.status.addresses
     for kind in ADDRESS_TYPES:
-        found = next((address.address for address in known if address.type == kind and address.address), "")
-        if found:
-            if not HOST_PATTERN.fullmatch(found):
+        host = next((address.address for address in known if address.type == kind and address.address), "")
+        if host:
+            if not HOST_PATTERN.fullmatch(host):
                 raise errors.bad_request("address not allowed")
             endpoints = node.status.daemon_endpoints
             endpoint = None if endpoints is None else endpoints.kubelet_endpoint
-            return HostPort(found, endpoint.port if endpoint is not None and endpoint.port > 0 else KUBELET_PORT)
+            return HostPort(host, endpoint.port if endpoint is not None and endpoint.port > 0 else KUBELET_PORT)
     raise errors.status_error(
         500, "", f"no preferred addresses found; known addresses: {[address.address for address in known]}"
     )
 
 
 def client_files(ca: pki.Authority, directory: Path, now: datetime.datetime) -> Path:
-    """A new certificate by which nodes know the master, with its key in one file. Raises NotReady."""
+    """Write a new client certificate for kubelets and its key into one file, and return its path. Raises NotReady."""
     identity = pki.client_identity(ca, KUBELET_CLIENT_USER, (), now)
     path = directory / "nodes-client.pem"
     try:
         atomic_file.write(path, identity.key + identity.certificate)
     except OSError as error:
-        raise NotReady(f"certificate for nodes {path}: {error}") from error
+        raise NotReady(f"client certificate for kubelets {path}: {error}") from error
     return path
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletTLS:
-    """The client certificate of the master, and whether certificates of kubelets are verified."""
+    """TLS contexts with the client certificate of the master, with and without verification of kubelets."""
 
     verified: ssl.SSLContext
     unverified: ssl.SSLContext
 
     @classmethod
-    def of(cls, client: Path, authority: Path, *, verify: bool) -> KubeletTLS:
-        """Return TLS with the certificate and key in one file, and the authority's certificate in the other."""
-        lax = _client_tls(client)
+    def load(cls, client: Path, authority: Path, *, verify: bool) -> KubeletTLS:
+        """Load the client certificate with its key, and the certificate of the authority.
+
+        Without `verify`, no kubelet is verified.
+        """
+        unverified = _client_tls(client)
         if not verify:
-            return cls(lax, lax)
-        strict = ssl.create_default_context(cafile=str(authority))
-        strict.load_cert_chain(client)
-        return cls(strict, lax)
+            return cls(unverified, unverified)
+        verified = ssl.create_default_context(cafile=str(authority))
+        verified.load_cert_chain(client)
+        return cls(verified, unverified)
 
 
 def _client_tls(client: Path) -> ssl.SSLContext:
@@ -188,7 +191,7 @@ def _client_tls(client: Path) -> ssl.SSLContext:
 
 
 def insecure_tls() -> ssl.SSLContext:
-    """Return TLS without verification, because servers in pods have self-signed certificates."""
+    """Return a TLS context without verification, because servers in pods have self-signed certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -196,22 +199,22 @@ def insecure_tls() -> ssl.SSLContext:
 
 
 class KubeletClient:
-    """An HTTPS client: `open` returns a streamed response, `get` a whole one; `close` ends it."""
+    """An HTTPS client for kubelets: `open` returns a streamed response, `get` a body; `close` ends all connections."""
 
-    def __init__(self, storage: Storage, trust: KubeletTLS, own: Callable[[], tuple[str, int]]) -> None:
-        """Create a client; `own` is the address and port of the master itself, which is never a kubelet's."""
+    def __init__(self, storage: Storage, tls: KubeletTLS, own_address: Callable[[], tuple[str, int]]) -> None:
+        """Create a client. `own_address` returns the address and port of the master, which no kubelet has."""
         self._store = storage
-        self._trust = trust
-        self._own = own
+        self._tls = tls
+        self._own_address = own_address
         self._session: aiohttp.ClientSession | None = None
 
-    def place(self, node: str) -> HostPort:
-        """Return where the kubelet of the named node listens. Raise StatusError."""
+    def address(self, node: str) -> HostPort:
+        """Return the address of the kubelet of a node. Raises StatusError."""
         return kubelet_address(self._node(node))
 
-    def has(self, node: str, address: str) -> bool:
-        """Return whether the address belongs to the node. Raise StatusError."""
-        return any(row.address == address for row in self._node(node).status.addresses)
+    def has_address(self, node: str, address: str) -> bool:
+        """Return whether the node has the address. Raises StatusError."""
+        return any(node_address.address == address for node_address in self._node(node).status.addresses)
 
     def _node(self, node: str) -> Node:
         record = self._store.get_uncommitted(Key(group_resource(Node), "", node))
@@ -219,9 +222,9 @@ class KubeletClient:
             raise errors.not_found(NODES, node)
         return record.object  # type: ignore[no-any-return]
 
-    def dialler(self) -> RestrictedConnector:
-        """For a client that is not of the door, and goes by the same addresses."""
-        return RestrictedConnector(self._own)
+    def connector(self) -> RestrictedConnector:
+        """Return a connector with the same restrictions, for another client."""
+        return RestrictedConnector(self._own_address)
 
     async def open(
         self,
@@ -233,23 +236,23 @@ class KubeletClient:
         data: AsyncIterable[bytes] | None = None,
         verify: bool = True,
     ) -> aiohttp.ClientResponse:
-        """Send a request to a kubelet; `path` is raw, with its query. The caller closes the response.
+        """Send a request to a kubelet. `path` is percent-encoded and has the query. The caller closes the response.
 
-        Raise StatusError and Unreachable. A response 101 is for `streams.upgrade.upgraded_connection`. Redirects are
-        not followed.
+        Raises StatusError and Unreachable. A response 101 is to be passed to `streams.upgrade.upgraded_connection`.
+        Redirects are not followed.
         """
-        where = self.place(node)
-        trust = self._trust.verified if verify else self._trust.unverified
-        its_own = f"{NODE_PREFIX}{node}" if trust.verify_mode == ssl.CERT_REQUIRED else ""
-        told = EXPECTED_COMMON_NAME.set(its_own)
+        address = self.address(node)
+        context = self._tls.verified if verify else self._tls.unverified
+        common_name = f"{NODE_PREFIX}{node}" if context.verify_mode == ssl.CERT_REQUIRED else ""
+        token = EXPECTED_COMMON_NAME.set(common_name)
         try:
-            url = URL(f"https://{where}{path}", encoded=True)
-            return await ask(self._client(), where, url, method, headers, data, trust)
+            url = URL(f"https://{address}{path}", encoded=True)
+            return await send_request(self._client(), address, url, method, headers, data, context)
         finally:
-            EXPECTED_COMMON_NAME.reset(told)
+            EXPECTED_COMMON_NAME.reset(token)
 
     async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
-        """Return the whole response to GET. Raise NotReady, also when the status is not 200."""
+        """Return the body of the response to GET. Raises NotReady, also when the status is not 200."""
         try:
             async with asyncio.timeout(seconds):
                 response = await self.open(node, "GET", path)
@@ -260,7 +263,7 @@ class KubeletClient:
         except (errors.StatusError, Unreachable, aiohttp.ClientError) as error:
             raise NotReady(f"node {node}: {path}: {error}") from error
         except TimeoutError as error:
-            raise NotReady(f"node {node}: {path}: no answer within {seconds:.0f} seconds") from error
+            raise NotReady(f"node {node}: {path}: no response within {seconds:.0f} seconds") from error
         if response.status != 200:
             raise NotReady(f"node {node}: {path}: {response.status} {body[:200].decode(errors='replace')}")
         return body
@@ -272,7 +275,7 @@ class KubeletClient:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = client(self.dialler())
+            self._session = client(self.connector())
         return self._session
 
 
@@ -287,42 +290,42 @@ def client(connector: aiohttp.BaseConnector) -> aiohttp.ClientSession:
     )
 
 
-async def ask(
+async def send_request(
     session: aiohttp.ClientSession,
-    where: HostPort,
+    address: HostPort,
     url: URL,
     method: str,
     headers: Headers | None,
     data: AsyncIterable[bytes] | None,
-    trust: ssl.SSLContext,
+    tls: ssl.SSLContext,
 ) -> aiohttp.ClientResponse:
-    """One request. Raises Unreachable, and Failure when it leads to where the master talks to nobody."""
+    """Send a request and return the response. Raises Unreachable, and StatusError if the address is not allowed."""
     try:
-        response = await session.request(method, url, headers=headers, data=data, ssl=trust, allow_redirects=False)
+        response = await session.request(method, url, headers=headers, data=data, ssl=tls, allow_redirects=False)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, AddressNotAllowed):
             raise errors.bad_request(str(error.os_error)) from error
-        raise Unreachable(dial_error(where, error)) from error
-    held = response.connection
-    if held is not None and held.transport is not None:
-        enable_keepalive(held.transport)
+        raise Unreachable(dial_error(address, error)) from error
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        enable_keepalive(connection.transport)
     return response
 
 
-def dial_error(where: HostPort, error: Exception) -> str:
-    """Return why a connection failed, in the words of kube-apiserver."""
+def dial_error(address: HostPort, error: Exception) -> str:
+    """Return the message of kube-apiserver for a failed connection."""
     match error:
         case aiohttp.ClientConnectorCertificateError():
             text = f"tls: failed to verify certificate: {_root_cause(error.certificate_error)}"
         case aiohttp.ClientConnectorSSLError():
             text = f"tls: {_root_cause(error.os_error)}"
         case aiohttp.ClientConnectorDNSError():
-            text = f"dial tcp: lookup {where.host}: no such host"
+            text = f"dial tcp: lookup {address.host}: no such host"
         case aiohttp.ClientConnectorError():
             number = error.os_error.errno
-            text = f"dial tcp {where}: connect: {os.strerror(number).lower() if number else error.os_error}"
+            text = f"dial tcp {address}: connect: {os.strerror(number).lower() if number else error.os_error}"
         case aiohttp.ServerTimeoutError() | TimeoutError():
-            text = f"dial tcp {where}: i/o timeout"
+            text = f"dial tcp {address}: i/o timeout"
         case aiohttp.ServerDisconnectedError():
             text = "EOF"
         case _:

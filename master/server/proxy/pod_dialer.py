@@ -1,7 +1,7 @@
-"""Connections to a port of a pod, by portforward of the server of its node. Driver.
+"""Connections to a port of a pod, through the portforward endpoint of its kubelet. Driver.
 
-A node joins streams of SPDY/3.1 with a port of a pod (`portforward.k8s.io`). So the master needs no route into the
-pod network. The pod sees a connection from its own loopback.
+A kubelet connects SPDY/3.1 streams with a port of a pod (`portforward.k8s.io`), so the master needs no route into the
+pod network. The pod sees a connection from its own loopback address.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ PORT_FORWARD_HEADERS = {
 
 
 class PodDialer(aiohttp.BaseConnector):
-    """A connector for one client, used inside `carrying`; `refusal` is the last error message of the node."""
+    """A connector for one client, used inside `open()`. `error` is the error message of the node, empty if none."""
 
-    def __init__(self, nodes: KubeletClient, pod: Pod, place: HostPort) -> None:
+    def __init__(self, nodes: KubeletClient, pod: Pod, address: HostPort) -> None:
         super().__init__(force_close=True, limit=0)
         self._nodes = nodes
         self._pod = pod
-        self._place = place
-        self._carriers: set[asyncio.Task[None]] = set()
-        self.refusal = ""
+        self._address = address
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.error = ""
 
     @asynccontextmanager
-    async def carrying(self) -> AsyncIterator[None]:
-        """Carry bytes for the connections that are made inside; close them at the end."""
+    async def open(self) -> AsyncIterator[None]:
+        """Forward data of the connections that are made inside the context; close them at its end."""
         try:
             yield
         finally:
-            for carrier in self._carriers:
-                carrier.cancel()
-            await asyncio.gather(*self._carriers, return_exceptions=True)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _create_connection(
         self,
@@ -57,55 +57,55 @@ class PodDialer(aiohttp.BaseConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
     ) -> ResponseHandler:
         """Open a connection for aiohttp."""
-        session = Session(await self._tunnel(), client=True)
+        session = Session(await self._port_forward(), client=True)
         try:
-            headers = {"port": str(self._place.port), "requestid": "0"}
+            headers = {"port": str(self._address.port), "requestid": "0"}
             errors = await session.open({"streamtype": "error", **headers})
             await errors.end()
             data = await session.open({"streamtype": "data", **headers})
             near, far = socket.socketpair()
             loop = asyncio.get_running_loop()
-            _, carrier = await loop.create_unix_connection(Connection, sock=far)
+            _, connection = await loop.create_unix_connection(Connection, sock=far)
         except ConnectionError as error:
             session.abort()
-            raise self._failed(req, f"the node broke off: {error}") from error
+            raise self._failed(req, f"the node closed the connection: {error}") from error
         except BaseException:
             session.abort()
             raise
-        task = loop.create_task(self._carry(session, errors, data, carrier))
-        self._carriers.add(task)
-        task.add_done_callback(self._carriers.discard)
-        secret: dict[str, Any] = {"ssl": req.ssl, "server_hostname": self._place.host} if req.is_ssl() else {}
+        task = loop.create_task(self._splice(session, errors, data, connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        tls: dict[str, Any] = {"ssl": req.ssl, "server_hostname": self._address.host} if req.is_ssl() else {}
         try:
-            _, protocol = await loop.create_unix_connection(self._factory, sock=near, **secret)
+            _, protocol = await loop.create_unix_connection(self._factory, sock=near, **tls)
         except OSError as error:
             raise self._failed(req, str(error)) from error
         return protocol
 
-    async def _tunnel(self) -> Connection:
+    async def _port_forward(self) -> Connection:
         meta, node = self._pod.metadata, self._pod.spec.node_name
         try:
             response = await self._nodes.open(
                 node, "POST", f"/portForward/{meta.namespace}/{meta.name}", PORT_FORWARD_HEADERS
             )
         except Unreachable as error:
-            self.refusal = str(error)
+            self.error = str(error)
             raise aiohttp.ClientConnectionError(str(error)) from error
         if response.status != 101:
             text = (await response.content.read(1000)).decode(errors="replace").strip()
             response.close()
-            self.refusal = text or f"node {node} answered {response.status}"
-            raise aiohttp.ClientConnectionError(self.refusal)
+            self.error = text or f"node {node} responded with {response.status}"
+            raise aiohttp.ClientConnectionError(self.error)
         return upgraded_connection(response)
 
     def _failed(self, req: aiohttp.ClientRequest, text: str) -> aiohttp.ClientConnectionError:
-        self.refusal = self.refusal or text
+        self.error = self.error or text
         return aiohttp.ClientConnectionError(f"{req.url.host}: {text}")
 
-    async def _carry(self, session: Session, errors: SpdyStream, data: SpdyStream, carrier: Connection) -> None:
-        told = asyncio.create_task(self._refused(errors, carrier))
+    async def _splice(self, session: Session, errors: SpdyStream, data: SpdyStream, connection: Connection) -> None:
+        error_reader = asyncio.create_task(self._read_error(errors, connection))
         try:
-            await splice(carrier, data, IDLE_SECONDS)
+            await splice(connection, data, IDLE_SECONDS)
             await session.close()
         except ConnectionError:
             session.abort()
@@ -113,16 +113,16 @@ class PodDialer(aiohttp.BaseConnector):
             session.abort()
             raise
         finally:
-            told.cancel()
+            error_reader.cancel()
 
-    async def _refused(self, errors: SpdyStream, carrier: Connection) -> None:
-        """Return the message of the node when it cannot reach the port."""
-        words = b""
+    async def _read_error(self, errors: SpdyStream, connection: Connection) -> None:
+        """Read the error stream. A message says that the node cannot reach the port; it ends the connection."""
+        message = b""
         try:
             while part := await errors.read():
-                words += part
+                message += part
         except ConnectionError:
             return
-        if words:
-            self.refusal = words.decode(errors="replace").strip()
-            carrier.abort()
+        if message:
+            self.error = message.decode(errors="replace").strip()
+            connection.abort()

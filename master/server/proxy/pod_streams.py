@@ -1,6 +1,6 @@
-"""Pod subresources that are answered by nodes: log, exec, attach, portforward, proxy.
+"""Pod subresources that kubelets serve: log, exec, attach, portforward, proxy.
 
-Data is passed on and not interpreted. Raises `StatusError`.
+Data is forwarded and not interpreted. Raises `StatusError`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from master.server.routes import ProxyRoute
 from master.storage.interface import Key, Storage
 
 MAX_ERROR_BYTES = 50_000
-"""Bytes of a node's refusal that are read."""
+"""Maximum size of the error message that is read from a kubelet, in bytes."""
 
 
 class PodStreams:
-    """Serves streams of pods: `serve` handles one request, `end_all` closes all."""
+    """The handler of proxied subresources: `serve` handles one request, `end_all` closes all connections."""
 
     def __init__(self, storage: Storage, nodes: KubeletClient) -> None:
         self._store = storage
         self._nodes = nodes
-        self._joints = Forwarder()
-        self._proxies = ProxyHandler(storage, nodes, self._joints)
+        self._forwarder = Forwarder()
+        self._proxies = ProxyHandler(storage, nodes, self._forwarder)
 
     def end_all(self) -> None:
         """Close everything that is being forwarded."""
-        self._joints.end_all()
+        self._forwarder.end_all()
 
     async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
-        """Answer a request, by whoever can."""
+        """Forward a request to the kubelet, pod or service that it names."""
         part = route.info.subresource
         allowed = {routes.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
         if http.method not in allowed:
@@ -57,7 +57,7 @@ class PodStreams:
             raise errors.bad_request("dryRun is not supported")
         if part == routes.PROXY:
             return await self._proxies.serve(http, route)
-        return await self._converse(http, route)
+        return await self._upgrade(http, route)
 
     def _pod(self, route: ProxyRoute) -> Pod:
         info = route.info
@@ -73,23 +73,23 @@ class PodStreams:
         if not pod.spec.node_name:
             return web.Response(status=204)
         path = log_path(pod, container, options)
-        where = self._nodes.place(pod.spec.node_name)
+        address = self._nodes.address(pod.spec.node_name)
         try:
             response = await self._nodes.open(pod.spec.node_name, "GET", path, verify=not options.insecure_backend)
         except Unreachable as error:
-            raise errors.status_error(500, "", f'Get "https://{where}{path}": {error}') from error
+            raise errors.status_error(500, "", f'Get "https://{address}{path}": {error}') from error
         if not 200 <= response.status <= 206:
             raise log_error(response.status, await refusal(response), route.info.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
-            return await self._joints.messages(http, response)
+            return await self._forwarder.websocket_log(http, response)
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
-        return await self._joints.copy(http, response, headers)
+        return await self._forwarder.copy_response(http, response, headers)
 
-    async def _converse(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+    async def _upgrade(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
         pod = self._pod(route)
         path = stream_path(route.info.subresource, pod, http.query)
         node = node_of(pod)
-        self._nodes.place(node)
+        self._nodes.address(node)
         if not forwarding.wants_upgrade(http.headers.getall("Connection", [])):
             raise errors.bad_request("Upgrade request required")
         forwarded = forwarding.request_headers(list(http.headers.items()), upgrade=True)
@@ -99,7 +99,7 @@ class PodStreams:
         except Unreachable as error:
             raise errors.status_error(500, "", f"error dialing backend: {error}") from error
         if response.status == 101:
-            return await self._joints.upgrade(http, response)
+            return await self._forwarder.upgrade(http, response)
         if response.status < 400:
             response.close()
             raise errors.status_error(500, "", f"invalid upgrade response: status code {response.status}")
@@ -108,7 +108,7 @@ class PodStreams:
         except errors.StatusError:
             response.close()
             raise
-        return await self._joints.copy(http, response, back)
+        return await self._forwarder.copy_response(http, response, back)
 
 
 async def refusal(response: aiohttp.ClientResponse) -> str:
@@ -127,12 +127,12 @@ INT64_BOUND = 1 << 63
 LOG_STREAMS = ("All", "Stderr", "Stdout")
 
 STREAM_FLAGS = (("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty"))
-"""(name for the master, name for a node)"""
+"""(parameter of the API server, parameter of a kubelet)"""
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """The options of a log: the container, the kubelet's parameters, and whether to skip verification of its TLS."""
+    """The options of a log: the container, the kubelet's parameters, and whether the kubelet's TLS is not verified."""
 
     container: str
     parameters: tuple[tuple[str, str], ...]
@@ -147,7 +147,7 @@ def parse_log_options(query: MultiMapping[str], pod: str) -> LogOptions:
     if problems:
         raise errors.invalid_as("", "PodLogOptions", pod, problems)
     flags = [(name, "true") for name in ("follow", "previous", "timestamps") if bool_option(query, name)]
-    numeric = [(name, str(found)) for name, found in numbers.items() if found is not None]
+    numeric = [(name, str(number)) for name, number in numbers.items() if number is not None]
     times = [("sinceTime", since)] if since else []
     stream = query.get("stream", "")
     streams = [("stream", stream)] if stream not in ("", "All") else []
@@ -189,9 +189,9 @@ def _parse_int(text: str, bound: int) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdecimal()):
         raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    if len(digits.lstrip("0")) > 19 or not -bound <= (found := int(text)) < bound:
+    if len(digits.lstrip("0")) > 19 or not -bound <= (number := int(text)) < bound:
         raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": value out of range')
-    return found
+    return number
 
 
 def _time_option(query: MultiMapping[str], name: str) -> str:
@@ -217,25 +217,25 @@ def log_path(pod: Pod, container: str, options: LogOptions) -> str:
     return _kubelet_path("containerLogs", pod, container, list(options.parameters))
 
 
-def stream_path(what: str, pod: Pod, query: MultiMapping[str]) -> str:
+def stream_path(action: str, pod: Pod, query: MultiMapping[str]) -> str:
     """Return the path of a stream on the kubelet; `what` is exec, attach or portforward."""
-    if what == "portforward":
+    if action == "portforward":
         ports = [str(_parse_int(port, 1 << 31)) for text in query.getall("ports", []) for port in text.split(",")]
         return _kubelet_path("portForward", pod, "", [("port", ",".join(ports))] if ports else [])
-    inside = container_name(pod, query.get("container", ""))
-    flags = [(theirs, "1") for ours, theirs in STREAM_FLAGS if bool_option(query, ours)]
-    command = [("command", word) for word in query.getall("command", [])] if what == "exec" else []
-    return _kubelet_path(what, pod, inside, flags + command)
+    container = container_name(pod, query.get("container", ""))
+    flags = [(kubelet_name, "1") for name, kubelet_name in STREAM_FLAGS if bool_option(query, name)]
+    command = [("command", word) for word in query.getall("command", [])] if action == "exec" else []
+    return _kubelet_path(action, pod, container, flags + command)
 
 
-def _kubelet_path(what: str, pod: Pod, container: str, parameters: list[tuple[str, str]]) -> str:
-    parts = [what, pod.metadata.namespace, pod.metadata.name, *([container] if container else [])]
+def _kubelet_path(action: str, pod: Pod, container: str, parameters: list[tuple[str, str]]) -> str:
+    parts = [action, pod.metadata.namespace, pod.metadata.name, *([container] if container else [])]
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     return f"{path}?{urlencode(parameters)}" if parameters else path
 
 
 def container_name(pod: Pod, name: str) -> str:
-    """Return the container that the request names, or the only one."""
+    """Return the name of the requested container, or of the only one. Raises BadRequest."""
     spec = pod.spec
     known = [container.name for container in (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)]
     if name:
@@ -250,13 +250,13 @@ def container_name(pod: Pod, name: str) -> str:
 
 
 def node_of(pod: Pod) -> str:
-    """Return the node of a pod."""
+    """Return the node of a pod. Raises BadRequest if it has none."""
     if not pod.spec.node_name:
         raise errors.bad_request(f"pod {pod.metadata.name} does not have a host assigned")
     return pod.spec.node_name
 
 
-# --- what a node answers ----------------------------------------------------------------------------------------------
+# --- errors of kubelets -----------------------------------------------------------------------------------------------
 
 _STATUS_MESSAGES = {
     401: ("Unauthorized", "the server has asked for the client to provide credentials"),

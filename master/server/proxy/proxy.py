@@ -1,7 +1,7 @@
 """The reverse proxy to nodes, pods and pods of services.
 
-The master needs no route into the pod network: it reaches a pod by the server of its node. Redirects, and links in
-pages that are not compressed, are rewritten to paths of the master. Raises `StatusError`.
+The master needs no route into the pod network: it connects to a pod through its kubelet. Redirects, and links in
+uncompressed pages, are rewritten to paths of the master. Raises `StatusError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from master.resources.scheme import BY_KIND, group_resource
 from master.resources.services import SERVICES
 from master.server.proxy import forwarding
 from master.server.proxy.forwarding import Forwarder
-from master.server.proxy.kubelet_client import HostPort, KubeletClient, Unreachable, ask, client, insecure_tls
+from master.server.proxy.kubelet_client import HostPort, KubeletClient, Unreachable, client, insecure_tls, send_request
 from master.server.proxy.pod_dialer import PodDialer
 from master.server.routes import ProxyRoute
 from master.storage.interface import Key, Storage
@@ -36,80 +36,83 @@ from master.storage.interface import Key, Storage
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientResponse]]
-"""(method, raw path with query, headers, body) -> the answer. Raises Unreachable."""
+"""(method, raw path with query, headers, body) → response. Raises Unreachable."""
 
 
 class ProxyHandler:
-    """Serves proxy requests: `serve` handles one."""
+    """The handler of proxy requests: `serve` handles one."""
 
-    def __init__(self, storage: Storage, nodes: KubeletClient, joints: Forwarder) -> None:
+    def __init__(self, storage: Storage, nodes: KubeletClient, forwarder: Forwarder) -> None:
         self._store = storage
         self._nodes = nodes
-        self._joints = joints
+        self._forwarder = forwarder
 
     async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
-        """Forward a request, and send its response back."""
+        """Forward a request, and send the response to the client."""
         resource, name = route.info.resource, route.info.name
-        wanted = parse_backend(name)
-        if wanted is None:
+        backend = parse_backend(name)
+        if backend is None:
             raise errors.bad_request(f'invalid {resource.singular} request "{name}"')
-        ways = {"Node": self._node, "Pod": self._pod, "Service": self._service}
-        async with ways[resource.kind](route.info.namespace, wanted) as (where, send):
-            return await self._forward(http, route, where, send)
+        connect = {"Node": self._node, "Pod": self._pod, "Service": self._service}
+        async with connect[resource.kind](route.info.namespace, backend) as (address, send):
+            return await self._forward(http, route, address, send)
 
-    # --- who answers ---------------------------------------------------------------------------------------------
+    # --- backends ------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _node(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
+    async def _node(self, namespace: str, backend: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
         del namespace
-        where = self._nodes.place(wanted.name)
-        if wanted.port in ("", str(where.port)):
+        kubelet = self._nodes.address(backend.name)
+        if backend.port in ("", str(kubelet.port)):
 
             async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
-                return await self._nodes.open(wanted.name, method, path, headers, data=data)
+                return await self._nodes.open(backend.name, method, path, headers, data=data)
 
-            yield where, send
+            yield kubelet, send
             return
-        place = HostPort(where.host, _port(wanted))
-        async with self._direct(wanted.scheme, place) as found:
-            yield place, found
+        address = HostPort(kubelet.host, _port(backend))
+        async with self._direct(backend.scheme, address) as direct_send:
+            yield address, direct_send
 
     @asynccontextmanager
-    async def _pod(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
-        pod: Pod = self._object(PODS, namespace, wanted.name)
+    async def _pod(self, namespace: str, backend: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
+        pod: Pod = self._object(PODS, namespace, backend.name)
         declared = next(
             (container.ports[0].container_port for container in pod.spec.containers if container.ports), None
         )
-        port = _port(wanted) if wanted.port or declared is None else declared
-        async with self._inside(pod, wanted.scheme, HostPort(pod.status.pod_ip, port)) as found:
-            yield found
+        port = _port(backend) if backend.port or declared is None else declared
+        async with self._inside(pod, backend.scheme, HostPort(pod.status.pod_ip, port)) as connection:
+            yield connection
 
     @asynccontextmanager
-    async def _service(self, namespace: str, wanted: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
-        port = wanted.port
+    async def _service(self, namespace: str, backend: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
+        port = backend.port
         if port.isdecimal():
-            service: Service = self._object(SERVICES, namespace, wanted.name)
+            service: Service = self._object(SERVICES, namespace, backend.name)
             named = next((known for known in service.spec.ports if known.port == int(port)), None)
             if named is None:
-                raise _service_unavailable(f'no service port {port} found for service "{wanted.name}"')
+                raise _service_unavailable(f'no service port {port} found for service "{backend.name}"')
             port = named.name
-        endpoints: Endpoints = self._object(BY_KIND[Endpoints.KIND], namespace, wanted.name)
+        endpoints: Endpoints = self._object(BY_KIND[Endpoints.KIND], namespace, backend.name)
         if not endpoints.subsets:
-            raise _service_unavailable(f'no endpoints available for service "{wanted.name}"')
+            raise _service_unavailable(f'no endpoints available for service "{backend.name}"')
         for subset in random.sample(endpoints.subsets, len(endpoints.subsets)):
-            found = self._ready(namespace, subset, port)
-            if found is not None:
-                pod, place = found
-                async with self._inside(pod, wanted.scheme, place) as way:
-                    yield way
+            ready = self._ready_pod(namespace, subset, port)
+            if ready is not None:
+                pod, address = ready
+                async with self._inside(pod, backend.scheme, address) as connection:
+                    yield connection
                 return
         requested = ":".join(
-            part for part in (wanted.scheme if wanted.scheme == "https" else "", wanted.name, wanted.port)
+            part for part in (backend.scheme if backend.scheme == "https" else "", backend.name, backend.port)
         )
         raise _service_unavailable(f'no endpoints available for service "{requested.strip(":")}"')
 
-    def _ready(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, HostPort] | None:
-        """Return a random pod of the subset and its address. Addresses that are no pod of the project are not used."""
+    def _ready_pod(self, namespace: str, subset: EndpointSubset, port: str) -> tuple[Pod, HostPort] | None:
+        """Return a random ready pod of the subset and its address; None if there is none.
+
+        Only addresses of pods in the service's namespace are used.
+        """
         number = next((known.port for known in subset.ports if known.name == port), None)
         if number is None:
             return None
@@ -129,27 +132,30 @@ class ProxyHandler:
         return record.object
 
     @asynccontextmanager
-    async def _inside(self, pod: Pod, scheme: str, place: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
-        """Return a connection to a port of a pod. Pods in the host network are reached at an address of the node."""
-        its_nodes = not pod.spec.host_network or self._nodes.has(pod.spec.node_name, place.host)
-        if unreachable_reason(place.host) or not its_nodes:
+    async def _inside(self, pod: Pod, scheme: str, address: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
+        """Yield the address of a port of a pod, and the function that sends requests to it.
+
+        The port of a pod in the host network is at an address of its node. Raises BadRequest for other addresses.
+        """
+        is_on_node = not pod.spec.host_network or self._nodes.has_address(pod.spec.node_name, address.host)
+        if unreachable_reason(address.host) or not is_on_node:
             raise errors.bad_request("address not allowed")
         if pod.spec.host_network:
-            async with self._direct(scheme, place) as send:
-                yield place, send
+            async with self._direct(scheme, address) as send:
+                yield address, send
             return
-        connector = PodDialer(self._nodes, pod, place)
-        async with connector.carrying(), client(connector) as session:
-            yield place, _sender(session, scheme, place, connector)
+        connector = PodDialer(self._nodes, pod, address)
+        async with connector.open(), client(connector) as session:
+            yield address, _sender(session, scheme, address, connector)
 
     @asynccontextmanager
-    async def _direct(self, scheme: str, place: HostPort) -> AsyncIterator[Send]:
-        async with client(self._nodes.dialler()) as session:
-            yield _sender(session, scheme, place)
+    async def _direct(self, scheme: str, address: HostPort) -> AsyncIterator[Send]:
+        async with client(self._nodes.connector()) as session:
+            yield _sender(session, scheme, address)
 
-    # --- the request ---------------------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------------------
 
-    async def _forward(self, http: web.Request, route: ProxyRoute, where: HostPort, send: Send) -> web.StreamResponse:
+    async def _forward(self, http: web.Request, route: ProxyRoute, address: HostPort, send: Send) -> web.StreamResponse:
         url = http.rel_url
         upgrade = forwarding.wants_upgrade(http.headers.getall("Connection", []))
         if not route.path and not upgrade:
@@ -170,17 +176,17 @@ class ProxyHandler:
                 raise errors.status_error(500, "", f"error dialing backend: {error}") from error
             raise _service_unavailable(f"error trying to reach service: {error}") from error
         if response.status == 101 and upgrade:
-            return await self._joints.upgrade(http, response)
+            return await self._forwarder.upgrade(http, response)
         try:
             back = CIMultiDict(forwarding.response_headers(list(response.headers.items())))
         except errors.StatusError:
             response.close()
             raise
-        hosts = (str(where), http.headers.get("Host", ""))
+        hosts = (str(address), http.headers.get("Host", ""))
         if "Location" in back:
             back["Location"] = forwarding.rewrite_location(back["Location"], prefix, hosts)
         elif _is_plain_page(http, response):
-            return await self._joints.copy(
+            return await self._forwarder.copy_response(
                 http,
                 response,
                 back,
@@ -188,7 +194,7 @@ class ProxyHandler:
                     text, lambda url: forwarding.rewrite_location(url, prefix, hosts)
                 ),
             )
-        return await self._joints.copy(http, response, back)
+        return await self._forwarder.copy_response(http, response, back)
 
 
 def _is_plain_page(http: web.Request, response: aiohttp.ClientResponse) -> bool:
@@ -198,30 +204,30 @@ def _is_plain_page(http: web.Request, response: aiohttp.ClientResponse) -> bool:
 
 
 def _service_unavailable(text: str) -> errors.StatusError:
-    """Return 503 without Retry-After, because clients would wait for a backend that may never come."""
+    """Return 503 without Retry-After, because clients would wait for a backend that may never become available."""
     return errors.status_error(503, "ServiceUnavailable", text)
 
 
-def _port(wanted: Backend) -> int:
-    text = wanted.port or str(DEFAULT_PORTS[wanted.scheme])
+def _port(backend: Backend) -> int:
+    text = backend.port or str(DEFAULT_PORTS[backend.scheme])
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
         raise _service_unavailable(f"error trying to reach service: dial tcp: lookup tcp/{text}: unknown port")
     return int(text)
 
 
-def _sender(session: aiohttp.ClientSession, scheme: str, place: HostPort, told: PodDialer | None = None) -> Send:
+def _sender(session: aiohttp.ClientSession, scheme: str, address: HostPort, dialer: PodDialer | None = None) -> Send:
     async def send(method: str, path: str, headers: CIMultiDict[str], data: Any) -> aiohttp.ClientResponse:
-        url = URL(f"{scheme}://{place}{path}", encoded=True)
+        url = URL(f"{scheme}://{address}{path}", encoded=True)
         try:
-            return await ask(session, place, url, method, headers, data, insecure_tls())
+            return await send_request(session, address, url, method, headers, data, insecure_tls())
         except Unreachable as error:
-            raise (Unreachable(told.refusal) if told is not None and told.refusal else error) from error
+            raise (Unreachable(dialer.error) if dialer is not None and dialer.error else error) from error
 
     return send
 
 
 PROXY_METHODS = frozenset(("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"))
-"""What a proxy passes on."""
+"""Methods that a proxy forwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,14 +240,14 @@ class Backend:
 
 
 def parse_backend(name: str) -> Backend | None:
-    """Return the backend that a name in a proxy path means; None if the name is invalid."""
+    """Return the backend that a name in a proxy path stands for; None if the name is invalid."""
     match name.split(":"):
         case [plain]:
-            found = Backend("http", plain, "")
+            backend = Backend("http", plain, "")
         case [plain, port]:
-            found = Backend("http", plain, port)
+            backend = Backend("http", plain, port)
         case [scheme, plain, port] if scheme in ("", "http", "https"):
-            found = Backend(scheme or "http", plain, port)
+            backend = Backend(scheme or "http", plain, port)
         case _:
             return None
-    return found if found.name else None
+    return backend if backend.name else None

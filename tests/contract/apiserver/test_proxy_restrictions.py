@@ -238,5 +238,5 @@ async def test_proxied_headers_pass_unchanged_or_are_rejected(stage: ProxyTestbe
     async with program(other) as (port, _):
         head, body = await raw(server, f"{PODS}/web:{port}/proxy/", text)
         assert head.startswith(b"HTTP/1.1 503")
-        assert "the value of the header X-Told of its answer is not UTF-8" in json.loads(body)["message"]
+        assert "the value of the header X-Told of its response is not UTF-8" in json.loads(body)["message"]
     await stage.node.quiet()

@@ -107,7 +107,7 @@ async def own_server(
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_account_tokens.load_token_signer(root / "pki")
     store = await SQLiteStorage.open(root / "store.db", STORED_TYPES)
-    trust = KubeletTLS.of(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
+    trust = KubeletTLS.load(client_files(authority, root / "pki", now), root / "pki" / "ca.crt", verify=True)
     nodes = KubeletClient(store, trust, lambda: ("127.0.0.1", 0))
     server = Server(
         ServerDependencies(

@@ -57,7 +57,7 @@ def test_external_ip_outside_allowed_networks_is_rejected(address: str, words: s
 
 
 def test_no_external_ip_is_allowed_by_default() -> None:
-    with pytest.raises(StatusError, match="the setting externalIPNetworkCIDRs admits none"):
+    with pytest.raises(StatusError, match="the setting externalIPNetworkCIDRs accepts none"):
         check_external_ips(at("203.0.113.1"), None, [], ExternalNetworks(), {})
 
 

@@ -107,7 +107,7 @@ def test_node_may_not_register_with_owner_references() -> None:
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 NODE_USER = User("system:node:n1", frozenset(("system:nodes",)))
-REQUESTER = Requester(NODE_USER, may=lambda _: False, held=lambda _: (), rules=lambda *_: None)
+REQUESTER = Requester(NODE_USER, is_allowed=lambda _: False, rules_for=lambda _: (), role_rules=lambda *_: None)
 MIRROR = Pod(
     metadata=ObjectMeta(
         name="p",
@@ -176,8 +176,8 @@ def test_a_node_creates_its_own_objects(item: Any) -> None:
         (named(Node, "n2"), "node n1 may not write the Node 'n2'"),
         (named(Lease, "n2", "kube-node-lease"), "node n1 may not renew the lease 'n2'"),
         (named(CSINode, "n2"), "node n1 may not read or write the CSINode 'n2'"),
-        (event("n2"), "node n1 tells events with itself as source.host"),
-        (event(""), "node n1 tells events with itself as source.host"),
+        (event("n2"), "node n1 may only write events with itself as source.host"),
+        (event(""), "node n1 may only write events with itself as source.host"),
         (replace(MIRROR, metadata=replace(MIRROR.metadata, annotations={})), ""),
         (replace(MIRROR, spec=PodSpec(node_name="n2")), ""),
     ],

@@ -52,7 +52,7 @@ def test_token_carries_subject_and_audience() -> None:
     web = pod("web")
     reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
     token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(reference, audiences=("vault",)), web, NOW))
-    found = ISSUER.read(token, NOW)
+    found = ISSUER.verify(token, NOW)
     assert service_account_tokens.user_from_claims(found).name == "system:serviceaccount:red:robot"
     assert service_account_tokens.bound_objects(found) == [
         ("ServiceAccount", "red", "robot", "uid-robot"),
@@ -64,28 +64,28 @@ def test_token_carries_subject_and_audience() -> None:
 
 def test_token_expires() -> None:
     token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(expiration_seconds=600), None, NOW))
-    assert ISSUER.read(token, NOW + datetime.timedelta(seconds=599))
+    assert ISSUER.verify(token, NOW + datetime.timedelta(seconds=599))
     with pytest.raises(Refused, match="expired"):
-        ISSUER.read(token, NOW + datetime.timedelta(seconds=600))
+        ISSUER.verify(token, NOW + datetime.timedelta(seconds=600))
 
 
 def test_token_signed_by_another_key_is_rejected() -> None:
     other = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
-    with pytest.raises(Refused, match="none of this server's"):
-        ISSUER.read(other.sign(service_account_tokens.token_claims(ROBOT, asked(), None, NOW)), NOW)
+    with pytest.raises(Refused, match="is not signed by this server"):
+        ISSUER.verify(other.sign(service_account_tokens.token_claims(ROBOT, asked(), None, NOW)), NOW)
 
 
 @given(st.text(max_size=60) | st.lists(st.text("aB0-_", max_size=9), min_size=3, max_size=3).map(".".join))
 def test_arbitrary_text_is_rejected_as_token(text: str) -> None:
     with pytest.raises(Refused):
-        ISSUER.read(text, NOW)
+        ISSUER.verify(text, NOW)
 
 
 def test_token_with_incomplete_claims_is_rejected() -> None:
     good = service_account_tokens.token_claims(ROBOT, asked(), None, NOW)
     for private in (None, {}, {"namespace": "red"}, {"namespace": "red", "serviceaccount": {"name": "robot"}}):
         with pytest.raises(Refused):
-            ISSUER.read(ISSUER.sign({**good, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)
+            ISSUER.verify(ISSUER.sign({**good, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)
 
 
 WRONG = [

@@ -135,7 +135,7 @@ def test_other_subject_alternative_names_are_denied(place: x509.GeneralName) -> 
 @pytest.mark.parametrize("name", ["", "a/b", "N1", "a b", "-a", "a."])
 def test_invalid_node_name_gets_no_certificate(name: str) -> None:
     item = request(Subject(f"system:node:{name}", NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
-    assert "does not name a node" in why(item, (), (BOOTSTRAP, "nodeclient"))
+    assert "is not that of a node" in why(item, (), (BOOTSTRAP, "nodeclient"))
 
 
 def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unreachable() -> None:
@@ -143,7 +143,7 @@ def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unrea
     right = (BOOTSTRAP, "nodeclient")
     assert approved(item, [node("n2")], right)
     for state in ("True", "False"):
-        assert "the Node n1 is there already" in why(item, [node("n1", is_ready=state)], right)
+        assert "the Node n1 exists already" in why(item, [node("n1", is_ready=state)], right)
         assert approved(item, [node("n1", is_ready=state)], right, (BOOTSTRAP, "approve")), "who may say so himself"
     assert approved(item, [node("n1", is_ready="Unknown")], right)
     assert approved(item, [Node(metadata=ObjectMeta(name="n1"))], right), "made by an administrator, not joined yet"

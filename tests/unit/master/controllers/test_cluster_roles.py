@@ -133,9 +133,9 @@ BINDING = BY_PATH["rbac.authorization.k8s.io", "v1", "rolebindings"]
 def giver(*may: Attributes, held: tuple[PolicyRule, ...] = (PODS,), user: User = BOB) -> rbac.Requester:
     return rbac.Requester(
         user,
-        may=lambda asked: asked in may,
-        held=lambda namespace: held,
-        rules=lambda reference, namespace: (PODS, SECRETS) if reference.name == "both" else None,
+        is_allowed=lambda asked: asked in may,
+        rules_for=lambda namespace: held,
+        role_rules=lambda reference, namespace: (PODS, SECRETS) if reference.name == "both" else None,
     )
 
 
@@ -209,7 +209,7 @@ def test_impersonation_replaces_user_and_groups() -> None:
     assert found is not None
     extra = (("acme.com/project", ("one", "two")),)
     assert found.user == User("eve", frozenset(("dev", "ops", "system:authenticated")), "7", extra)
-    assert found.needed == (
+    assert found.required == (
         Attributes("impersonate", "", "users", name="eve"),
         Attributes("impersonate", "", "groups", name="dev"),
         Attributes("impersonate", "", "groups", name="ops"),
@@ -222,7 +222,7 @@ def test_impersonation_replaces_user_and_groups() -> None:
 def test_impersonation_of_service_account_and_anonymous_sets_their_groups() -> None:
     found = impersonation.parse_impersonation([("Impersonate-User", "system:serviceaccount:red:robot")])
     assert found is not None
-    assert found.needed == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
+    assert found.required == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
     assert found.user.groups == {"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:red"}
     nobody = impersonation.parse_impersonation([("Impersonate-User", "system:anonymous")])
     assert nobody is not None

@@ -42,7 +42,7 @@ def test_token_secret_gets_a_token_valid_while_it_exists() -> None:
     done = filled(EMPTY)
     assert (done.data["ca.crt"], done.data["namespace"]) == (b"CA", b"red")
     assert done.metadata.annotations[SERVICE_ACCOUNT_UID] == "uid-robot"
-    found = ISSUER.read(done.data["token"].decode(), NOW + datetime.timedelta(days=5000))
+    found = ISSUER.verify(done.data["token"].decode(), NOW + datetime.timedelta(days=5000))
     assert service_account_tokens.user_from_claims(found).name == "system:serviceaccount:red:robot"
     assert service_account_tokens.bound_objects(found) == [
         ("ServiceAccount", "red", "robot", "uid-robot"),
@@ -70,4 +70,4 @@ def test_only_secret_tokens_never_expire() -> None:
     claims = service_account_tokens.secret_token_claims(ROBOT, EMPTY, NOW)
     private = {key: value for key, value in claims[service_account_tokens.KUBERNETES_CLAIM].items() if key != "secret"}
     with pytest.raises(Refused):
-        ISSUER.read(ISSUER.sign({**claims, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)
+        ISSUER.verify(ISSUER.sign({**claims, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)

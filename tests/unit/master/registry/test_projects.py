@@ -62,5 +62,5 @@ def test_discovery_lists_projects_and_project_requests() -> None:
     assert "deletecollection" not in rows["projects"]
     groups = [row["name"] for row in discovery.groups()["groups"]]
     assert groups.count("project.openshift.io") == 1
-    items = [item["metadata"].get("name") for item in discovery.aggregated(core=False, form="v2")["items"]]
+    items = [item["metadata"].get("name") for item in discovery.aggregated(core=False, discovery_version="v2")["items"]]
     assert items == groups

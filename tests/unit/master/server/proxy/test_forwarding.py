@@ -116,7 +116,7 @@ def test_non_text_headers_are_rejected() -> None:
     with pytest.raises(StatusError, match="the value of the header X-A is not UTF-8") as refused:
         forwarding.request_headers([("X-A", lost)])
     assert refused.value.status.code == 400
-    with pytest.raises(StatusError, match="the value of the header X-A of its answer is not UTF-8") as refused:
+    with pytest.raises(StatusError, match="the value of the header X-A of its response is not UTF-8") as refused:
         forwarding.response_headers([("X-A", lost)])
     assert refused.value.status.code == 503
 
