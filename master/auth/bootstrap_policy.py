@@ -23,7 +23,7 @@ from master.resources.rbac import (
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 """Annotation of a default role or binding: with the value false, the master does not restore it."""
 
-MARKS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
+BOOTSTRAP_LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 
 CERTIFICATES, CERTIFICATES_ROLE = "certificates.k8s.io", "system:certificates.k8s.io:"
 READ = "get list watch"
@@ -40,7 +40,8 @@ def _rule(verbs: str, groups: str, resources: str, names: str = "") -> PolicyRul
     )
 
 
-def _paths(*paths: str) -> PolicyRule:
+def _non_resource_rule(*paths: str) -> PolicyRule:
+    """Return a rule that lets clients read paths that are no resource."""
     return PolicyRule(verbs=("get",), non_resource_urls=paths)
 
 
@@ -195,18 +196,20 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
         PolicyRule(verbs=("*",), non_resource_urls=("*",)),
     ),
     "system:discovery": (
-        _paths(
+        _non_resource_rule(
             *(*_HEALTH, "/version", "/version/", "/"),
             *("/openapi", "/openapi/*", "/api", "/api/*", "/apis", "/apis/*"),
         ),
     ),
-    "system:monitoring": (_paths("/metrics", *_HEALTH, *(f"{path}/*" for path in _HEALTH)),),
+    "system:monitoring": (_non_resource_rule("/metrics", *_HEALTH, *(f"{path}/*" for path in _HEALTH)),),
     "system:basic-user": (
         _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
         _rule("create", "authentication.k8s.io", "selfsubjectreviews"),
     ),
-    "system:public-info-viewer": (_paths(*_HEALTH, "/version", "/version/"),),
-    "system:service-account-issuer-discovery": (_paths("/.well-known/openid-configuration", "/openid/v1/jwks"),),
+    "system:public-info-viewer": (_non_resource_rule(*_HEALTH, "/version", "/version/"),),
+    "system:service-account-issuer-discovery": (
+        _non_resource_rule("/.well-known/openid-configuration", "/openid/v1/jwks"),
+    ),
     "system:auth-delegator": _REVIEWS,
     "system:kubelet-api-admin": _NODES_SERVERS,
     "system:node": _NODE,
@@ -224,7 +227,7 @@ _SIGNERS = {
     "kubelet-serving-approver": KUBELET_SERVING_SIGNER,
     "legacy-unknown-approver": "kubernetes.io/legacy-unknown",
 }
-"""The end of the name of a role, and whose requests it approves."""
+"""Last part of the name of a role → the signer whose requests it may approve."""
 
 _REQUESTS = "certificatesigningrequests"
 _RULES |= {
@@ -238,7 +241,7 @@ _RULES |= {
         for name, signer in _SIGNERS.items()
     },
 }
-_PARTS: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
+_AGGREGATING_ROLES: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
     "system:aggregate-to-admin": ("admin", _ADMIN),
     "system:aggregate-to-edit": ("edit", _EDIT),
     "system:aggregate-to-view": ("view", _VIEW),
@@ -247,14 +250,14 @@ _PARTS: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
     "system:openshift:aggregate-to-edit": ("edit", (_rule("get", _PROJECTS, "projects"),)),
     "system:openshift:aggregate-to-view": ("view", (_rule("get", _PROJECTS, "projects"),)),
 }
-"""Name → the role that it is a part of, and its rules."""
+"""Role → the aggregated role that gets its rules, and these rules."""
 
-_WHOLES = {"admin": "", "edit": "admin", "view": "edit"}
-"""Roles made of others, and the role that each is a part of in its turn."""
+_AGGREGATED_ROLES = {"admin": "", "edit": "admin", "view": "edit"}
+"""Aggregated role → the aggregated role that gets its rules in turn: view is contained in edit, edit in admin."""
 
 _BOOTSTRAPPERS = "Group system:bootstrappers"
 _AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:unauthenticated"
-_BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
+_BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cluster-admin": ("cluster-admin", ("Group system:masters",)),
     "system:discovery": ("system:discovery", (_AUTHENTICATED,)),
     "system:monitoring": ("system:monitoring", ("Group system:monitoring",)),
@@ -276,20 +279,21 @@ _BOUND: dict[str, tuple[str, tuple[str, ...]]] = {
     "basic-users": ("basic-user", (_AUTHENTICATED,)),
     "self-provisioners": ("self-provisioner", ("Group system:authenticated:oauth",)),
 }
-"""Binding → the role, and who has it."""
+"""Binding → its role and its subjects."""
 
 
 def _aggregate(name: str) -> dict[str, str]:
+    """Return the label that adds the rules of a role to the aggregated role of a name; nothing without a name."""
     return {f"{RBAC_GROUP}/aggregate-to-{name}": "true"} if name else {}
 
 
 def _meta(name: str, labels: dict[str, str]) -> ObjectMeta:
-    return ObjectMeta(name=name, labels={**MARKS, **labels}, annotations={AUTO_UPDATE: "true"})
+    return ObjectMeta(name=name, labels={**BOOTSTRAP_LABELS, **labels}, annotations={AUTO_UPDATE: "true"})
 
 
-def _whole(name: str, part_of: str) -> ClusterRole:
+def _aggregated_role(name: str, contained_in: str) -> ClusterRole:
     rule = AggregationRule(cluster_role_selectors=(LabelSelector(match_labels=_aggregate(name)),))
-    return ClusterRole(metadata=_meta(name, _aggregate(part_of)), aggregation_rule=rule)
+    return ClusterRole(metadata=_meta(name, _aggregate(contained_in)), aggregation_rule=rule)
 
 
 def _binding(name: str, role: str, subjects: tuple[str, ...]) -> ClusterRoleBinding:
@@ -305,7 +309,10 @@ def _binding(name: str, role: str, subjects: tuple[str, ...]) -> ClusterRoleBind
 
 ROLES = (
     *(ClusterRole(metadata=_meta(name, {}), rules=rules) for name, rules in _RULES.items()),
-    *(_whole(name, part_of) for name, part_of in _WHOLES.items()),
-    *(ClusterRole(metadata=_meta(name, _aggregate(whole)), rules=rules) for name, (whole, rules) in _PARTS.items()),
+    *(_aggregated_role(name, contained_in) for name, contained_in in _AGGREGATED_ROLES.items()),
+    *(
+        ClusterRole(metadata=_meta(name, _aggregate(contained_in)), rules=rules)
+        for name, (contained_in, rules) in _AGGREGATING_ROLES.items()
+    ),
 )
-BINDINGS = tuple(_binding(name, role, subjects) for name, (role, subjects) in _BOUND.items())
+BINDINGS = tuple(_binding(name, role, subjects) for name, (role, subjects) in _BINDINGS.items())
