@@ -64,10 +64,10 @@ def message_names() -> Iterable[str]:
 def message_of(version: str, kind: str) -> str:
     """Return the name of the message for a kind, even if there is no such message.
 
-    It is that of the Python type, because several kinds have the same name in several groups.
+    It is that of the Python type, because kinds of several groups have the same name.
     """
     of = _resource_types().get((version, kind))
-    return of.__name__ if of is not None and of.__name__ in _lines() else kind
+    return of.__name__ if of is not None and (of.__name__ in _lines() or kind not in _lines()) else kind
 
 
 @cache
@@ -87,6 +87,22 @@ def message_fields(name: str) -> tuple[Field, ...]:
         number = int(match[2] or number + 1)
         fields.append(Field(match[1], number, *(_explicit_type(match) or python_types[match[1]])))
     return tuple(fields)
+
+
+@cache
+def json_fields(name: str) -> Mapping[str, Field]:
+    """Return the fields of a message or Python type by their names in JSON, with those of inline messages.
+
+    The fields of a Python type without a message have the number 0. Integers of 64 bits are not among them, because
+    decoding checks these. Empty for an unknown name.
+    """
+    if name not in _lines():
+        types = _python_fields(name) if name in _python_types() else {}
+        return {key: Field(key, 0, *of) for key, of in types.items() if of.type != INT64.name}
+    fields: dict[str, Field] = {}
+    for field in message_fields(name):
+        fields |= json_fields(field.type) if field.inline else {field.name: field}
+    return fields
 
 
 def _explicit_type(match: re.Match[str]) -> _FieldType | None:
@@ -151,5 +167,5 @@ def _field_type(hint: Any) -> _FieldType | None:
         return _FieldType(item.type, repeated=get_origin(hint) is tuple, map=get_origin(hint) is dict)
     if hint in _SCALARS:
         return _FieldType(_SCALARS[hint])
-    is_message = isinstance(hint, type) and hint.__name__ in _lines()
-    return _FieldType(hint.__name__) if is_message else None
+    is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct)
+    return _FieldType(hint.__name__) if is_struct else None

@@ -7,33 +7,22 @@ status, for every client. The checks are those of the value types of the fields 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 from api.meta.schema import FieldError, quoted
 from api.meta.values import VALUE_TYPES
-from master.serialization.messages import Field, message_fields, message_names, message_of
+from master.serialization.messages import json_fields, message_of
 
 
 def unreadable(version: str, kind: str, document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield an error for each such value; none for kinds without a message."""
-    name = message_of(version, kind)
-    return _struct(name, document, "") if name in message_names() else iter(())
-
-
-@cache
-def _fields(name: str) -> Mapping[str, Field]:
-    """Return the fields of a message by their name in JSON, with those of inline messages."""
-    fields: dict[str, Field] = {}
-    for field in message_fields(name):
-        fields |= _fields(field.type) if field.inline else {field.name: field}
-    return fields
+    """Yield an error for each such value."""
+    return _struct(message_of(version, kind), document, "")
 
 
 def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         return
-    fields = _fields(name)
+    fields = json_fields(name)
     for key, item in value.items():
         if item is None or (field := fields.get(key)) is None:
             continue
@@ -55,7 +44,7 @@ def _value(field_type: str, value: Any, path: str) -> Iterator[FieldError]:
     if value_type is not None:
         if error := value_type.error(value):
             yield FieldError(path, quoted(value), error)
-    elif field_type in message_names() and field_type not in _JSON_MESSAGES:
+    elif field_type not in _JSON_MESSAGES:
         yield from _struct(field_type, value, path)
 
 

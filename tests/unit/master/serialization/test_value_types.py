@@ -49,6 +49,12 @@ BIG, HUGE = 1 << 31, 1 << 63
         ("coordination.k8s.io/v1", "Lease", {"spec": {"renewTime": "garbage"}}, ["spec.renewTime"]),
         ("coordination.k8s.io/v1", "Lease", {"spec": {"renewTime": "2026-01-01T00:00:00.000001Z"}}, []),
         ("network.openshift.io/v1", "NetNamespace", {"netid": HUGE}, []),
+        (
+            "network.openshift.io/v1",
+            "NetNamespace",
+            {"netid": 1, "metadata": {"creationTimestamp": "garbage", "labels": {"a": "b"}}},
+            ["metadata.creationTimestamp"],
+        ),
     ],
 )
 def test_values_unreadable_by_typed_clients_are_found(
