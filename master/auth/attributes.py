@@ -13,10 +13,6 @@ AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated
 ANONYMOUS = "system:anonymous"
 NODE_PREFIX = "system:node:"
 
-READ_VERBS = frozenset(("get", "list", "watch"))
-VERBS = READ_VERBS | {"create", "update", "patch", "delete", "deletecollection"}
-"""The verbs of requests for objects."""
-
 
 @dataclass(frozen=True, slots=True)
 class User:

@@ -16,13 +16,13 @@ from api.network.queries import NodeQuery
 from master import errors, request_info
 from master.auth import attributes as auth_attributes
 from master.auth import impersonation, rbac
-from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, VERBS, Attributes, Decision, PathAttributes, User
+from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, NodeAccess, node_denial
 from master.auth.rbac import BindingIndex, Requester
 from master.request_info import NameFilter, RequestInfo
 from master.resources import scheme
 from master.resources.rbac import PolicyRule
-from master.resources.resource import AnyResource
+from master.resources.resource import VERBS, AnyResource
 from master.resources.scheme import group_resource
 from master.storage.interface import Key, Storage
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from api.core.node import NODE_LEASES
-from master.auth.attributes import READ_VERBS, Attributes
+from master.auth.attributes import Attributes
+from master.resources.resource import READ_VERBS
 
 READABLE_BY_NODES = frozenset(
     (

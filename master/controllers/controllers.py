@@ -23,7 +23,7 @@ from master.controllers.nodes.taints import sync_pod_readiness
 from master.controllers.persistent_volumes import sync_claims
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
-from master.controllers.service_accounts import sync_companions, sync_token_secrets
+from master.controllers.service_accounts import sync_default_objects, sync_token_secrets
 from master.controllers.workloads.cron_jobs import sync_cron_jobs
 from master.controllers.workloads.daemon_sets import sync_daemon_sets
 from master.controllers.workloads.deployments import sync_deployments
@@ -89,7 +89,7 @@ CONTROLLERS = (
     Controller(
         "accounts",
         ("Namespace", "ServiceAccount", "ConfigMap"),
-        sync_companions,
+        sync_default_objects,
     ),
     Controller(
         "roles",

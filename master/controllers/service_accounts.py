@@ -14,7 +14,7 @@ from api.core.node import Namespace
 from master.auth import service_account_tokens
 from master.controllers.actions import Action, Create, ForceDelete, Update
 from master.controllers.context import Lister
-from master.registry.creation import namespace_companions
+from master.registry.creation import default_objects
 from master.resources.configuration import ServiceAccount
 
 TOKEN_KEY, CA_KEY, NAMESPACE_KEY = "token", "ca.crt", "namespace"
@@ -57,8 +57,8 @@ def sync_token_secrets(lister: Lister) -> Iterable[Action]:
     return reconcile(*objects, lister.context.ca_certificate, sign)
 
 
-def sync_companions(lister: Lister) -> Iterable[Action]:
+def sync_default_objects(lister: Lister) -> Iterable[Action]:
     """Create and update the default service account and the CA certificate of all namespaces."""
     objects = lister.list(Namespace), lister.list(ServiceAccount), lister.list(ConfigMap)
-    for item, old in namespace_companions(*objects, lister.context.ca_certificate):
+    for item, old in default_objects(*objects, lister.context.ca_certificate):
         yield Create(item) if old is None else Update(item, old)

@@ -1,4 +1,4 @@
-"""Creates objects: admission, the fields that the server sets, and the companions of a new namespace."""
+"""Creates objects: admission, the fields that the server sets, and the default objects of a new namespace."""
 
 from __future__ import annotations
 
@@ -58,31 +58,31 @@ class ObjectCreation:
             item = strategy.prepare_create(resource, item, str(uuid.uuid4()), admission.now)
             self.chain.validate(admission, item, transaction)
             if resource.stored_kind == Namespace.KIND:
-                self._create_companions(resource.to_stored(item), transaction)
+                self._create_default_objects(resource.to_stored(item), transaction)
             return self.chain.reserve(admission, item, transaction)
 
-    def _create_companions(self, namespace: Namespace, transaction: Transaction) -> None:
+    def _create_default_objects(self, namespace: Namespace, transaction: Transaction) -> None:
         """Create what every namespace has in the same write, because pods may be created right after it."""
         name = namespace.metadata.name
         accounts = transaction.list(group_resource(ServiceAccount), name)
         configs = transaction.list(group_resource(ConfigMap), name)
-        for companion, _ in namespace_companions([namespace], accounts, configs, self.ca_certificate):
-            resource = BY_KIND[companion.KIND]
-            item = default(companion, resource.rules)
+        for default_object, _ in default_objects([namespace], accounts, configs, self.ca_certificate):
+            resource = BY_KIND[default_object.KIND]
+            item = default(default_object, resource.rules)
             transaction.put(
                 resource.group_resource, strategy.prepare_create(resource, item, str(uuid.uuid4()), self.clock())
             )
 
 
-def namespace_companions(
+def default_objects(
     namespaces: Iterable[Namespace],
     accounts: Iterable[ServiceAccount],
     configs: Iterable[ConfigMap],
     ca_certificate: str,
 ) -> Iterator[tuple[Object, Object | None]]:
-    """Yield the missing or changed companions of namespaces, each with the stored object or None.
+    """Yield the missing or changed default objects of namespaces, each with the stored object or None.
 
-    The companions are the service account `default` and the ConfigMap with the CA certificate.
+    The default objects are the service account `default` and the ConfigMap with the CA certificate.
     """
     with_account = {item.metadata.namespace for item in accounts if item.metadata.name == DEFAULT_SERVICE_ACCOUNT}
     ca_configs = {item.metadata.namespace: item for item in configs if item.metadata.name == ROOT_CA_CONFIGMAP}

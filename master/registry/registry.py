@@ -60,7 +60,7 @@ class Registry:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def get(self, request: Request) -> Response:
-        """One object."""
+        """Return an object."""
         view = negotiation.negotiate(request.accept)
         record = self._store.get(request.key)
         if record is None:
@@ -71,28 +71,26 @@ class Registry:
         return self._answer(200, request, record.object)
 
     def list_all(self, request: Request) -> Response:
-        """All that are selected, or a page of them, in one revision."""
-        selection, view = (
-            parse_selection(request.info, request.query, request.name_filter),
-            negotiation.negotiate(request.accept),
-        )
+        """Return the selected objects of one revision, or a page of them."""
+        selection = parse_selection(request.info, request.query, request.name_filter)
+        view = negotiation.negotiate(request.accept)
         limit, token = int_param(request.query, "limit"), request.query.get("continue", "")
-        asked = self._revision(request.query, paged=bool(token))
+        requested_revision = self._revision(request.query, paged=bool(token))
         page = decode_continue(token) if token else None
-        revision = asked if page is None or page.rv == INCONSISTENT else page.rv
+        revision = requested_revision if page is None or page.rv == INCONSISTENT else page.rv
         records = self._scan(selection, revision, page)
         if page is not None:
-            records = records[bisect.bisect_right(records, tuple(page.after), key=_place) :]
-        most = limit if limit and request.query.get("resourceVersion") != "0" else len(records)
-        views = (convert_record(selection.resource, record) for record in records)
-        shown = list(itertools.islice((record for record in views if selection.matches(record)), most + 1))
+            records = records[bisect.bisect_right(records, tuple(page.after), key=_sort_key) :]
+        page_size = limit if limit and request.query.get("resourceVersion") != "0" else len(records)
+        converted = (convert_record(selection.resource, record) for record in records)
+        selected = list(itertools.islice((record for record in converted if selection.matches(record)), page_size + 1))
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
-        if len(shown) > most:
-            shown.pop()
-            metadata["continue"] = encode_continue(ContinueToken(revision, _place(shown[-1])))
+        if len(selected) > page_size:
+            selected.pop()
+            metadata["continue"] = encode_continue(ContinueToken(revision, _sort_key(selected[-1])))
             if selection.selects_all:
-                metadata["remainingItemCount"] = len(records) - most
-        return Response(200, self._listed(request, shown, metadata, view))
+                metadata["remainingItemCount"] = len(records) - page_size
+        return Response(200, self._listed(request, selected, metadata, view))
 
     def _scan(self, selection: Selection, revision: int, page: ContinueToken | None) -> list[Record]:
         try:
@@ -103,25 +101,25 @@ class Registry:
             raise errors.continue_expired(encode_continue(ContinueToken(INCONSISTENT, page.after))) from error
 
     def _revision(self, query: Mapping[str, str], *, paged: bool) -> int:
-        """The revision that a list shows. Raises StatusError."""
-        match, asked = query.get("resourceVersionMatch", ""), int_param(query, "resourceVersion")
+        """Return the revision of a list. Raises StatusError."""
+        match, requested = query.get("resourceVersionMatch", ""), int_param(query, "resourceVersion")
         if match not in ("", "Exact", "NotOlderThan"):
             raise errors.bad_request(f"resourceVersionMatch is {match!r}; Exact and NotOlderThan are accepted")
-        if match and asked is None:
+        if match and requested is None:
             why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             problem = FieldError("resourceVersionMatch", "given", why, FORBIDDEN)
             raise errors.invalid_options("ListOptions", problem)
-        if match == "Exact" and asked == 0:
+        if match == "Exact" and requested == 0:
             why = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
             raise errors.invalid_options("ListOptions", FieldError("resourceVersionMatch", "given", why, FORBIDDEN))
         if "sendInitialEvents" in query:
             why = "sendInitialEvents is forbidden for list"
             raise errors.invalid_options("ListOptions", FieldError("sendInitialEvents", "given", why, FORBIDDEN))
-        if paged and asked:
+        if paged and requested:
             raise errors.bad_request("resourceVersion is not accepted together with continue")
-        if asked is not None and asked > self._store.revision:
-            raise errors.resource_version_too_large(asked, self._store.revision)
-        return asked if match == "Exact" and asked else self._store.revision
+        if requested is not None and requested > self._store.revision:
+            raise errors.resource_version_too_large(requested, self._store.revision)
+        return requested if match == "Exact" and requested else self._store.revision
 
     def _listed(self, request: Request, records: list[Record], metadata: Mapping[str, Any], view: View) -> bytes:
         resource = request.info.resource
@@ -380,7 +378,7 @@ class Registry:
 
         return Decision(respond_marked, _changes(resource, new, old), is_dry_run)
 
-    # --- parts -----------------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _old(self, request: Request) -> Record:
         record = self._latest(request.info.resource, request.key)
@@ -389,7 +387,7 @@ class Registry:
         return record
 
     def _latest(self, resource: AnyResource, key: Key) -> Record | None:
-        """The newest revision in the form of that kind."""
+        """Return the newest revision of an object, converted to a resource; None if there is none."""
         record = self._store.get_uncommitted(key)
         return None if record is None else convert_record(resource, record)
 
@@ -422,24 +420,25 @@ def _item_after(resource: AnyResource, stored: tuple[Any, ...], new: Any, old: R
     return new if is_dry_run else old.object
 
 
-def _place(record: Record) -> tuple[str, str]:
-    """By which lists are sorted."""
+def _sort_key(record: Record) -> tuple[str, str]:
+    """Return the namespace and name by which lists are sorted."""
     return record.key.namespace, record.key.name
 
 
-def _patched(request: Request, before: Any, shape: MergeSchema) -> Any:
+def _patched(request: Request, before: Any, schema: MergeSchema) -> Any:
+    """Return a document after the patch of a request. Raises StatusError."""
     try:
         if request.content_type == negotiation.MERGE_PATCH:
             return patch.merge_patch(before, request.body)
         if request.content_type == negotiation.STRATEGIC_PATCH:
-            return patch.strategic_merge_patch(before, request.body, shape)
+            return patch.strategic_merge_patch(before, request.body, schema)
         return patch.json_patch(before, request.body)
     except patch.InvalidPatch as error:
         raise errors.invalid_patch(str(error)) from error
 
 
 def convert_record(resource: AnyResource, record: Record) -> Record:
-    """A revision as objects of this kind look; that of a kind which is stored is as it is."""
+    """Convert a stored record to another version or a projection. The record of a stored resource stays as it is."""
     if resource.stored_as is None:
         return record
     item = resource.from_stored(record.object)
@@ -447,7 +446,7 @@ def convert_record(resource: AnyResource, record: Record) -> Record:
 
 
 def convert_event(resource: AnyResource, event: WatchEvent) -> WatchEvent:
-    """The same for what happens to it."""
+    """Convert a watch event to another version or a projection."""
     if resource.stored_as is None:
         return event
     previous = None if event.previous is None else convert_record(resource, event.previous)

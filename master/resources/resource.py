@@ -92,7 +92,7 @@ class Version(Generic[O]):
 
 READ_VERBS = ("get", "list", "watch")
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-"""All verbs of a resource."""
+"""The verbs of requests for objects."""
 
 SUBRESOURCE_VERBS = ("get", "patch", "update")
 

@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 
 from master import errors
 from master.auth import reviews, service_account_tokens
-from master.auth.attributes import READ_VERBS, User
+from master.auth.attributes import User
 from master.auth.authentication import Authenticator
 from master.auth.authorization import Authorizer
 from master.auth.service_account_tokens import TokenSigner
@@ -21,7 +21,7 @@ from master.registry.metrics import MetricsReader
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
 from master.registry.request import Request, Response
-from master.resources.resource import SCALE
+from master.resources.resource import READ_VERBS, SCALE
 from master.resources.scheme import COMPUTED
 from master.serialization import negotiation
 from master.server import nonresource, watch
@@ -29,7 +29,7 @@ from master.server.proxy.pod_streams import PodStreams
 from master.server.routes import ProxyRoute, ResourceRoute, ReviewRoute
 from master.storage.interface import Storage
 
-Action = Callable[[Request], Awaitable[Response]]
+SubresourceHandler = Callable[[Request], Awaitable[Response]]
 
 MAX_BODY_BYTES = 3 << 20
 BODY_TIMEOUT_SECONDS = 30.0
@@ -38,8 +38,9 @@ BODY_TIMEOUT_SECONDS = 30.0
 class Handlers:
     """The handlers of requests that are authenticated and authorized. They raise `errors.StatusError`.
 
-    `actions` are the handlers of subresources that are not part of an object, by kind and name. `not_ready_reason`
-    returns why the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the OpenID provider.
+    `subresource_handlers` are those of subresources that are not part of an object, by kind and name.
+    `not_ready_reason` returns why the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the
+    OpenID provider.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Handlers:
         registry: Registry,
         metrics: MetricsReader,
         project_requests: ProjectRequests,
-        actions: Mapping[tuple[str, str], Action],
+        subresource_handlers: Mapping[tuple[str, str], SubresourceHandler],
         streams: PodStreams,
         watches: watch.WatchHandler,
         authenticator: Authenticator,
@@ -63,7 +64,7 @@ class Handlers:
         self._registry = registry
         self._metrics = metrics
         self._project_requests = project_requests
-        self._actions = actions
+        self._subresource_handlers = subresource_handlers
         self._streams = streams
         self._watches = watches
         self._authenticator = authenticator
@@ -126,7 +127,7 @@ class Handlers:
         if name == SCALE:
             return await self._registry.scale(verb, resource_request)
         if subresource is not None and subresource.replace is None:
-            return await self._actions[resource.kind, name](resource_request)
+            return await self._subresource_handlers[resource.kind, name](resource_request)
         return await self._operate_on_objects(verb, resource_request)
 
     async def _operate_on_objects(self, verb: str, resource_request: Request) -> Response:
@@ -137,7 +138,7 @@ class Handlers:
             return self._registry.get(resource_request)
         if verb == "list":
             return self._registry.list_all(resource_request)
-        operations: Mapping[str, Action] = {
+        operations = {
             "create": self._registry.create,
             "update": self._registry.update,
             "patch": self._registry.patch,

@@ -94,7 +94,7 @@ class Server:
             registry=Registry(store, parts.creation, parts.authorizer),
             metrics=MetricsReader(store, parts.nodes, clock),
             project_requests=ProjectRequests(store, parts.creation),
-            actions={
+            subresource_handlers={
                 ("Pod", "binding"): pods.bind,
                 ("Pod", "eviction"): pods.evict,
                 ("ServiceAccount", "token"): tokens.create,

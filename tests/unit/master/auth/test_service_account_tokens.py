@@ -103,7 +103,7 @@ def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -
 
 
 def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
-    first = list(creation.namespace_companions([namespace("red")], [], [], "CA"))
+    first = list(creation.default_objects([namespace("red")], [], [], "CA"))
     made = [item for item, old in first if old is None]
     assert [(item.KIND, item.metadata.name) for item in made] == [
         ("ServiceAccount", "default"),
@@ -112,8 +112,8 @@ def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None
     account, config = made
     assert isinstance(account, ServiceAccount)
     assert isinstance(config, ConfigMap)
-    assert list(creation.namespace_companions([namespace("red")], [account], [config], "CA")) == []
-    ((changed, old),) = creation.namespace_companions([namespace("red")], [account], [replace(config, data={})], "CA")
+    assert list(creation.default_objects([namespace("red")], [account], [config], "CA")) == []
+    ((changed, old),) = creation.default_objects([namespace("red")], [account], [replace(config, data={})], "CA")
     assert isinstance(old, ConfigMap)
     assert isinstance(changed, ConfigMap)
     assert changed.data == {"ca.crt": "CA"}
