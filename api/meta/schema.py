@@ -19,6 +19,12 @@ FORBIDDEN = "FieldValueForbidden"
 UNKNOWN = "UnknownField"
 
 
+@cache
+def struct_fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Return the fields of a struct type. msgspec itself takes 0.3 ms at each call."""
+    return msgspec.structs.fields(kind)
+
+
 class FieldError(NamedTuple):
     """An error in a document (Kubernetes: field.Error).
 

@@ -6,8 +6,6 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from api.core import references
 from api.core.pod import (
     Capabilities,
@@ -25,7 +23,16 @@ from api.core.pod import (
 )
 from api.core.references import ACCEPTED_RESOURCE_FIELDS, RESOURCE_FIELD
 from api.meta import names, quantity
-from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.schema import (
+    DUPLICATE,
+    FORBIDDEN,
+    MISSING,
+    NOT_SUPPORTED,
+    FieldError,
+    quoted,
+    struct_fields,
+    unsupported_values,
+)
 from api.meta.types import ResourceFieldSelector
 
 HTTP_SCHEMES = ("HTTP", "HTTPS")
@@ -114,7 +121,7 @@ def _check_hook(path: str, hook: LifecycleHandler, ports: Sequence[str], grace: 
 
 
 def _check_one_handler(path: str, holder: Probe | LifecycleHandler, accepted: tuple[str, ...]) -> Iterator[FieldError]:
-    values = {field.encode_name: getattr(holder, field.name) for field in msgspec.structs.fields(type(holder))}
+    values = {field.encode_name: getattr(holder, field.name) for field in struct_fields(type(holder))}
     given = [name for name in accepted if values[name] is not None]
     if not given:
         yield FieldError(path, "{}", f"one of {', '.join(accepted)} is required", MISSING)
@@ -284,7 +291,7 @@ def _check_env_from(path: str, source: EnvFromSource) -> Iterator[FieldError]:
 
 
 def _check_value_from(path: str, source: EnvVarSource) -> Iterator[FieldError]:
-    fields = msgspec.structs.fields(type(source))
+    fields = struct_fields(type(source))
     given = [field.encode_name for field in fields if getattr(source, field.name) is not None]
     if len(given) != 1:
         yield FieldError(path, quoted(given), "exactly one source is required", MISSING)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 
-import msgspec
 from msgspec.structs import replace
 
 from api.core.pod import Container, ContainerPort, EphemeralContainer, Pod, PodDNSConfig, PodSpec, ResourceRequirements
@@ -19,6 +18,7 @@ from api.meta.schema import (
     FieldError,
     duplicate_values,
     quoted,
+    struct_fields,
     unsupported_values,
 )
 from api.network.addresses import unreachable_reason
@@ -134,7 +134,7 @@ def _check_unsupported_fields(path: str, holder: PodSpec | Container, fields: tu
 
 
 def _json_name(holder: PodSpec | Container, field: str) -> str:
-    return next(item.encode_name for item in msgspec.structs.fields(type(holder)) if item.name == field)
+    return next(item.encode_name for item in struct_fields(type(holder)) if item.name == field)
 
 
 # --- network ----------------------------------------------------------------------------------------------------------

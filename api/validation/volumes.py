@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
 from msgspec.structs import asdict, replace
 
 from api.core.storage import (
@@ -33,6 +32,7 @@ from api.meta.schema import (
     FieldError,
     duplicate_values,
     quoted,
+    struct_fields,
     unsupported_values,
 )
 from api.meta.selectors import check_selector
@@ -80,7 +80,7 @@ def check_volumes(volumes: tuple[Volume, ...]) -> Iterator[FieldError]:
 
 
 def _check_one_source(path: str, holder: Volume | VolumeProjection, accepted: tuple[str, ...]) -> Iterator[FieldError]:
-    json_names = {field.name: field.encode_name for field in msgspec.structs.fields(type(holder))}
+    json_names = {field.name: field.encode_name for field in struct_fields(type(holder))}
     given = [json_names[name] for name, value in asdict(holder).items() if name != "name" and value is not None]
     if len(given) != 1:
         yield FieldError(path, quoted(given), f"exactly one of {', '.join(accepted)} is required", MISSING)

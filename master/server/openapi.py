@@ -83,7 +83,8 @@ def components(kinds: Sequence[AnyResource], others: Sequence[type[msgspec.Struc
         }
         schemas[f"{name}List"] = _list_of(resource)
         for info in parts(inspect.type_info(resource.type)):
-            schemas.setdefault(info.cls.__name__, _struct(info))
+            if info.cls.__name__ not in schemas:
+                schemas[info.cls.__name__] = _struct(info)
     return dict(sorted(schemas.items()))
 
 
@@ -125,19 +126,24 @@ def _inside(info: inspect.Type) -> tuple[inspect.Type, ...]:
 
 def _struct(info: inspect.Type) -> Document:
     assert isinstance(info, inspect.StructType)
+    sentences = _sentences(info)
     schema: Document = {
         "type": "object",
         "description": _description(info, info.cls),
-        "properties": {field.encode_name: _property(info, field) for field in info.fields},
+        "properties": {field.encode_name: _property(field, sentences) for field in info.fields},
     }
     required = [field.encode_name for field in info.fields if field.required]
     return schema | ({"required": required} if required else {})
 
 
-def _property(info: inspect.StructType, field: inspect.Field) -> Document:
-    """Return the schema of a field. Its description is those sentences of its type's docstring that name it."""
-    described = " ".join(_description(info, base) for base in info.cls.__mro__ if issubclass(base, msgspec.Struct))
-    sentences = _SENTENCE_END.split(" ".join(described.split()))
+def _sentences(info: inspect.StructType) -> list[str]:
+    """Return the sentences of a type's description and of those of its bases."""
+    descriptions = (_description(info, base) for base in info.cls.__mro__ if issubclass(base, msgspec.Struct))
+    return _SENTENCE_END.split(" ".join(" ".join(descriptions).split()))
+
+
+def _property(field: inspect.Field, sentences: Sequence[str]) -> Document:
+    """Return a field's schema, described by those of the sentences that name it."""
     description = " ".join(sentence for sentence in sentences if f"`{field.encode_name}`" in sentence)
     return _schema(field.type) | ({"description": description} if description else {})
 

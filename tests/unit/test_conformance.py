@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def rows() -> list[tuple[int, str, str]]:
     return [(number, *row) for number, row in cells if tuple(row) != HEADINGS and set(row[0]) != {"-"}]  # type: ignore[misc]
 
 
+@functools.cache
 def functions(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

@@ -39,6 +39,9 @@ from tests.unit.node_agent.object_server import ObjectServer
 SECONDS = 20.0
 
 
+CONCURRENT_WORLDS = 6
+"""Hosts on which a scenario runs at the same time: most of the time each of them waits."""
+
 POLLS = 10
 """So often something is looked at until it has surely been tried."""
 
@@ -270,11 +273,17 @@ async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: 
         await scenario(here)
         whole, calls = here.left(), here.docker.calls
     assert calls > 5
-    for number in range(1, calls + 1):
-        async with world(tmp_path / str(number)) as here:
+    worlds = asyncio.Semaphore(CONCURRENT_WORLDS)
+
+    async def kill_after(number: int) -> None:
+        async with worlds, world(tmp_path / str(number)) as here:
             here.docker.die_after = number
             with contextlib.suppress(AgentKilled):
                 await scenario(here)
             here.docker.die_after = None
             await scenario(here)
             assert here.left() == whole, f"killed after call {number} of {calls}"
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(1, calls + 1):
+            tasks.create_task(kill_after(number))

@@ -11,9 +11,11 @@ import pytest
 from msgspec import inspect
 
 from master.resources import BUILTIN
+from master.resources.scheme import ALL
 from master.server import openapi
 
-DOCUMENTS = list(openapi.index()["paths"])
+DOCUMENTS = sorted({f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}" for kind in ALL})
+"""Group and version of every document, as a path."""
 
 
 @functools.cache
@@ -21,6 +23,10 @@ def document(path: str) -> dict[str, Any]:
     found = openapi.document(path)
     assert found is not None
     return found
+
+
+def test_openapi_index_lists_every_document() -> None:
+    assert list(openapi.index()["paths"]) == DOCUMENTS
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
