@@ -39,7 +39,7 @@ def sources(package: str) -> tuple[Path, ...]:
 
 def mentioning(package: str, *words: str) -> list[Path]:
     """Return the files that have one of the words in the text of an import. Only these need to be parsed."""
-    imported = re.compile(rf"^[ \t]*(?:from|import)\b(?:[^\n(]|\([^)]*\))*(?:{'|'.join(words)})", re.MULTILINE)
+    imported = re.compile(rf"^[ \t]*(?:from|import)\b[^\n(]*(?:\([^)]*)?(?:{'|'.join(words)})", re.MULTILINE)
     return [path for path in sources(package) if imported.search(path.read_text())]
 
 

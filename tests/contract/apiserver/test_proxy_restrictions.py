@@ -20,6 +20,7 @@ from master.server.proxy.kubelet_client import AddressNotAllowed, RestrictedConn
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.streaming.fake_kubelet import NODE, PODS, PROJECT, ProxyTestbed, own_address, proxy_testbed
+from tests.testbed.tls_connector import tls_connector
 
 NODES = "/api/v1/nodes"
 NOT_ALLOWED = [400, "BadRequest", "address not allowed"]
@@ -49,7 +50,7 @@ async def refused(stage: ProxyTestbed, path: str) -> list[Any]:
 async def test_kubelet_client_certificate_is_not_accepted_by_the_master(server: ApiServer) -> None:
     context = ssl.create_default_context(cadata=Kubeconfig.load(server.kubeconfig).ca.decode())
     context.load_cert_chain(server.root / "state" / "pki" / "nodes-client.pem")
-    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+    connector = tls_connector(context)
     async with aiohttp.ClientSession(server.url, connector=connector) as session:
         for path in ("/api/v1/namespaces", "/version", f"{NODES}/{NODE}/proxy/healthz"):
             async with session.get(path, headers={"Authorization": "Bearer x"}) as answer:

@@ -13,6 +13,7 @@ import pytest
 
 from api.client.kubeconfig import Kubeconfig
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.tls_connector import tls_connector
 
 SECRETS = "/api/v1/namespaces/default/secrets"
 OURS = {"labelSelector": "of=list"}
@@ -39,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 async def http(server: ApiServer) -> AsyncIterator[Http]:
     """A session, and two objects that are ours beside one that is not."""
     context = Kubeconfig.load(server.kubeconfig).ssl_context()
-    async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=context)) as http:
+    async with aiohttp.ClientSession(server.url, connector=tls_connector(context)) as http:
         for name in ("b", "other", "a"):
             await _make(http, name, "none" if name == "other" else "list")
         yield http

@@ -24,6 +24,7 @@ from node_agent.server.server import Route, Server, require_client_certificates
 from reconcile.errors import Refused
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.tls_connector import tls_connector
 
 NODE = "node-1"
 READER = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
@@ -63,7 +64,7 @@ class Agent:
             identity = pki.client_identity(self._ca, user, groups, datetime.datetime.now(datetime.UTC))
             (self._root / "caller.pem").write_bytes(identity.key + identity.certificate)
             context.load_cert_chain(self._root / "caller.pem")
-        async with aiohttp.ClientSession(self.url, connector=aiohttp.TCPConnector(ssl=context)) as session:
+        async with aiohttp.ClientSession(self.url, connector=tls_connector(context)) as session:
             yield session
 
 

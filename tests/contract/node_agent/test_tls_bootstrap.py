@@ -41,6 +41,7 @@ from node_agent.config import Settings
 from reconcile.errors import NotReady
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.tls_connector import tls_connector
 
 PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 HOUR = datetime.timedelta(hours=1)
@@ -275,7 +276,7 @@ async def test_requesters_address_is_set_by_the_server_only(
         "Impersonate-Extra-authentication.podlane.io%2Faddress": "10.6.6.6",
         "Impersonate-Extra-Scopes": "a",
     }
-    async with aiohttp.ClientSession(config.server, connector=aiohttp.TCPConnector(ssl=context(config))) as session:
+    async with aiohttp.ClientSession(config.server, connector=tls_connector(context(config))) as session:
         async with session.post(PATH, json=document, headers=disguise) as answer:
             spec = (await answer.json())["spec"]
         assert (spec["username"], spec["extra"]) == ("system:node:n1", {"scopes": ["a"]})

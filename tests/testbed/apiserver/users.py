@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from api.client.kubeconfig import Kubeconfig
 from master.auth import pki
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.tls_connector import tls_connector
 
 
 @asynccontextmanager
@@ -31,5 +32,5 @@ async def user_session(server: ApiServer, root: Path, user: str, *groups: str) -
     pem.write_bytes(identity.key + identity.certificate)
     context = ssl.create_default_context(cadata=config.ca.decode())
     context.load_cert_chain(pem)
-    async with aiohttp.ClientSession(config.server, connector=aiohttp.TCPConnector(ssl=context)) as found:
+    async with aiohttp.ClientSession(config.server, connector=tls_connector(context)) as found:
         yield found

@@ -24,6 +24,7 @@ from tests.testbed.apiserver.watch_checker import (
     Snapshot,
     State,
 )
+from tests.testbed.tls_connector import tls_connector
 
 NAMESPACES, COLORS, NAMES = ("one", "two"), ("red", "blue"), 12
 FINALIZER = "podlane.test/held"
@@ -191,7 +192,7 @@ class Watcher:
     async def follow(self, marks: Marks) -> None:
         """Until everything up to the last revision is known."""
         while marks.last is None or self.reached < marks.last or self.look_back:
-            connector = aiohttp.TCPConnector(ssl=self._tls, limit=0, force_close=True)
+            connector = tls_connector(self._tls)
             try:
                 async with aiohttp.ClientSession(connector=connector) as http:
                     await (self._watch(http, marks) if self._known else self._begin(http, marks))

@@ -32,6 +32,7 @@ from streams.splice import splice
 from streams.upgrade import UpgradeResponse
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.tls_connector import tls_connector
 
 NODE, PROJECT = "n1", "red"
 PODS = f"/api/v1/namespaces/{PROJECT}/pods"
@@ -221,8 +222,7 @@ async def proxy_testbed(
         await api_client.wait_until(
             f"/api/v1/namespaces/{PROJECT}/serviceaccounts/default", lambda found: "metadata" in found
         )
-    # TLS takes its time to say goodbye, and no socket may be left to the next test.
-    connector = aiohttp.TCPConnector(ssl=kubeconfig.ssl_context(), force_close=True)
+    connector = tls_connector(kubeconfig.ssl_context())
     async with (
         running_kubelet(server, root, trusted=trusted, known_as=known_as) as node,
         aiohttp.ClientSession(server.url, connector=connector) as session,

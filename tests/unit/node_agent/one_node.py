@@ -12,6 +12,7 @@ from typing import Any
 from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client, NotFound
 from api.client.kubeconfig import Kubeconfig
+from api.core.events import Event
 from api.core.node import Node
 from api.core.pod import Pod
 from master.app import run_master
@@ -106,6 +107,10 @@ class OneNode:
     async def node_is_known(self) -> bool:
         """Whether the node has registered."""
         return bool((await self.admin.list(Node)).items)
+
+    async def event_counts(self, reason: str) -> list[int]:
+        """Return how often each event of this reason was recorded."""
+        return [event.count for event in (await self.admin.list(Event)).items if event.reason == reason]
 
     async def until_gone(self, name: str) -> None:
         """Until the master has no such pod."""
