@@ -41,43 +41,43 @@ class CertificateRequests(AdmissionPlugin):
             check_csr_update(item, request.old, request.subresource, requester)
 
 
-# --- who may ask, approve and sign ------------------------------------------------------------------------------------
+# --- who may request, approve and sign --------------------------------------------------------------------------------
 
 
 def check_csr_create(item: CertificateSigningRequest, user: User) -> None:
-    """Whether somebody may ask for that. Raises StatusError."""
+    """Require that the user may request this certificate. Raises Forbidden."""
     signer, subject = item.spec.signer_name, keys.parse_request(item.spec.request).subject
     if signer == CLIENT_SIGNER and SYSTEM_MASTERS in subject.groups:
-        why = f"use of {CLIENT_SIGNER} signer with {SYSTEM_MASTERS} group is not allowed"
-        raise errors.forbidden(KIND, item.metadata.name, why)
+        reason = f"use of {CLIENT_SIGNER} signer with {SYSTEM_MASTERS} group is not allowed"
+        raise errors.forbidden(KIND, item.metadata.name, reason)
     if user.node and SYSTEM_MASTERS not in user.groups and signer in NODE_SIGNERS and subject.user != user.name:
         raise errors.forbidden(KIND, item.metadata.name, f"can only create a node CSR with CN={user.name}")
 
 
 def check_csr_update(
-    new: CertificateSigningRequest, old: CertificateSigningRequest, part: str, requester: Requester
+    new: CertificateSigningRequest, old: CertificateSigningRequest, subresource: str, requester: Requester
 ) -> None:
-    """Whether somebody may write that part of a request, `approval` or `status`. Raises StatusError."""
-    if part == "approval":
+    """Require that the user may write this subresource of a request: approve it, or sign it. Raises Forbidden."""
+    if subresource == "approval":
         verb = "approve"
-    elif part == "status" and new.status != old.status:
+    elif subresource == "status" and new.status != old.status:
         verb = "sign"
     else:
         return
     signer = old.spec.signer_name
-    wild = f"{signer.partition('/')[0]}/*"
-    rights = (Attributes(verb, KIND.group, "signers", name=name) for name in (signer, wild))
-    if not any(map(requester.is_allowed, rights)):
-        why = f'user not permitted to {verb} requests with signerName "{signer}"'
-        raise errors.forbidden(KIND, old.metadata.name, why)
+    all_names = f"{signer.partition('/')[0]}/*"
+    required = (Attributes(verb, KIND.group, "signers", name=name) for name in (signer, all_names))
+    if not any(map(requester.is_allowed, required)):
+        reason = f'user not permitted to {verb} requests with signerName "{signer}"'
+        raise errors.forbidden(KIND, old.metadata.name, reason)
 
 
 def set_requester(item: CertificateSigningRequest, user: User, address: str) -> CertificateSigningRequest:
     """Record the requester and the client address in the spec."""
     # An impersonating client chooses the extra values, but not the address.
     extra = {key: values for key, values in user.extra if key != ADDRESS_EXTRA}
-    if known := normalize_address(address):
-        extra[ADDRESS_EXTRA] = (known,)
+    if client_address := normalize_address(address):
+        extra[ADDRESS_EXTRA] = (client_address,)
     spec = replace(item.spec, username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra)
     return replace(item, spec=spec)
 

@@ -49,18 +49,18 @@ class AdmissionChain:
         self._plugins = plugins
 
     def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        """Return the object as the plugins complete it."""
+        """Return the object as completed by the plugins."""
         for plugin in self._plugins:
             item = plugin.mutate(request, item, objects)
         return item
 
     def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
-        """Reject the write if a plugin does."""
+        """Call `validate` of every plugin."""
         for plugin in self._plugins:
             plugin.validate(request, item, objects)
 
     def reserve(self, request: AdmissionRequest, item: Any, transaction: Transaction) -> Any:
-        """Return the object with what the plugins reserve for it."""
+        """Return the object with what the plugins reserved for it."""
         for plugin in self._plugins:
             item = plugin.reserve(request, item, transaction)
         return item

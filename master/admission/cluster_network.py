@@ -32,19 +32,22 @@ class ClusterNetworkUniqueness(AdmissionPlugin):
 
 
 def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:
-    """A subnet is a part of the cluster network and nobody else's; so is the address, which lies outside of it."""
+    """Require that a HostSubnet has a subnet and an address of its own. Raises Invalid.
+
+    The subnet must be in the cluster network, and the address outside the networks of pods and services.
+    """
     problems = [*_network_problems(new, cluster)] if cluster is not None else []
     first, last = _first_and_last(new.subnet) if new.subnet else (1, 0)
     for other in others:
         if other.metadata.name == new.metadata.name:
             continue
         if other.host_ip == new.host_ip:
-            why = f"HostSubnet {other.metadata.name} has this address; each host needs its own"
-            problems.append(FieldError("hostIP", quoted(new.host_ip), why, DUPLICATE))
+            detail = f"HostSubnet {other.metadata.name} has this address; each host needs its own"
+            problems.append(FieldError("hostIP", quoted(new.host_ip), detail, DUPLICATE))
         begin, end = _first_and_last(other.subnet) if other.subnet else (1, 0)
         if begin <= last and first <= end:
-            why = f"HostSubnet {other.metadata.name} has {other.subnet}"
-            problems.append(FieldError("subnet", quoted(new.subnet), why, DUPLICATE))
+            detail = f"HostSubnet {other.metadata.name} has {other.subnet}"
+            problems.append(FieldError("subnet", quoted(new.subnet), detail, DUPLICATE))
     if problems:
         raise errors.invalid(HOST_SUBNETS, new.metadata.name, problems)
 
@@ -57,7 +60,9 @@ def _network_problems(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[Fiel
     for network in (*networks, IPv4Network(cluster.service_network)):
         if IPv4Address(new.host_ip) in network:
             yield FieldError(
-                "hostIP", quoted(new.host_ip), f"an address outside of {network} is accepted: it is the pods'"
+                "hostIP",
+                quoted(new.host_ip),
+                f"an address outside of {network} is accepted, which is for pods or services",
             )
 
 
@@ -73,7 +78,7 @@ def check_net_namespace(new: NetNamespace, others: Iterable[NetNamespace]) -> No
         if other.netid == new.netid != GLOBAL_VNID and other.metadata.name != new.metadata.name:
             name = other.metadata.name
             annotation = f"{CHANGE_NETWORK_ANNOTATION}=join:{name}"
-            why = f"{name} has it; to share it, annotate with {annotation} (podlane network join)"
+            detail = f"{name} has it; to share it, annotate with {annotation} (podlane network join)"
             raise errors.invalid(
-                NET_NAMESPACES, new.metadata.name, [FieldError("netid", quoted(new.netid), why, DUPLICATE)]
+                NET_NAMESPACES, new.metadata.name, [FieldError("netid", quoted(new.netid), detail, DUPLICATE)]
             )

@@ -33,36 +33,43 @@ class Priority(AdmissionPlugin):
 
 
 def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
-    """The pod with the priority and the policy of its class; a number of its own may only repeat them."""
-    spec, known = pod.spec, {one.metadata.name: one for one in classes}
-    if spec.priority_class_name and spec.priority_class_name not in known:
-        why = f"no PriorityClass with name {spec.priority_class_name} was found"
-        raise errors.forbidden(PODS, pod.metadata.name, why)
-    usual = sorted((one for one in known.values() if one.global_default), key=lambda one: one.value)
-    found = known[spec.priority_class_name] if spec.priority_class_name else (usual[0] if usual else PriorityClass())
-    policy = found.preemption_policy or PREEMPT_LOWER_PRIORITY
-    for given, wanted, what in (
-        (spec.priority, found.value, "integer value of priority"),
+    """Return the pod with the priority and preemption policy of its class. Raises Forbidden if its own differ."""
+    spec, by_name = pod.spec, {priority_class.metadata.name: priority_class for priority_class in classes}
+    if spec.priority_class_name and spec.priority_class_name not in by_name:
+        reason = f"no PriorityClass with name {spec.priority_class_name} was found"
+        raise errors.forbidden(PODS, pod.metadata.name, reason)
+    defaults = sorted(
+        (priority_class for priority_class in by_name.values() if priority_class.global_default),
+        key=lambda priority_class: priority_class.value,
+    )
+    resolved = (
+        by_name[spec.priority_class_name]
+        if spec.priority_class_name
+        else (defaults[0] if defaults else PriorityClass())
+    )
+    policy = resolved.preemption_policy or PREEMPT_LOWER_PRIORITY
+    for value, expected, description in (
+        (spec.priority, resolved.value, "integer value of priority"),
         (spec.preemption_policy, policy, "string value of PreemptionPolicy"),
     ):
-        if given is not None and given != wanted:
-            why = (
-                f"the {what} ({given}) must not be provided in pod spec; priority admission controller computed "
-                f"{wanted} from the given PriorityClass name"
+        if value is not None and value != expected:
+            reason = (
+                f"the {description} ({value}) must not be provided in pod spec; priority admission controller computed "
+                f"{expected} from the given PriorityClass name"
             )
-            raise errors.forbidden(PODS, pod.metadata.name, why)
-    name = spec.priority_class_name or found.metadata.name
-    return replace(pod, spec=replace(spec, priority_class_name=name, priority=found.value, preemption_policy=policy))
+            raise errors.forbidden(PODS, pod.metadata.name, reason)
+    name = spec.priority_class_name or resolved.metadata.name
+    return replace(pod, spec=replace(spec, priority_class_name=name, priority=resolved.value, preemption_policy=policy))
 
 
 def check_single_default(new: PriorityClass, others: Iterable[PriorityClass]) -> None:
-    """Only one class is that of pods which name none."""
+    """Require that no other PriorityClass is the default. Raises Forbidden."""
     if not new.global_default:
         return
     for other in others:
         if other.global_default and other.metadata.name != new.metadata.name:
-            why = f"PriorityClass {other.metadata.name} is already marked as default. Only one default can exist"
-            raise errors.forbidden(PRIORITY_CLASSES, new.metadata.name, why)
+            reason = f"PriorityClass {other.metadata.name} is already marked as default. Only one default can exist"
+            raise errors.forbidden(PRIORITY_CLASSES, new.metadata.name, reason)
 
 
 DEFAULT_TOLERATION_SECONDS = 300
@@ -105,7 +112,7 @@ def _tolerates(pod: Pod, key: str, effect: str) -> bool:
 
 
 DEFAULT_CLASS_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"
-"""Annotation of the class that such ingresses get; of several the newest counts, and of those the first by name."""
+"""Annotation of the default IngressClass. Of several, the newest is used, and of equally new ones the first by name."""
 
 
 class DefaultIngressClass(AdmissionPlugin):
@@ -118,14 +125,18 @@ class DefaultIngressClass(AdmissionPlugin):
 
 
 def apply_default_class(item: Ingress, classes: Iterable[IngressClass]) -> Ingress:
-    """The ingress with its class."""
+    """Return the ingress with the default class, unless it names one."""
     if item.spec.ingress_class_name is not None or CLASS_ANNOTATION in item.metadata.annotations:
         return item
-    usual = sorted(
-        (one for one in classes if one.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"),
-        key=lambda one: one.metadata.name,
+    defaults = sorted(
+        (
+            ingress_class
+            for ingress_class in classes
+            if ingress_class.metadata.annotations.get(DEFAULT_CLASS_ANNOTATION) == "true"
+        ),
+        key=lambda ingress_class: ingress_class.metadata.name,
     )
-    if not usual:
+    if not defaults:
         return item
-    newest = max(usual, key=lambda one: one.metadata.creation_timestamp or "")
+    newest = max(defaults, key=lambda ingress_class: ingress_class.metadata.creation_timestamp or "")
     return replace(item, spec=replace(item.spec, ingress_class_name=newest.metadata.name))

@@ -23,7 +23,7 @@ from master.resources.scheme import group_resource
 from master.storage.interface import Transaction
 
 LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
-"""Annotation of a pod: what was filled in."""
+"""Annotation of a pod with the requests and limits that were set by default."""
 
 
 class LimitRanger(AdmissionPlugin):
@@ -50,30 +50,33 @@ class LimitRanger(AdmissionPlugin):
 
 
 def apply_limit_range(pod: Pod, ranges: Iterable[LimitRange]) -> Pod:
-    """The pod with the requests and limits that its containers do not name."""
-    for one in ranges:
-        pod = _with_defaults(pod, [row for row in one.spec.limits if row.type == CONTAINER_LIMIT])
+    """Return the pod with default requests and limits of its containers."""
+    for limit_range in ranges:
+        pod = _with_defaults(pod, [item for item in limit_range.spec.limits if item.type == CONTAINER_LIMIT])
     return pod
 
 
-def _with_defaults(pod: Pod, rows: Iterable[LimitRangeItem]) -> Pod:
-    requests = {name: text for row in rows for name, text in row.default_request.items()}
-    limits = {name: text for row in rows for name, text in row.default.items()}
+def _with_defaults(pod: Pod, items: Iterable[LimitRangeItem]) -> Pod:
+    requests = {name: text for item in items for name, text in item.default_request.items()}
+    limits = {name: text for item in items for name, text in item.default.items()}
     notes: list[str] = []
-    parts = []
-    for words, found in (("container", pod.spec.containers), ("init container", pod.spec.init_containers)):
-        for container in found:
-            for part, given, defaults in (
+    completed = []
+    for container_type, containers in (
+        ("container", pod.spec.containers),
+        ("init container", pod.spec.init_containers),
+    ):
+        for container in containers:
+            for amount_type, amounts, defaults in (
                 ("request", container.resources.requests, requests),
                 ("limit", container.resources.limits, limits),
             ):
-                if missing := sorted(set(defaults) - set(given)):
-                    notes.append(f"{', '.join(missing)} {part} for {words} {container.name}")
-        parts.append(tuple(_with_amounts(container, requests, limits) for container in found))
+                if missing := sorted(set(defaults) - set(amounts)):
+                    notes.append(f"{', '.join(missing)} {amount_type} for {container_type} {container.name}")
+        completed.append(tuple(_with_amounts(container, requests, limits) for container in containers))
     if not notes:
         return pod
     annotations = {**pod.metadata.annotations, LIMIT_RANGER_ANNOTATION: "LimitRanger plugin set: " + "; ".join(notes)}
-    spec = replace(pod.spec, containers=parts[0], init_containers=parts[1])
+    spec = replace(pod.spec, containers=completed[0], init_containers=completed[1])
     return with_metadata(replace(pod, spec=spec), annotations=annotations)
 
 
@@ -84,68 +87,80 @@ def _with_amounts(container: Container, requests: RawQuantities, limits: RawQuan
 
 
 def check_limit_ranges(resource: AnyResource, item: Any, ranges: Iterable[LimitRange]) -> None:
-    """Raise the refusal of the first LimitRange whose bounds a pod or a claim leaves."""
-    for one in ranges:
-        found = list(dict.fromkeys(problem for row in one.spec.limits for problem in _limit_problems(item, row)))
-        if found:
-            why = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
-            raise errors.forbidden(resource, item.metadata.name, why)
+    """Require that a pod or a claim is within the bounds of every LimitRange. Raises Forbidden."""
+    for limit_range in ranges:
+        problems = list(
+            dict.fromkeys(problem for bounds in limit_range.spec.limits for problem in _limit_problems(item, bounds))
+        )
+        if problems:
+            reason = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+            raise errors.forbidden(resource, item.metadata.name, reason)
 
 
-def _limit_problems(item: Any, row: LimitRangeItem) -> Iterator[str]:
-    if isinstance(item, Pod) and row.type == CONTAINER_LIMIT:
+def _limit_problems(item: Any, bounds: LimitRangeItem) -> Iterator[str]:
+    if isinstance(item, Pod) and bounds.type == CONTAINER_LIMIT:
         for container in (*item.spec.containers, *item.spec.init_containers):
             resources = container.resources
             yield from _bound_problems(
-                row, quantities.parse_all(resources.requests), quantities.parse_all(resources.limits)
+                bounds, quantities.parse_all(resources.requests), quantities.parse_all(resources.limits)
             )
-    elif isinstance(item, Pod) and row.type == POD_LIMIT:
+    elif isinstance(item, Pod) and bounds.type == POD_LIMIT:
         spec = item.spec
         yield from _bound_problems(
-            row, quantities.pod_total(spec, quantities.requests), quantities.pod_total(spec, quantities.limits)
+            bounds, quantities.pod_total(spec, quantities.requests), quantities.pod_total(spec, quantities.limits)
         )
-    elif isinstance(item, PersistentVolumeClaim) and row.type == CLAIM_LIMIT:
-        asked = quantities.parse_all(item.spec.resources.requests)
-        yield from _min_problem(row, asked, {})
-        for name, most in sorted(quantities.parse_all(row.max).items()):
-            yield from _max_problem(f"maximum {name} usage per {row.type} is {most}", "request", asked.get(name), most)
+    elif isinstance(item, PersistentVolumeClaim) and bounds.type == CLAIM_LIMIT:
+        requests = quantities.parse_all(item.spec.resources.requests)
+        yield from _min_problem(bounds, requests, {})
+        for name, maximum in sorted(quantities.parse_all(bounds.max).items()):
+            yield from _max_problem(
+                f"maximum {name} usage per {bounds.type} is {maximum}", "request", requests.get(name), maximum
+            )
 
 
-def _bound_problems(row: LimitRangeItem, requests: Quantities, limits: Quantities) -> Iterator[str]:
-    yield from _min_problem(row, requests, limits)
-    for name, most in sorted(quantities.parse_all(row.max).items()):
-        words, limit, request = f"maximum {name} usage per {row.type} is {most}", limits.get(name), requests.get(name)
-        over = list(_max_problem(words, "limit", limit, most))
-        yield from over or (_max_problem(words, "request", request, most) if request is not None else ())
-    for name, ratio in sorted(quantities.parse_all(row.max_limit_request_ratio).items()):
+def _bound_problems(bounds: LimitRangeItem, requests: Quantities, limits: Quantities) -> Iterator[str]:
+    yield from _min_problem(bounds, requests, limits)
+    for name, maximum in sorted(quantities.parse_all(bounds.max).items()):
+        message, limit, request = (
+            f"maximum {name} usage per {bounds.type} is {maximum}",
+            limits.get(name),
+            requests.get(name),
+        )
+        limit_problems = list(_max_problem(message, "limit", limit, maximum))
+        yield from limit_problems or (_max_problem(message, "request", request, maximum) if request is not None else ())
+    for name, ratio in sorted(quantities.parse_all(bounds.max_limit_request_ratio).items()):
         yield from _ratio_problem(
-            f"{name} max limit to request ratio per {row.type} is {ratio}", name, ratio, requests, limits
+            f"{name} max limit to request ratio per {bounds.type} is {ratio}", name, ratio, requests, limits
         )
 
 
-def _min_problem(row: LimitRangeItem, requests: Quantities, limits: Quantities) -> Iterator[str]:
-    for name, least in sorted(quantities.parse_all(row.min).items()):
-        words, request, limit = f"minimum {name} usage per {row.type} is {least}", requests.get(name), limits.get(name)
+def _min_problem(bounds: LimitRangeItem, requests: Quantities, limits: Quantities) -> Iterator[str]:
+    for name, minimum in sorted(quantities.parse_all(bounds.min).items()):
+        message, request, limit = (
+            f"minimum {name} usage per {bounds.type} is {minimum}",
+            requests.get(name),
+            limits.get(name),
+        )
         if request is None:
-            yield f"{words}.  No request is specified"
-        elif request.milli < least.milli:
-            yield f"{words}, but request is {request}"
-        elif limit is not None and limit.milli < least.milli:
-            yield f"{words}, but limit is {limit}"
+            yield f"{message}.  No request is specified"
+        elif request.milli < minimum.milli:
+            yield f"{message}, but request is {request}"
+        elif limit is not None and limit.milli < minimum.milli:
+            yield f"{message}, but limit is {limit}"
 
 
-def _max_problem(words: str, part: str, found: Amount | None, most: Amount) -> Iterator[str]:
-    if found is None:
-        yield f"{words}.  No {part} is specified"
-    elif found.milli > most.milli:
-        yield f"{words}, but {part} is {found}"
+def _max_problem(message: str, amount_type: str, amount: Amount | None, maximum: Amount) -> Iterator[str]:
+    if amount is None:
+        yield f"{message}.  No {amount_type} is specified"
+    elif amount.milli > maximum.milli:
+        yield f"{message}, but {amount_type} is {amount}"
 
 
-def _ratio_problem(words: str, name: str, ratio: Amount, requests: Quantities, limits: Quantities) -> Iterator[str]:
+def _ratio_problem(message: str, name: str, ratio: Amount, requests: Quantities, limits: Quantities) -> Iterator[str]:
     request, limit = requests.get(name, Amount()), limits.get(name, Amount())
     if not request.milli:
-        yield f"{words}, but no request is specified or request is 0"
+        yield f"{message}, but no request is specified or request is 0"
     elif not limit.milli:
-        yield f"{words}, but no limit is specified or limit is 0"
+        yield f"{message}, but no limit is specified or limit is 0"
     elif limit.milli * 1000 > ratio.milli * request.milli:
-        yield f"{words}, but provided ratio is {limit.ratio_to(request):.6f}"
+        yield f"{message}, but provided ratio is {limit.ratio_to(request):.6f}"

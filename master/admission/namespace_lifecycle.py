@@ -29,15 +29,15 @@ class NamespaceLifecycle(AdmissionPlugin):
         return item
 
 
-def check_namespace(resource: AnyResource, name: str, namespace: str, found: Namespace | None) -> None:
+def check_namespace(resource: AnyResource, name: str, namespace_name: str, namespace: Namespace | None) -> None:
     """Raise NotFound if there is no such namespace, Forbidden if it is terminating."""
-    if found is None:
-        raise errors.not_found(NAMESPACES, namespace)
-    if found.metadata.deletion_timestamp:
-        why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    if namespace is None:
+        raise errors.not_found(NAMESPACES, namespace_name)
+    if namespace.metadata.deletion_timestamp:
+        reason = f"unable to create new content in namespace {namespace_name} because it is being terminated"
         cause = StatusCause(
             reason="NamespaceTerminating",
-            message=f"namespace {namespace} is being terminated",
+            message=f"namespace {namespace_name} is being terminated",
             field="metadata.namespace",
         )
-        raise errors.forbidden(resource, name, why, [cause])
+        raise errors.forbidden(resource, name, reason, [cause])

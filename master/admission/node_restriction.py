@@ -1,7 +1,7 @@
-"""NodeRestriction: what a node may not write about itself. Pure.
+"""NodeRestriction: which objects a kubelet may write, by their content. Pure.
 
-Source: the admission plugin NodeRestriction of Kubernetes. A node that could write these would attract pods with
-secrets, or have its Node garbage collected (CVE-2025-5187) and register again without its taints.
+Source: the admission plugin NodeRestriction of Kubernetes. A node that may write all labels would attract pods with
+secrets; with owner references it could have its Node garbage collected (CVE-2025-5187) and register without its taints.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
 RESTRICTED = "node-restriction.kubernetes.io"
-"""Labels with this prefix, or one below it, are others' alone."""
+"""A node may not write labels with this prefix or a subdomain of it."""
 
 KUBERNETES = ("kubernetes.io", "k8s.io")
-"""Prefixes of labels that mean something to Kubernetes; all others are a node's to set."""
+"""Domains of Kubernetes' labels. A node may write labels with other prefixes."""
 
 OWN_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
-"""Of those, a node sets the ones with these prefixes, or with one below them,"""
+"""Kubernetes' label prefixes, with their subdomains, that a node may write."""
 
 OWN_PREFIXES = frozenset(("topology.kubernetes.io", "failure-domain.beta.kubernetes.io"))
-"""the ones with just these,"""
+"""Kubernetes' label prefixes, without their subdomains, that a node may write."""
 
 OWN_LABELS = frozenset(
     (
@@ -46,11 +46,11 @@ OWN_LABELS = frozenset(
         "beta.kubernetes.io/instance-type",
     )
 )
-"""and these."""
+"""Single labels that a node may write."""
 
 
 class NodeRestriction(AdmissionPlugin):
-    """Limits the writes of a node to itself and its pods, where the path does not tell (auth/node_authorizer.py)."""
+    """Limits what a node writes to its own objects, beyond the rules for paths (auth/node_authorizer.py)."""
 
     def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
         requester = request.requester
@@ -78,8 +78,12 @@ class NodeRestriction(AdmissionPlugin):
         if request.operation is not Operation.CREATE:
             return None
         if isinstance(item, Pod):
-            own = objects.get(Key(group_resource(Node), "", node))
-            return f"node {node} has not registered" if own is None else creation_denial(item, node, own.metadata.uid)
+            own_node = objects.get(Key(group_resource(Node), "", node))
+            return (
+                f"node {node} has not registered"
+                if own_node is None
+                else creation_denial(item, node, own_node.metadata.uid)
+            )
         if isinstance(item, Event) and not request.resource.group:
             is_own = item.source.host == node
             return None if is_own else f"node {node} may only write events with itself as source.host"
@@ -94,7 +98,7 @@ def _name_denial(node: str, item: Any) -> str | None:
     if isinstance(item, Node):
         return f"node {node} may not write the Node {name!r}"
     if isinstance(item, Lease) and item.metadata.namespace == NODE_LEASES:
-        return f"node {node} may not renew the lease {name!r}"
+        return f"node {node} may not read or renew the lease {name!r}"
     if isinstance(item, CSINode):
         return f"node {node} may not read or write the CSINode {name!r}"
     return None
@@ -114,12 +118,12 @@ def check_token_request(user: User, info: RequestInfo, request: TokenRequest, bo
         if is_same_pod and account == info.name and bound.spec.node_name == user.node:
             return
     attributes = Attributes("create", "", "serviceaccounts", "token", info.namespace, info.name)
-    denial = f"the token is to be bound to a pod on node {user.node} that has this account"
+    denial = f"a node may only request a token bound to a pod on node {user.node} with this service account"
     raise errors.forbidden(info.resource, info.name, f"{denial_message(user, attributes)}: {denial}")
 
 
 def node_restriction_denial(new: Node, old: Node | None) -> str | None:
-    """Why a node may not register (`old` is None) or change its own Node so; None if it may."""
+    """Return why a node may not create (`old` is None) or update its Node like this; None if it may."""
     if old is None:
         listed = _forbidden_labels(new.metadata.labels)
         if listed:
@@ -136,7 +140,7 @@ def node_restriction_denial(new: Node, old: Node | None) -> str | None:
 
 
 def _changed(new: Mapping[str, str], old: Mapping[str, str]) -> Iterable[str]:
-    """The labels that came, went, or have another value."""
+    """Return the labels that were added, removed or changed."""
     return (key for key in {**new, **old} if new.get(key) != old.get(key))
 
 
@@ -148,9 +152,9 @@ def _is_allowed_label(label: str) -> bool:
     prefix = label.rpartition("/")[0]
     if _is_below(prefix, RESTRICTED):
         return False
-    if not any(_is_below(prefix, one) for one in KUBERNETES):
+    if not any(_is_below(prefix, domain) for domain in KUBERNETES):
         return True
-    return label in OWN_LABELS or prefix in OWN_PREFIXES or any(_is_below(prefix, one) for one in OWN_DOMAINS)
+    return label in OWN_LABELS or prefix in OWN_PREFIXES or any(_is_below(prefix, domain) for domain in OWN_DOMAINS)
 
 
 def _is_below(prefix: str, domain: str) -> bool:

@@ -1,9 +1,8 @@
 """The interface of admission plugins, and the request that they admit. Pure.
 
 Admission runs in three stages (Kubernetes: mutating and validating admission). `mutate` completes an object, `validate`
-rejects it, and `reserve` takes what must be unique or limited: addresses, ports, quota. The stages do not wait, and
-what they decide is part of the transaction that writes the object, so decisions hold when several writes happen at the
-same time.
+rejects it, and `reserve` allocates what is unique or limited: addresses, ports, quota. The stages do not wait. Their
+changes are part of the transaction that writes the object, so decisions are valid for concurrent writes, too.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from master.storage.interface import Transaction
 
 
 class Operation(StrEnum):
-    """What happens to the object."""
+    """The operation on the object."""
 
     CREATE = "CREATE"
     UPDATE = "UPDATE"
@@ -29,10 +28,10 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRequest:
-    """A write that is to be admitted.
+    """The attributes of a write that is to be admitted.
 
     `old` is the stored object, None for a create. `requester` is None for the master's own controllers.
-    `client_address` is where the requester's connection comes from, empty if the requester is impersonated.
+    `client_address` is the address of the requester's connection, empty if the requester is impersonated.
     `grace_period_seconds` is that of a delete. `random_suffix` returns five letters for a generated name.
     """
 
@@ -48,14 +47,14 @@ class AdmissionRequest:
 
 
 class AdmissionPlugin:
-    """A plugin that admits everything as it is. Plugins override the stages in which they act.
+    """The base of plugins, which admits every object unchanged. A plugin overrides the stages in which it acts.
 
     Each stage raises `errors.StatusError` to reject the write. `objects` are the stored objects with the changes of the
     transaction.
     """
 
     def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        """Return the object as it is to be stored."""
+        """Return the completed object."""
         del request, objects
         return item
 

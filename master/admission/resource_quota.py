@@ -40,7 +40,7 @@ from master.resources.scheme import group_resource
 from master.storage.interface import Transaction
 
 REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
-"""Resources that every container must name where there is a quota of them."""
+"""Resources that every container must request or limit if a quota limits them."""
 
 SERVICE_RESOURCES = ("services", "services.nodeports", "services.loadbalancers")
 CLAIM_RESOURCES = ("persistentvolumeclaims", "requests.storage")
@@ -48,7 +48,7 @@ STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourcequotas")
 CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
-"""Kinds whose objects may take more after an update than before."""
+"""Kinds whose objects may use more after an update."""
 
 COUNTED_KINDS = tuple(resource for resource in BUILTIN if resource.namespaced and resource.stored_as is None)
 
@@ -57,7 +57,7 @@ ListObjects = Callable[[GroupResource, str], Iterable[Any]]
 
 
 def count_resource(resource: AnyResource) -> str:
-    """The resource that is the number of objects of a kind."""
+    """Return the quota resource that counts the objects of a resource."""
     return f"count/{resource.plural}.{resource.group}" if resource.group else f"count/{resource.plural}"
 
 
@@ -77,37 +77,37 @@ def is_counted_by(resource: AnyResource, name: str) -> bool:
     return not resource.group and name == resource.plural and name in COUNTED_PLURALS
 
 
-# --- what one object takes --------------------------------------------------------------------------------------------
+# --- usage of an object -----------------------------------------------------------------------------------------------
 
 
 def usage(resource: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Amount]:
-    """What an object takes of each resource."""
-    found = {count_resource(resource): ONE}
+    """Return the amounts of quota resources that an object uses."""
+    amounts = {count_resource(resource): ONE}
     if isinstance(item, Pod):
-        return found | _pod_usage(item) if _is_charged(item, now) else found
+        return amounts | _pod_usage(item) if _is_charged(item, now) else amounts
     if isinstance(item, Service):
-        return found | _service_usage(item)
+        return amounts | _service_usage(item)
     if isinstance(item, PersistentVolumeClaim):
-        return found | _claim_usage(item)
-    return found | ({resource.plural: ONE} if not resource.group and resource.plural in COUNTED_PLURALS else {})
+        return amounts | _claim_usage(item)
+    return amounts | ({resource.plural: ONE} if not resource.group and resource.plural in COUNTED_PLURALS else {})
 
 
 def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
-    """A pod that has ended, or that nobody ends although its time is over, keeps others from nothing."""
+    """Return whether a pod counts: it is not terminated, and not being deleted beyond its grace period."""
     end = parse_time(pod.metadata.deletion_timestamp)
     grace = datetime.timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
     return pod.status.phase not in FINAL_PHASES and (end is None or now <= end + grace)
 
 
 def _pod_usage(pod: Pod) -> dict[str, Amount]:
-    found = {"pods": ONE}
+    amounts = {"pods": ONE}
     for name, amount in quantities.pod_total(pod.spec, quantities.requests).items():
-        found[f"requests.{name}"] = amount
+        amounts[f"requests.{name}"] = amount
         if "/" not in name:
-            found[name] = amount
+            amounts[name] = amount
     for name, amount in quantities.pod_total(pod.spec, quantities.limits).items():
-        found[f"limits.{name}"] = amount
-    return found
+        amounts[f"limits.{name}"] = amount
+    return amounts
 
 
 def _service_usage(service: Service) -> dict[str, Amount]:
@@ -119,10 +119,10 @@ def _service_usage(service: Service) -> dict[str, Amount]:
 
 def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Amount]:
     size = quantities.parse_all(claim.spec.resources.requests).get("storage", Amount())
-    found = {"persistentvolumeclaims": ONE, "requests.storage": Amount(-(-size.milli // 1000) * 1000, size.binary)}
+    amounts = {"persistentvolumeclaims": ONE, "requests.storage": Amount(-(-size.milli // 1000) * 1000, size.binary)}
     of_class = claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name
-    return found | (
-        {f"{of_class}{STORAGE_CLASS_SUFFIX}{name}": amount for name, amount in found.items()} if of_class else {}
+    return amounts | (
+        {f"{of_class}{STORAGE_CLASS_SUFFIX}{name}": amount for name, amount in amounts.items()} if of_class else {}
     )
 
 
@@ -130,37 +130,42 @@ def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Amount]:
 
 
 def matches_scopes(quota: ResourceQuota, item: Any) -> bool:
-    """Whether a quota is about an object: one with scopes only about the pods that are in all of them."""
-    return all(isinstance(item, Pod) and _matches_scope(row, item) for row in scope_requirements(quota.spec))
+    """Return whether the scopes of a quota select an object. A quota with scopes counts pods only."""
+    return all(
+        isinstance(item, Pod) and _matches_scope(requirement, item) for requirement in scope_requirements(quota.spec)
+    )
 
 
-def _matches_scope(row: ScopedResourceSelectorRequirement, pod: Pod) -> bool:
+def _matches_scope(requirement: ScopedResourceSelectorRequirement, pod: Pod) -> bool:
     spec = pod.spec
-    if row.scope_name in (TERMINATING_SCOPE, NOT_TERMINATING_SCOPE):
-        return (spec.active_deadline_seconds is not None) == (row.scope_name == TERMINATING_SCOPE)
-    if row.scope_name in (BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE):
-        silent = qos_class((*spec.init_containers, *spec.containers)) == "BestEffort"
-        return silent == (row.scope_name == BEST_EFFORT_SCOPE)
-    if row.scope_name == AFFINITY_SCOPE:
+    if requirement.scope_name in (TERMINATING_SCOPE, NOT_TERMINATING_SCOPE):
+        return (spec.active_deadline_seconds is not None) == (requirement.scope_name == TERMINATING_SCOPE)
+    if requirement.scope_name in (BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE):
+        is_best_effort = qos_class((*spec.init_containers, *spec.containers)) == "BestEffort"
+        return is_best_effort == (requirement.scope_name == BEST_EFFORT_SCOPE)
+    if requirement.scope_name == AFFINITY_SCOPE:
         return _has_cross_namespace_affinity(spec.affinity)
     labels = {PRIORITY_CLASS_SCOPE: spec.priority_class_name} if spec.priority_class_name else {}
-    operator = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}[row.operator]
-    return Selector((Requirement(PRIORITY_CLASS_SCOPE, operator, frozenset(row.values)),)).matches(labels)
+    operator = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}[requirement.operator]
+    return Selector((Requirement(PRIORITY_CLASS_SCOPE, operator, frozenset(requirement.values)),)).matches(labels)
 
 
 def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
-    """Whether a pod wants or shuns pods of other projects."""
-    for wish in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
-        if wish is not None:
-            preferred = (row.pod_affinity_term for row in wish.preferred_during_scheduling_ignored_during_execution)
-            for term in (*wish.required_during_scheduling_ignored_during_execution, *preferred):
+    """Return whether a pod affinity or anti-affinity refers to pods of other namespaces."""
+    for pod_affinity in (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity else ():
+        if pod_affinity is not None:
+            preferred = (
+                preference.pod_affinity_term
+                for preference in pod_affinity.preferred_during_scheduling_ignored_during_execution
+            )
+            for term in (*pod_affinity.required_during_scheduling_ignored_during_execution, *preferred):
                 if term.namespaces or term.namespace_selector is not None:
                     return True
     return False
 
 
 class ResourceQuotaPlugin(AdmissionPlugin):
-    """Charges the quotas of the namespace with new objects, and with what an update takes more."""
+    """Charges the quotas of the namespace with new objects, and with the increase of an update."""
 
     def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
         resource = request.resource
@@ -173,7 +178,7 @@ class ResourceQuotaPlugin(AdmissionPlugin):
         return item
 
 
-# --- what is new ------------------------------------------------------------------------------------------------------
+# --- charging ---------------------------------------------------------------------------------------------------------
 
 
 def charge(
@@ -181,25 +186,28 @@ def charge(
     new: Any,
     old: Any,
     quotas: Iterable[ResourceQuota],
-    objects: ListObjects,
+    list_objects: ListObjects,
     now: datetime.datetime,
 ) -> list[ResourceQuota]:
-    """The quotas with a new object on their account, or with what an update takes more. `old` is None for a new one."""
+    """Return the quotas that change, with the usage of the object or its increase. `old` is None for a create.
+
+    Raises Forbidden if a quota is exceeded.
+    """
     if old is not None and resource.kind not in CHARGED_ON_UPDATE:
         return []
-    concerned = [
-        quota for quota in sorted(quotas, key=lambda one: one.metadata.name) if _applies_to(quota, resource, new)
+    applicable = [
+        quota for quota in sorted(quotas, key=lambda quota: quota.metadata.name) if _applies_to(quota, resource, new)
     ]
     if isinstance(new, Pod):
-        for quota in concerned:
+        for quota in applicable:
             _check_required(resource, new, quota)
-    asked = usage(resource, new, now) if concerned else {}
-    before = usage(resource, old, now) if old is not None and concerned else {}
+    requested = usage(resource, new, now) if applicable else {}
+    before = usage(resource, old, now) if old is not None and applicable else {}
     for name, amount in before.items():
-        more = asked.get(name, Amount()).milli - amount.milli
-        asked[name] = Amount(max(0, more), amount.binary)
-    found = (_charge_quota(resource, new, asked, quota, objects, now) for quota in concerned)
-    return [quota for quota in found if quota is not None]
+        increase = requested.get(name, Amount()).milli - amount.milli
+        requested[name] = Amount(max(0, increase), amount.binary)
+    charged = (_charge_quota(resource, new, requested, quota, list_objects, now) for quota in applicable)
+    return [quota for quota in charged if quota is not None]
 
 
 def _applies_to(quota: ResourceQuota, resource: AnyResource, item: Any) -> bool:
@@ -226,47 +234,47 @@ def _named_resources(container: Container) -> set[str]:
 def _charge_quota(
     resource: AnyResource,
     item: Any,
-    asked: Quantities,
+    requested: Quantities,
     quota: ResourceQuota,
-    objects: ListObjects,
+    list_objects: ListObjects,
     now: datetime.datetime,
 ) -> ResourceQuota | None:
     hard = quantities.parse_all(quota.spec.hard)
-    asked = {name: amount for name, amount in asked.items() if amount.milli and name in hard}
-    if not asked:
+    requested = {name: amount for name, amount in requested.items() if amount.milli and name in hard}
+    if not requested:
         return None
     used: Quantities = quantities.parse_all(quota.status.used)
-    if quota.status.hard != quota.spec.hard or _exceeded(used, asked, hard):
-        used = recount(quota, objects, now)
-    if over := _exceeded(used, asked, hard):
+    if quota.status.hard != quota.spec.hard or _exceeded(used, requested, hard):
+        used = recount(quota, list_objects, now)
+    if exceeded := _exceeded(used, requested, hard):
         name = quota.metadata.name
-        rows = (("requested", asked), ("used", used), ("limited", hard))
-        why = f"exceeded quota: {name}, " + ", ".join(
-            f"{words}: {_format_amounts(found, over)}" for words, found in rows
+        sections = (("requested", requested), ("used", used), ("limited", hard))
+        reason = f"exceeded quota: {name}, " + ", ".join(
+            f"{label}: {_format_amounts(amounts, exceeded)}" for label, amounts in sections
         )
-        raise errors.forbidden(resource, item.metadata.name, why)
-    return with_used(quota, quantities.plus(used, asked))
+        raise errors.forbidden(resource, item.metadata.name, reason)
+    return with_used(quota, quantities.plus(used, requested))
 
 
-def _exceeded(used: Quantities, asked: Quantities, hard: Quantities) -> list[str]:
+def _exceeded(used: Quantities, requested: Quantities, hard: Quantities) -> list[str]:
     return sorted(
-        name for name, more in asked.items() if used.get(name, Amount()).milli + more.milli > hard[name].milli
+        name for name, amount in requested.items() if used.get(name, Amount()).milli + amount.milli > hard[name].milli
     )
 
 
-def _format_amounts(found: Quantities, names: Iterable[str]) -> str:
-    return ",".join(f"{name}={found.get(name, Amount())}" for name in names)
+def _format_amounts(amounts: Quantities, names: Iterable[str]) -> str:
+    return ",".join(f"{name}={amounts.get(name, Amount())}" for name in names)
 
 
-def recount(quota: ResourceQuota, objects: ListObjects, now: datetime.datetime) -> dict[str, Amount]:
-    """What all objects of the quota's project take of it together."""
+def recount(quota: ResourceQuota, list_objects: ListObjects, now: datetime.datetime) -> dict[str, Amount]:
+    """Return the usage of a quota by all objects of its namespace."""
     total = dict.fromkeys(quota.spec.hard, Amount())
     for resource in COUNTED_KINDS:
         names = [name for name in total if is_counted_by(resource, name)]
-        for item in objects(resource.group_resource, quota.metadata.namespace) if names else ():
+        for item in list_objects(resource.group_resource, quota.metadata.namespace) if names else ():
             if matches_scopes(quota, item):
-                found = usage(resource, item, now)
-                total |= {name: total[name].add(found.get(name, Amount())) for name in names}
+                amounts = usage(resource, item, now)
+                total |= {name: total[name].add(amounts.get(name, Amount())) for name in names}
     return total
 
 

@@ -29,11 +29,11 @@ from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
 TOKEN_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-"""Where programs look for the token by which they are known to the API."""
+"""Directory in which client libraries look for the token."""
 
 TOKEN_VOLUME_PREFIX = "kube-api-access-"
 TOKEN_SECONDS = 3607
-"""How long the token is good for: a little more than an hour, by which the reference knows tokens of this volume."""
+"""Lifetime of the token in seconds, as in Kubernetes: tokens of this volume are recognized by it."""
 
 
 class ServiceAccountPlugin(AdmissionPlugin):
@@ -50,40 +50,43 @@ class ServiceAccountPlugin(AdmissionPlugin):
 
 
 def set_service_account_name(pod: Pod) -> Pod:
-    """The pod with the name of its account, under both names of that field; a mirror pod has none."""
+    """Return the pod with the name of its account in both fields. A mirror pod has none."""
     name = pod.spec.service_account_name or pod.spec.service_account or DEFAULT_SERVICE_ACCOUNT
     if is_mirror(pod):
         return pod
     return replace(pod, spec=replace(pod.spec, service_account_name=name, service_account=name))
 
 
-def apply_service_account(pod: Pod, account: ServiceAccount | None, letters: str) -> Pod:
-    """The named pod with what its account gives; `letters` are five for the name of the volume."""
+def apply_service_account(pod: Pod, account: ServiceAccount | None, suffix: str) -> Pod:
+    """Return the pod with the image pull secrets and the token volume of its account. Raises Forbidden.
+
+    `suffix` are five letters for the name of the volume.
+    """
     spec = pod.spec
     if is_mirror(pod):
         return pod
     if account is None:
         name = spec.service_account_name
-        why = f'error looking up service account {pod.metadata.namespace}/{name}: serviceaccount "{name}" not found'
-        raise errors.forbidden(PODS, pod.metadata.name, why)
+        reason = f'error looking up service account {pod.metadata.namespace}/{name}: serviceaccount "{name}" not found'
+        raise errors.forbidden(PODS, pod.metadata.name, reason)
     if not spec.image_pull_secrets:
         pod = replace(pod, spec=replace(spec, image_pull_secrets=account.image_pull_secrets))
-    wishes = (spec.automount_service_account_token, account.automount_service_account_token)
-    wanted = next((wish for wish in wishes if wish is not None), True)
-    return _with_token(pod, letters) if wanted else pod
+    settings = (spec.automount_service_account_token, account.automount_service_account_token)
+    mounts_token = next((setting for setting in settings if setting is not None), True)
+    return _with_token(pod, suffix) if mounts_token else pod
 
 
-def _with_token(pod: Pod, letters: str) -> Pod:
-    """The token in every container that has nothing else at its place."""
+def _with_token(pod: Pod, suffix: str) -> Pod:
+    """Return the pod with the token mounted in every container that mounts nothing else at TOKEN_MOUNT_PATH."""
     spec = pod.spec
-    found = next((volume for volume in spec.volumes if volume.name.startswith(TOKEN_VOLUME_PREFIX)), None)
-    volume = found or token_volume(TOKEN_VOLUME_PREFIX + letters)
-    begun = tuple(_with_mount(container, volume.name) for container in spec.init_containers)
-    main = tuple(_with_mount(container, volume.name) for container in spec.containers)
-    if (begun, main) == (spec.init_containers, spec.containers):
+    existing = next((volume for volume in spec.volumes if volume.name.startswith(TOKEN_VOLUME_PREFIX)), None)
+    volume = existing or token_volume(TOKEN_VOLUME_PREFIX + suffix)
+    init_containers = tuple(_with_mount(container, volume.name) for container in spec.init_containers)
+    containers = tuple(_with_mount(container, volume.name) for container in spec.containers)
+    if (init_containers, containers) == (spec.init_containers, spec.containers):
         return pod
-    volumes = spec.volumes if found is not None else (*spec.volumes, volume)
-    return replace(pod, spec=replace(spec, init_containers=begun, containers=main, volumes=volumes))
+    volumes = spec.volumes if existing is not None else (*spec.volumes, volume)
+    return replace(pod, spec=replace(spec, init_containers=init_containers, containers=containers, volumes=volumes))
 
 
 def _with_mount(container: Container, volume: str) -> Container:
@@ -94,7 +97,7 @@ def _with_mount(container: Container, volume: str) -> Container:
 
 
 def token_volume(name: str) -> Volume:
-    """A token, the certificate by which the API server is known, and the name of the project."""
+    """Return the volume with the token, the CA certificate of the API server, and the name of the namespace."""
     authority = ConfigMapProjection(name=ROOT_CA_CONFIGMAP, items=(KeyToPath(key="ca.crt", path="ca.crt"),))
     field = ObjectFieldSelector(api_version="v1", field_path="metadata.namespace")
     namespace = DownwardAPIProjection(items=(DownwardAPIVolumeFile(path="namespace", field_ref=field),))

@@ -1,9 +1,9 @@
 """Cluster IPs, node ports and external IPs of services. Pure.
 
-Allocation is round-robin, so a released number rests before it is used again. A service may request a free number. A
-node port belongs to one service for all protocols: one port of it in two protocols has one number. External IPs must
-lie in the configured networks, and outside those of pods, services, ingress IPs and nodes. Values that an update does
-not change are not checked again.
+Allocation is round-robin, so a released number is not reused at once. A service may request a free number. A node port
+belongs to one service for all protocols: a port of it in two protocols has one node port. External IPs must be in the
+configured networks, and outside those of pods, services, ingress IPs and nodes. Values that an update does not change
+are not checked again.
 """
 
 from __future__ import annotations
@@ -54,12 +54,15 @@ def check_external_ips(
     networks: ExternalNetworks,
     reserved: Mapping[IPv4Network, str],
 ) -> None:
-    """`others` are all other services; `reserved` says of networks that are not to be had whose they are."""
-    known = set(old.spec.external_ips) if old is not None else set()
+    """Require that a service may have its external IPs. Raises Invalid.
+
+    `others` are all other services. `reserved` are networks with a description of their use.
+    """
+    unchanged = set(old.spec.external_ips) if old is not None else set()
     problems = [
-        FieldError(f"spec.externalIPs[{place}]", quoted(text), f"externalIP is not allowed: {why}", FORBIDDEN)
-        for place, text in enumerate(service.spec.external_ips)
-        if text not in known and (why := _external_ip_denial(IPv4Address(text), networks, reserved))
+        FieldError(f"spec.externalIPs[{number}]", quoted(text), f"externalIP is not allowed: {denial}", FORBIDDEN)
+        for number, text in enumerate(service.spec.external_ips)
+        if text not in unchanged and (denial := _external_ip_denial(IPv4Address(text), networks, reserved))
     ]
     problems += _conflicting_service(service, old, others)
     if problems:
@@ -67,37 +70,37 @@ def check_external_ips(
 
 
 def _external_ip_denial(address: IPv4Address, networks: ExternalNetworks, reserved: Mapping[IPv4Network, str]) -> str:
-    """Empty if the address is to be had."""
-    whose = next((text for network, text in reserved.items() if address in network), "")
-    if whose:
-        return f"it is {whose}"
+    """Return why an external IP is not accepted; empty if it is."""
+    reserved_for = next((text for network, text in reserved.items() if address in network), "")
+    if reserved_for:
+        return f"it is {reserved_for}"
     return "" if networks.admits(address) else str(networks)
 
 
 def _conflicting_service(service: Service, old: Service | None, others: Sequence[Service]) -> Iterator[FieldError]:
-    wanted = _frontends(service)
-    for front in _frontends(old) if old is not None else ():
-        wanted.pop(front, None)
-    if not wanted:
+    frontends = _frontends(service)
+    for frontend in _frontends(old) if old is not None else ():
+        frontends.pop(frontend, None)
+    if not frontends:
         return
     for other in others:
-        for front in wanted.keys() & _frontends(other).keys():
-            address, port, protocol = front
-            why = f"service {other.metadata.namespace}/{other.metadata.name} has port {port}/{protocol} of it"
-            yield FieldError(f"spec.externalIPs[{wanted[front]}]", quoted(address), why, DUPLICATE)
+        for frontend in frontends.keys() & _frontends(other).keys():
+            address, port, protocol = frontend
+            detail = f"service {other.metadata.namespace}/{other.metadata.name} has port {port}/{protocol} of it"
+            yield FieldError(f"spec.externalIPs[{frontends[frontend]}]", quoted(address), detail, DUPLICATE)
 
 
 def _frontends(service: Service) -> dict[tuple[str, int, str], int]:
-    """Each external address with each port → the place of the address."""
+    """Return (external IP, port, protocol) → index of the external IP."""
     spec = service.spec
     return {
-        (text, port.port, port.protocol): place for place, text in enumerate(spec.external_ips) for port in spec.ports
+        (text, port.port, port.protocol): number for number, text in enumerate(spec.external_ips) for port in spec.ports
     }
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorCursors:
-    """Where to go on; both count from the first."""
+    """The offsets of the next cluster IP and the next node port to try."""
 
     address: int = 0
     node_port: int = 0
@@ -111,7 +114,10 @@ def allocate(
     node_ports: range,
     cursors: AllocatorCursors,
 ) -> tuple[Service, AllocatorCursors]:
-    """The service with all that it is to have, and the cursors for the next one. `others` are all other services."""
+    """Return the service with its cluster IP and node ports, and the next cursors. `others` are all other services.
+
+    Raises StatusError if a requested number is not free, or none is left.
+    """
     service, address = _with_address(_without_unused_ports(service), old, others, network, cursors.address)
     numbers = _NodePorts(service, old, others, node_ports, cursors.node_port)
     service = _with_health_port(_with_node_ports(service, numbers), numbers)
@@ -119,7 +125,7 @@ def allocate(
 
 
 def _without_unused_ports(service: Service) -> Service:
-    """Without the ports of the nodes that a service of its type does not have."""
+    """Return the service without node ports that its type does not have."""
     spec = service.spec
     if spec.type not in (NODE_PORT, LOAD_BALANCER):
         spec = replace(spec, ports=tuple(replace(port, node_port=0) for port in spec.ports))
@@ -134,13 +140,13 @@ def _with_address(
     text = service.spec.cluster_ip
     if not needs_cluster_ip(service) or (text and old is not None and old.spec.cluster_ip == text):
         return service, cursor
-    used = {one.spec.cluster_ip for one in others if needs_cluster_ip(one)}
+    used = {other.spec.cluster_ip for other in others if needs_cluster_ip(other)}
     if text:
         _check_requested_ip(service, network, used)
         return service, cursor
     span = _network_span(network)
-    inside = {number - span.start for each in used if each and (number := _cluster_ip_offset(each)) in span}
-    numbers, cursor = next_numbers(1, len(span), inside, cursor)
+    used_numbers = {number - span.start for ip in used if ip and (number := _cluster_ip_offset(ip)) in span}
+    numbers, cursor = next_numbers(1, len(span), used_numbers, cursor)
     if not numbers:
         raise errors.status_error(500, "InternalError", f"the service network {network} has no free address left")
     text = str(IPv4Address(span[numbers[0]]))
@@ -153,65 +159,65 @@ def _cluster_ip_offset(address: str) -> int:
 
 
 def _network_span(network: IPv4Network) -> range:
-    """The numbers of the addresses that services may have."""
+    """Return the addresses that services may have, as numbers."""
     return range(int(network.network_address) + 1, int(network.broadcast_address))
 
 
 def _check_requested_ip(service: Service, network: IPv4Network, used: set[str]) -> None:
-    text, why = service.spec.cluster_ip, ""
+    text, problem = service.spec.cluster_ip, ""
     if _cluster_ip_offset(text) not in _network_span(network):
-        why = f"failed to allocate IP {text}: the provided network does not match the current range"
+        problem = f"failed to allocate IP {text}: the provided network does not match the current range"
     elif text in used:
-        why = f"failed to allocate IP {text}: provided IP is already allocated"
-    if why:
-        raise errors.invalid(SERVICES, service.metadata.name, [FieldError("spec.clusterIPs", quoted([text]), why)])
+        problem = f"failed to allocate IP {text}: provided IP is already allocated"
+    if problem:
+        raise errors.invalid(SERVICES, service.metadata.name, [FieldError("spec.clusterIPs", quoted([text]), problem)])
 
 
 class _NodePorts:
-    """Ports of the nodes for one service. Others are looked at when there is something to hand out."""
+    """The node ports of one service. Those of other services are read only if they are needed."""
 
     def __init__(
         self, service: Service, old: Service | None, others: Sequence[Service], accepted: range, cursor: int
     ) -> None:
         self.cursor = cursor
         self._name = service.metadata.name
-        self._own = set(_held_node_ports(old)) if old is not None else set()
-        self._mine = set(_held_node_ports(service))
+        self._own = set(_node_ports_of(old)) if old is not None else set()
+        self._assigned = set(_node_ports_of(service))
         self._others = others
         self._accepted = accepted
-        self._taken: set[int] | None = None
+        self._used_by_others: set[int] | None = None
 
     def next(self) -> int:
-        """A port that nobody has."""
+        """Allocate a free node port. Raises StatusError if none is left."""
         base = self._accepted.start
-        taken = {number - base for number in (*self._of_others(), *self._mine) if number in self._accepted}
-        numbers, self.cursor = next_numbers(1, len(self._accepted), taken, self.cursor)
+        used_numbers = {number - base for number in (*self._other_ports(), *self._assigned) if number in self._accepted}
+        numbers, self.cursor = next_numbers(1, len(self._accepted), used_numbers, self.cursor)
         if not numbers:
             raise errors.status_error(500, "InternalError", "no node port is left")
-        self._mine.add(self._accepted[numbers[0]])
+        self._assigned.add(self._accepted[numbers[0]])
         return self._accepted[numbers[0]]
 
     def check(self, path: str, number: int) -> None:
-        """Whether this one can be had."""
+        """Require that a requested node port is free. Raises Invalid."""
         if number in self._own:
             return
         first, last = self._accepted[0], self._accepted[-1]
-        why = ""
+        problem = ""
         if number not in self._accepted:
-            why = f"provided port is not in the valid range. The range of valid ports is {first}-{last}"
-        elif number in self._of_others():
-            why = "provided port is already allocated"
-        if why:
-            raise errors.invalid(SERVICES, self._name, [FieldError(path, quoted(number), why)])
+            problem = f"provided port is not in the valid range. The range of valid ports is {first}-{last}"
+        elif number in self._other_ports():
+            problem = "provided port is already allocated"
+        if problem:
+            raise errors.invalid(SERVICES, self._name, [FieldError(path, quoted(number), problem)])
 
-    def _of_others(self) -> set[int]:
-        if self._taken is None:
-            self._taken = {number for one in self._others for number in _held_node_ports(one)}
-        return self._taken
+    def _other_ports(self) -> set[int]:
+        if self._used_by_others is None:
+            self._used_by_others = {number for service in self._others for number in _node_ports_of(service)}
+        return self._used_by_others
 
 
-def _held_node_ports(service: Service) -> Iterator[int]:
-    """Every port of the nodes that a service has."""
+def _node_ports_of(service: Service) -> Iterator[int]:
+    """Yield the node ports of a service."""
     yield from (port.node_port for port in service.spec.ports if port.node_port)
     if service.spec.health_check_node_port:
         yield service.spec.health_check_node_port
@@ -219,30 +225,30 @@ def _held_node_ports(service: Service) -> Iterator[int]:
 
 def _with_node_ports(service: Service, numbers: _NodePorts) -> Service:
     ports = service.spec.ports
-    for place, port in enumerate(ports):
+    for index, port in enumerate(ports):
         if port.node_port:
-            numbers.check(f"spec.ports[{place}].nodePort", port.node_port)
+            numbers.check(f"spec.ports[{index}].nodePort", port.node_port)
     if not has_node_ports(service):
         return service
-    given = {port.port: port.node_port for port in reversed(ports) if port.node_port}
-    done: list[ServicePort] = []
+    node_port_by_port = {port.port: port.node_port for port in reversed(ports) if port.node_port}
+    new_ports: list[ServicePort] = []
     for port in ports:
         if not port.node_port:
-            number = given.get(port.port) or numbers.next()
-            given[port.port] = number
-            done.append(replace(port, node_port=number))
+            number = node_port_by_port.get(port.port) or numbers.next()
+            node_port_by_port[port.port] = number
+            new_ports.append(replace(port, node_port=number))
         else:
-            done.append(port)
-    return replace(service, spec=replace(service.spec, ports=tuple(done)))
+            new_ports.append(port)
+    return replace(service, spec=replace(service.spec, ports=tuple(new_ports)))
 
 
 def _with_health_port(service: Service, numbers: _NodePorts) -> Service:
     port = service.spec.health_check_node_port
     if port:
         numbers.check("spec.healthCheckNodePort", port)
-        if port in (row.node_port for row in service.spec.ports):
-            why = "provided port is already allocated"
-            problem = FieldError("spec.healthCheckNodePort", quoted(port), why)
+        if port in (service_port.node_port for service_port in service.spec.ports):
+            detail = "provided port is already allocated"
+            problem = FieldError("spec.healthCheckNodePort", quoted(port), detail)
             raise errors.invalid(SERVICES, service.metadata.name, [problem])
         return service
     if not needs_health_check_node_port(service.spec):
@@ -250,39 +256,41 @@ def _with_health_port(service: Service, numbers: _NodePorts) -> Service:
     return replace(service, spec=replace(service.spec, health_check_node_port=numbers.next()))
 
 
-def allocate_service_ips(new: Any, old: Any, transaction: Transaction, wish: ServiceConfig) -> Any:
-    """The service with what the master hands out; the cursors move with it."""
+def allocate_service_ips(new: Any, old: Any, transaction: Transaction, config: ServiceConfig) -> Any:
+    """Return the service with its cluster IP and node ports, and store the cursors. Raises StatusError."""
     cluster = transaction.get(Key(group_resource(ClusterNetwork), "", "default"))
     if not isinstance(new, Service) or new.metadata.deletion_timestamp or cluster is None:
         return new
-    others = [one for one in transaction.list(group_resource(Service)) if one.metadata.uid != new.metadata.uid]
+    others = [
+        service for service in transaction.list(group_resource(Service)) if service.metadata.uid != new.metadata.uid
+    ]
     if new.spec.external_ips:
         hosts = transaction.list(group_resource(HostSubnet))
-        check_external_ips(new, old, others, wish.external, _reserved_networks(cluster, wish, hosts))
-    known = [_stored_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
+        check_external_ips(new, old, others, config.external, _reserved_networks(cluster, config, hosts))
+    stored_cursors = [_stored_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
     network = IPv4Network(cluster.service_network)
-    done, after = allocate(
-        new, old, others, network, wish.node_ports, AllocatorCursors(*(cursor.next for cursor in known))
+    allocated, after = allocate(
+        new, old, others, network, config.node_ports, AllocatorCursors(*(cursor.next for cursor in stored_cursors))
     )
-    for cursor, number in zip(known, (after.address, after.node_port), strict=True):
+    for cursor, number in zip(stored_cursors, (after.address, after.node_port), strict=True):
         if cursor.next != number:
             transaction.put(ALLOCATOR_CURSORS, replace(cursor, next=number))
-    return done
+    return allocated
 
 
 def _reserved_networks(
-    cluster: ClusterNetwork, wish: ServiceConfig, hosts: Iterable[HostSubnet]
+    cluster: ClusterNetwork, config: ServiceConfig, hosts: Iterable[HostSubnet]
 ) -> dict[IPv4Network, str]:
-    """What no external address may be."""
+    """Return the networks that external IPs must not be in, each with the reason."""
     entries = [entry.cidr for entry in cluster.cluster_networks] or [cluster.network]
     return {
         **{IPv4Network(cidr): f"in the cluster network {cidr}" for cidr in entries},
         IPv4Network(cluster.service_network): f"in the service network {cluster.service_network}",
-        **({wish.ingress: f"in the network of ingress addresses {wish.ingress}"} if wish.ingress else {}),
+        **({config.ingress: f"in the network of ingress addresses {config.ingress}"} if config.ingress else {}),
         **{IPv4Network(host.host_ip): f"the address of {host.metadata.name}" for host in hosts if host.host_ip},
     }
 
 
 def _stored_cursor(name: str, transaction: Transaction) -> AllocatorCursor:
-    found: AllocatorCursor | None = transaction.get(Key(ALLOCATOR_CURSORS, "", name))
-    return found or AllocatorCursor(metadata=ObjectMeta(name=name))
+    cursor: AllocatorCursor | None = transaction.get(Key(ALLOCATOR_CURSORS, "", name))
+    return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))

@@ -44,8 +44,8 @@ def approve_requests(
         if approval.approved:
             yield Update(_with(csr, APPROVED, "AutoApproved", approval.message, now), csr)
         else:
-            request = f"{spec.username} asks {spec.signer_name} for {certificate_signing.describe_csr(csr)}"
-            message = f"{request}; not approved by itself: {approval.message}; kubectl certificate approve {name}"
+            request = f"{spec.username} requests from {spec.signer_name}: {certificate_signing.describe_csr(csr)}"
+            message = f"{request}; not approved automatically: {approval.message}; kubectl certificate approve {name}"
             yield Warn(message, f"CertificateSigningRequest {name}")
 
 

@@ -58,7 +58,7 @@ def reconcile(
         yield from _update_status(owner, claimed.active, now, create_errors.get(owner.metadata.uid, ""))
 
 
-# --- as many as wished ------------------------------------------------------------------------------------------------
+# --- scaling ----------------------------------------------------------------------------------------------------------
 
 
 def _scale(owner: Owner, active: tuple[Pod, ...], now: datetime.datetime) -> Iterator[Create | Delete]:
@@ -84,7 +84,7 @@ def _controller_name(owner: Owner) -> str:
     return "replicaset-controller" if isinstance(owner, ReplicaSet) else "replication-controller"
 
 
-# --- what it tells ----------------------------------------------------------------------------------------------------
+# --- status -----------------------------------------------------------------------------------------------------------
 
 
 def _update_status(

@@ -127,7 +127,7 @@ async def test_bootstrap_token_may_only_request_certificates(
 async def test_restarted_agent_finds_its_signing_request(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
-    """Of a signer for whom nothing is approved by itself."""
+    """Of a signer whose requests are not approved automatically."""
     what = CertificateSpec("example.org/slow", CLIENT_USAGES, Subject("x"))
     async with asyncio.timeout(30):
         first = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
@@ -251,7 +251,7 @@ async def test_serving_certificate_names_only_its_node(
         for name in wishes:
             assert (await client.get(CertificateSigningRequest, name)).status.conditions == ()
             (said,) = [line for line in server.log().splitlines() if f"kubectl certificate approve {name}" in line]
-            assert "not approved by itself" in said
+            assert "not approved automatically" in said
         with pytest.raises(Forbidden, match="can only create a node CSR with CN=system:node:serves"):
             await client.create(serving_request("greedy", Subject("system:node:joins", ("system:nodes",), ("joins",))))
 

@@ -174,7 +174,7 @@ def test_a_node_creates_its_own_objects(item: Any) -> None:
     ("item", "reason"),
     [
         (named(Node, "n2"), "node n1 may not write the Node 'n2'"),
-        (named(Lease, "n2", "kube-node-lease"), "node n1 may not renew the lease 'n2'"),
+        (named(Lease, "n2", "kube-node-lease"), "node n1 may not read or renew the lease 'n2'"),
         (named(CSINode, "n2"), "node n1 may not read or write the CSINode 'n2'"),
         (event("n2"), "node n1 may only write events with itself as source.host"),
         (event(""), "node n1 may only write events with itself as source.host"),
@@ -226,4 +226,6 @@ def test_a_node_requests_tokens_for_its_own_pods_only() -> None:
         replace(pod, spec=replace(pod.spec, service_account_name="other")),
         replace(pod, metadata=replace(pod.metadata, uid="p2")),
     ):
-        assert token_denial(other).endswith("the token is to be bound to a pod on node n1 that has this account")
+        assert token_denial(other).endswith(
+            "a node may only request a token bound to a pod on node n1 with this service account"
+        )
