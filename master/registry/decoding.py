@@ -44,20 +44,20 @@ def decode_object(
         raise errors.bad_request(f"the body is not a {resource.kind}: a JSON object is accepted")
     document = _fill_name(info, check_type_meta(resource, document), random_letters)
     item, problems, warnings = decode(resource.type, document, resource.rules)
-    told_of = {problem.path for problem in problems}
-    found = unreadable(resource.type.API_VERSION, resource.kind, document)
-    problems = (*problems, *(problem for problem in found if problem.path not in told_of))
+    reported = {problem.path for problem in problems}
+    type_problems = unreadable(resource.type.API_VERSION, resource.kind, document)
+    problems = (*problems, *(problem for problem in type_problems if problem.path not in reported))
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     if unknown and strictness == "Strict":
         raise errors.unknown_fields(resource, [problem.path for problem in unknown])
-    told = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
-    refused = [problem for problem in problems if problem.reason != UNKNOWN]
-    if refused or item is None:
+    unknown_warnings = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
+    rejected = [problem for problem in problems if problem.reason != UNKNOWN]
+    if rejected or item is None:
         name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
-        with errors.with_warnings(told):
-            raise errors.invalid(resource, name if isinstance(name, str) else "", refused)
+        with errors.with_warnings(unknown_warnings):
+            raise errors.invalid(resource, name if isinstance(name, str) else "", rejected)
     return DecodedObject(
-        with_metadata(default(item, resource.rules), managed_fields=None, self_link=""), (*told, *warnings)
+        with_metadata(default(item, resource.rules), managed_fields=None, self_link=""), (*unknown_warnings, *warnings)
     )
 
 

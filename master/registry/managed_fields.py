@@ -31,7 +31,7 @@ KEY_DEFAULTS = {"protocol": "TCP"}
 """Keys that an item may leave out."""
 
 _PATHS_KEY = object()
-"""The value of an item of a list that is there for itself, beside its fields."""
+"""The leaf that stands for the existence of a list item, apart from its fields."""
 
 _UNOWNED = frozenset(
     ("f:metadata", f"f:{name}")
@@ -40,7 +40,7 @@ _UNOWNED = frozenset(
         "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink",
     )
 ) | {("f:apiVersion",), ("f:kind",), ("f:metadata",)}  # fmt: skip
-"""What nobody owns: identity, and what the server sets."""
+"""Fields without an owner: identity, and fields that the server sets."""
 
 
 def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]:
@@ -145,7 +145,7 @@ class FieldManager:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class FieldConflict:
     """A field that an apply would change although another manager owns it."""
 
     owner: FieldManager
@@ -158,22 +158,22 @@ class Applied:
 
     document: dict[str, Json]
     owners: tuple[FieldManager, ...]
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[FieldConflict, ...]
 
 
 def managers_in(document: Mapping[str, Json]) -> tuple[FieldManager, ...]:
     """Return the field managers in `metadata.managedFields`; malformed entries are ignored."""
     metadata = document.get("metadata")
     managed = metadata.get("managedFields") if isinstance(metadata, dict) else None
-    rows = managed if isinstance(managed, list | tuple) else ()
-    return tuple(_parse_manager(row) for row in rows if isinstance(row, dict) and row.get("manager"))
+    entries = managed if isinstance(managed, list | tuple) else ()
+    return tuple(_parse_manager(entry) for entry in entries if isinstance(entry, dict) and entry.get("manager"))
 
 
-def _parse_manager(row: Mapping[str, Json]) -> FieldManager:
+def _parse_manager(entry: Mapping[str, Json]) -> FieldManager:
     def text(key: str) -> str:
-        return str(row.get(key) or "")
+        return str(entry.get(key) or "")
 
-    fields = from_fields(row.get("fieldsV1"))
+    fields = from_fields(entry.get("fieldsV1"))
     return FieldManager(
         text("manager"), text("operation"), text("subresource"), text("apiVersion"), text("time"), fields
     )
@@ -185,7 +185,7 @@ def format_managers(owners: Iterable[FieldManager]) -> list[dict[str, Json]]:
 
 
 def _format_manager(owner: FieldManager) -> dict[str, Json]:
-    row: dict[str, Json] = {
+    entry: dict[str, Json] = {
         "manager": owner.manager,
         "operation": owner.operation,
         "apiVersion": owner.api_version,
@@ -193,7 +193,7 @@ def _format_manager(owner: FieldManager) -> dict[str, Json]:
         "fieldsType": "FieldsV1",
         "fieldsV1": to_fields(owner.fields),
     }
-    return row | ({"subresource": owner.subresource} if owner.subresource else {})
+    return entry | ({"subresource": owner.subresource} if owner.subresource else {})
 
 
 # --- apply ------------------------------------------------------------------------------------------------------------
@@ -204,27 +204,27 @@ def apply(
     applied: dict[str, Json],
     shape: MergeSchema,
     owners: Sequence[FieldManager],
-    me: FieldManager,
+    manager: FieldManager,
 ) -> Applied:
-    """Return the result of an apply of `applied` by `me` to the live document, which is empty for a new object.
+    """Return the result of an apply of `applied` by `manager` to the live document, which is empty for a new object.
 
-    `me.fields` is ignored. The caller rejects conflicts; if they are forced, the result is used as it is.
+    `manager.fields` is ignored. The caller rejects conflicts; if they are forced, the result is used as it is.
     """
     before, wanted = leaves(live, shape), leaves(applied, shape)
     if before and not owners:
-        owners = (FieldManager(BEFORE_FIRST_APPLY, UPDATE, "", me.api_version, me.time, frozenset(before)),)
-    others = [owner for owner in owners if owner.identity != me.identity]
-    mine = next((owner for owner in owners if owner.identity == me.identity), None)
+        owners = (FieldManager(BEFORE_FIRST_APPLY, UPDATE, "", manager.api_version, manager.time, frozenset(before)),)
+    others = [owner for owner in owners if owner.identity != manager.identity]
+    earlier = next((owner for owner in owners if owner.identity == manager.identity), None)
     changed = frozenset(path for path, value in wanted.items() if path not in before or before[path] != value)
-    conflicts = tuple(Conflict(owner, path) for owner in others for path in sorted(owner.fields & changed))
-    left = [replace(owner, fields=owner.fields - changed) for owner in others]
-    dropped = (mine.fields if mine else frozenset()) - frozenset(wanted)
+    conflicts = tuple(FieldConflict(owner, path) for owner in others for path in sorted(owner.fields & changed))
+    remaining = [replace(owner, fields=owner.fields - changed) for owner in others]
+    dropped = (earlier.fields if earlier else frozenset()) - frozenset(wanted)
     document = _merge(live, applied, shape)
-    for path in _removable(dropped, left, frozenset(wanted)):
+    for path in _removable(dropped, remaining, frozenset(wanted)):
         _remove_path(document, path, shape)
     fields = frozenset(wanted)
-    time = mine.time if mine is not None and mine.fields == fields else me.time
-    return Applied(document, (*left, replace(me, fields=fields, time=time)), conflicts)
+    time = earlier.time if earlier is not None and earlier.fields == fields else manager.time
+    return Applied(document, (*remaining, replace(manager, fields=fields, time=time)), conflicts)
 
 
 def _merge(live: Json, applied: Json, shape: MergeSchema) -> Json:
@@ -284,9 +284,9 @@ def track_update(
     new: Mapping[str, Json],
     shape: MergeSchema,
     owners: Sequence[FieldManager],
-    me: FieldManager,
+    manager: FieldManager,
 ) -> tuple[FieldManager, ...]:
-    """Return the field managers after an update: the writer owns what the update changed. `me.fields` is ignored.
+    """Return the field managers after an update: the writer owns what the update changed. `manager.fields` is ignored.
 
     Without managers before there are none afterwards, because the record begins with the first apply.
     """
@@ -295,16 +295,18 @@ def track_update(
     lost = frozenset(before.keys() - after.keys()) | changed
     if not owners or not lost:
         return tuple(owners)
-    kept = [owner if owner.identity == me.identity else replace(owner, fields=owner.fields - lost) for owner in owners]
-    mine = next((owner for owner in kept if owner.identity == me.identity), None)
-    if mine is None:
-        return (*kept, replace(me, fields=changed))
-    fields = (mine.fields - (lost - changed)) | changed
-    time = mine.time if fields == mine.fields else me.time
-    return tuple(replace(owner, fields=fields, time=time) if owner is mine else owner for owner in kept)
+    remaining = [
+        owner if owner.identity == manager.identity else replace(owner, fields=owner.fields - lost) for owner in owners
+    ]
+    earlier = next((owner for owner in remaining if owner.identity == manager.identity), None)
+    if earlier is None:
+        return (*remaining, replace(manager, fields=changed))
+    fields = (earlier.fields - (lost - changed)) | changed
+    time = earlier.time if fields == earlier.fields else manager.time
+    return tuple(replace(owner, fields=fields, time=time) if owner is earlier else owner for owner in remaining)
 
 
-# --- who owns which field ---------------------------------------------------------------------------------------------
+# --- ownership of fields ----------------------------------------------------------------------------------------------
 
 
 def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[str, Any]:
@@ -323,7 +325,7 @@ def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[st
 
 
 def managers_after_update(
-    resource: AnyResource, old: Any, new: Any, sent: Mapping[str, Any], me: FieldManager
+    resource: AnyResource, old: Any, new: Any, sent: Mapping[str, Any], manager: FieldManager
 ) -> tuple[FieldManager, ...]:
     """Return the field managers after an update.
 
@@ -336,7 +338,7 @@ def managers_after_update(
         return ()
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
     owners = managers_in(before if given is None else sent)
-    return track_update(before, after, resource.merge_schema, owners, me)
+    return track_update(before, after, resource.merge_schema, owners, manager)
 
 
 def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:
@@ -344,7 +346,7 @@ def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:
     return with_metadata(item, managed_fields=format_managers(owners) or None)
 
 
-def apply_conflict(conflicts: Sequence[Conflict]) -> StatusError:
+def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
     """Return 409: an apply would change fields of other managers. kubectl shows the causes and --force-conflicts."""
     causes = tuple(
         StatusCause(
@@ -358,11 +360,13 @@ def apply_conflict(conflicts: Sequence[Conflict]) -> StatusError:
         listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
     else:
         owners = sorted({_shown(conflict.owner) for conflict in conflicts})
-        rows = {
+        paths = {
             name: [format_path(conflict.path) for conflict in conflicts if _shown(conflict.owner) == name]
             for name in owners
         }
-        lines = [line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in rows[name]))]
+        lines = [
+            line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in paths[name]))
+        ]
         listed = f"{len(causes)} conflicts: " + "\n".join(lines)
     return status_error(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 SUMMARY_PATH = "/stats/summary?only_cpu_and_memory=true"
 CACHE_SECONDS, REQUEST_TIMEOUT_SECONDS = 12.0, 6.0
 MAX_PARALLEL_REQUESTS = 32
-"""How many kubelets are asked at the same time, at most."""
+"""Maximum number of concurrent requests to kubelets."""
 
 
 class KubeletReader(Protocol):
@@ -50,7 +50,7 @@ class _CachedSummary:
 class MetricsReader:
     """Reads metrics of kubelets.
 
-    A node that does not answer is omitted with its pods, and is not asked again for a moment.
+    A node that does not answer is omitted with its pods, and no request is sent to it for a short time.
     """
 
     def __init__(self, storage: Storage, nodes: KubeletReader, clock: Clock) -> None:
@@ -69,26 +69,26 @@ class MetricsReader:
         if verb not in resource.verbs:
             raise errors.method_not_allowed()
         selection = parse_selection(request.info, request.query, request.name_filter)
-        found = await (self._of_nodes if resource is NODE_METRICS else self._of_pods)(selection, request.info.name)
+        items = await (self._of_nodes if resource is NODE_METRICS else self._of_pods)(selection, request.info.name)
         if request.info.name:
-            if not found:
+            if not items:
                 raise errors.not_found(resource, request.info.name)
-            return Response(200, tables.encode_object(resource, found[0], view, self._clock()))
-        return Response(200, self._listed(request, found))
+            return Response(200, tables.encode_object(resource, items[0], view, self._clock()))
+        return Response(200, self._encode_list(request, items))
 
-    def _listed(self, request: Request, found: list[Any]) -> bytes:
+    def _encode_list(self, request: Request, items: list[Any]) -> bytes:
         resource, view = request.info.resource, negotiation.negotiate(request.accept)
         if view.is_table:
             include, now = request.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.table_row(resource, item, view, now, include) for item in found]
+            rows = [tables.table_row(resource, item, view, now, include) for item in items]
             return tables.encode_table(view, rows, {}, tables.columns(resource))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version, "metadata": {}}
             return msgspec.json.encode(
-                {**head, "items": [tables.metadata_only(item, view.api_version) for item in found]}
+                {**head, "items": [tables.metadata_only(item, view.api_version) for item in items]}
             )
         head = {"kind": f"{resource.kind}List", "apiVersion": resource.type.API_VERSION, "metadata": {}}
-        return msgspec.json.encode({**head, "items": found})
+        return msgspec.json.encode({**head, "items": items})
 
     async def _of_nodes(self, selection: Selection, name: str) -> list[NodeMetrics]:
         nodes = [node for node in self._stored(Node) if name in ("", node.metadata.name) and _selects(selection, node)]
@@ -151,9 +151,9 @@ class MetricsReader:
                     await self._nodes.get(name, SUMMARY_PATH, REQUEST_TIMEOUT_SECONDS), type=Summary
                 )
             except NotReady as error:
-                log.info("what a node uses is not known", extra={"node": name, "error": error})
+                log.info("resource usage of node unknown", extra={"node": name, "error": error})
             except msgspec.DecodeError as error:
-                log.warning("a node tells what nobody understands", extra={"node": name, "error": error})
+                log.warning("resource usage of node not readable", extra={"node": name, "error": error})
         self._heard[name] = _CachedSummary(time.monotonic() + CACHE_SECONDS, summary)
         asyncio.get_running_loop().call_later(CACHE_SECONDS, self._forget, name)
         return summary

@@ -42,13 +42,13 @@ from master.storage.interface import Delete, Key, Put, Record, Storage
 
 def bind(resource: AnyResource, pod: Pod, binding: Binding, now: datetime.datetime) -> Pod:
     """Return the pod, bound to the node that the Binding names."""
-    name, found, target = pod.metadata.name, binding.metadata, binding.target
-    if found.name not in ("", name):
+    name, metadata, target = pod.metadata.name, binding.metadata, binding.target
+    if metadata.name not in ("", name):
         raise errors.bad_request("name in URL does not match name in Binding object")
     if target is None or target.kind not in ("", "Node") or not target.name:
         raise errors.bad_request("the Binding has no target of kind Node with a name")
-    if found.uid not in ("", pod.metadata.uid):
-        raise errors.uid_conflict(resource, name, found.uid, pod.metadata.uid)
+    if metadata.uid not in ("", pod.metadata.uid):
+        raise errors.uid_conflict(resource, name, metadata.uid, pod.metadata.uid)
     if pod.metadata.deletion_timestamp:
         raise errors.conflict(resource, name, "the pod is being deleted and cannot be assigned to a node")
     if pod.spec.node_name:
@@ -87,16 +87,16 @@ class Eviction(Object, frozen=True):
 def decode_eviction(name: str, document: Any) -> Eviction:
     """Return the Eviction in a body."""
     try:
-        found = msgspec.convert(without_nulls(document), Eviction)
+        eviction = msgspec.convert(without_nulls(document), Eviction)
     except msgspec.ValidationError as error:
         raise errors.bad_request(f"the body is not an Eviction: {error}") from error
-    if found.kind not in ("", Eviction.KIND) or found.api_version not in EVICTION_VERSIONS:
+    if eviction.kind not in ("", Eviction.KIND) or eviction.api_version not in EVICTION_VERSIONS:
         raise errors.bad_request(
-            f"the body is a {found.kind} of {found.api_version}; Eviction of policy/v1 is accepted"
+            f"the body is a {eviction.kind} of {eviction.api_version}; Eviction of policy/v1 is accepted"
         )
-    if found.metadata.name != name:
+    if eviction.metadata.name != name:
         raise errors.bad_request("name in URL does not match name in Eviction object")
-    return found
+    return eviction
 
 
 def budget_after_eviction(
@@ -113,8 +113,8 @@ def budget_after_eviction(
         return None
     (budget,) = covering
     _check_budget(budget)
-    left = replace(budget.status, disruptions_allowed=budget.status.disruptions_allowed - 1)
-    return replace(budget, status=with_condition(left, now))
+    status = replace(budget.status, disruptions_allowed=budget.status.disruptions_allowed - 1)
+    return replace(budget, status=with_condition(status, now))
 
 
 def _costs_nothing(pod: Pod, budget: PodDisruptionBudget) -> bool:
@@ -146,7 +146,7 @@ def _check_budget(budget: PodDisruptionBudget) -> None:
 
 def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
     name, status = budget.metadata.name, budget.status
-    row = next(
+    disallowed = next(
         (
             condition
             for condition in status.conditions
@@ -154,9 +154,10 @@ def _no_disruption_reason(budget: PodDisruptionBudget) -> str:
         ),
         None,
     )
-    if row is not None and row.reason == SYNC_FAILED:
+    if disallowed is not None and disallowed.reason == SYNC_FAILED:
         return (
-            f"The disruption budget {name} does not allow evicting pods currently because it failed sync: {row.message}"
+            f"The disruption budget {name} does not allow evicting pods currently because it failed sync: "
+            f"{disallowed.message}"
         )
     if status.current_healthy <= status.desired_healthy:
         return (

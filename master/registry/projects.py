@@ -34,43 +34,43 @@ from master.resources.scheme import BY_KIND
 from master.storage.interface import Key, Put, Storage, Transaction
 
 RESERVED_PREFIXES = ("openshift-", "kube-", "kubernetes-")
-"""Beginnings of names that are the cluster's own."""
+"""Prefixes of names that are reserved for the cluster."""
 
 
 def not_allowed() -> errors.StatusError:
-    """Who may not ask for projects is told so in these words."""
+    """Return 403 for a user who may not request projects, in the words of OpenShift."""
     details = StatusDetails(group=PROJECT_GROUP, kind=PROJECT_REQUESTS)
     return errors.status_error(403, "Forbidden", "You may not request a new project via this API.", details)
 
 
 def decode_project_request(document: object) -> ProjectRequest:
-    """The request in a body."""
+    """Return the ProjectRequest in a body."""
     if not isinstance(document, dict):
         raise errors.bad_request("the body is not a ProjectRequest: a JSON object is accepted")
     try:
-        wish = msgspec.convert(without_nulls(document), ProjectRequest)
+        request = msgspec.convert(without_nulls(document), ProjectRequest)
     except msgspec.ValidationError as error:
         raise errors.bad_request(f"the body is not a ProjectRequest: {error}") from error
     for prefix in RESERVED_PREFIXES:
-        if wish.metadata.name.startswith(prefix):
-            why = f'cannot request a project starting with "{prefix}"'
-            raise errors.forbidden(PROJECTS, wish.metadata.name, why)
-    return wish
+        if request.metadata.name.startswith(prefix):
+            reason = f'cannot request a project starting with "{prefix}"'
+            raise errors.forbidden(PROJECTS, request.metadata.name, reason)
+    return request
 
 
-def requested_project(wish: ProjectRequest, requester: str) -> dict[str, Any]:
-    """The project as its requester would have to write it."""
-    given = {
-        DISPLAY_NAME_ANNOTATION: wish.display_name,
-        DESCRIPTION_ANNOTATION: wish.description,
+def requested_project(request: ProjectRequest, requester: str) -> dict[str, Any]:
+    """Return the document of the requested project."""
+    annotations = {
+        DISPLAY_NAME_ANNOTATION: request.display_name,
+        DESCRIPTION_ANNOTATION: request.description,
         REQUESTER_ANNOTATION: requester,
     }
-    meta = {"name": wish.metadata.name, "annotations": {**wish.metadata.annotations, **given}}
-    return {"metadata": {**meta, "labels": wish.metadata.labels}}
+    meta = {"name": request.metadata.name, "annotations": {**request.metadata.annotations, **annotations}}
+    return {"metadata": {**meta, "labels": request.metadata.labels}}
 
 
 def admin_binding(project: str, user: str) -> rbac.RoleBinding:
-    """What makes somebody the administrator of a project."""
+    """Return the binding that makes a user the administrator of a project."""
     return rbac.RoleBinding(
         metadata=ObjectMeta(name="admin", namespace=project),
         subjects=(rbac.Subject(kind="User", api_group=rbac.RBAC_GROUP, name=user),),
@@ -79,21 +79,21 @@ def admin_binding(project: str, user: str) -> rbac.RoleBinding:
 
 
 class ProjectRequests:
-    """Answers POST."""
+    """Serves POST projectrequests."""
 
-    def __init__(self, store: Storage, creation: ObjectCreation) -> None:
-        self._store = store
+    def __init__(self, storage: Storage, creation: ObjectCreation) -> None:
+        self._store = storage
         self._creation = creation
 
     async def create(self, requester: Requester, document: object, *, dry_run: bool) -> Response:
         """Create the project, and the binding that makes its requester its administrator, in one write."""
-        desired = decode_project_request(document)
+        request = decode_project_request(document)
         return await guaranteed_update(
-            self._store, PROJECTS, desired.metadata.name, lambda: self._decide(requester, desired, is_dry_run=dry_run)
+            self._store, PROJECTS, request.metadata.name, lambda: self._decide(requester, request, is_dry_run=dry_run)
         )
 
-    def _decide(self, requester: Requester, desired: ProjectRequest, *, is_dry_run: bool) -> Decision[Response]:
-        document = requested_project(desired, requester.user.name)
+    def _decide(self, requester: Requester, request: ProjectRequest, *, is_dry_run: bool) -> Decision[Response]:
+        document = requested_project(request, requester.user.name)
         body = decoding.decode_object(RequestInfo(PROJECTS), document, "Ignore")
         name = body.item.metadata.name
         key = Key(PROJECTS.stored_group_resource, "", name)

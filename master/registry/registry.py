@@ -1,4 +1,7 @@
-"""Reading and writing objects: the storage operations of each request. It knows codes and bodies of HTTP only."""
+"""The operations get, list, create, update, patch, apply, scale and delete on the objects of any resource.
+
+It knows status codes and bodies of HTTP, but not connections.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ GENERATED_NAME_TRIES = 8
 
 
 class Registry:
-    """All operations on objects. Raises `errors.StatusError`, and NotReady when the store refuses."""
+    """All operations on objects. Raises `errors.StatusError`, and NotReady if the storage rejects a write."""
 
     def __init__(self, storage: Storage, creation: ObjectCreation, authorizer: Authorizer) -> None:
         self._store = storage

@@ -28,11 +28,11 @@ DEFAULT_GRACE_SECONDS = 30
 MAX_GRACE_SECONDS = (1 << 31) - 1
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
-"""Finalizers by which an owner waits until its dependents are gone, or let go."""
+"""Finalizers of owners: wait until all dependents are deleted, or release them."""
 
 BACKGROUND = "Background"
 PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": ORPHAN}
-"""What becomes of dependents → the finalizer that has it done."""
+"""Propagation policy → the finalizer that implements it."""
 
 
 # --- create and update ------------------------------------------------------------------------------------------------
@@ -121,20 +121,20 @@ def is_deletable(resource: AnyResource, item: Any) -> bool:
 
 
 def check_preconditions(resource: AnyResource, item: Object, options: DeleteOptions) -> None:
-    """Raise the conflict if the object is not the one that was meant."""
-    wanted, found = options.preconditions or Preconditions(), item.metadata
-    if wanted.uid is not None and wanted.uid != found.uid:
+    """Raise the conflict if the object does not match the preconditions of a delete."""
+    preconditions, metadata = options.preconditions or Preconditions(), item.metadata
+    if preconditions.uid is not None and preconditions.uid != metadata.uid:
         reason = (
-            f"the UID in the precondition ({wanted.uid}) does not match the UID in record ({found.uid}). "
+            f"the UID in the precondition ({preconditions.uid}) does not match the UID in record ({metadata.uid}). "
             "The object might have been deleted and then recreated"
         )
-        raise errors.precondition_failed(resource, found.name, reason)
-    if wanted.resource_version is not None and wanted.resource_version != found.resource_version:
+        raise errors.precondition_failed(resource, metadata.name, reason)
+    if preconditions.resource_version is not None and preconditions.resource_version != metadata.resource_version:
         reason = (
-            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
-            f"in record ({found.resource_version}). The object might have been modified"
+            f"the ResourceVersion in the precondition ({preconditions.resource_version}) does not match the "
+            f"ResourceVersion in record ({metadata.resource_version}). The object might have been modified"
         )
-        raise errors.precondition_failed(resource, found.name, reason)
+        raise errors.precondition_failed(resource, metadata.name, reason)
 
 
 def prepare_delete(

@@ -1,6 +1,6 @@
 """The storage interface: keys, records, events, compare-and-swap writes, history for watches, transactions. Pure.
 
-There is one implementation, `sqlite.SQLiteStorage`. Another one must pass `tests/contract/test_store_contract.py`. A
+There is one implementation, `sqlite.SQLiteStorage`. Another one must pass `tests/contract/store/test_store.py`. A
 storage to which other processes write, such as etcd, feeds a watch cache of its own and may raise Conflict when another
 writer was first. Registry and controllers then decide again.
 """
@@ -39,11 +39,13 @@ class Record:
 
     __slots__ = ("_decoded", "_type", "data", "key", "revision")
 
-    def __init__(self, key: Key, revision: int, data: bytes, kind: type[Object], decoded: Object | None = None) -> None:
+    def __init__(
+        self, key: Key, revision: int, data: bytes, decode_as: type[Object], decoded: Object | None = None
+    ) -> None:
         self.key = key
         self.revision = revision
         self.data = data
-        self._type = kind
+        self._type = decode_as
         self._decoded = decoded
 
     @property
@@ -86,20 +88,23 @@ class Delete(NamedTuple):
 
 
 class Conflict(Exception):
-    """A write expected another revision than that of `found` (None: there is no such object). Nothing was written."""
+    """A write whose precondition does not hold. `stored` is the newest record, None if there is no object.
 
-    def __init__(self, key: Key, found: Record | None) -> None:
+    Nothing was written.
+    """
+
+    def __init__(self, key: Key, stored: Record | None) -> None:
         super().__init__(f"{key}: another revision was expected")
         self.key = key
-        self.found = found
+        self.stored = stored
 
 
 class Compacted(Exception):
     """The requested revision is no longer in the history, which begins after `oldest`."""
 
-    def __init__(self, asked: int, oldest: int) -> None:
-        super().__init__(f"too old resource version: {asked} ({oldest})")
-        self.requested = asked
+    def __init__(self, requested: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {requested} ({oldest})")
+        self.requested = requested
         self.oldest = oldest
 
 
