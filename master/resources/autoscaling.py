@@ -41,7 +41,7 @@ class MetricIdentifier(Value, frozen=True):
 
 
 class MetricTarget(Value, frozen=True):
-    """`type` is Utilization, Value or AverageValue, and the field of that name is set."""
+    """The target of a metric. `type` is Utilization, Value or AverageValue, and the field of that name is set."""
 
     type: str = ""
     value: Quantity | None = None
@@ -80,7 +80,7 @@ class ExternalMetricSource(PodsMetricSource, frozen=True):
 
 
 class MetricSpec(Value, frozen=True):
-    """`type` names the field that is set."""
+    """A metric and its target. `type` names the field that is set."""
 
     type: str = ""
     resource: ResourceMetricSource | None = None
@@ -129,7 +129,7 @@ class ExternalMetricStatus(PodsMetricStatus, frozen=True):
 
 
 class MetricStatus(Value, frozen=True):
-    """`type` names the field that is set."""
+    """The measured value of a metric. `type` names the field that is set."""
 
     type: str = ""
     resource: ResourceMetricStatus | None = None
@@ -260,7 +260,7 @@ class HPAScalingPolicy(Value, frozen=True):
 
 
 class HPAScalingRules(Value, frozen=True):
-    """How fast the number of pods may change."""
+    """The limits of how fast the number of pods changes."""
 
     stabilization_window_seconds: Int32 | None = None
     select_policy: str | None = None
@@ -276,7 +276,10 @@ class HorizontalPodAutoscalerBehavior(Value, frozen=True):
 
 
 class HorizontalPodAutoscalerSpec(Value, frozen=True):
-    """`scaleTargetRef` gets between `minReplicas` and `maxReplicas` pods, as the metrics ask for."""
+    """The desired state.
+
+    The workload `scaleTargetRef` gets between `minReplicas` and `maxReplicas` pods, as the metrics require.
+    """
 
     scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
     min_replicas: Int32 | None = None
@@ -286,7 +289,7 @@ class HorizontalPodAutoscalerSpec(Value, frozen=True):
 
 
 class HorizontalPodAutoscalerStatus(Value, frozen=True, omit_defaults=False):
-    """Written by its controller."""
+    """The state that the controller reports."""
 
     observed_generation: int | None = None
     last_scale_time: Time | None = None
@@ -404,17 +407,17 @@ AUTOSCALER_COLUMNS = (
     NAME,
     Column(
         "Reference",
-        "Whose pods are counted.",
+        "The workload that is scaled.",
         lambda autoscaler, _: f"{autoscaler.spec.scale_target_ref.kind}/{autoscaler.spec.scale_target_ref.name}",
     ),
-    Column("Targets", "What there is, and what there is to be.", lambda autoscaler, _: _metrics_text(autoscaler)),
+    Column("Targets", "Current and target values of the metrics.", lambda autoscaler, _: _metrics_text(autoscaler)),
     Column(
         "MinPods",
         "The least number of pods.",
         lambda autoscaler, _: "<unset>" if autoscaler.spec.min_replicas is None else str(autoscaler.spec.min_replicas),
     ),
     Column("MaxPods", "The greatest number of pods.", lambda autoscaler, _: autoscaler.spec.max_replicas),
-    Column("Replicas", "How many there are.", lambda autoscaler, _: autoscaler.status.current_replicas),
+    Column("Replicas", "Number of pods of the workload.", lambda autoscaler, _: autoscaler.status.current_replicas),
     AGE,
 )
 
@@ -443,7 +446,10 @@ _ANNOTATION_TYPES: dict[str, Any] = {
 
 
 class HorizontalPodAutoscalerV1Spec(Value, frozen=True):
-    """`scaleTargetRef` gets as many pods as keep their use of the processor at this part of what they ask for."""
+    """The desired state.
+
+    The workload `scaleTargetRef` gets as many pods as keep their CPU usage at this percentage of their requests.
+    """
 
     scale_target_ref: CrossVersionObjectReference = CrossVersionObjectReference()
     min_replicas: Int32 | None = None
@@ -452,7 +458,7 @@ class HorizontalPodAutoscalerV1Spec(Value, frozen=True):
 
 
 class HorizontalPodAutoscalerV1Status(Value, frozen=True, omit_defaults=False):
-    """Written by its controller."""
+    """The state that the controller reports."""
 
     observed_generation: int | None = None
     last_scale_time: Time | None = None

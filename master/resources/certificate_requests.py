@@ -183,16 +183,16 @@ CERTIFICATE_SIGNING_REQUESTS = Resource(
     columns=(
         NAME,
         AGE,
-        Column("SignerName", "Who is to sign.", lambda csr, _: csr.spec.signer_name),
-        Column("Requestor", "Who asks.", lambda csr, _: csr.spec.username),
+        Column("SignerName", "The requested signer.", lambda csr, _: csr.spec.signer_name),
+        Column("Requestor", "The user who created the request.", lambda csr, _: csr.spec.username),
         Column(
             "RequestedDuration",
-            "For how long it is to hold.",
+            "Requested validity of the certificate.",
             lambda csr, _: "<none>" if csr.spec.expiration_seconds is None else duration(csr.spec.expiration_seconds),
         ),
         Column(
             "Condition",
-            "Pending, Approved or Denied; Failed if the signer cannot sign; Issued when it is signed.",
+            "Pending, Approved or Denied, with Failed if the signer cannot sign, or Issued.",
             lambda csr, _: _csr_state(csr),
         ),
     ),

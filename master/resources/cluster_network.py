@@ -13,7 +13,7 @@ CLUSTER_NETWORKS = Resource(
         NAME,
         Column("Cluster Network", "The network of all pods.", lambda network, _: network.network),
         Column("Service Network", "The network of all services.", lambda network, _: network.service_network),
-        Column("Plugin Name", "How pods are connected.", lambda network, _: network.plugin_name),
+        Column("Plugin Name", "The network plugin.", lambda network, _: network.plugin_name),
     ),
     rules=RULES[ClusterNetwork],
     acted_on_by="created from the settings of the master; the sdn daemons",

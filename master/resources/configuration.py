@@ -15,9 +15,7 @@ CONFIG_MAPS = Resource(
     short_names=("cm",),
     columns=(
         NAME,
-        Column(
-            "Data", "How many keys it has.", lambda config_map, _: len(config_map.data) + len(config_map.binary_data)
-        ),
+        Column("Data", "Number of keys.", lambda config_map, _: len(config_map.data) + len(config_map.binary_data)),
         AGE,
     ),
     rules=RULES[ConfigMap],
@@ -30,7 +28,7 @@ SECRETS = Resource(
     columns=(
         NAME,
         Column("Type", "Which keys are to be expected.", lambda secret, _: secret.type),
-        Column("Data", "How many keys it has.", lambda secret, _: len(secret.data)),
+        Column("Data", "Number of keys.", lambda secret, _: len(secret.data)),
         AGE,
     ),
     rules=RULES[Secret],

@@ -101,10 +101,11 @@ class JobTemplateSpec(Value, frozen=True):
 
 
 class CronJobSpec(Value, frozen=True):
-    """`schedule` is in the form of cron, in the time of `time_zone`, or UTC.
+    """The desired state of a CronJob.
 
-    `concurrency_policy` says what happens when the job before has not finished: Allow, Forbid or Replace. A job that
-    could not begin for `starting_deadline_seconds` is left out.
+    `schedule` has the form of cron, in the time zone `time_zone`, or UTC. `concurrency_policy` says what happens when
+    the previous job has not finished: Allow, Forbid or Replace. A job that could not begin for
+    `starting_deadline_seconds` is skipped.
     """
 
     schedule: str = ""
@@ -118,7 +119,7 @@ class CronJobSpec(Value, frozen=True):
 
 
 class CronJobStatus(Value, frozen=True):
-    """`active` are the jobs that have not finished."""
+    """The actual state of a CronJob. `active` are the jobs that have not finished."""
 
     active: tuple[ObjectReference, ...] = ()
     last_schedule_time: Time | None = None
@@ -187,13 +188,18 @@ CRON_JOBS = Resource(
     columns=(
         NAME,
         Column("Schedule", "When a job begins, in the form of cron.", lambda cron_job, _: cron_job.spec.schedule),
-        Column("Timezone", "In whose time that is.", lambda cron_job, _: none_if_empty(cron_job.spec.time_zone or "")),
         Column(
-            "Suspend", "Whether no more begin.", lambda cron_job, _: str(bool(cron_job.spec.suspend)), type="boolean"
+            "Timezone", "Time zone of the schedule.", lambda cron_job, _: none_if_empty(cron_job.spec.time_zone or "")
+        ),
+        Column(
+            "Suspend",
+            "True if no more jobs are created.",
+            lambda cron_job, _: str(bool(cron_job.spec.suspend)),
+            type="boolean",
         ),
         Column(
             "Active",
-            "How many of its jobs have not finished.",
+            "Number of jobs that have not finished.",
             lambda cron_job, _: len(cron_job.status.active),
             type="integer",
         ),

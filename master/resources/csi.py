@@ -31,7 +31,7 @@ class CSITokenRequest(Value, frozen=True):
 
 
 class CSIDriverSpec(Value, frozen=True):
-    """What the driver can do and needs."""
+    """The abilities and requirements of a driver."""
 
     attach_required: bool | None = None
     pod_info_on_mount: bool | None = None
@@ -57,13 +57,13 @@ class CSIDriver(Object, frozen=True):
 
 
 class VolumeNodeResources(Value, frozen=True):
-    """How many volumes of a driver a node can have."""
+    """The number of volumes of a driver that a node can have."""
 
     count: Int32 | None = None
 
 
 class CSINodeDriver(Value, frozen=True):
-    """A driver on a node, which it knows by `nodeID`."""
+    """A driver on a node. `nodeID` is the name by which the driver knows the node."""
 
     name: str = ""
     node_id: str = msgspec.field(default="", name="nodeID")
@@ -78,7 +78,7 @@ class CSINodeSpec(Value, frozen=True, omit_defaults=False):
 
 
 class CSINode(Object, frozen=True):
-    """The drivers for storage on the node of this name; its kubelet writes it."""
+    """The storage drivers on the node of this name. Its kubelet writes the object."""
 
     API_VERSION = "storage.k8s.io/v1"
     KIND = "CSINode"
@@ -168,25 +168,25 @@ CSI_DRIVERS = Resource(
         NAME,
         Column(
             "AttachRequired",
-            "Whether a volume is attached before it is mounted.",
+            "True if a volume is attached before it is mounted.",
             lambda driver, _: bool(driver.spec.attach_required),
             type="boolean",
         ),
         Column(
             "PodInfoOnMount",
-            "Whether it is told of the pod.",
+            "True if the driver receives information about the pod.",
             lambda driver, _: bool(driver.spec.pod_info_on_mount),
             type="boolean",
         ),
         Column(
             "StorageCapacity",
-            "Whether it says how much can be had.",
+            "True if the driver reports free storage.",
             lambda driver, _: bool(driver.spec.storage_capacity),
             type="boolean",
         ),
         Column(
             "TokenRequests",
-            "For whom it gets tokens of the pod.",
+            "Audiences of the tokens that the driver receives.",
             lambda driver, _: (
                 ",".join(request.audience for request in driver.spec.token_requests)
                 if driver.spec.token_requests
@@ -195,7 +195,7 @@ CSI_DRIVERS = Resource(
         ),
         Column(
             "RequiresRepublish",
-            "Whether it mounts again and again.",
+            "True if volumes are published again periodically.",
             lambda driver, _: bool(driver.spec.requires_republish),
             type="boolean",
         ),
@@ -213,7 +213,7 @@ CSI_NODES = Resource(
     type=CSINode,
     columns=(
         NAME,
-        Column("Drivers", "How many drivers it has.", lambda node, _: len(node.spec.drivers), type="integer"),
+        Column("Drivers", "Number of drivers.", lambda node, _: len(node.spec.drivers), type="integer"),
         AGE,
     ),
     rules=KindRules(validate=_check_node, validate_update=_immutable_node),

@@ -30,21 +30,24 @@ DEFAULT_HISTORY_LIMIT = 10
 
 
 class RollingUpdateDaemonSet(Value, frozen=True):
-    """On how many nodes the pod may be missing on the way, or be there twice; a number or a part in percent."""
+    """The number or percentage of nodes on which the pod may be missing during an update, or exist twice."""
 
     max_unavailable: IntOrString | None = None
     max_surge: IntOrString | None = None
 
 
 class DaemonSetUpdateStrategy(Value, frozen=True):
-    """`type` is RollingUpdate, or OnDelete: a pod is replaced by one of the new template when somebody deletes it."""
+    """The way in which pods are replaced after a change of the template.
+
+    `type` is RollingUpdate, or OnDelete: a pod is replaced when a client deletes it.
+    """
 
     type: str = ""
     rolling_update: RollingUpdateDaemonSet | None = None
 
 
 class DaemonSetSpec(Value, frozen=True):
-    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+    """The desired state of a DaemonSet. A pod counts as available when it has been ready for `min_ready_seconds`."""
 
     selector: LabelSelector | None = None
     template: PodTemplateSpec = PodTemplateSpec()
@@ -54,7 +57,8 @@ class DaemonSetSpec(Value, frozen=True):
 
 
 class DaemonSetStatus(Value, frozen=True, omit_defaults=False):
-    """Numbers of nodes: that are to have a pod, have one, have one although they should not, and so on."""
+    """The actual state of a DaemonSet: numbers of nodes that should have a pod, that have one, that have one although
+    they should not, and so on."""
 
     current_number_scheduled: Int32 = 0
     number_misscheduled: Int32 = 0
@@ -145,7 +149,7 @@ DAEMON_SETS = Resource(
         NAME,
         Column(
             "Desired",
-            "On how many nodes there is to be a pod.",
+            "Number of nodes that should have a pod.",
             lambda daemon_set, _: daemon_set.status.desired_number_scheduled,
             type="integer",
         ),
@@ -156,11 +160,14 @@ DAEMON_SETS = Resource(
             type="integer",
         ),
         Column(
-            "Ready", "On how many it is ready.", lambda daemon_set, _: daemon_set.status.number_ready, type="integer"
+            "Ready",
+            "Number of nodes whose pod is ready.",
+            lambda daemon_set, _: daemon_set.status.number_ready,
+            type="integer",
         ),
         Column(
             "Up-to-date",
-            "On how many it is made from the newest template.",
+            "Number of nodes whose pod is of the newest template.",
             lambda daemon_set, _: daemon_set.status.updated_number_scheduled,
             type="integer",
         ),

@@ -29,7 +29,7 @@ from master.resources.resource import Column, Resource, Scale
 
 
 class ReplicaSetSpec(Value, frozen=True):
-    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+    """The desired state of a ReplicaSet. A pod counts as available when it has been ready for `min_ready_seconds`."""
 
     replicas: Int32 | None = None
     min_ready_seconds: Int32 = 0
@@ -94,21 +94,21 @@ DEFAULT_HISTORY_LIMIT, DEFAULT_PROGRESS_DEADLINE_SECONDS = 10, 600
 
 
 class RollingUpdateDeployment(Value, frozen=True):
-    """How many pods may be missing, and how many too many, on the way; a number or a part in percent."""
+    """The number or percentage of pods that may be missing during an update, and that may exist in addition."""
 
     max_unavailable: IntOrString | None = None
     max_surge: IntOrString | None = None
 
 
 class DeploymentStrategy(Value, frozen=True):
-    """`type` is RollingUpdate or Recreate."""
+    """The way in which pods are replaced. `type` is RollingUpdate or Recreate."""
 
     type: str = ""
     rolling_update: RollingUpdateDeployment | None = None
 
 
 class DeploymentSpec(Value, frozen=True):
-    """`paused` keeps a change of the template waiting."""
+    """The desired state of a Deployment. `paused` delays the effect of a change of the template."""
 
     replicas: Int32 | None = None
     selector: LabelSelector | None = None
@@ -121,13 +121,13 @@ class DeploymentSpec(Value, frozen=True):
 
 
 class DeploymentCondition(Condition, frozen=True):
-    """`type` is Available, Progressing or ReplicaFailure."""
+    """A condition of a Deployment. `type` is Available, Progressing or ReplicaFailure."""
 
     last_update_time: Time | None = None
 
 
 class DeploymentStatus(Value, frozen=True):
-    """What its replica sets have together; `collision_count` keeps their names apart."""
+    """The sums over its replica sets. `collision_count` makes the names of replica sets different after a collision."""
 
     observed_generation: int = 0
     replicas: Int32 = 0
@@ -140,7 +140,7 @@ class DeploymentStatus(Value, frozen=True):
 
 
 class Deployment(Object, frozen=True):
-    """Keeps `replicas` pods; another `template` replaces them step by step, and can be undone."""
+    """Keeps `replicas` pods. A new `template` replaces the pods step by step, and the change can be undone."""
 
     API_VERSION = "apps/v1"
     KIND = "Deployment"
@@ -223,17 +223,17 @@ DEPLOYMENTS = Resource(
         NAME,
         Column(
             "Ready",
-            "How many pods are ready, of how many.",
+            "Number of ready pods and of desired pods.",
             lambda deployment, _: f"{deployment.status.ready_replicas}/{deployment.spec.replicas or 0}",
         ),
         Column(
             "Up-to-date",
-            "How many are made from the newest template.",
+            "Number of pods of the newest template.",
             lambda deployment, _: deployment.status.updated_replicas,
         ),
         Column(
             "Available",
-            "How many have been ready for minReadySeconds.",
+            "Number of pods that have been ready for minReadySeconds.",
             lambda deployment, _: deployment.status.available_replicas,
         ),
         AGE,
@@ -254,7 +254,10 @@ DEPLOYMENTS = Resource(
 
 
 class ReplicationControllerSpec(Value, frozen=True):
-    """A pod counts as available when it has been ready for `min_ready_seconds`."""
+    """The desired state of a ReplicationController.
+
+    A pod counts as available when it has been ready for `min_ready_seconds`.
+    """
 
     replicas: Int32 | None = None
     min_ready_seconds: Int32 = 0

@@ -27,10 +27,11 @@ IF_HEALTHY, ALWAYS = "IfHealthyBudget", "AlwaysAllow"
 
 
 class PodDisruptionBudgetSpec(Value, frozen=True):
-    """Either `minAvailable` or `maxUnavailable`: a number of pods, or a part in percent.
+    """The desired state.
 
-    A selector that is empty takes every pod of the project, one that is left out takes none.
-    `unhealthyPodEvictionPolicy` is IfHealthyBudget (the default) or AlwaysAllow.
+    Either `minAvailable` or `maxUnavailable` is set: a number of pods, or a percentage. An empty selector selects every
+    pod of the project, a missing one selects none. `unhealthyPodEvictionPolicy` is IfHealthyBudget (the default) or
+    AlwaysAllow.
     """
 
     min_available: IntOrString | None = None
@@ -40,7 +41,11 @@ class PodDisruptionBudgetSpec(Value, frozen=True):
 
 
 class PodDisruptionBudgetStatus(Value, frozen=True, omit_defaults=False):
-    """`disruptedPods`: pods that somebody has promised to end, with the time of the promise (RFC 3339)."""
+    """The actual state.
+
+    `disruptedPods` are the pods whose eviction was allowed and that still exist, with the time of that decision (RFC
+    3339).
+    """
 
     observed_generation: int = 0
     disrupted_pods: dict[str, Time] = {}
@@ -92,17 +97,17 @@ POD_DISRUPTION_BUDGETS = Resource(
         NAME,
         Column(
             "Min Available",
-            "How many pods must be healthy.",
+            "Number or percentage of pods that must be healthy.",
             lambda budget, _: "N/A" if budget.spec.min_available is None else str(budget.spec.min_available),
         ),
         Column(
             "Max Unavailable",
-            "How many pods may be missing.",
+            "Number or percentage of pods that may be missing.",
             lambda budget, _: "N/A" if budget.spec.max_unavailable is None else str(budget.spec.max_unavailable),
         ),
         Column(
             "Allowed Disruptions",
-            "How many pods may be evicted now.",
+            "Number of pods that may be evicted now.",
             lambda budget, _: budget.status.disruptions_allowed,
             type="integer",
         ),

@@ -51,20 +51,20 @@ def _event_fields(item: Event) -> dict[str, str]:
 
 EVENT_COLUMNS = (
     Column("Last Seen", "Time since it happened last.", lambda event, now: _last_seen(event, now)),
-    Column("Type", "Normal, or Warning for what somebody should look at.", lambda event, _: event.type),
-    Column("Reason", "What happened, in one word.", lambda event, _: event.reason),
+    Column("Type", "Normal or Warning.", lambda event, _: event.type),
+    Column("Reason", "Reason of the event, a word for programs.", lambda event, _: event.reason),
     Column(
         "Object",
-        "To what it happened.",
+        "Object of the event.",
         lambda event, _: f"{event.involved_object.kind.lower()}/{event.involved_object.name}",
     ),
     Column("Subobject", "To which part of the object.", lambda event, _: event.involved_object.field_path, wide=True),
-    Column("Source", "Who tells, and on which node.", lambda event, _: _source(event), wide=True),
-    Column("Message", "What happened, in a sentence.", lambda event, _: event.message.strip()),
+    Column("Source", "Component that reported the event, and its node.", lambda event, _: _source(event), wide=True),
+    Column("Message", "Message of the event.", lambda event, _: event.message.strip()),
     Column("First Seen", "Time since it happened first.", lambda event, now: _first_seen(event, now), wide=True),
     Column(
         "Count",
-        "How often it happened.",
+        "Number of occurrences.",
         lambda event, _: (event.series and event.series.count) or event.count or 1,
         wide=True,
     ),
@@ -101,9 +101,9 @@ CORE_FIELD_NAMES = {
 
 
 class EventV1(Object, frozen=True):
-    """Something that happened to `regarding` at `eventTime`, told by `reportingController`; `series` if it goes on.
+    """An event about the object `regarding` at `eventTime`, from `reportingController`; `series` if it is repeated.
 
-    The fields `deprecated...` are those of events that were written in the form of the core.
+    The fields `deprecated...` are those of events that were written in the core version.
     """
 
     API_VERSION = "events.k8s.io/v1"

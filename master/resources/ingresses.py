@@ -58,7 +58,7 @@ class IngressBackend(Value, frozen=True):
 
 
 class HTTPIngressPath(Value, frozen=True):
-    """`pathType` is Exact, Prefix or ImplementationSpecific."""
+    """A path and its backend. `pathType` is Exact, Prefix or ImplementationSpecific."""
 
     path: str = ""
     path_type: str | None = None
@@ -72,7 +72,10 @@ class HTTPIngressRuleValue(Value, frozen=True):
 
 
 class IngressRule(Value, frozen=True):
-    """Of one host, `*.` in front stands for any name below; without a host, of all others."""
+    """The backends of one host.
+
+    A host that begins with `*.` stands for any name below the rest. A rule without a host is for all other hosts.
+    """
 
     host: str = ""
     http: HTTPIngressRuleValue | None = None
@@ -86,7 +89,7 @@ class IngressTLS(Value, frozen=True):
 
 
 class IngressSpec(Value, frozen=True):
-    """`defaultBackend` is for what no rule is about."""
+    """The rules of an ingress. `defaultBackend` serves what no rule matches."""
 
     ingress_class_name: str | None = None
     default_backend: IngressBackend | None = None
@@ -123,7 +126,7 @@ class IngressClassParametersReference(Value, frozen=True):
 
 
 class IngressClassSpec(Value, frozen=True):
-    """`controller` is who acts on its ingresses."""
+    """The controller of a class. `controller` is its name."""
 
     controller: str = ""
     parameters: IngressClassParametersReference | None = None
@@ -307,7 +310,7 @@ INGRESSES = Resource(
     columns=(
         NAME,
         Column("Class", "Its class.", lambda ingress, _: none_if_empty(ingress.spec.ingress_class_name or "")),
-        Column("Hosts", "The names by which it is reached.", lambda ingress, _: _hosts_text(ingress.spec.rules)),
+        Column("Hosts", "Host names of the rules.", lambda ingress, _: _hosts_text(ingress.spec.rules)),
         Column("Address", "Where the outside finds it.", lambda ingress, _: _addresses_text(ingress)),
         Column("Ports", "The ports that are open.", lambda ingress, _: "80, 443" if ingress.spec.tls else "80"),
         AGE,
@@ -319,7 +322,11 @@ INGRESS_CLASSES = Resource(
     type=IngressClass,
     columns=(
         NAME,
-        Column("Controller", "Who acts on its ingresses.", lambda ingress_class, _: ingress_class.spec.controller),
+        Column(
+            "Controller",
+            "Controller of the ingresses of the class.",
+            lambda ingress_class, _: ingress_class.spec.controller,
+        ),
         Column("Parameters", "More for the controller.", lambda ingress_class, _: _parameters_text(ingress_class)),
         AGE,
     ),

@@ -87,14 +87,14 @@ MAX_SUCCESS_RULES = 20
 
 
 class SuccessPolicyRule(Value, frozen=True):
-    """So many indexes have ended well, or all that are named, or so many of those that are named ("0,3-5")."""
+    """A condition for success: a number of succeeded indexes, all named indexes ("0,3-5"), or a number of these."""
 
     succeeded_indexes: str | None = None
     succeeded_count: Int32 | None = None
 
 
 class SuccessPolicy(Value, frozen=True):
-    """One of the rules must be met."""
+    """The conditions for success, of which one must be met."""
 
     rules: tuple[SuccessPolicyRule, ...] = ()
 
@@ -144,7 +144,7 @@ MAX_FAILURE_RULES, MAX_EXIT_CODES = 20, 255
 
 
 class PodFailurePolicyOnExitCodesRequirement(Value, frozen=True):
-    """One container that ended badly has an exit code that is, or is not, one of `values`."""
+    """A condition on the exit code of a failed container: it is, or is not, one of `values`."""
 
     operator: str
     values: tuple[Int32, ...]
@@ -152,14 +152,17 @@ class PodFailurePolicyOnExitCodesRequirement(Value, frozen=True):
 
 
 class PodFailurePolicyOnPodConditionsPattern(Value, frozen=True):
-    """The pod has this condition; `status` is True if nothing else is said."""
+    """A condition that the pod has. `status` is True if it is not set."""
 
     type: str
     status: str = ""
 
 
 class PodFailurePolicyRule(Value, frozen=True):
-    """`action` is FailJob, FailIndex, Ignore or Count; exactly one of the two requirements is given."""
+    """A rule for failed pods.
+
+    `action` is FailJob, FailIndex, Ignore or Count. Exactly one of the two requirements is set.
+    """
 
     action: str
     on_exit_codes: PodFailurePolicyOnExitCodesRequirement | None = None
@@ -167,7 +170,10 @@ class PodFailurePolicyRule(Value, frozen=True):
 
 
 class PodFailurePolicy(Value, frozen=True):
-    """The first rule that fits a failed pod counts; with none, the failure counts towards the limit."""
+    """The rules for failed pods.
+
+    The first rule that matches a pod counts. If none matches, the failure counts towards the limit.
+    """
 
     rules: tuple[PodFailurePolicyRule, ...] = ()
 
@@ -302,10 +308,11 @@ JOB_RESTART_POLICIES = ("OnFailure", "Never")
 
 
 class JobSpec(Value, frozen=True):
-    """Up to `parallelism` pods run at a time until `completions` have ended well, or the job is given up.
+    """The desired state of a Job.
 
-    `selector` and some labels of the template are made by the server unless `manual_selector` is set. A job that is
-    `managed_by` somebody else is left to them.
+    Up to `parallelism` pods run at a time until `completions` have succeeded, or the job fails. The server sets
+    `selector` and some labels of the template unless `manual_selector` is set. A job with `managed_by` is left to that
+    controller.
     """
 
     parallelism: Int32 | None = None
@@ -327,9 +334,10 @@ class JobSpec(Value, frozen=True):
 
 
 class JobStatus(Value, frozen=True):
-    """`active`, `ready` and `terminating` are pods of now; `succeeded` and `failed` count all there have ever been.
+    """The actual state of a Job.
 
-    The indexes are written as "0,3-5".
+    `active`, `ready` and `terminating` are numbers of present pods; `succeeded` and `failed` count all pods that ever
+    were. Indexes are written as "0,3-5".
     """
 
     conditions: Annotated[tuple[Condition, ...], merge_keys("type")] = ()
@@ -587,9 +595,13 @@ JOBS = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Status", "Whether it runs, waits or has ended.", lambda job, _: job_state(job)),
-        Column("Completions", "How many pods have ended well, of how many.", lambda job, _: _completions_text(job)),
-        Column("Duration", "How long it has taken, or takes so far.", lambda job, now: _duration_text(job, now)),
+        Column(
+            "Status", "State of the job, such as Running, Suspended, Complete or Failed.", lambda job, _: job_state(job)
+        ),
+        Column("Completions", "Number of succeeded pods and of required ones.", lambda job, _: _completions_text(job)),
+        Column(
+            "Duration", "Time between start and completion, or until now.", lambda job, now: _duration_text(job, now)
+        ),
         AGE,
         *TEMPLATE_COLUMNS,
     ),

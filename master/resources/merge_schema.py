@@ -32,7 +32,10 @@ class MergeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MergeSchema:
-    """`fields` are those of a struct, by their names on the wire; `item` is that of each value of a map or list."""
+    """The merge behaviour of a type.
+
+    `fields` are those of a struct, by their names in JSON; `item` is that of each value of a map or list.
+    """
 
     kind: MergeKind
     keys: tuple[str, ...] = ()

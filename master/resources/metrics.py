@@ -32,14 +32,14 @@ class Usage(Value, frozen=True):
 
 
 class ContainerMetrics(Value, frozen=True):
-    """What a container uses."""
+    """The usage of a container."""
 
     name: str = ""
     usage: Usage = Usage()
 
 
 class NodeMetrics(Object, frozen=True):
-    """What a node uses, as of `timestamp`, over `window`."""
+    """The usage of a node, at `timestamp`, over `window`."""
 
     API_VERSION = f"{METRICS_GROUP}/v1beta1"
     KIND = "NodeMetrics"
@@ -52,7 +52,7 @@ class NodeMetrics(Object, frozen=True):
 
 
 class PodMetrics(Object, frozen=True):
-    """What the containers of a pod use, as of `timestamp`, over `window`."""
+    """The usage of the containers of a pod, at `timestamp`, over `window`."""
 
     API_VERSION = f"{METRICS_GROUP}/v1beta1"
     KIND = "PodMetrics"
@@ -68,20 +68,20 @@ class PodMetrics(Object, frozen=True):
 
 
 class CpuStats(Value, frozen=True):
-    """`usage_nano_cores`: billionths of a core."""
+    """The CPU usage in the summary of a node. `usage_nano_cores` is in billionths of a core."""
 
     time: str = ""
     usage_nano_cores: int | None = None
 
 
 class MemoryStats(Value, frozen=True):
-    """The working set: memory that cannot be reclaimed without harm."""
+    """The working set: the memory that cannot be reclaimed without harm."""
 
     working_set_bytes: int | None = None
 
 
 class ContainerStats(Value, frozen=True):
-    """A container."""
+    """A container in the summary of a node."""
 
     name: str = ""
     cpu: CpuStats | None = None
@@ -89,21 +89,21 @@ class ContainerStats(Value, frozen=True):
 
 
 class PodReference(Value, frozen=True):
-    """A pod."""
+    """The identity of a pod in the summary of a node."""
 
     name: str = ""
     namespace: str = ""
 
 
 class PodStats(Value, frozen=True):
-    """A pod's containers."""
+    """A pod in the summary of a node."""
 
     pod_ref: PodReference = PodReference()
     containers: tuple[ContainerStats, ...] = ()
 
 
 class NodeStats(Value, frozen=True):
-    """The machine."""
+    """The machine in the summary of a node."""
 
     cpu: CpuStats | None = None
     memory: MemoryStats | None = None
@@ -166,8 +166,8 @@ def _total(item: PodMetrics) -> Usage:
 def _metrics_columns(usage: Callable[[Any], Usage]) -> tuple[Column, ...]:
     return (
         NAME,
-        Column("CPU", "What is used of the processor.", lambda item, _: usage(item).cpu),
-        Column("Memory", "What is used of memory.", lambda item, _: usage(item).memory),
+        Column("CPU", "CPU usage.", lambda item, _: usage(item).cpu),
+        Column("Memory", "Memory usage.", lambda item, _: usage(item).memory),
         Column("Window", "Over which time the processor was watched.", lambda item, _: item.window),
     )
 

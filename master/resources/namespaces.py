@@ -138,7 +138,7 @@ PROJECTS = Resource(
         NAME,
         Column(
             "Display Name",
-            "What people call it.",
+            "Title of the project.",
             lambda project, _: project.metadata.annotations.get(DISPLAY_NAME_ANNOTATION, ""),
         ),
         Column(

@@ -27,7 +27,7 @@ PROTOCOLS, POLICY_TYPES = ("TCP", "UDP", "SCTP"), ("Ingress", "Egress")
 
 
 class NetworkPolicyPort(Value, frozen=True):
-    """A port by its number or the name that pods give it, or all up to `endPort`; without one, every port."""
+    """A port by its number or the name that pods give it, or all ports up to `endPort`. Without a port, every port."""
 
     protocol: str | None = None
     port: IntOrString | None = None
@@ -35,14 +35,14 @@ class NetworkPolicyPort(Value, frozen=True):
 
 
 class IPBlock(Value, frozen=True):
-    """The addresses of a network, without those of others."""
+    """The addresses of a network, except those of other networks in it."""
 
     cidr: str = ""
     except_: tuple[str, ...] = msgspec.field(default=(), name="except")
 
 
 class NetworkPolicyPeer(Value, frozen=True):
-    """Pods, of this project or of projects that are selected; or addresses."""
+    """Pods of this project, pods of selected projects, or addresses."""
 
     pod_selector: LabelSelector | None = None
     namespace_selector: LabelSelector | None = None
@@ -64,7 +64,10 @@ class NetworkPolicyEgressRule(Value, frozen=True):
 
 
 class NetworkPolicySpec(Value, frozen=True):
-    """`policyTypes` says which direction is limited to what its rules allow."""
+    """The selected pods and their rules.
+
+    `policyTypes` names the directions in which only traffic that a rule allows is allowed.
+    """
 
     pod_selector: LabelSelector = LabelSelector()
     ingress: tuple[NetworkPolicyIngressRule, ...] = ()
@@ -192,9 +195,7 @@ NETWORK_POLICIES = Resource(
     short_names=("netpol",),
     columns=(
         NAME,
-        Column(
-            "Pod-Selector", "The pods that it is about.", lambda policy, _: format_selector(policy.spec.pod_selector)
-        ),
+        Column("Pod-Selector", "Selector of the pods.", lambda policy, _: format_selector(policy.spec.pod_selector)),
         AGE,
     ),
     spec=lambda item: item.spec,
@@ -209,21 +210,21 @@ EGRESS_NETWORK_POLICY_WARNING = "nothing acts on this EgressNetworkPolicy: pods 
 
 
 class EgressNetworkPolicyPeer(Value, frozen=True):
-    """A network, or a name; exactly one of the two."""
+    """A network or a DNS name; exactly one of the two."""
 
     cidr_selector: str | None = None
     dns_name: str | None = None
 
 
 class EgressNetworkPolicyRule(Value, frozen=True):
-    """`type` is Allow or Deny."""
+    """A rule for a destination. `type` is Allow or Deny."""
 
     type: str = ""
     to: EgressNetworkPolicyPeer = EgressNetworkPolicyPeer()
 
 
 class EgressNetworkPolicySpec(Value, frozen=True, omit_defaults=False):
-    """The first rule that is about an address holds."""
+    """The rules, of which the first that matches a destination counts."""
 
     egress: tuple[EgressNetworkPolicyRule, ...] = ()
 

@@ -96,7 +96,12 @@ NODES: Resource[Node] = Resource(
         ),
         Column("OS-Image", "Its operating system.", lambda node, _: _os_image(node), wide=True),
         Column("Kernel-Version", "Its kernel.", lambda node, _: _kernel_text(node), wide=True),
-        Column("Container-Runtime", "What runs its containers.", lambda node, _: _container_runtime(node), wide=True),
+        Column(
+            "Container-Runtime",
+            "Container runtime and its version.",
+            lambda node, _: _container_runtime(node),
+            wide=True,
+        ),
     ),
     rules=RULES[Node],
     selectable_fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
@@ -112,7 +117,7 @@ LEASES = Resource(
     type=Lease,
     columns=(
         NAME,
-        Column("Holder", "Who holds it.", lambda lease, _: lease.spec.holder_identity),
+        Column("Holder", "Holder of the lease.", lambda lease, _: lease.spec.holder_identity),
         AGE,
     ),
     rules=RULES[Lease],
@@ -122,20 +127,20 @@ LEASES = Resource(
 
 
 class Overhead(Value, frozen=True):
-    """What a pod takes beside its containers: resource → quantity."""
+    """The resources that a pod takes in addition to those of its containers."""
 
     pod_fixed: dict[str, Quantity] = {}
 
 
 class Scheduling(Value, frozen=True):
-    """On which nodes there is such a runtime."""
+    """The nodes that have the runtime."""
 
     node_selector: Annotated[dict[str, str], ATOMIC] = {}
     tolerations: tuple[Toleration, ...] = ()
 
 
 class RuntimeClass(Object, frozen=True):
-    """`handler` is the runtime's name on the nodes."""
+    """A container runtime. `handler` is its name on the nodes."""
 
     API_VERSION = "node.k8s.io/v1"
     KIND = "RuntimeClass"
@@ -197,9 +202,9 @@ NODE_QUERIES = Resource(
     type=NodeQuery,
     columns=(
         NAME,
-        Column("Node", "The node that is asked.", lambda query, _: query.spec.node_name),
+        Column("Node", "The node that answers the query.", lambda query, _: query.spec.node_name),
         Column("Asks", "trace, report, capture or services.", lambda query, _: _question_text(query)),
-        Column("Answer", "Whether the node has answered, or why it could not.", lambda query, _: _answer_text(query)),
+        Column("Answer", "State of the answer, or the error.", lambda query, _: _answer_text(query)),
         AGE,
     ),
     rules=RULES[NodeQuery],

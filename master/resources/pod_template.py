@@ -32,7 +32,7 @@ class PodTemplateSpec(Value, frozen=True):
 
 
 class ReplicasStatus(Value, frozen=True, omit_defaults=False):
-    """How many pods there are, have all labels of the template, are ready, and available."""
+    """The numbers of pods that exist, that have all labels of the template, that are ready, and that are available."""
 
     replicas: int = 0
     fully_labeled_replicas: int = 0
@@ -43,9 +43,9 @@ class ReplicasStatus(Value, frozen=True, omit_defaults=False):
 
 
 REPLICA_COLUMNS = (
-    Column("Desired", "How many pods there are to be.", lambda item, _: item.spec.replicas or 0, type="integer"),
-    Column("Current", "How many there are.", lambda item, _: item.status.replicas, type="integer"),
-    Column("Ready", "How many of them are ready.", lambda item, _: item.status.ready_replicas, type="integer"),
+    Column("Desired", "Number of desired pods.", lambda item, _: item.spec.replicas or 0, type="integer"),
+    Column("Current", "Number of existing pods.", lambda item, _: item.status.replicas, type="integer"),
+    Column("Ready", "Number of ready pods.", lambda item, _: item.status.ready_replicas, type="integer"),
 )
 
 

@@ -166,11 +166,11 @@ PODS: Resource[Pod] = Resource(
     categories=("all",),
     columns=(
         NAME,
-        Column("Ready", "How many of its containers are ready to serve.", lambda pod, _: _ready_text(pod)),
+        Column("Ready", "Number of ready containers and of all containers.", lambda pod, _: _ready_text(pod)),
         Column("Status", "Its phase, or what holds it up.", lambda pod, _: pod_state(pod)),
         Column(
             "Restarts",
-            "How often its containers were started again, and when last.",
+            "Number of restarts of the containers, and the time since the last one.",
             lambda pod, now: _restarts(pod, now),
         ),
         AGE,
@@ -184,7 +184,7 @@ PODS: Resource[Pod] = Resource(
         ),
         Column(
             "Readiness Gates",
-            "How many of its further conditions are met.",
+            "Number of readiness gates that are met, and of all.",
             lambda pod, _: _readiness_gates(pod),
             wide=True,
         ),
@@ -247,7 +247,7 @@ POD_ADDRESSES = Resource(
         Column("Phase", "Pending, Running, Succeeded, Failed or Unknown.", lambda address, _: address.phase),
         Column(
             "Host network",
-            "Whether the address is that of its node.",
+            "True if the pod uses the address of its node.",
             lambda address, _: address.host_network,
             type="boolean",
         ),

@@ -20,8 +20,9 @@ MIN_PRIORITY = -(1 << 31)
 
 
 class PriorityClass(Object, frozen=True):
-    """Pods that name it have `value` as their priority; with `globalDefault` also those that name none.
+    """A priority for pods.
 
+    `value` is the priority of pods that name the class, with `globalDefault` also of pods that name none.
     `preemptionPolicy` is PreemptLowerPriority or Never.
     """
 
@@ -85,14 +86,14 @@ PRIORITY_CLASSES = Resource(
         Column("Value", "The priority of its pods.", lambda priority_class, _: priority_class.value, type="integer"),
         Column(
             "Global-Default",
-            "Whether pods that name no class are of this one.",
+            "True if pods that name no class have this one.",
             lambda priority_class, _: priority_class.global_default,
             type="boolean",
         ),
         AGE,
         Column(
             "PreemptionPolicy",
-            "Whether its pods may push others aside.",
+            "PreemptLowerPriority or Never.",
             lambda priority_class, _: priority_class.preemption_policy,
         ),
     ),

@@ -63,7 +63,7 @@ STANDARD_QUOTA_RESOURCES = frozenset((*INTEGER_RESOURCES, *POD_RESOURCES, "reque
 
 
 class ScopedResourceSelectorRequirement(Value, frozen=True):
-    """`operator` is In, NotIn, Exists or DoesNotExist."""
+    """A requirement on the scope of a pod. `operator` is In, NotIn, Exists or DoesNotExist."""
 
     scope_name: str = ""
     operator: str = ""
@@ -71,13 +71,16 @@ class ScopedResourceSelectorRequirement(Value, frozen=True):
 
 
 class ScopeSelector(Value, frozen=True):
-    """Requirements that must all hold."""
+    """Requirements that must all be met."""
 
     match_expressions: tuple[ScopedResourceSelectorRequirement, ...] = ()
 
 
 class ResourceQuotaSpec(Value, frozen=True):
-    """`hard`: the most of each resource; with scopes only pods count that are in all of them."""
+    """The limits of a project.
+
+    `hard` is the maximum of each resource. With scopes, only pods that are in all of them count.
+    """
 
     hard: dict[str, Quantity] = {}
     scopes: tuple[str, ...] = ()
@@ -195,12 +198,12 @@ RESOURCE_QUOTAS = Resource(
         NAME,
         Column(
             "Request",
-            "What is taken of what may be taken, without limits.",
+            "Usage and maximum of each resource, except limits.",
             lambda quota, _: _usage_text(quota, of_limits=False),
         ),
         Column(
             "Limit",
-            "What is taken of what the limits may be together.",
+            "Usage and maximum of the sum of limits.",
             lambda quota, _: _usage_text(quota, of_limits=True),
         ),
         AGE,
@@ -215,10 +218,11 @@ ONE = Amount(1000)
 
 
 class LimitRangeItem(Value, frozen=True):
-    """`type` is Container, Pod or PersistentVolumeClaim; all others are amounts by the name of the resource.
+    """Bounds for one type of object.
 
-    `default` are limits and `defaultRequest` requests of containers that name none; `maxLimitRequestRatio` is how
-    many times the request a limit may be.
+    `type` is Container, Pod or PersistentVolumeClaim; the other fields are amounts by the name of the resource.
+    `default` are the limits and `defaultRequest` the requests of containers that name none. `maxLimitRequestRatio` is
+    the maximum ratio of limit to request.
     """
 
     type: str = ""
@@ -230,7 +234,7 @@ class LimitRangeItem(Value, frozen=True):
 
 
 class LimitRangeSpec(Value, frozen=True):
-    """At most one item of each type."""
+    """The bounds, with at most one item of each type."""
 
     limits: tuple[LimitRangeItem, ...] = ()
 

@@ -47,7 +47,7 @@ class RoleRef(Value, frozen=True):
 
 
 class AggregationRule(Value, frozen=True):
-    """The labels of the cluster roles whose rules are combined in this role."""
+    """Selectors of the cluster roles whose rules are combined in this role."""
 
     cluster_role_selectors: tuple[LabelSelector, ...] = ()
 
@@ -171,7 +171,7 @@ _BINDING_COLUMNS = (
     NAME,
     Column("Role", "The role that is bound.", lambda binding, _: f"{binding.role_ref.kind}/{binding.role_ref.name}"),
     AGE,
-    Column("Users", "Users who have it.", lambda binding, _: _subjects_text(binding, "User"), wide=True),
+    Column("Users", "Users in the binding.", lambda binding, _: _subjects_text(binding, "User"), wide=True),
     Column("Groups", "Groups that have it.", lambda binding, _: _subjects_text(binding, "Group"), wide=True),
     Column(
         "ServiceAccounts",

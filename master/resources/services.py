@@ -151,7 +151,7 @@ SERVICES: Resource[Service] = Resource(
         Column("External-IP", "Its addresses outside.", lambda service, _: _external_addresses(service)),
         Column(
             "Port(s)",
-            "Its ports; behind a colon those of the nodes.",
+            "Ports, each with its node port after a colon.",
             lambda service, _: none_if_empty(",".join(map(_port_text, service.spec.ports))),
         ),
         AGE,
@@ -232,7 +232,7 @@ HOSTNAME_LABEL, ZONE_LABEL = "kubernetes.io/hostname", "topology.kubernetes.io/z
 
 
 class EndpointV1beta1(Value, frozen=True):
-    """One of the addresses; `topology` says where it is, by labels of its node."""
+    """An endpoint of a slice. `topology` has the labels of its node that say where it is."""
 
     addresses: tuple[str, ...] = ()
     conditions: EndpointConditions = EndpointConditions()
@@ -330,13 +330,13 @@ class ServiceCIDRSpec(Value, frozen=True):
 
 
 class ServiceCIDRStatus(Value, frozen=True):
-    """Written by a controller."""
+    """The state that a controller reports."""
 
     conditions: Annotated[tuple[StatusCondition, ...], merge_keys("type")] = ()
 
 
 class ServiceCIDR(Object, frozen=True):
-    """The network of the addresses of services. The master makes the one there is, from its settings."""
+    """The network of the addresses of services. The only one is created by the master from its settings."""
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "ServiceCIDR"

@@ -41,36 +41,41 @@ MUTABLE_FIELDS = (
 
 
 class RollingUpdateStatefulSetStrategy(Value, frozen=True):
-    """Pods with a number below `partition` keep the old template."""
+    """The part of the pods that an update replaces. Pods with an ordinal below `partition` keep the old template."""
 
     partition: Int32 | None = None
 
 
 class StatefulSetUpdateStrategy(Value, frozen=True):
-    """`type` is RollingUpdate, or OnDelete: a pod is replaced by one of the new template when somebody deletes it."""
+    """The way in which pods are replaced after a change of the template.
+
+    `type` is RollingUpdate, or OnDelete: a pod is replaced when a client deletes it.
+    """
 
     type: str = ""
     rolling_update: RollingUpdateStatefulSetStrategy | None = None
 
 
 class StatefulSetPersistentVolumeClaimRetentionPolicy(Value, frozen=True):
-    """What becomes of claims whose set is deleted, or whose pod is no longer wished for: Retain or Delete."""
+    """The treatment of claims when the set is deleted, or when it is scaled below the ordinal of their pod: Retain or
+    Delete."""
 
     when_deleted: str = ""
     when_scaled: str = ""
 
 
 class StatefulSetOrdinals(Value, frozen=True):
-    """The number of the first pod."""
+    """The ordinal of the first pod."""
 
     start: Int32 = 0
 
 
 class StatefulSetSpec(Value, frozen=True):
-    """Pods are named after the set and a number; of each of `volume_claim_templates` every one has a claim of its own.
+    """The desired state of a StatefulSet.
 
-    `pod_management_policy` is OrderedReady, one after the other, or Parallel. `service_name` is the headless service by
-    which the pods have names.
+    Pods are named after the set and an ordinal. Each pod has a claim of its own for each of `volume_claim_templates`.
+    `pod_management_policy` is OrderedReady, one after the other, or Parallel. `service_name` is the headless service
+    that gives the pods their DNS names.
     """
 
     replicas: Int32 | None = None
@@ -89,7 +94,8 @@ class StatefulSetSpec(Value, frozen=True):
 
 
 class StatefulSetStatus(Value, frozen=True, omit_defaults=False):
-    """How many pods there are, are ready, available, and of the template before and after a change."""
+    """The numbers of pods that exist, that are ready, that are available, and that are of the template before and after
+    a change."""
 
     observed_generation: int = 0
     replicas: Int32 = 0
@@ -104,7 +110,7 @@ class StatefulSetStatus(Value, frozen=True, omit_defaults=False):
 
 
 class StatefulSet(Object, frozen=True):
-    """Keeps `replicas` pods, each with a number that is its own for good."""
+    """Keeps `replicas` pods, each with an ordinal that stays the same."""
 
     API_VERSION = "apps/v1"
     KIND = "StatefulSet"
@@ -240,7 +246,7 @@ STATEFUL_SETS = Resource(
         NAME,
         Column(
             "Ready",
-            "How many pods are ready, of how many.",
+            "Number of ready pods and of desired pods.",
             lambda stateful_set, _: f"{stateful_set.status.ready_replicas}/{stateful_set.spec.replicas or 0}",
         ),
         AGE,
@@ -261,7 +267,10 @@ STATEFUL_SETS = Resource(
 
 
 class ControllerRevision(Object, frozen=True):
-    """`data` is the state, in a form that its controller knows; a later one has a higher `revision`."""
+    """A state that a controller recorded.
+
+    `data` has a form that the controller knows; a later state has a higher `revision`.
+    """
 
     API_VERSION = "apps/v1"
     KIND = "ControllerRevision"
@@ -297,7 +306,7 @@ CONTROLLER_REVISIONS = Resource(
     type=ControllerRevision,
     columns=(
         NAME,
-        Column("Controller", "Whose state it is.", lambda revision, _: _controller_text(revision)),
+        Column("Controller", "Controller that recorded the state.", lambda revision, _: _controller_text(revision)),
         Column("Revision", "Its number among the states of its owner.", lambda revision, _: revision.revision),
         AGE,
     ),

@@ -1,4 +1,4 @@
-"""PersistentVolume, PersistentVolumeClaim, StorageClass and VolumeAttributesClass. Pure."""
+"""PersistentVolume, PersistentVolumeClaim and StorageClass. Pure."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ PERSISTENT_VOLUMES = Resource(
     short_names=("pv",),
     columns=(
         NAME,
-        Column("Capacity", "How much it holds.", lambda volume, _: str(volume.spec.capacity.get("storage", ""))),
+        Column("Capacity", "Capacity of the volume.", lambda volume, _: str(volume.spec.capacity.get("storage", ""))),
         Column(
             "Access Modes",
-            "How many may use it, and how.",
+            "Access modes of the volume.",
             lambda volume, _: access_modes_text(volume.spec.access_modes),
         ),
         Column(
             "Reclaim Policy",
-            "What becomes of it when its claim is gone.",
+            "Treatment of the volume after its claim is deleted.",
             lambda volume, _: volume.spec.persistent_volume_reclaim_policy,
         ),
         Column(
@@ -75,17 +75,17 @@ PERSISTENT_VOLUMES = Resource(
                 else ""
             ),
         ),
-        Column("StorageClass", "The class to which it belongs.", lambda volume, _: volume.spec.storage_class_name),
+        Column("StorageClass", "Name of the storage class.", lambda volume, _: volume.spec.storage_class_name),
         Column(
             "VolumeAttributesClass",
-            "The attributes that it was given.",
+            "Name of the volume attributes class.",
             lambda volume, _: unset_if_empty(volume.spec.volume_attributes_class_name),
         ),
-        Column("Reason", "Why it is as it is.", lambda volume, _: volume.status.reason),
+        Column("Reason", "Reason of the status.", lambda volume, _: volume.status.reason),
         AGE,
         Column(
             "VolumeMode",
-            "Whether it is a filesystem.",
+            "Filesystem or Block.",
             lambda volume, _: volume.spec.volume_mode or "<unset>",
             wide=True,
         ),
@@ -116,25 +116,21 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
             "Pending, Bound or Lost.",
             lambda claim, _: "Terminating" if claim.metadata.deletion_timestamp else claim.status.phase,
         ),
-        Column("Volume", "The volume that it has, or asks for.", lambda claim, _: claim.spec.volume_name),
-        Column(
-            "Capacity", "How much the volume holds.", lambda claim, _: str(claim.status.capacity.get("storage", ""))
-        ),
+        Column("Volume", "Name of the volume.", lambda claim, _: claim.spec.volume_name),
+        Column("Capacity", "Capacity of the volume.", lambda claim, _: str(claim.status.capacity.get("storage", ""))),
         Column(
             "Access Modes",
-            "How many may use it, and how.",
+            "Access modes of the volume.",
             lambda claim, _: access_modes_text(claim.status.access_modes),
         ),
-        Column("StorageClass", "The class that it asks for.", lambda claim, _: claim.spec.storage_class_name or ""),
+        Column("StorageClass", "Name of the storage class.", lambda claim, _: claim.spec.storage_class_name or ""),
         Column(
             "VolumeAttributesClass",
-            "The attributes that it asks for.",
+            "Name of the volume attributes class.",
             lambda claim, _: unset_if_empty(claim.spec.volume_attributes_class_name),
         ),
         AGE,
-        Column(
-            "VolumeMode", "Whether it is a filesystem.", lambda claim, _: claim.spec.volume_mode or "<unset>", wide=True
-        ),
+        Column("VolumeMode", "Filesystem or Block.", lambda claim, _: claim.spec.volume_mode or "<unset>", wide=True),
     ),
     rules=RULES[PersistentVolumeClaim],
     prepare_for_create=_prepare_claim_for_create,
@@ -150,20 +146,20 @@ MAX_PARAMETERS, MAX_PARAMETER_BYTES = 512, 256 << 10
 
 
 class TopologySelectorLabelRequirement(Value, frozen=True):
-    """The label `key` has one of these values."""
+    """A requirement that the label `key` has one of these values."""
 
     key: str
     values: tuple[str, ...] = ()
 
 
 class TopologySelectorTerm(Value, frozen=True):
-    """Requirements that must all hold."""
+    """Requirements that must all be met."""
 
     match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
 
 
 class StorageClass(Object, frozen=True):
-    """A sort of storage: who makes its volumes, how, and what becomes of them.
+    """A class of storage: its provisioner, the parameters of volumes, and their reclaim policy.
 
     `reclaimPolicy` is Delete or Retain, `volumeBindingMode` Immediate or WaitForFirstConsumer.
     """
@@ -259,20 +255,20 @@ STORAGE_CLASSES = Resource(
     short_names=("sc",),
     columns=(
         dataclasses.replace(NAME, cell=lambda storage_class, _: _class_name_text(storage_class)),
-        Column("Provisioner", "Who makes its volumes.", lambda storage_class, _: storage_class.provisioner),
+        Column("Provisioner", "Provisioner of the volumes.", lambda storage_class, _: storage_class.provisioner),
         Column(
             "ReclaimPolicy",
-            "What becomes of a volume when its claim is gone.",
+            "Treatment of a volume after its claim is deleted.",
             lambda storage_class, _: storage_class.reclaim_policy,
         ),
         Column(
             "VolumeBindingMode",
-            "When a claim gets its volume.",
+            "Time of binding: Immediate or WaitForFirstConsumer.",
             lambda storage_class, _: storage_class.volume_binding_mode,
         ),
         Column(
             "AllowVolumeExpansion",
-            "Whether a volume can grow.",
+            "True if volumes can be expanded.",
             lambda storage_class, _: bool(storage_class.allow_volume_expansion),
         ),
         AGE,
