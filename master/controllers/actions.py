@@ -13,7 +13,10 @@ from master.registry.strategy import BACKGROUND
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A new object."""
+    """The creation of an object. It passes admission and `prepare_for_create` of its resource, as that of a client.
+
+    Most resources reset the status there; `accept_status` in `master/resources/resource.py` keeps it.
+    """
 
     item: Object
     by: str = ""
@@ -24,7 +27,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An object in another state."""
+    """The replacement of an object, with its status."""
 
     item: Object
     before: Object
@@ -33,14 +36,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class ForceDelete:
-    """An object that is removed at once."""
+    """The removal of an object at once, without finalizers and grace period."""
 
     item: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """An object that is deleted as by a user: a pod with its grace period, others by their finalizers."""
+    """The deletion of an object as by a client: a pod with its grace period, others by their finalizers."""
 
     item: Object
     policy: str = BACKGROUND

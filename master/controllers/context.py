@@ -130,7 +130,11 @@ class Controller:
 
     name: str
     watches: tuple[str, ...]
-    """A change of an object of one of these kinds triggers a pass."""
+    """A change of an object of one of these kinds triggers a pass.
+
+    The kinds that the controller writes are among them, so that a change by hand is undone at once. A kind that is read
+    and not watched is noticed with the next resync.
+    """
     reconcile: Callable[[Lister], Iterable[Action]]
     resync: float = RESYNC_SECONDS
     """Seconds after which a pass starts without a change."""

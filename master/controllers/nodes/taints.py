@@ -141,7 +141,10 @@ def _with_not_ready(condition: Condition, wall: datetime.datetime) -> Condition:
 
 
 def sync_pod_readiness(lister: Lister) -> Iterator[Action]:
-    """Set the pods of unreachable nodes to not ready."""
+    """Set the pods of unreachable nodes to not ready.
+
+    The controller watches Nodes only. A pod becomes ready by its kubelet, which reports nothing meanwhile.
+    """
     for update in pods_not_ready(lister.list(Node), lister.list(Pod), lister.now):
         yield update
         yield events.pod_not_ready(update.item, lister.now)
