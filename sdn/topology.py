@@ -16,11 +16,15 @@ from api.network.types import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, Ne
 from api.validation.network import check_cluster_network, check_host_subnet, check_net_namespace_fields
 from sdn.config import DEFAULT_NODE_PORTS, NodeIdentity
 
-VXLAN0 = 1
-TUN0 = 2
-VOVSBR_SUBNET, VOVSBR_MULTITENANT = 9, 3
-FIRST_POD_PORT = 16
-LAST_POD_PORT = 0xFEFF
+VXLAN_OFPORT = 1
+GATEWAY_OFPORT = 2
+"""OpenFlow port numbers of vxlan0 and tun0, as in OpenShift SDN."""
+
+DOCKER_OFPORT, DOCKER_OFPORT_FLAT = 3, 9
+"""OpenFlow port numbers of vovsbr with ovs-multitenant and with ovs-subnet, as in OpenShift SDN of autumn 2015."""
+
+FIRST_POD_OFPORT, LAST_POD_OFPORT = 16, 0xFEFF
+"""OpenFlow port numbers of pods. 65279 is the highest that can be requested (ovs-vswitchd.conf.db(5))."""
 
 GLOBAL_VNID = 0
 LAST_VNID = 0xFFFFFF
@@ -319,7 +323,7 @@ def _docker_network(config: NodeNetworkConfig, pods: Iterable[AttachedPod]) -> D
     subnet, vnid = config.node.docker_subnet, _vnid_of(config, config.docker_project)
     if subnet is None or vnid is None or any(pod.address in subnet for pod in pods):
         return None
-    return DockerNetwork(subnet, VOVSBR_MULTITENANT if config.cluster.multitenant else VOVSBR_SUBNET, vnid)
+    return DockerNetwork(subnet, DOCKER_OFPORT if config.cluster.multitenant else DOCKER_OFPORT_FLAT, vnid)
 
 
 def without_invalid_objects(snapshot: Snapshot) -> Snapshot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from ipaddress import IPv4Address
 
-from sdn.topology import FIRST_POD_PORT, LAST_POD_PORT
+from sdn.topology import FIRST_POD_OFPORT, LAST_POD_OFPORT
 
 
 class Exhausted(Exception):
@@ -35,7 +35,7 @@ def next_ofport(taken: Collection[int], cursor: int) -> int:
 
     It is requested from the switch (ofport_request), so that a restarted switch assigns the same number.
     """
-    number = next_number(FIRST_POD_PORT, LAST_POD_PORT, taken, cursor)
+    number = next_number(FIRST_POD_OFPORT, LAST_POD_OFPORT, taken, cursor)
     if number is None:
         raise Exhausted("no free OpenFlow port number")
     return number

@@ -23,7 +23,7 @@ from sdn.model.host import (
     BRIDGE_END,
     DOCKER_BRIDGE,
     DOCKER_LINKS,
-    DOCKER_PORT,
+    DOCKER_PORT_NAME,
     DockerBridgeConfig,
     Link,
     Route,
@@ -202,9 +202,9 @@ class Netlink:
             present = await self.links()
             if DOCKER_BRIDGE not in present:
                 await self._add_bridge_with_alias(DOCKER_BRIDGE)
-            if not {BRIDGE_END, DOCKER_PORT} <= present.keys():
+            if not {BRIDGE_END, DOCKER_PORT_NAME} <= present.keys():
                 await self._delete(BRIDGE_END)
-                far = {"ifname": DOCKER_PORT, "txqlen": 0}
+                far = {"ifname": DOCKER_PORT_NAME, "txqlen": 0}
                 await self._here.link("add", ifname=BRIDGE_END, kind="veth", txqlen=0, peer=far)
             master = await self._index(DOCKER_BRIDGE)
             for name in DOCKER_LINKS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT, NETDEV, OvsState
+from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT_NAME, NETDEV, OvsState
 from sdn.topology import Cluster, Node
 
 TABLE = "podlane"
@@ -52,7 +52,7 @@ table ip {TABLE} {{
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
-		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT}" masquerade
+		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT_NAME}" masquerade
 	}}
 	chain input {{
 		type filter hook input priority filter; policy accept;{drop_from_docker}
@@ -60,10 +60,10 @@ table ip {TABLE} {{
 	chain forward {{
 		type filter hook forward priority filter; policy accept;{drop_from_docker}
 		ip saddr @cluster udp dport {cluster.vxlan_port} drop
-		iifname "{GATEWAY_PORT}" ip saddr @cluster ct state invalid drop
-		oifname "{GATEWAY_PORT}" ct state established,related accept
-		oifname "{GATEWAY_PORT}" ct status dnat accept
-		oifname "{GATEWAY_PORT}" iifname != "{GATEWAY_PORT}" drop
+		iifname "{GATEWAY_PORT_NAME}" ip saddr @cluster ct state invalid drop
+		oifname "{GATEWAY_PORT_NAME}" ct state established,related accept
+		oifname "{GATEWAY_PORT_NAME}" ct status dnat accept
+		oifname "{GATEWAY_PORT_NAME}" iifname != "{GATEWAY_PORT_NAME}" drop
 	}}
 }}
 """

@@ -12,11 +12,11 @@ from sdn.model.host import (
     BRIDGE_END,
     DOCKER_BRIDGE,
     DOCKER_LINKS,
-    DOCKER_PORT,
-    GATEWAY_PORT,
+    DOCKER_PORT_NAME,
+    GATEWAY_PORT_NAME,
     NETDEV,
     OWNER,
-    TUNNEL_PORT,
+    VXLAN_PORT_NAME,
     Bridge,
     ConntrackZone,
     DockerBridgeConfig,
@@ -27,7 +27,7 @@ from sdn.model.host import (
 )
 from sdn.model.match import mac_text
 from sdn.pipeline.tables import CT_ZONE_HAIRPIN, CT_ZONE_SERVICE, TABLES
-from sdn.topology import TUN0, VOVSBR_MULTITENANT, VOVSBR_SUBNET, VXLAN0, Cluster, Node, mac_of
+from sdn.topology import DOCKER_OFPORT, DOCKER_OFPORT_FLAT, GATEWAY_OFPORT, VXLAN_OFPORT, Cluster, Node, mac_of
 
 CLOSED_STATES = ("tcp_close", "tcp_last_ack", "tcp_time_wait")
 CLOSED_SECONDS = 1
@@ -59,19 +59,19 @@ def desired_bridge(cluster: Cluster, node: Node, datapath_type: str) -> Bridge:
     Its fail mode is secure: it drops packets that match no flow, also while it has no flows.
     """
     tunnel = Port(
-        TUNNEL_PORT,
+        VXLAN_PORT_NAME,
         type="vxlan",
-        ofport_request=VXLAN0,
+        ofport_request=VXLAN_OFPORT,
         options=string_map({"remote_ip": "flow", "key": "flow", "dst_port": str(cluster.vxlan_port)}),
     )
     gateway = Port(
-        GATEWAY_PORT,
+        GATEWAY_PORT_NAME,
         type="internal",
-        ofport_request=TUN0,
+        ofport_request=GATEWAY_OFPORT,
         mac=mac_text(mac_of(node.gateway)),
         mtu_request=cluster.mtu,
     )
-    docker = Port(DOCKER_PORT, ofport_request=VOVSBR_MULTITENANT if cluster.multitenant else VOVSBR_SUBNET)
+    docker = Port(DOCKER_PORT_NAME, ofport_request=DOCKER_OFPORT if cluster.multitenant else DOCKER_OFPORT_FLAT)
     return Bridge(
         BRIDGE,
         datapath_type=datapath_type,
@@ -115,9 +115,9 @@ def desired_gateway(cluster: Cluster, node: Node) -> GatewayConfig:
     arp_announce 2, the kernel sends ARP requests with the gateway address, because the switch accepts no other address
     of the node (ip-sysctl in the Linux documentation).
     """
-    conf = f"net.ipv4.conf.{GATEWAY_PORT}"
+    conf = f"net.ipv4.conf.{GATEWAY_PORT_NAME}"
     return GatewayConfig(
-        device=GATEWAY_PORT,
+        device=GATEWAY_PORT_NAME,
         address=IPv4Interface((node.gateway, node.subnet.prefixlen)),
         routes=frozenset({*cluster.networks, cluster.service_network}),
         sysctls=(("net.ipv4.ip_forward", "1"), (f"{conf}.forwarding", "1"), (f"{conf}.arp_announce", "2")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
-from sdn.model.host import ALIAS, DOCKER_BRIDGE, GATEWAY_PORT, OWNER, Bridge, Link, Route
+from sdn.model.host import ALIAS, DOCKER_BRIDGE, GATEWAY_PORT_NAME, OWNER, Bridge, Link, Route
 from sdn.topology import Cluster
 
 TUNNEL_OVERHEAD = 50
@@ -25,10 +25,10 @@ def conflicts(
     `bridge` is br0, if there is one.
     """
     ours = _ours(links, bridge)
-    if GATEWAY_PORT in links and GATEWAY_PORT not in ours:
+    if GATEWAY_PORT_NAME in links and GATEWAY_PORT_NAME not in ours:
         yield (
-            f"there is a link {GATEWAY_PORT} that Podlane did not make (a VPN, perhaps); it is left alone. Rename it, "
-            f"for example with `dev-type tun` and `dev vpn0` in OpenVPN"
+            f"there is a link {GATEWAY_PORT_NAME} that Podlane did not make (a VPN, perhaps); it is left alone. "
+            f"Rename it, for example with `dev-type tun` and `dev vpn0` in OpenVPN"
         )
     reserved = [("cluster network", network) for network in cluster.networks]
     reserved.append(("service network", cluster.service_network))
@@ -54,8 +54,8 @@ def conflicts(
 def _ours(links: Mapping[str, Link], bridge: Bridge | None) -> frozenset[str]:
     """Return our own links: the gateway port by its bridge, Docker's bridge by its alias."""
     ours = {"lo"}
-    if bridge is not None and OWNER in bridge.external_ids and bridge.port(GATEWAY_PORT) is not None:
-        ours.add(GATEWAY_PORT)
+    if bridge is not None and OWNER in bridge.external_ids and bridge.port(GATEWAY_PORT_NAME) is not None:
+        ours.add(GATEWAY_PORT_NAME)
     if DOCKER_BRIDGE in links and links[DOCKER_BRIDGE].alias == ALIAS:
         ours.add(DOCKER_BRIDGE)
     return frozenset(ours)

@@ -33,12 +33,22 @@ from sdn.host.links import (
 )
 from sdn.host.preflight import TUNNEL_OVERHEAD, conflicts, underlay_link
 from sdn.metrics import Drift
-from sdn.model.host import ALIAS, BRIDGE, DOCKER_BRIDGE, DOCKER_PORT, GATEWAY_PORT, OWNER, TUNNEL_PORT, Bridge, Link
+from sdn.model.host import (
+    ALIAS,
+    BRIDGE,
+    DOCKER_BRIDGE,
+    DOCKER_PORT_NAME,
+    GATEWAY_PORT_NAME,
+    OWNER,
+    VXLAN_PORT_NAME,
+    Bridge,
+    Link,
+)
 from sdn.topology import Cluster, Node, NodeNetwork
 
 log = logging.getLogger(__name__)
 
-OWN_PORTS = frozenset((DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT))
+OWN_PORTS = frozenset((DOCKER_PORT_NAME, GATEWAY_PORT_NAME, VXLAN_PORT_NAME))
 
 
 class HostReconciler:
@@ -221,16 +231,16 @@ class DockerBridge:
         is_sysctl_changed = set_sysctl(FIREWALL_ON_BRIDGES, "0", required=False)
         if is_docker_bridge(desired, links):
             return is_sysctl_changed
-        if DOCKER_PORT not in links:
+        if DOCKER_PORT_NAME not in links:
             # The switch keeps a port whose link is gone, and would not take a new link of the same name.
-            await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
+            await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT_NAME),))
         await self._drivers.netlink.put_docker_bridge(desired)
         return True
 
     async def _remove(self) -> None:
         self._options.remove()
-        await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT),))
-        await self._drivers.netlink.delete_links((DOCKER_PORT, DOCKER_BRIDGE))
+        await self._drivers.ovsdb.apply((RemovePort(BRIDGE, DOCKER_PORT_NAME),))
+        await self._drivers.netlink.delete_links((DOCKER_PORT_NAME, DOCKER_BRIDGE))
         log.info("bridge removed", extra={"bridge": DOCKER_BRIDGE})
 
     def publish_options(self, network: NodeNetwork) -> None:

@@ -109,15 +109,15 @@ class Route:
 
 
 BRIDGE = "br0"
-TUNNEL_PORT = "vxlan0"
-GATEWAY_PORT = "tun0"
-DOCKER_PORT = "vovsbr"
+VXLAN_PORT_NAME = "vxlan0"
+GATEWAY_PORT_NAME = "tun0"
+DOCKER_PORT_NAME = "vovsbr"
 
 OWNER = ("podlane", "owner")
 NETDEV = "netdev"
 
 DOCKER_BRIDGE, BRIDGE_END = "lbr0", "vlinuxbr"
-DOCKER_LINKS = (DOCKER_BRIDGE, BRIDGE_END, DOCKER_PORT)
+DOCKER_LINKS = (DOCKER_BRIDGE, BRIDGE_END, DOCKER_PORT_NAME)
 ALIAS = "podlane"
 """The alias of Docker's bridge and its veth pair, by which we know that they are ours."""
 

@@ -14,7 +14,7 @@ from sdn.pipeline.multicast import multicast_flows
 from sdn.pipeline.pod_connectivity import external_flows, gateway_flows, l3_forwarding_flows
 from sdn.pipeline.service import ServiceFlows, service_conntrack_flows
 from sdn.pipeline.tables import PORTS, REGISTERS, TABLES, Table
-from sdn.topology import VOVSBR_MULTITENANT, Cluster, DockerNetwork, Node, NodeNetwork, Peer, Pod
+from sdn.topology import DOCKER_OFPORT, Cluster, DockerNetwork, Node, NodeNetwork, Peer, Pod
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
 
@@ -23,7 +23,7 @@ NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 PEER = Peer("node-2", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))
 RED = Pod(16, IPv4Address("10.128.0.2"), 10)
 ADMIN = Pod(17, IPv4Address("10.128.0.3"), 0)
-DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), VOVSBR_MULTITENANT, 0)
+DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), DOCKER_OFPORT, 0)
 NETWORK = NodeNetwork(
     CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER
 )

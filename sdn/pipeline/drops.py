@@ -10,7 +10,7 @@ from sdn.model.flow import Flow
 from sdn.model.match import IN_PORT
 from sdn.pipeline.cookies import CookieCategory, owner_of
 from sdn.pipeline.tables import Table
-from sdn.topology import TUN0, VXLAN0
+from sdn.topology import GATEWAY_OFPORT, VXLAN_OFPORT
 
 MISS_REASONS: dict[Table, str] = {
     Table.CLASSIFIER: "unclassified",
@@ -27,7 +27,7 @@ FLOW_REASONS: dict[int, str] = {
     Table.POD_OUTPUT: "other_project",
     Table.EXTERNAL_OUTPUT: "vxlan_from_pod",
 }
-CLASSIFIER_REASONS = {VXLAN0: "unknown_tunnel_peer", TUN0: "invalid_gateway_packet"}
+CLASSIFIER_REASONS = {VXLAN_OFPORT: "unknown_tunnel_peer", GATEWAY_OFPORT: "invalid_gateway_packet"}
 
 
 def drop_reason(flow: Flow) -> str:

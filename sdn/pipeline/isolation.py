@@ -20,9 +20,9 @@ def pod_ingress_flows(pod: Pod) -> frozenset[Flow]:
     to_pod = ip(dst=pod.address)
     flows = set()
     for source in allowed_sources(pod.vnid):
-        flows.add(make_flow(Table.POD_OUTPUT, Priority.SUBNET, to_pod & source, *deliver, cookie=cookie))
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.NORMAL, to_pod & source, *deliver, cookie=cookie))
     if pod.vnid != GLOBAL_VNID:
-        flows.add(make_flow(Table.POD_OUTPUT, Priority.CLUSTER, to_pod, cookie=cookie))
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.LOW, to_pod, cookie=cookie))
     return frozenset(flows)
 
 
@@ -41,6 +41,6 @@ def docker_ingress_flows(docker: DockerNetwork) -> frozenset[Flow]:
     to_docker = ip(dst=docker.subnet)
     deliver = (RegMove(IP_DST, ETH_DST, 32), RegLoad(ETH_DST, 32, 16, DOCKER_MAC_PREFIX), Output(docker.ofport))
     return frozenset(
-        make_flow(Table.POD_OUTPUT, Priority.SUBNET, to_docker & source, *deliver, cookie=DOCKER_COOKIE)
+        make_flow(Table.POD_OUTPUT, Priority.NORMAL, to_docker & source, *deliver, cookie=DOCKER_COOKIE)
         for source in allowed_sources(docker.vnid)
     )

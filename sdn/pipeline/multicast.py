@@ -9,7 +9,7 @@ from sdn.model.match import TUN_DST, TUN_ID, Match, field_equals, ip
 from sdn.pipeline.cookies import NODE_COOKIE, make_flow
 from sdn.pipeline.pod_connectivity import MULTICAST
 from sdn.pipeline.tables import MAX_PEERS_PER_FLOW, MULTICAST_TUNNEL_TABLES, SRC_VNID, Priority, Table
-from sdn.topology import VXLAN0, DockerNetwork, Peer, Pod
+from sdn.topology import VXLAN_OFPORT, DockerNetwork, Peer, Pod
 
 
 def multicast_flows(
@@ -28,8 +28,8 @@ def multicast_flows(
         multicast = ip(dst=MULTICAST) & field_equals(SRC_VNID, vnid)
         ports = sorted(pod.ofport for pod in pods if pod.vnid == vnid)
         ports += [docker.ofport] if docker is not None and docker.vnid == vnid else []
-        flows.add(make_flow(Table.L3_FORWARDING, Priority.HOST, multicast, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
-        flows.add(make_flow(Table.POD_OUTPUT, Priority.SUBNET, multicast, *map(Output, ports)))
+        flows.add(make_flow(Table.L3_FORWARDING, Priority.HIGH, multicast, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.NORMAL, multicast, *map(Output, ports)))
     return frozenset(flows)
 
 
@@ -48,7 +48,7 @@ def multicast_tunnel_flows(peers: frozenset[Peer]) -> frozenset[Flow]:
         table = Table.MULTICAST_TUNNEL + number
         copies: list[Action] = []
         for address in chunk:
-            copies += (SetField(TUN_DST, address), Output(VXLAN0))
+            copies += (SetField(TUN_DST, address), Output(VXLAN_OFPORT))
         next_table = table + 1 if number + 1 < len(chunks) else int(Table.POD_OUTPUT)
-        flows.add(Flow(table, int(Priority.DEFAULT), Match(), (*copies, Goto(next_table)), NODE_COOKIE))
+        flows.add(Flow(table, int(Priority.MISS), Match(), (*copies, Goto(next_table)), NODE_COOKIE))
     return frozenset(flows)

@@ -27,7 +27,18 @@ from sdn.model.match import (
 from sdn.model.service_port import Protocol
 from sdn.pipeline.cookies import DOCKER_COOKIE, make_flow, peer_cookie, pod_cookie
 from sdn.pipeline.tables import ARP_SCRATCH, SRC_VNID, Priority, Table
-from sdn.topology import GLOBAL_VNID, MAC_PREFIX, TUN0, VXLAN0, Cluster, DockerNetwork, Node, Peer, Pod, mac_of
+from sdn.topology import (
+    GATEWAY_OFPORT,
+    GLOBAL_VNID,
+    MAC_PREFIX,
+    VXLAN_OFPORT,
+    Cluster,
+    DockerNetwork,
+    Node,
+    Peer,
+    Pod,
+    mac_of,
+)
 
 ARP_REQUEST, ARP_REPLY = 1, 2
 MULTICAST = IPv4Network("224.0.0.0/4")
@@ -60,27 +71,27 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     node: these are replies to masqueraded packets, because the firewall lets no others through. A packet from tun0 with
     another source address of the cluster has left the bridge before, and is dropped.
     """
-    from_node = in_port(TUN0) & untagged()
+    from_node = in_port(GATEWAY_OFPORT) & untagged()
     arp_request = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
     flows = [
-        make_flow(Table.CLASSIFIER, Priority.HOST, from_node & arp_request, Goto(Table.ARP_RESPONDER)),
+        make_flow(Table.CLASSIFIER, Priority.HIGH, from_node & arp_request, Goto(Table.ARP_RESPONDER)),
         make_flow(
             Table.CLASSIFIER,
-            Priority.CLUSTER,
+            Priority.LOW,
             from_node & ip(dst=node.subnet),
             *set_source_vnid(GLOBAL_VNID),
             Goto(Table.SERVICE_UNDNAT),
         ),
-        make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(spa=node.gateway, tpa=node.gateway)),
-        make_flow(Table.ARP_RESPONDER, Priority.HOST, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
-        make_flow(Table.L3_FORWARDING, Priority.HOST, ip(dst=node.gateway), Goto(Table.POD_OUTPUT)),
-        make_flow(Table.POD_OUTPUT, Priority.HOST, ip(dst=node.gateway), *deliver_to_gateway(node)),
+        make_flow(Table.ARP_RESPONDER, Priority.TOP, arp(spa=node.gateway, tpa=node.gateway)),
+        make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
+        make_flow(Table.L3_FORWARDING, Priority.HIGH, ip(dst=node.gateway), Goto(Table.POD_OUTPUT)),
+        make_flow(Table.POD_OUTPUT, Priority.HIGH, ip(dst=node.gateway), *deliver_to_gateway(node)),
     ]
     for network in cluster.networks:
         match = from_node & ip(src=node.gateway, dst=network)
         flows += (
-            make_flow(Table.CLASSIFIER, Priority.HOST, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.L3_FORWARDING)),
-            make_flow(Table.CLASSIFIER, Priority.SUBNET, from_node & ip(src=network)),
+            make_flow(Table.CLASSIFIER, Priority.HIGH, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.L3_FORWARDING)),
+            make_flow(Table.CLASSIFIER, Priority.NORMAL, from_node & ip(src=network)),
         )
     return frozenset(flows)
 
@@ -94,18 +105,18 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     packets from unknown hosts are dropped by a flow that counts them.
     """
     flows = [
-        make_flow(Table.ARP_RESPONDER, Priority.SUBNET, arp(tpa=node.subnet)),
-        make_flow(Table.L3_FORWARDING, Priority.SUBNET, ip(dst=node.subnet), Goto(Table.SERVICE_UNDNAT)),
-        make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=cluster.service_network)),
-        make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=MULTICAST)),
-        make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=BROADCAST)),
-        make_flow(Table.L3_FORWARDING, Priority.DEFAULT, ip(), Goto(Table.EXTERNAL_OUTPUT)),
-        make_flow(Table.CLASSIFIER, Priority.DEFAULT, in_port(VXLAN0)),
+        make_flow(Table.ARP_RESPONDER, Priority.NORMAL, arp(tpa=node.subnet)),
+        make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=node.subnet), Goto(Table.SERVICE_UNDNAT)),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=cluster.service_network)),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=MULTICAST)),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=BROADCAST)),
+        make_flow(Table.L3_FORWARDING, Priority.MISS, ip(), Goto(Table.EXTERNAL_OUTPUT)),
+        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(VXLAN_OFPORT)),
     ]
     for network in cluster.networks:
         flows += (
-            make_flow(Table.ARP_RESPONDER, Priority.CLUSTER, arp(tpa=network), *ARP_REPLY_ACTIONS),
-            make_flow(Table.L3_FORWARDING, Priority.CLUSTER, ip(dst=network)),
+            make_flow(Table.ARP_RESPONDER, Priority.LOW, arp(tpa=network), *ARP_REPLY_ACTIONS),
+            make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=network)),
         )
     return frozenset(flows)
 
@@ -119,8 +130,8 @@ def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     return frozenset(
         {
-            make_flow(Table.EXTERNAL_OUTPUT, Priority.HIGH, dst_port(Protocol.UDP, cluster.vxlan_port)),
-            make_flow(Table.EXTERNAL_OUTPUT, Priority.DEFAULT, ip(), *deliver_to_gateway(node)),
+            make_flow(Table.EXTERNAL_OUTPUT, Priority.TOP, dst_port(Protocol.UDP, cluster.vxlan_port)),
+            make_flow(Table.EXTERNAL_OUTPUT, Priority.MISS, ip(), *deliver_to_gateway(node)),
         }
     )
 
@@ -132,19 +143,19 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
     tunnel address and with a source address in the peer's subnet. A packet from a tunnel is never sent into a tunnel.
     """
     cookie = peer_cookie(peer)
-    from_peer = in_port(VXLAN0) & field_equals(TUN_SRC, int(peer.address)) & untagged() & ip(src=peer.subnet)
-    to_peer = (RegMove(SRC_VNID, TUN_ID, 32), SetField(TUN_DST, int(peer.address)), Output(VXLAN0))
+    from_peer = in_port(VXLAN_OFPORT) & field_equals(TUN_SRC, int(peer.address)) & untagged() & ip(src=peer.subnet)
+    to_peer = (RegMove(SRC_VNID, TUN_ID, 32), SetField(TUN_DST, int(peer.address)), Output(VXLAN_OFPORT))
     return frozenset(
         {
             make_flow(
                 Table.CLASSIFIER,
-                Priority.SUBNET,
+                Priority.NORMAL,
                 from_peer,
                 RegMove(TUN_ID, SRC_VNID, 32),
                 Goto(Table.SERVICE_UNDNAT),
                 cookie=cookie,
             ),
-            make_flow(Table.L3_FORWARDING, Priority.SUBNET, ip(dst=peer.subnet), *to_peer, cookie=cookie),
+            make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=peer.subnet), *to_peer, cookie=cookie),
         }
     )
 
@@ -162,16 +173,16 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
     flows = {
         make_flow(
             Table.CLASSIFIER,
-            Priority.SUBNET,
+            Priority.NORMAL,
             from_pod & ip(src=pod.address),
             *set_source_vnid(pod.vnid),
             Goto(Table.SERVICE_CONNTRACK),
             cookie=cookie,
         ),
-        make_flow(Table.CLASSIFIER, Priority.SUBNET, from_pod & arp_request, Goto(Table.ARP_RESPONDER), cookie=cookie),
-        make_flow(Table.CLASSIFIER, Priority.DEFAULT, in_port(pod.ofport), cookie=cookie),
-        make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
-        make_flow(Table.ARP_RESPONDER, Priority.HOST, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
+        make_flow(Table.CLASSIFIER, Priority.NORMAL, from_pod & arp_request, Goto(Table.ARP_RESPONDER), cookie=cookie),
+        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(pod.ofport), cookie=cookie),
+        make_flow(Table.ARP_RESPONDER, Priority.TOP, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
+        make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
     }
     return frozenset(flows)
 
@@ -187,17 +198,17 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
     arp_request = arp(op=ARP_REQUEST, spa=docker.subnet)
     docker_flow = partial(make_flow, cookie=DOCKER_COOKIE)
     flows = [
-        docker_flow(Table.CLASSIFIER, Priority.HOST, from_docker & arp(tpa=docker.subnet)),
-        docker_flow(Table.CLASSIFIER, Priority.SUBNET, from_docker & arp_request, Goto(Table.ARP_RESPONDER)),
+        docker_flow(Table.CLASSIFIER, Priority.HIGH, from_docker & arp(tpa=docker.subnet)),
+        docker_flow(Table.CLASSIFIER, Priority.NORMAL, from_docker & arp_request, Goto(Table.ARP_RESPONDER)),
         docker_flow(
             Table.CLASSIFIER,
-            Priority.SUBNET,
+            Priority.NORMAL,
             from_docker & ip(src=docker.subnet),
             *set_source_vnid(docker.vnid),
             Goto(Table.SERVICE_CONNTRACK),
         ),
-        docker_flow(Table.CLASSIFIER, Priority.DEFAULT, in_port(docker.ofport)),
-        docker_flow(Table.ARP_RESPONDER, Priority.HOST, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
+        docker_flow(Table.CLASSIFIER, Priority.MISS, in_port(docker.ofport)),
+        docker_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
     ]
     return frozenset(flows)
 
@@ -209,4 +220,4 @@ def set_source_vnid(vnid: int) -> tuple[Action, ...]:
 
 def deliver_to_gateway(node: Node) -> tuple[Action, ...]:
     """Return the actions that send a packet to tun0, with its MAC as the destination."""
-    return (SetField(ETH_DST, mac_of(node.gateway)), Output(TUN0))
+    return (SetField(ETH_DST, mac_of(node.gateway)), Output(GATEWAY_OFPORT))

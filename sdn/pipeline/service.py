@@ -96,32 +96,32 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     send_back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
     flows = [
-        make_flow(Table.SERVICE_CONNTRACK, Priority.SUBNET, ip(dst=cluster.service_network), CT_SERVICE),
-        make_flow(Table.SERVICE_CONNTRACK, Priority.HOST, ip(dst=node.address), *CT_NODE_PORT),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.NORMAL, ip(dst=cluster.service_network), CT_SERVICE),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=node.address), *CT_NODE_PORT),
         make_flow(
             Table.SERVICE_CONNTRACK,
-            Priority.HOST,
+            Priority.HIGH,
             ip(dst=HAIRPIN_IP),
             SetField(DESTINATION, Destination.HAIRPIN),
             Ct(CT_ZONE_HAIRPIN, Table.SERVICE_UNDNAT),
         ),
-        make_flow(Table.SERVICE_CONNTRACK, Priority.DEFAULT, ip(), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_LB, Priority.HIGH, ip() & ct_state("est"), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_LB, Priority.HIGH, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_LB, Priority.CLUSTER, ip(dst=cluster.service_network)),
-        make_flow(Table.SERVICE_LB, Priority.DEFAULT, ip(), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_UNDNAT, Priority.DEFAULT, ip(), Goto(Table.POD_OUTPUT)),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("est"), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.LOW, ip(dst=cluster.service_network)),
+        make_flow(Table.SERVICE_LB, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_UNDNAT, Priority.MISS, ip(), Goto(Table.POD_OUTPUT)),
         *(
-            make_flow(Table.SERVICE_UNDNAT, Priority.HOST, icmp(icmp_type), CT_SERVICE_REPLY)
+            make_flow(Table.SERVICE_UNDNAT, Priority.HIGH, icmp(icmp_type), CT_SERVICE_REPLY)
             for icmp_type in ICMP_ERRORS
         ),
-        make_flow(Table.POD_OUTPUT, Priority.HIGH, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *send_back),
+        make_flow(Table.POD_OUTPUT, Priority.TOP, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *send_back),
     ]
     for protocol in Protocol:
         for port, mask in port_range_masks(*cluster.node_ports):
             for match in (new_connection(protocol, port, mask), new_connection_fragment(protocol, port, mask)):
                 to_node_port = match & field_equals(DESTINATION, Destination.NODE_PORT)
-                flows.append(make_flow(Table.SERVICE_LB, Priority.CLUSTER, to_node_port))
+                flows.append(make_flow(Table.SERVICE_LB, Priority.LOW, to_node_port))
     return frozenset(flows)
 
 
@@ -141,12 +141,12 @@ def hairpin_flows(pod: Pod) -> frozenset[Flow]:
     With another source address, the reply comes back to the switch.
     """
     match = ip(src=pod.address, dst=pod.address)
-    return frozenset({make_flow(Table.L3_FORWARDING, Priority.HOST, match, *HAIRPIN_SNAT, cookie=pod_cookie(pod))})
+    return frozenset({make_flow(Table.L3_FORWARDING, Priority.HIGH, match, *HAIRPIN_SNAT, cookie=pod_cookie(pod))})
 
 
 def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     """Look up packets to a peer's node address in connection tracking, because it has node ports."""
-    return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HOST, ip(dst=peer.address), *CT_NODE_PORT)})
+    return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=peer.address), *CT_NODE_PORT)})
 
 
 GROUP_HASH_SLOTS = 64
@@ -249,14 +249,14 @@ class ServiceFlows:
 @lru_cache(maxsize=4096)
 def external_ip_flow(address: IPv4Address) -> Flow:
     """Return the flow that sends packets to an external IP of services through connection tracking."""
-    return make_flow(Table.SERVICE_CONNTRACK, Priority.SUBNET, ip(dst=address), CT_SERVICE, cookie=service_cookie())
+    return make_flow(Table.SERVICE_CONNTRACK, Priority.NORMAL, ip(dst=address), CT_SERVICE, cookie=service_cookie())
 
 
 @lru_cache(maxsize=4096)
 def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
     """Return the flows that send possible replies, from a port of endpoints, through connection tracking."""
     return frozenset(
-        make_flow(Table.SERVICE_UNDNAT, Priority.HOST, match, CT_SERVICE_REPLY, cookie=service_cookie())
+        make_flow(Table.SERVICE_UNDNAT, Priority.HIGH, match, CT_SERVICE_REPLY, cookie=service_cookie())
         for match in from_port(protocol, port)
     )
 
@@ -295,9 +295,9 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
             flow_groups |= needed.groups
         for frontend in frontends:
             for source in allowed_sources(port.vnid):
-                flows.add(make_flow(Table.SERVICE_LB, Priority.HOST, frontend & source, *actions, cookie=cookie))
+                flows.add(make_flow(Table.SERVICE_LB, Priority.HIGH, frontend & source, *actions, cookie=cookie))
     dropped = external_fragments if port.vnid == GLOBAL_VNID else external + external_fragments
-    flows |= {make_flow(Table.SERVICE_LB, Priority.SUBNET, frontend, cookie=cookie) for frontend in dropped}
+    flows |= {make_flow(Table.SERVICE_LB, Priority.NORMAL, frontend, cookie=cookie) for frontend in dropped}
     return FlowSet(frozenset(flows), frozenset(flow_groups))
 
 
@@ -332,28 +332,28 @@ def _session_affinity_flows(
     """
     service = ip() & field_equals(SERVICE_ID, group_id)
     select = (Multipath(len(endpoints), ENDPOINT_IP), Goto(Table.ENDPOINT_DNAT))
-    yield make_flow(Table.AFFINITY_CHECK, Priority.DEFAULT, service, *select, cookie=cookie)
+    yield make_flow(Table.AFFINITY_CHECK, Priority.MISS, service, *select, cookie=cookie)
     for index, endpoint in enumerate(sorted(endpoints)):
         address = int(endpoint.address)
         remembered = field_equals(ENDPOINT_IP, address) & field_equals(ENDPOINT_PORT, endpoint.port)
-        yield make_flow(Table.AFFINITY_CHECK, Priority.HOST, service & remembered, _dnat_to(endpoint), cookie=cookie)
+        yield make_flow(Table.AFFINITY_CHECK, Priority.HIGH, service & remembered, _dnat_to(endpoint), cookie=cookie)
         learn = Learn(
             Table.SESSION_AFFINITY,
-            Priority.HOST,
+            Priority.HIGH,
             cookie,
             min(timeout_seconds, MAX_IDLE_TIMEOUT),
             (SERVICE_ID, group_id),
             ((ENDPOINT_IP, address), (ENDPOINT_PORT, endpoint.port)),
         )
         selected = service & field_equals(ENDPOINT_IP, index)
-        yield make_flow(Table.ENDPOINT_DNAT, Priority.HOST, selected, learn, _dnat_to(endpoint), cookie=cookie)
+        yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, learn, _dnat_to(endpoint), cookie=cookie)
 
 
 def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
     """Apply DNAT to the endpoint whose index was selected."""
     for index, endpoint in enumerate(sorted(endpoints)):
         selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_IP, index)
-        yield make_flow(Table.ENDPOINT_DNAT, Priority.HOST, selected, _dnat_to(endpoint), cookie=cookie)
+        yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, _dnat_to(endpoint), cookie=cookie)
 
 
 def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from ipaddress import IPv4Address
 
-from sdn.model.host import DOCKER_PORT, GATEWAY_PORT, TUNNEL_PORT
+from sdn.model.host import DOCKER_PORT_NAME, GATEWAY_PORT_NAME, VXLAN_PORT_NAME
 from sdn.model.match import REG0, REG1, REG2, REG3, REG4, REG5
-from sdn.topology import TUN0, VOVSBR_MULTITENANT, VOVSBR_SUBNET, VXLAN0
+from sdn.topology import DOCKER_OFPORT, DOCKER_OFPORT_FLAT, GATEWAY_OFPORT, VXLAN_OFPORT
 
 SRC_VNID = REG0
 ARP_SCRATCH = REG1
@@ -96,17 +96,20 @@ REGISTERS: dict[str, str] = {
 }
 
 PORTS: dict[int, str] = {
-    VXLAN0: f"{TUNNEL_PORT}: the VXLAN tunnel to every peer; the flow sets address and key",
-    TUN0: f"{GATEWAY_PORT}: the node itself, and external addresses through it; has the gateway address",
-    VOVSBR_MULTITENANT: f"{DOCKER_PORT}: Docker's bridge lbr0, if there is one; {VOVSBR_SUBNET} with ovs-subnet",
+    VXLAN_OFPORT: f"{VXLAN_PORT_NAME}: the VXLAN tunnel to every peer; the flow sets address and key",
+    GATEWAY_OFPORT: f"{GATEWAY_PORT_NAME}: the node itself, and external addresses through it; has the gateway address",
+    DOCKER_OFPORT: f"{DOCKER_PORT_NAME}: Docker's bridge lbr0, if there is one; {DOCKER_OFPORT_FLAT} with ovs-subnet",
 }
 
 
 class Priority(IntEnum):
-    """Priorities of flows. No two flows with the same table and priority match the same packet."""
+    """Priorities of flows. No two flows with the same table and priority match the same packet.
 
-    HIGH = 300
-    HOST = 200
-    SUBNET = 100
-    CLUSTER = 50
-    DEFAULT = 0
+    MISS is for the flow of a table, or of a port, that matches all packets that no other flow matches.
+    """
+
+    TOP = 300
+    HIGH = 200
+    NORMAL = 100
+    LOW = 50
+    MISS = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from zlib import crc32
 
-from sdn.model.host import GATEWAY_PORT
+from sdn.model.host import GATEWAY_PORT_NAME
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.proxy.service_ports import ProxyConfig
 
@@ -264,7 +264,7 @@ table ip {TABLE} {{
 	}}
 	chain prerouting {{
 		type nat hook prerouting priority dstnat; policy accept;
-		iifname "{GATEWAY_PORT}" goto from_pods
+		iifname "{GATEWAY_PORT_NAME}" goto from_pods
 		{_FRONTEND} vmap @external_frontends
 	}}
 	chain output {{
@@ -274,7 +274,7 @@ table ip {TABLE} {{
 	}}
 	chain dns_rate_limit {{
 		type filter hook input priority filter; policy accept;
-		iifname != "{GATEWAY_PORT}" return
+		iifname != "{GATEWAY_PORT_NAME}" return
 		udp dport 53 update @dns_clients {{ ip saddr {over_limit} }} drop
 	}}
 	chain postrouting {{

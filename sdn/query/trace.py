@@ -19,7 +19,7 @@ from sdn.pipeline.tables import Table
 from sdn.proxy.service_map import ClientConnection, FrontendLookup
 from sdn.proxy.service_ports import Key, ProxyConfig, ServiceState
 from sdn.query.reports import endpoint_texts, port_report, rejection_reports
-from sdn.topology import TUN0, VXLAN0, Node, NodeNetwork, mac_of
+from sdn.topology import GATEWAY_OFPORT, VXLAN_OFPORT, Node, NodeNetwork, mac_of
 
 # Lines of the output of `ofproto/trace`.
 _STEP = re.compile(r"^ ?(\d+)\. (.*)$")
@@ -71,8 +71,8 @@ def _entry(request: TraceRequest, network: NodeNetwork) -> tuple[str, int]:
     gateway_mac = mac_of(network.node.gateway)
     if request.enters == "tunnel":
         tunnel = f"tun_src={request.tunnel_source},tun_dst={network.node.address},tun_id={request.vnid}"
-        return f"in_port={VXLAN0},{tunnel}", gateway_mac
-    return f"in_port={TUN0}", gateway_mac
+        return f"in_port={VXLAN_OFPORT},{tunnel}", gateway_mac
+    return f"in_port={GATEWAY_OFPORT}", gateway_mac
 
 
 def _port_of_pod(sender: IPv4Address, network: NodeNetwork) -> int:
@@ -207,9 +207,9 @@ def _owner_name(cookie: int, network: NodeNetwork) -> str:
 
 
 def _port_name(ofport: int, tunnel: str, network: NodeNetwork) -> str:
-    if ofport == VXLAN0:
+    if ofport == VXLAN_OFPORT:
         return f"tunnel {tunnel}"
-    if ofport == TUN0:
+    if ofport == GATEWAY_OFPORT:
         return "node"
     if network.docker is not None and ofport == network.docker.ofport:
         return "docker"

@@ -14,7 +14,7 @@ from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, Serv
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table
-from sdn.topology import TUN0, mac_of
+from sdn.topology import GATEWAY_OFPORT, mac_of
 from tests.testbed import frames
 from tests.testbed.isolation.mutants import without_fields
 from tests.testbed.isolation.world import NODES
@@ -87,7 +87,7 @@ def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
 def _may_end(world: TraceWorld, node: str, port: ServicePortInfo) -> set[tuple[str, int]]:
     addresses = {one.address for one in port.internal_endpoints}
     pods = {(pod.node, world.ports[name]) for name, pod in world.pods.items() if pod.address in addresses}
-    return pods or {(node, TUN0)}
+    return pods or {(node, GATEWAY_OFPORT)}
 
 
 @pytest.mark.parametrize("sticky", [0, 60])
@@ -109,7 +109,7 @@ def test_every_pod_reaches_a_global_service(world: TraceWorld) -> None:
 def test_node_port_without_a_service_reaches_nothing(world: TraceWorld) -> None:
     serve(world, served(world, "red", "pods"))
     node = world.node_address("node-2")
-    assert ends(world, "red-a", node, 22) == {("node-1", TUN0)}
+    assert ends(world, "red-a", node, 22) == {("node-1", GATEWAY_OFPORT)}
     for port in (30000, 30081, 32767):
         assert not ends(world, "red-a", node, port)
 
@@ -135,7 +135,7 @@ def test_mutant_of_the_table_before_service_flows_is_detected(world: TraceWorld)
         closing = [one for one in compile_flows(world.views[name]) if one.table == Table.SERVICE_LB and not one.actions]
         switch.replace(compile_flows(world.views[name]) - frozenset(closing))
     try:
-        assert ends(world, "blue-a", node, 30080) == {("node-1", TUN0)}
+        assert ends(world, "blue-a", node, 30080) == {("node-1", GATEWAY_OFPORT)}
     finally:
         for name, switch in world.switches.items():
             switch.replace(compile_flows(world.views[name]))

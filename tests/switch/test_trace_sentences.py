@@ -12,7 +12,7 @@ import pytest
 from api.network.queries import TraceRequest
 from sdn.pipeline.compiler import compile_flows
 from sdn.query.trace import InvalidTrace, trace_request
-from sdn.topology import VOVSBR_MULTITENANT, AttachedPod, DockerNetwork, Peer, docker_subnet
+from sdn.topology import DOCKER_OFPORT, AttachedPod, DockerNetwork, Peer, docker_subnet
 from tests.testbed.isolation.world import NODES
 from tests.testbed.trace.dummy_switch import DummySwitch
 from tests.testbed.trace.trace_command import hops, sentence_for
@@ -28,8 +28,8 @@ def world() -> Iterator[TraceWorld]:
     with ExitStack() as stack:
         made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
         for name, view in made.views.items():
-            docker = DockerNetwork(docker_subnet(view.node.subnet), VOVSBR_MULTITENANT, 11)
-            made.switches[name].add_ports({"vovsbr": VOVSBR_MULTITENANT})
+            docker = DockerNetwork(docker_subnet(view.node.subnet), DOCKER_OFPORT, 11)
+            made.switches[name].add_ports({"vovsbr": DOCKER_OFPORT})
             made.views[name] = replace(view, peers=view.peers | {EXTERNAL}, multicast=frozenset({10}), docker=docker)
             made.switches[name].replace(compile_flows(made.views[name]))
         yield made

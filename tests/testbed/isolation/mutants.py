@@ -51,7 +51,7 @@ def _no_look(table: Table, *fields: str) -> Compile:
 
 def _no_guard(view: NodeNetwork) -> frozenset[Flow]:
     return frozenset(
-        one for one in compile_flows(view) if (one.table, one.priority) != (Table.EXTERNAL_OUTPUT, Priority.HIGH)
+        one for one in compile_flows(view) if (one.table, one.priority) != (Table.EXTERNAL_OUTPUT, Priority.TOP)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from sdn.pipeline.compiler import compile_flows
-from sdn.topology import FIRST_POD_PORT, TUN0, VXLAN0, Node
+from sdn.topology import FIRST_POD_OFPORT, GATEWAY_OFPORT, VXLAN_OFPORT, Node
 from tests.testbed.isolation.attempts import STRANGER, Attempt, ClusterLayout, attempts
 from tests.testbed.isolation.mutants import Compile
 from tests.testbed.isolation.world import PlannedPod, RunningPod
@@ -34,8 +34,8 @@ def node_names(plan: GeneratedCluster) -> list[str]:
 
 def add_ports(switch: DummySwitch) -> None:
     """As many as any plan needs, so that one switch serves them all."""
-    pods = {f"pod{number}": FIRST_POD_PORT + number for number in range(MOST_PODS)}
-    switch.add_ports({"vxlan0": VXLAN0, "tun0": TUN0, **pods})
+    pods = {f"pod{number}": FIRST_POD_OFPORT + number for number in range(MOST_PODS)}
+    switch.add_ports({"vxlan0": VXLAN_OFPORT, "tun0": GATEWAY_OFPORT, **pods})
 
 
 def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Compile = compile_flows) -> TraceWorld:
@@ -50,7 +50,7 @@ def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Com
     for number, place in enumerate(plan.places):
         address = nodes[place.node].subnet.network_address + 2 + number
         pods[place.name] = RunningPod(place.name, place.project, place.node, address)
-        ports[place.name] = FIRST_POD_PORT + number
+        ports[place.name] = FIRST_POD_OFPORT + number
     views = views_of(nodes, pods, ports, lanes)
     for name, view in views.items():
         switches[name].replace(compiled(view))

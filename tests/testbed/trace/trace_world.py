@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
 from sdn.pipeline.compiler import compile_flows
-from sdn.topology import TUN0, VXLAN0, Cluster, Node, NodeNetwork, Peer, Pod
+from sdn.topology import GATEWAY_OFPORT, VXLAN_OFPORT, Cluster, Node, NodeNetwork, Peer, Pod
 from tests.testbed.isolation.world import NODES, PODS, RunningPod
 from tests.testbed.trace.dummy_switch import DummySwitch
 
@@ -45,7 +45,7 @@ class TraceWorld:
     def leaves_cluster(self, source: str, frame: bytes, marker: bytes) -> bool:
         assert marker in frame
         pod = self.pods[source]
-        return (pod.node, TUN0) in self._follow(pod.node, f"in_port={self.ports[source]}", frame)
+        return (pod.node, GATEWAY_OFPORT) in self._follow(pod.node, f"in_port={self.ports[source]}", frame)
 
     def ends(self, source: str, frame: bytes) -> set[tuple[str, int]]:
         """Every (node, OpenFlow port) at which what `source` sends comes out, with some hashes of its connection."""
@@ -62,15 +62,15 @@ class TraceWorld:
 
     def _tunnel(self, sender: IPv4Address, node: str, vnid: int) -> str:
         """A packet that has come through a tunnel; without tun_dst the switch takes it for one that has not."""
-        return f"in_port={VXLAN0},tun_src={sender},tun_dst={self.node_address(node)},tun_id={vnid}"
+        return f"in_port={VXLAN_OFPORT},tun_src={sender},tun_dst={self.node_address(node)},tun_id={vnid}"
 
     def _follow(self, node: str, flow: str, frame: bytes) -> set[tuple[str, int]]:
         """Every (node, OpenFlow port) at which the frame comes out."""
         text = self.switches[node].trace(flow, frame)
         assert "Datapath actions" in text, text
         outputs = {int(port) for port in re.findall(r"^\s+output:(\d+)$", text, re.MULTILINE)}
-        places = {(node, port) for port in outputs - {VXLAN0}}
-        if VXLAN0 in outputs:
+        places = {(node, port) for port in outputs - {VXLAN_OFPORT}}
+        if VXLAN_OFPORT in outputs:
             [key] = re.findall(r"TUN_ID\[0\.\.31\] is now (0x[0-9a-f]+)", text) or ["0x0"]
             [far] = re.findall(r"set_field:([0-9.]+)->tun_dst", text)
             sender = self.views[node].node.address
@@ -126,6 +126,6 @@ def populate(switches: dict[str, DummySwitch], multitenant: bool) -> TraceWorld:
     views, lanes, pods, ports = build(multitenant)
     for name, switch in switches.items():
         here = {pod: port for pod, port in ports.items() if pods[pod].node == name}
-        switch.add_ports({"vxlan0": VXLAN0, "tun0": TUN0, **here})
+        switch.add_ports({"vxlan0": VXLAN_OFPORT, "tun0": GATEWAY_OFPORT, **here})
         switch.replace(compile_flows(views[name]))
     return TraceWorld(switches, views, lanes, pods, ports)

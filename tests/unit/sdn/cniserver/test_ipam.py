@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdn.cniserver.ipam import Exhausted, next_address, next_number, next_ofport
-from sdn.topology import FIRST_POD_PORT, LAST_POD_PORT, docker_subnet
+from sdn.topology import FIRST_POD_OFPORT, LAST_POD_OFPORT, docker_subnet
 from tests.unit.sdn.examples import NODE, SMALL
 
 
@@ -45,5 +45,5 @@ def test_next_number_is_the_first_free_one_after_the_cursor(
 
 
 def test_port_numbers_wrap_around() -> None:
-    assert next_ofport(set(), 0) == FIRST_POD_PORT
-    assert next_ofport({FIRST_POD_PORT}, LAST_POD_PORT) == FIRST_POD_PORT + 1
+    assert next_ofport(set(), 0) == FIRST_POD_OFPORT
+    assert next_ofport({FIRST_POD_OFPORT}, LAST_POD_OFPORT) == FIRST_POD_OFPORT + 1

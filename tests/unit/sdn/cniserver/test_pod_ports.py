@@ -21,7 +21,7 @@ from sdn.cniserver.pod_ports import (
     sandboxes_of_runtime,
 )
 from sdn.model.host import Bridge, Port
-from sdn.topology import FIRST_POD_PORT, AttachedPod
+from sdn.topology import FIRST_POD_OFPORT, AttachedPod
 from tests.unit.sdn.examples import NODE, SMALL
 
 
@@ -74,7 +74,7 @@ def test_attached_sandbox_is_not_attached_again() -> None:
     bridge = Bridge("br0")
     bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
     assert not plan_attach(bridge, NODE, [wish("a")]).to_attach
-    assert attached_pods(bridge) == (AttachedPod("a", "red", FIRST_POD_PORT, IPv4Address("10.128.0.2")),)
+    assert attached_pods(bridge) == (AttachedPod("a", "red", FIRST_POD_OFPORT, IPv4Address("10.128.0.2")),)
     assert [port.name for port in ports_of_pods(bridge, {"a", "b"})] == [host_veth_name("a")]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sdn.model.flow import Output
 from sdn.pipeline.compiler import compile_flows, flows_of_peer, flows_of_pod
-from sdn.topology import TUN0, VXLAN0, NodeNetwork, Peer, Pod
+from sdn.topology import GATEWAY_OFPORT, VXLAN_OFPORT, NodeNetwork, Peer, Pod
 from tests.unit.sdn.examples import CLUSTER, NODE, peers
 
 pods = st.lists(st.tuples(st.integers(2, 509), st.integers(0, 30)), max_size=20, unique_by=lambda pod: pod[0])
@@ -59,4 +59,4 @@ def test_pod_port_gets_only_packets_for_its_address_and_vnid(network: NodeNetwor
                 assert fields["nw_dst"].value == int(pod.address)
                 assert pod.vnid == 0 or fields["reg0"].value in {0, pod.vnid}
             elif isinstance(action, Output):
-                assert action.port in {VXLAN0, TUN0}
+                assert action.port in {VXLAN_OFPORT, GATEWAY_OFPORT}
