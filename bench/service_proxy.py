@@ -33,7 +33,7 @@ from sdn.model.service_port import (
     ServicePortInfo,
     ServicePortName,
 )
-from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
 from sdn.proxy.nftables import TABLE
 from sdn.proxy.nftables_backend import NftablesBackend
 from sdn.proxy.openflow_backend import OpenFlowBackend

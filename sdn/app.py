@@ -27,7 +27,7 @@ from sdn.host.reconciler import HostReconciler
 from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
 from sdn.network_state import NetworkState
-from sdn.pipeline.cookies import BRIDGE_LAYOUT
+from sdn.pipeline.flows import BRIDGE_LAYOUT
 from sdn.proxy.events import ServiceEvents
 from sdn.proxy.proxier import Proxier, proxy_stages
 from sdn.proxy.service_watcher import ServiceWatcher

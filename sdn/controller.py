@@ -16,8 +16,9 @@ from sdn.metrics import Drift, timed
 from sdn.model.flow import Flow, FlowSet
 from sdn.network_state import NetworkState
 from sdn.pipeline.compiler import compile_flows
-from sdn.pipeline.cookies import DROP_BIT, Partition
+from sdn.pipeline.cookies import DROP_BIT
 from sdn.pipeline.drops import drop_counters
+from sdn.pipeline.flows import Partition
 from sdn.topology import (
     NodeNetwork,
     NodeNetworkConfig,

@@ -147,9 +147,9 @@ class DockerNetwork:
 class NodeNetwork:
     """The desired network of this node, attached pods included.
 
-    `pods_without_vnid` belong to projects without a VNID: they stay on the bridge and get no flows. `multicast` are
-    the VNIDs whose pods may send multicast. `docker` is None while Docker has no bridge of ours, its project has no
-    VNID, or a pod has an address of Docker's part of the subnet.
+    `pods_without_vnid` belong to projects without a VNID: they stay on the bridge, and their packets are dropped.
+    `multicast` are the VNIDs whose pods may send multicast. `docker` is None while Docker has no bridge of ours, its
+    project has no VNID, or a pod has an address of Docker's part of the subnet.
     """
 
     cluster: Cluster

@@ -1,20 +1,16 @@
 """Cookies of flows: the owner of a flow, and whether the flow drops packets. Pure.
 
-The upper half of a cookie has the category of the owner and the drop bit; the lower half tells owners of one category
-apart.
+The upper half of a cookie has the category of the owner (bits 32 to 39), the drop bit (40) and the drop reason (48 to
+55, `drops.py`). The lower half tells owners of one category apart.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
 
-from sdn.model.flow import Action, BridgeLayout, Flow
-from sdn.model.match import Match
-from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
-from sdn.pipeline.tables import Priority, Table
-from sdn.topology import Peer, Pod
+from sdn.topology import AttachedPod, Peer, Pod
 
 
 class CookieCategory(IntEnum):
@@ -56,7 +52,7 @@ def peer_cookie(peer: Peer) -> int:
     return make_cookie(CookieCategory.PEER, crc32(peer.name.encode()))
 
 
-def pod_cookie(pod: Pod) -> int:
+def pod_cookie(pod: Pod | AttachedPod) -> int:
     """Return the cookie of a pod's flows."""
     return make_cookie(CookieCategory.POD, int(pod.address))
 
@@ -66,39 +62,12 @@ def service_cookie(group_id: int = 0) -> int:
     return make_cookie(CookieCategory.SERVICE, group_id)
 
 
+def category_of(cookie: int) -> int:
+    """Return the category of a flow's owner, also one that is not ours."""
+    return cookie >> 32 & 0xFF
+
+
 def owner_of(cookie: int) -> CookieOwner | None:
-    """Return the owner of a flow with this cookie, or None if the cookie is not ours."""
-    category, key = (cookie & ~DROP_BIT) >> 32, cookie & 0xFFFFFFFF
-    return CookieOwner(CookieCategory(category), key) if category in _CATEGORIES else None
-
-
-def make_flow(table: Table, priority: Priority, match: Match, *actions: Action, cookie: int = NODE_COOKIE) -> Flow:
-    """Return a flow of the pipeline. Without actions, its cookie gets the drop bit."""
-    return Flow(int(table), int(priority), match, actions, cookie if actions else cookie | DROP_BIT)
-
-
-class Partition(StrEnum):
-    """The partitions of the bridge: flows that follow from the network, and those that follow from services."""
-
-    NODE = "node"
-    SERVICE = "service"
-
-
-def is_service_flow(flow: Flow) -> bool:
-    """Return True if the flow belongs to services."""
-    return (flow.cookie & ~DROP_BIT) >> 32 == CookieCategory.SERVICE
-
-
-def partition_of(flow: Flow) -> Partition:
-    """Return the partition of a flow."""
-    return Partition.SERVICE if is_service_flow(flow) else Partition.NODE
-
-
-BRIDGE_LAYOUT = BridgeLayout(
-    partition_of=partition_of,
-    unknown_flows=Partition.NODE,
-    groups=Partition.SERVICE,
-    learned_table=Table.SESSION_AFFINITY,
-    renumbered_flow=renumbered_flow,
-    renumbered_group=renumbered_group,
-)
+    """Return the owner of a flow with this cookie, or None if its category is not ours."""
+    category = category_of(cookie)
+    return CookieOwner(CookieCategory(category), cookie & 0xFFFFFFFF) if category in _CATEGORIES else None

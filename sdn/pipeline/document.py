@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from sdn.model.flow import Flow
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.pipeline.compiler import compile_flows, flows_of_docker, flows_of_peer, flows_of_pod
+from sdn.pipeline.compiler import DOCKER_FLOWS, NODE_FLOWS, PEER_FLOWS, POD_FLOWS, compile_flows
+from sdn.pipeline.drops import DROP_DESCRIPTIONS, MISS_REASONS, drop_reason
 from sdn.pipeline.multicast import multicast_flows
-from sdn.pipeline.pod_connectivity import external_flows, gateway_flows, l3_forwarding_flows
-from sdn.pipeline.service import ServiceFlows, service_conntrack_flows
+from sdn.pipeline.pod_connectivity import pod_without_vnid_flows
+from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import PORTS, REGISTERS, TABLES, Table
-from sdn.topology import DOCKER_OFPORT, Cluster, DockerNetwork, Node, NodeNetwork, Peer, Pod
+from sdn.topology import DOCKER_OFPORT, AttachedPod, Cluster, DockerNetwork, Node, NodeNetwork, Peer, Pod
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
 
@@ -23,9 +24,16 @@ NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 PEER = Peer("node-2", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))
 RED = Pod(16, IPv4Address("10.128.0.2"), 10)
 ADMIN = Pod(17, IPv4Address("10.128.0.3"), 0)
+GREEN = AttachedPod("sandbox", "green", 18, IPv4Address("10.128.0.4"))
 DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), DOCKER_OFPORT, 0)
 NETWORK = NodeNetwork(
-    CLUSTER, NODE, frozenset({PEER}), frozenset({RED, ADMIN}), multicast=frozenset({10}), docker=DOCKER
+    CLUSTER,
+    NODE,
+    peers=frozenset({PEER}),
+    pods=frozenset({RED, ADMIN}),
+    pods_without_vnid=(GREEN,),
+    multicast=frozenset({10}),
+    docker=DOCKER,
 )
 
 WEB = ServicePortInfo(
@@ -49,18 +57,25 @@ DATABASE = ServicePortInfo(
 )
 SERVICE_FLOWS = ServiceFlows(NODE).sync((WEB, DATABASE))
 
-OWNERS = {
-    "the node (`gateway_flows`)": gateway_flows(CLUSTER, NODE),
-    "the node (`l3_forwarding_flows`)": l3_forwarding_flows(CLUSTER, NODE),
-    "the node (`service_conntrack_flows`)": service_conntrack_flows(CLUSTER, NODE),
-    "the node (`external_flows`)": external_flows(CLUSTER, NODE),
-    "projects with multicast (`multicast_flows`)": multicast_flows(NETWORK.multicast, NETWORK.peers, NETWORK.pods),
-    "peer node-2 (`flows_of_peer`)": flows_of_peer(PEER),
-    "Docker's own containers (`flows_of_docker`)": flows_of_docker(DOCKER),
-    "pod 10.128.0.2 of VNID 10 (`flows_of_pod`)": flows_of_pod(RED),
-    "pod 10.128.0.3 of VNID 0 (`flows_of_pod`)": flows_of_pod(ADMIN),
-    "services (`ServiceFlows`)": SERVICE_FLOWS.flows,
-}
+
+def _listed_flows() -> Iterator[tuple[str, frozenset[Flow]]]:
+    """Yield owners, with the functions of `compiler.py` that return flows of theirs, and these flows."""
+    for node_flows in NODE_FLOWS:
+        yield f"node ({node_flows.__name__})", node_flows(CLUSTER, NODE)
+    multicast = multicast_flows(NETWORK.multicast, NETWORK.peers, NETWORK.pods, NETWORK.docker)
+    yield f"node ({multicast_flows.__name__})", multicast
+    for peer_flows in PEER_FLOWS:
+        yield f"peer {PEER.name} ({peer_flows.__name__})", peer_flows(PEER)
+    for docker_flows in DOCKER_FLOWS:
+        yield f"docker ({docker_flows.__name__})", docker_flows(DOCKER)
+    for pod_flows in POD_FLOWS:
+        for pod in (RED, ADMIN):
+            yield f"pod {pod.address} ({pod_flows.__name__})", pod_flows(pod)
+    yield f"pod {GREEN.address} ({pod_without_vnid_flows.__name__})", pod_without_vnid_flows(GREEN)
+    yield f"services ({ServiceFlows.__name__})", SERVICE_FLOWS.flows
+
+
+OWNERS = {flow: owner for owner, flows in _listed_flows() for flow in flows}
 
 INTRODUCTION = """\
 A packet enters at table CLASSIFIER and moves only forward. A packet that matches no flow of a table is dropped. With
@@ -71,9 +86,11 @@ features: 11 for IPv6 neighbor discovery, 30 and 60 for network policies, 80 and
 SCENARIO = """\
 The flows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
 10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast enabled, a pod 10.128.0.3 of the project
-`default`, and lbr0 for containers outside of any pod (10.128.1.128/25, VNID 0). There are two services: `web` of VNID
-10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on both nodes, and `database` of VNID 0 at
-172.30.0.11, with session affinity.
+`default`, a pod 10.128.0.4 of a project without a VNID, and lbr0 for containers outside of any pod (10.128.1.128/25,
+VNID 0). There are two services: `web` of VNID 10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on both
+nodes, and `database` of VNID 0 at 172.30.0.11, with session affinity.
+
+Behind each flow are its owner, the function that returns it and, for a flow that drops packets, the reason.
 """
 
 PATHS = """\
@@ -105,6 +122,16 @@ PATHS = """\
 """
 
 
+DROP_REASONS = """\
+The metric `podlane_sdn_dropped_packets{reason,owner}` of the sdn daemon counts dropped packets. The daemon reads the
+counters of the switch at each full comparison: every `resyncSeconds`, and after changes by other programs. The owner
+is a pod (`pod PROJECT/NAME`), `docker` (containers outside of any pod), `services` or `node`. The cookie of a flow that
+drops packets carries the reason in bits 48 to 55, as its number in `sdn/pipeline/drops.py`. A packet that matches no
+flow of a table has the reason of the table. The reason `unknown` belongs to flows that another program or an older
+daemon has added; the next full comparison removes them.
+"""
+
+
 def document() -> str:
     """Return the whole document."""
     parts = [
@@ -112,10 +139,12 @@ def document() -> str:
         "Generated by `make docs` from the modules of `sdn/pipeline/`; change those.",
         INTRODUCTION.rstrip(),
         "## Ports\n\n"
-        + _markdown_table(("OpenFlow port", "What it is"), ((str(port), sentence) for port, sentence in PORTS.items())),
+        + _markdown_table(("OpenFlow port", "Use"), *((str(port), sentence) for port, sentence in PORTS.items())),
         "Pods have ports from 16 on. The number is requested from the switch, so that it survives a restart.",
-        "## Registers\n\n" + _markdown_table(("Register", "Content"), REGISTERS.items()),
+        "## Registers\n\n" + _markdown_table(("Register", "Content"), *REGISTERS.items()),
         "## Paths of packets\n\n" + PATHS.rstrip(),
+        "## Drop reasons\n\n" + DROP_REASONS.rstrip(),
+        _drop_reasons(),
         "## Tables\n\n" + SCENARIO.rstrip(),
         *(_table(table) for table in Table),
         "### Groups\n\n```\n" + "\n".join(sorted(map(str, SERVICE_FLOWS.groups))) + "\n```",
@@ -123,26 +152,37 @@ def document() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(heads: tuple[str, str], rows: Iterable[tuple[str, str]]) -> str:
-    lines = [f"| {left} | {right} |" for left, right in (heads, ("---", "---"), *rows)]
-    return "\n".join(lines)
+def _markdown_table(*rows: tuple[str, ...]) -> str:
+    """Return a table; the first row has the heads of its columns."""
+    heads, *others = rows
+    lines = [heads, ("---",) * len(heads), *others]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _drop_reasons() -> str:
+    rows = ((reason.label, *description) for reason, description in DROP_DESCRIPTIONS.items())
+    return _markdown_table(("Reason", "Owner", "Why the packet is dropped"), *rows)
 
 
 def _table(table: Table) -> str:
     flows = sorted((flow for flow in compile_flows(NETWORK) | SERVICE_FLOWS.flows if flow.table == table), key=_order)
-    lines = [f"{number:2} {flow}" for number, flow in enumerate(flows, 1)]
-    owners = [f"{number}. {_owner(flow)}" for number, flow in enumerate(flows, 1)]
-    miss = f"table={table.value},priority=0 (miss) drop" if not any(not flow.match.fields for flow in flows) else ""
-    dump = "\n".join([*lines, f"   {miss}"])
-    return f"### {table.value} {table.name}\n\n{TABLES[table]}\n\n```\n{dump}\n```\n\n" + "\n".join(owners)
+    lines = [_flow_line(flow) for flow in flows]
+    if table in MISS_REASONS:
+        lines.append(f"table={table.value},priority=0 (miss) drop  # {MISS_REASONS[table].label}")
+    dump = "\n".join(lines)
+    return f"### {table.value} {table.name}\n\n{TABLES[table]}\n\n```\n{dump}\n```"
+
+
+def _flow_line(flow: Flow) -> str:
+    """Return the flow with its owner, the function that returns it, and its drop reason."""
+    reason = drop_reason(flow)
+    if flow not in OWNERS:
+        raise LookupError(f"no function of a tuple in sdn/pipeline/compiler.py returns the flow {flow}")
+    return f"{flow}  # {OWNERS[flow]}{'' if reason is None else f': {reason.label}'}"
 
 
 def _order(flow: Flow) -> tuple[int, str]:
     return -flow.priority, str(flow)
-
-
-def _owner(flow: Flow) -> str:
-    return next(f"{owner}" for owner, flows in OWNERS.items() if flow in flows)
 
 
 def main() -> int:

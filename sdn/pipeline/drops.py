@@ -1,66 +1,178 @@
-"""Reasons and owners of dropped packets, from the counters of the flows that drop. Pure."""
+"""Reasons of dropped packets, their place in the cookies of flows, and counters by reason and owner. Pure.
+
+Every flow without actions has its reason in its cookie (`make_flow`). A packet that matches no flow of a table has the
+reason of the table, `MISS_REASONS`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from ipaddress import IPv4Address
+from typing import NamedTuple
 
 from sdn.model.flow import Flow
-from sdn.model.match import IN_PORT
-from sdn.pipeline.cookies import CookieCategory, owner_of
+from sdn.pipeline.cookies import DROP_BIT, CookieCategory, owner_of
 from sdn.pipeline.tables import Table
-from sdn.topology import GATEWAY_OFPORT, VXLAN_OFPORT
 
-MISS_REASONS: dict[Table, str] = {
-    Table.CLASSIFIER: "unclassified",
-    Table.ARP_RESPONDER: "no_arp_entry",
-    Table.L3_FORWARDING: "no_route",
-    Table.POD_OUTPUT: "no_pod",
+
+class DropReason(IntEnum):
+    """Reasons for which the switch drops packets. A number stays with its reason, because cookies carry it."""
+
+    UNCLASSIFIED = 1
+    SPOOFED = 2
+    NO_VNID = 3
+    UNKNOWN_TUNNEL_PEER = 4
+    INVALID_GATEWAY_PACKET = 5
+    NO_ARP_ENTRY = 6
+    ARP_ANNOUNCEMENT = 7
+    ARP_BETWEEN_CONTAINERS = 8
+    NO_SERVICE = 9
+    SERVICE_FRAGMENT = 10
+    NO_ENDPOINT = 11
+    NO_ROUTE = 12
+    MULTICAST_DISABLED = 13
+    NO_MULTICAST_RECEIVER = 14
+    BROADCAST = 15
+    NO_POD = 16
+    OTHER_PROJECT = 17
+    VXLAN_FROM_POD = 18
+
+    @property
+    def label(self) -> str:
+        """The value of the metric's label `reason`."""
+        return self.name.lower()
+
+
+class DropDescription(NamedTuple):
+    """Description of a reason for operators: whose packets are counted (the metric's label `owner`), and why."""
+
+    owner: str
+    meaning: str
+
+
+DROP_DESCRIPTIONS: dict[DropReason, DropDescription] = {
+    DropReason.UNCLASSIFIED: DropDescription(
+        "node",
+        "The packet entered at tun0 and is neither IPv4 to this node's subnet nor an ARP request from the gateway "
+        "address (IPv6 of the node is an example), or it entered at a port without flows.",
+    ),
+    DropReason.SPOOFED: DropDescription(
+        "the sending pod, or docker",
+        "The sender may send only IPv4 packets and ARP requests, with its own MAC (pods) and IP address and without a "
+        "VLAN tag. The packet is another one: a false sender address, IPv6, an ARP reply.",
+    ),
+    DropReason.NO_VNID: DropDescription("the sending pod", "The pod's project has no NetNamespace, and so no VNID."),
+    DropReason.UNKNOWN_TUNNEL_PEER: DropDescription(
+        "node",
+        "A tunnel packet whose outer source address is no peer's, or whose inner source address is not in the subnet "
+        "of that peer. VXLAN from a host without a HostSubnet is an example.",
+    ),
+    DropReason.INVALID_GATEWAY_PACKET: DropDescription(
+        "node",
+        "A packet from tun0 with a source address of the cluster network, but not from the gateway address to the "
+        "cluster network. It has left br0 before, or the node has forged it.",
+    ),
+    DropReason.NO_ARP_ENTRY: DropDescription(
+        "node", "An ARP request for an address that no pod of this node has, or that is not of the cluster network."
+    ),
+    DropReason.ARP_ANNOUNCEMENT: DropDescription(
+        "the sending pod, or node",
+        "The sender announces its own address by ARP. No pod needs this, because the switch answers ARP requests.",
+    ),
+    DropReason.ARP_BETWEEN_CONTAINERS: DropDescription(
+        "docker", "An ARP request for a container outside of any pod by another one. It gets its answer on lbr0."
+    ),
+    DropReason.NO_SERVICE: DropDescription(
+        "node, or services for external IPs",
+        "A packet to a service address or node port at which no service accepts connections of the sender: there is "
+        "none, or it belongs to another project. A first fragment to a cluster IP counts as well.",
+    ),
+    DropReason.SERVICE_FRAGMENT: DropDescription(
+        "services, or node for node ports",
+        "A connection to an external IP or a node port that begins with a fragment. Services do not take these.",
+    ),
+    DropReason.NO_ENDPOINT: DropDescription(
+        "node", "The selected endpoint of a service was removed while the packet passed the tables."
+    ),
+    DropReason.NO_ROUTE: DropDescription(
+        "node", "A packet to an address of the cluster network that is in no node's subnet."
+    ),
+    DropReason.MULTICAST_DISABLED: DropDescription("node", "Multicast of a project that has not enabled it."),
+    DropReason.NO_MULTICAST_RECEIVER: DropDescription(
+        "node", "Multicast of a project that has enabled it, but has no pod on this node. Other nodes get their copy."
+    ),
+    DropReason.BROADCAST: DropDescription("node", "A packet to 255.255.255.255, which is not supported."),
+    DropReason.NO_POD: DropDescription(
+        "node", "No pod of this node has the destination address, or only a pod whose project has no VNID."
+    ),
+    DropReason.OTHER_PROJECT: DropDescription(
+        "the receiving pod, or docker", "The sender may not reach the receiver: their VNIDs differ, and neither is 0."
+    ),
+    DropReason.VXLAN_FROM_POD: DropDescription(
+        "node", "A pod sends VXLAN to an external address. A peer would accept it as a tunnel packet of this node."
+    ),
 }
-"""Reasons for which a table drops packets that match none of its flows."""
 
-FLOW_REASONS: dict[int, str] = {
-    Table.ARP_RESPONDER: "no_arp_entry",
-    Table.SERVICE_LB: "no_service",
-    Table.L3_FORWARDING: "no_route",
-    Table.POD_OUTPUT: "other_project",
-    Table.EXTERNAL_OUTPUT: "vxlan_from_pod",
+MISS_REASONS: dict[Table, DropReason] = {
+    Table.CLASSIFIER: DropReason.UNCLASSIFIED,
+    Table.ARP_RESPONDER: DropReason.NO_ARP_ENTRY,
+    Table.AFFINITY_CHECK: DropReason.NO_ENDPOINT,
+    Table.ENDPOINT_DNAT: DropReason.NO_ENDPOINT,
+    Table.POD_OUTPUT: DropReason.NO_POD,
 }
-CLASSIFIER_REASONS = {VXLAN_OFPORT: "unknown_tunnel_peer", GATEWAY_OFPORT: "invalid_gateway_packet"}
+"""Reasons for which tables drop packets that match none of their flows. The other tables have a flow for all IPv4
+packets, except SESSION_AFFINITY, from which packets return."""
+
+UNKNOWN = "unknown"
+"""Label of drops by a flow whose cookie has no reason or owner of ours, such as a flow of an older daemon."""
+
+_REASON_SHIFT = 48
 
 
-def drop_reason(flow: Flow) -> str:
-    """Return the reason for which this flow drops packets."""
-    if flow.table != Table.CLASSIFIER:
-        return FLOW_REASONS[flow.table]
-    ports = [match.value for match in flow.match.fields if match.field == IN_PORT]
-    return CLASSIFIER_REASONS.get(ports[0], "spoofed") if ports else "unclassified"
+def drop_cookie(cookie: int, reason: DropReason) -> int:
+    """Return the cookie of an owner's flow that drops packets for this reason."""
+    return reason << _REASON_SHIFT | DROP_BIT | cookie
+
+
+def drop_reason(flow: Flow) -> DropReason | None:
+    """Return the reason for which a flow drops packets; None if its cookie has none of ours."""
+    number = flow.cookie >> _REASON_SHIFT
+    return DropReason(number) if flow.cookie & DROP_BIT and number in _REASONS else None
+
+
+_REASONS = frozenset(DropReason)
 
 
 def drop_counters(
     flow_counts: Mapping[Flow, int], table_misses: Mapping[int, int], pod_names: Mapping[IPv4Address, str]
 ) -> Iterator[tuple[str, str, int]]:
-    """Yield (reason, owner, packets), each reason and owner once.
+    """Yield the labels of a reason and an owner with the packets, each pair of labels once.
 
-    An owner is `pod PROJECT/NAME`, `docker`, `services` or `node`. `pod_names` has `PROJECT/NAME` of the pods by IP
-    address. `table_misses` has the packets that matched no flow of a table.
+    An owner is `pod PROJECT/NAME`, `docker`, `services`, `node` or `unknown`. `pod_names` has `PROJECT/NAME` of the
+    pods by IP address. `table_misses` has the packets that matched no flow of a table.
     """
     packets_of: Counter[tuple[str, str]] = Counter()
     for flow, packets in flow_counts.items():
-        packets_of[drop_reason(flow), _owner_name(flow.cookie, pod_names)] += packets
+        reason = drop_reason(flow)
+        packets_of[UNKNOWN if reason is None else reason.label, _owner_label(flow.cookie, pod_names)] += packets
     for table, reason in MISS_REASONS.items():
-        packets_of[reason, "node"] += table_misses.get(int(table), 0)
+        packets_of[reason.label, "node"] += table_misses.get(int(table), 0)
     yield from ((reason, owner, packets) for (reason, owner), packets in sorted(packets_of.items()))
 
 
-def _owner_name(cookie: int, pod_names: Mapping[IPv4Address, str]) -> str:
+def _owner_label(cookie: int, pod_names: Mapping[IPv4Address, str]) -> str:
     owner = owner_of(cookie)
-    if owner is not None and owner.category is CookieCategory.POD:
-        name = pod_names.get(IPv4Address(owner.key))
-        return f"pod {name}" if name is not None else "a pod that is gone"
-    if owner is not None and owner.category is CookieCategory.DOCKER:
-        return "docker"
-    if owner is not None and owner.category is CookieCategory.SERVICE:
-        return "services"
-    return "node"
+    if owner is None:
+        return UNKNOWN
+    match owner.category:
+        case CookieCategory.POD:
+            name = pod_names.get(IPv4Address(owner.key))
+            return f"pod {name}" if name is not None else "a pod that is gone"
+        case CookieCategory.DOCKER:
+            return "docker"
+        case CookieCategory.SERVICE:
+            return "services"
+        case CookieCategory.NODE | CookieCategory.PEER:
+            return "node"

@@ -6,7 +6,9 @@ from functools import lru_cache
 
 from sdn.model.flow import Action, Flow, Goto, Output, RegMove, SetField
 from sdn.model.match import TUN_DST, TUN_ID, Match, field_equals, ip
-from sdn.pipeline.cookies import NODE_COOKIE, make_flow
+from sdn.pipeline.cookies import NODE_COOKIE
+from sdn.pipeline.drops import DropReason
+from sdn.pipeline.flows import make_flow
 from sdn.pipeline.pod_connectivity import MULTICAST
 from sdn.pipeline.tables import MAX_PEERS_PER_FLOW, MULTICAST_TUNNEL_TABLES, SRC_VNID, Priority, Table
 from sdn.topology import VXLAN_OFPORT, DockerNetwork, Peer, Pod
@@ -17,8 +19,8 @@ def multicast_flows(
 ) -> frozenset[Flow]:
     """Let pods of these VNIDs send multicast to every peer, and to every pod of this node with the same VNID.
 
-    Multicast from a tunnel goes to pods of this node only. The sender gets no copy. Multicast of other VNIDs and of the
-    node itself is dropped, and so is broadcast.
+    Multicast from a tunnel goes to pods of this node only. The sender gets no copy. A VNID without pods on this node
+    has a flow that drops the multicast. Multicast of other VNIDs is dropped by `l3_forwarding_flows`.
     """
     if not vnids:
         return frozenset()
@@ -29,7 +31,8 @@ def multicast_flows(
         ports = sorted(pod.ofport for pod in pods if pod.vnid == vnid)
         ports += [docker.ofport] if docker is not None and docker.vnid == vnid else []
         flows.add(make_flow(Table.L3_FORWARDING, Priority.HIGH, multicast, RegMove(SRC_VNID, TUN_ID, 32), Goto(first)))
-        flows.add(make_flow(Table.POD_OUTPUT, Priority.NORMAL, multicast, *map(Output, ports)))
+        drop = None if ports else DropReason.NO_MULTICAST_RECEIVER
+        flows.add(make_flow(Table.POD_OUTPUT, Priority.NORMAL, multicast, *map(Output, ports), drop=drop))
     return frozenset(flows)
 
 

@@ -25,13 +25,16 @@ from sdn.model.match import (
     untagged,
 )
 from sdn.model.service_port import Protocol
-from sdn.pipeline.cookies import DOCKER_COOKIE, make_flow, peer_cookie, pod_cookie
+from sdn.pipeline.cookies import DOCKER_COOKIE, peer_cookie, pod_cookie
+from sdn.pipeline.drops import DropReason
+from sdn.pipeline.flows import make_flow
 from sdn.pipeline.tables import ARP_SCRATCH, SRC_VNID, Priority, Table
 from sdn.topology import (
     GATEWAY_OFPORT,
     GLOBAL_VNID,
     MAC_PREFIX,
     VXLAN_OFPORT,
+    AttachedPod,
     Cluster,
     DockerNetwork,
     Node,
@@ -82,7 +85,12 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             *set_source_vnid(GLOBAL_VNID),
             Goto(Table.SERVICE_UNDNAT),
         ),
-        make_flow(Table.ARP_RESPONDER, Priority.TOP, arp(spa=node.gateway, tpa=node.gateway)),
+        make_flow(
+            Table.ARP_RESPONDER,
+            Priority.TOP,
+            arp(spa=node.gateway, tpa=node.gateway),
+            drop=DropReason.ARP_ANNOUNCEMENT,
+        ),
         make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(tpa=node.gateway), *ARP_REPLY_ACTIONS),
         make_flow(Table.L3_FORWARDING, Priority.HIGH, ip(dst=node.gateway), Goto(Table.POD_OUTPUT)),
         make_flow(Table.POD_OUTPUT, Priority.HIGH, ip(dst=node.gateway), *deliver_to_gateway(node)),
@@ -91,7 +99,12 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         match = from_node & ip(src=node.gateway, dst=network)
         flows += (
             make_flow(Table.CLASSIFIER, Priority.HIGH, match, *set_source_vnid(GLOBAL_VNID), Goto(Table.L3_FORWARDING)),
-            make_flow(Table.CLASSIFIER, Priority.NORMAL, from_node & ip(src=network)),
+            make_flow(
+                Table.CLASSIFIER,
+                Priority.NORMAL,
+                from_node & ip(src=network),
+                drop=DropReason.INVALID_GATEWAY_PACKET,
+            ),
         )
     return frozenset(flows)
 
@@ -105,18 +118,18 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     packets from unknown hosts are dropped by a flow that counts them.
     """
     flows = [
-        make_flow(Table.ARP_RESPONDER, Priority.NORMAL, arp(tpa=node.subnet)),
+        make_flow(Table.ARP_RESPONDER, Priority.NORMAL, arp(tpa=node.subnet), drop=DropReason.NO_ARP_ENTRY),
         make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=node.subnet), Goto(Table.SERVICE_UNDNAT)),
-        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=cluster.service_network)),
-        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=MULTICAST)),
-        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=BROADCAST)),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=MULTICAST), drop=DropReason.MULTICAST_DISABLED),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=BROADCAST), drop=DropReason.BROADCAST),
         make_flow(Table.L3_FORWARDING, Priority.MISS, ip(), Goto(Table.EXTERNAL_OUTPUT)),
-        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(VXLAN_OFPORT)),
+        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(VXLAN_OFPORT), drop=DropReason.UNKNOWN_TUNNEL_PEER),
     ]
     for network in cluster.networks:
         flows += (
             make_flow(Table.ARP_RESPONDER, Priority.LOW, arp(tpa=network), *ARP_REPLY_ACTIONS),
-            make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=network)),
+            make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=network), drop=DropReason.NO_ROUTE),
         )
     return frozenset(flows)
 
@@ -130,7 +143,12 @@ def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """
     return frozenset(
         {
-            make_flow(Table.EXTERNAL_OUTPUT, Priority.TOP, dst_port(Protocol.UDP, cluster.vxlan_port)),
+            make_flow(
+                Table.EXTERNAL_OUTPUT,
+                Priority.TOP,
+                dst_port(Protocol.UDP, cluster.vxlan_port),
+                drop=DropReason.VXLAN_FROM_POD,
+            ),
             make_flow(Table.EXTERNAL_OUTPUT, Priority.MISS, ip(), *deliver_to_gateway(node)),
         }
     )
@@ -180,11 +198,25 @@ def pod_flows(pod: Pod) -> frozenset[Flow]:
             cookie=cookie,
         ),
         make_flow(Table.CLASSIFIER, Priority.NORMAL, from_pod & arp_request, Goto(Table.ARP_RESPONDER), cookie=cookie),
-        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(pod.ofport), cookie=cookie),
-        make_flow(Table.ARP_RESPONDER, Priority.TOP, arp(spa=pod.address, tpa=pod.address), cookie=cookie),
+        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(pod.ofport), cookie=cookie, drop=DropReason.SPOOFED),
+        make_flow(
+            Table.ARP_RESPONDER,
+            Priority.TOP,
+            arp(spa=pod.address, tpa=pod.address),
+            cookie=cookie,
+            drop=DropReason.ARP_ANNOUNCEMENT,
+        ),
         make_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(tpa=pod.address), *ARP_REPLY_ACTIONS, cookie=cookie),
     }
     return frozenset(flows)
+
+
+def pod_without_vnid_flows(pod: AttachedPod) -> frozenset[Flow]:
+    """Drop and count what a pod sends whose project has no VNID. Packets to it match no flow and are dropped."""
+    cookie = pod_cookie(pod)
+    return frozenset(
+        {make_flow(Table.CLASSIFIER, Priority.MISS, in_port(pod.ofport), cookie=cookie, drop=DropReason.NO_VNID)}
+    )
 
 
 @lru_cache(maxsize=1)
@@ -198,7 +230,12 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
     arp_request = arp(op=ARP_REQUEST, spa=docker.subnet)
     docker_flow = partial(make_flow, cookie=DOCKER_COOKIE)
     flows = [
-        docker_flow(Table.CLASSIFIER, Priority.HIGH, from_docker & arp(tpa=docker.subnet)),
+        docker_flow(
+            Table.CLASSIFIER,
+            Priority.HIGH,
+            from_docker & arp(tpa=docker.subnet),
+            drop=DropReason.ARP_BETWEEN_CONTAINERS,
+        ),
         docker_flow(Table.CLASSIFIER, Priority.NORMAL, from_docker & arp_request, Goto(Table.ARP_RESPONDER)),
         docker_flow(
             Table.CLASSIFIER,
@@ -207,7 +244,7 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
             *set_source_vnid(docker.vnid),
             Goto(Table.SERVICE_CONNTRACK),
         ),
-        docker_flow(Table.CLASSIFIER, Priority.MISS, in_port(docker.ofport)),
+        docker_flow(Table.CLASSIFIER, Priority.MISS, in_port(docker.ofport), drop=DropReason.SPOOFED),
         docker_flow(Table.ARP_RESPONDER, Priority.HIGH, arp(tpa=docker.subnet), *ARP_REPLY_ACTIONS),
     ]
     return frozenset(flows)

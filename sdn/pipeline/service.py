@@ -48,7 +48,9 @@ from sdn.model.service_port import (
     ServicePortInfo,
     ServicePortName,
 )
-from sdn.pipeline.cookies import make_flow, pod_cookie, service_cookie
+from sdn.pipeline.cookies import pod_cookie, service_cookie
+from sdn.pipeline.drops import DropReason
+from sdn.pipeline.flows import make_flow
 from sdn.pipeline.isolation import allowed_sources
 from sdn.pipeline.pod_connectivity import deliver_to_gateway
 from sdn.pipeline.tables import (
@@ -108,7 +110,7 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
         make_flow(Table.SERVICE_CONNTRACK, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("est"), Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_LB, Priority.LOW, ip(dst=cluster.service_network)),
+        make_flow(Table.SERVICE_LB, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.SERVICE_LB, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_UNDNAT, Priority.MISS, ip(), Goto(Table.POD_OUTPUT)),
         *(
@@ -119,9 +121,12 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     ]
     for protocol in Protocol:
         for port, mask in port_range_masks(*cluster.node_ports):
-            for match in (new_connection(protocol, port, mask), new_connection_fragment(protocol, port, mask)):
+            for match, reason in (
+                (new_connection(protocol, port, mask), DropReason.NO_SERVICE),
+                (new_connection_fragment(protocol, port, mask), DropReason.SERVICE_FRAGMENT),
+            ):
                 to_node_port = match & field_equals(DESTINATION, Destination.NODE_PORT)
-                flows.append(make_flow(Table.SERVICE_LB, Priority.LOW, to_node_port))
+                flows.append(make_flow(Table.SERVICE_LB, Priority.LOW, to_node_port, drop=reason))
     return frozenset(flows)
 
 
@@ -296,8 +301,11 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
         for frontend in frontends:
             for source in allowed_sources(port.vnid):
                 flows.add(make_flow(Table.SERVICE_LB, Priority.HIGH, frontend & source, *actions, cookie=cookie))
-    dropped = external_fragments if port.vnid == GLOBAL_VNID else external + external_fragments
-    flows |= {make_flow(Table.SERVICE_LB, Priority.NORMAL, frontend, cookie=cookie) for frontend in dropped}
+    dropped = dict.fromkeys(external_fragments, DropReason.SERVICE_FRAGMENT)
+    if port.vnid != GLOBAL_VNID:
+        dropped |= dict.fromkeys(external, DropReason.NO_SERVICE)
+    for frontend, reason in dropped.items():
+        flows.add(make_flow(Table.SERVICE_LB, Priority.NORMAL, frontend, cookie=cookie, drop=reason))
     return FlowSet(frozenset(flows), frozenset(flow_groups))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from reconcile.errors import NotReady
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.model.service_port import ProxyMode, ServicePortChange, ServicePortInfo
-from sdn.pipeline.cookies import Partition
+from sdn.pipeline.flows import Partition
 from sdn.pipeline.service import ServiceFlows
 from sdn.proxy.conntrack import conntrack_filters_to_flush
 from sdn.proxy.service_ports import ProxyConfig

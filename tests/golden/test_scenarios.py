@@ -19,7 +19,9 @@ from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from sdn.config import NodeIdentity
 from sdn.host.firewall import ingress_guard, masquerade_table
 from sdn.host.links import desired_bridge, desired_docker_bridge, desired_gateway, docker_options
+from sdn.model.flow import Flow
 from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.drops import drop_reason
 from sdn.pipeline.tables import Table
 from sdn.topology import AttachedPod, NodeNetwork, NodeNetworkConfig, Snapshot, network_config, node_network
 
@@ -50,7 +52,14 @@ def _table(number: int) -> str:
 
 def flows_text(network: NodeNetwork) -> str:
     flows = sorted(compile_flows(network), key=lambda flow: (flow.table, -flow.priority, str(flow)))
-    return "".join(f"{str(flow).replace(f'table={flow.table},', f'table={_table(flow.table)},')}\n" for flow in flows)
+    return "".join(map(_flow_line, flows))
+
+
+def _flow_line(flow: Flow) -> str:
+    """Return the flow with the name of its table and, if it drops packets, the reason."""
+    text = str(flow).replace(f"table={flow.table},", f"table={_table(flow.table)},")
+    reason = drop_reason(flow)
+    return f"{text}\n" if reason is None else f"{text} ({reason.label})\n"
 
 
 def links_text(network: NodeNetwork) -> str:
@@ -91,3 +100,12 @@ def test_scenario_renders_the_golden_text(scenario: str, output: str) -> None:
     if os.environ.get("GOLDEN") == "write":
         (folder / output).write_text(text)
     assert (folder / output).read_text() == text, f"{scenario}: if this is meant, run `make golden` and read the diff"
+
+
+@pytest.mark.parametrize("scenario", sorted(entry.name for entry in SCENARIOS.iterdir()))
+def test_every_drop_flow_of_a_scenario_has_a_reason(scenario: str) -> None:
+    flows = compile_flows(network_of(yaml.safe_load((SCENARIOS / scenario / "input.yaml").read_text())))
+    dropping = [flow for flow in flows if not flow.actions]
+    assert dropping
+    assert [str(flow) for flow in dropping if drop_reason(flow) is None] == []
+    assert {drop_reason(flow) for flow in flows if flow.actions} == {None}

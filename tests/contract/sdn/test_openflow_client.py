@@ -32,7 +32,8 @@ from sdn.model.flow import (
     SetField,
 )
 from sdn.model.match import Field, FieldMatch, Match
-from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition, service_cookie
+from sdn.pipeline.cookies import service_cookie
+from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
 from tests.testbed.trace.dummy_switch import DummySwitch
 
 DEADLINE_SECONDS = 10.0

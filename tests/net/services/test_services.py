@@ -15,7 +15,7 @@ from api.core.events import Event
 from api.core.services import Service, ServicePort
 from api.meta.types import ObjectMeta
 from lab.process import run
-from sdn.pipeline.cookies import BRIDGE_LAYOUT
+from sdn.pipeline.flows import BRIDGE_LAYOUT
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.packet_world import PacketWorld
 from tests.testbed.netns.services import TARGET_PORT, call, create_service, wait_for_answer

@@ -17,7 +17,7 @@ from sdn.drivers.openflow.bridge_state import DiffCount
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.openflow.messages import UnknownFlow
 from sdn.model.flow import Flow, FlowSet
-from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
 
 T = TypeVar("T")
 

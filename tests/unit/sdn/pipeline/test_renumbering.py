@@ -11,7 +11,7 @@ from sdn.drivers.openflow.bridge_state import BridgeState, FlowDiff, FlowSetStat
 from sdn.model.flow import Action, Bucket, Ct, Flow, FlowSet, Goto, Group, Learn, Resubmit
 from sdn.model.service_port import ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import compile_flows
-from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
 from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
 from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table

@@ -11,7 +11,7 @@ from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction
 from sdn.model.match import REG0
 from sdn.model.service_port import Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import compile_flows
-from sdn.pipeline.cookies import is_service_flow
+from sdn.pipeline.flows import is_service_flow
 from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
 from tests.unit.sdn.examples import web
 from tests.unit.sdn.pipeline.examples import NODE, VIEW, port_sets
