@@ -31,7 +31,9 @@ PEERS = Gauge("podlane_sdn_peers", "Peers of the tunnel")
 FLOWS = Gauge("podlane_sdn_flows", "Flows on br0, without those of services")
 FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows added and removed", ["change"])
 DROPPED = Gauge(
-    "podlane_sdn_dropped_packets", "Packets dropped, by reason and by the owner of the flow", ["reason", "owner"]
+    "podlane_sdn_dropped_packets",
+    "Packets dropped, by reason and owner as listed in docs/pipeline.md; updated at each resync",
+    ["reason", "owner"],
 )
 ADDRESSES = Gauge("podlane_sdn_addresses", "Pod addresses of this node, used and free", ["state"])
 DNS_QUERIES = Counter(

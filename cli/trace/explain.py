@@ -82,7 +82,7 @@ def _endpoint_text(endpoint: str, topology: ClusterTopology) -> str:
     return f"{host} ({endpoint})" if host is not None and host.name else endpoint
 
 
-def classifier_drops(drop: Drop) -> Iterator[str]:
+def _not_classified(drop: Drop) -> Iterator[str]:
     """Yield the reasons why the first table drops a packet, the most important one first."""
     request, node = drop.last.request, drop.last.node
     if request.vlan is not None:
@@ -169,8 +169,8 @@ GENERIC = "accepts it"
 """End of the reason for a drop that the pipeline does not explain."""
 
 
-def drop_reason(source: Host, target: Host, last: Hop, topology: ClusterTopology) -> str:
-    """Return the reason for a drop, to be appended to `dropped because`."""
+def _explain_drop(source: Host, target: Host, last: Hop, topology: ClusterTopology) -> str:
+    """Return why the last switch drops the packet, to be appended to `dropped because`."""
     table = last.result.steps[-1].table if last.result.steps else "classifier"
     reasons = _BY_TABLE[table](Drop(source, target, last, topology)) if table in _BY_TABLE else iter(())
     return next(reasons, f"no flow of the table {table} {GENERIC}")
@@ -255,7 +255,7 @@ def _vxlan_from_pod(drop: Drop) -> Iterator[str]:
 
 
 _BY_TABLE: dict[str, Callable[[Drop], Iterator[str]]] = {
-    "classifier": classifier_drops,
+    "classifier": _not_classified,
     "arp_responder": _not_answered,
     "service_lb": _no_service,
     "l3_forwarding": _no_route,
@@ -287,7 +287,7 @@ def explain(source: Host, target: Host, hops: list[Hop], topology: ClusterTopolo
     unreached = [output.partition(" ")[2] for output in last.result.outputs if output.startswith("tunnel ")]
     if unreached:
         return f"forwarded to {', '.join(_unreached_host(IPv4Address(address), topology) for address in unreached)}"
-    return f"dropped because {drop_reason(source, target, last, topology)}"
+    return f"dropped because {_explain_drop(source, target, last, topology)}"
 
 
 def _receiver(output: str, node: str, target: Host, topology: ClusterTopology) -> str:
