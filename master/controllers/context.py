@@ -120,8 +120,15 @@ CreateBackoffs = Mapping[str, CreateBackoff]
 """By the uid of the owner."""
 
 RESYNC_SECONDS = 30.0
-SHORT_LIVED_KINDS = ("Event", "Lease", "NodeQuery")
-"""Kinds whose objects change all the time, and for whose deletion nothing waits."""
+
+
+def resources_of(*kinds: str) -> tuple[GroupResource, ...]:
+    """Return the resources of kinds of this scheme, in this order."""
+    return tuple(BY_KIND[kind].group_resource for kind in kinds)
+
+
+SHORT_LIVED_RESOURCES = resources_of("Event", "Lease", "NodeQuery")
+"""Resources whose objects change all the time, and for whose deletion nothing waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +136,11 @@ class Controller:
     """A reconcile function, and what triggers it."""
 
     name: str
-    watches: tuple[str, ...]
-    """A change of an object of one of these kinds triggers a pass.
+    watches: tuple[GroupResource, ...]
+    """A change of an object of one of these resources triggers a pass.
 
-    The kinds that the controller writes are among them, so that a change by hand is undone at once. A kind that is read
-    and not watched is noticed with the next resync.
+    The resources that the controller writes are among them, so that a change by hand is undone at once. A resource that
+    is read and not watched is noticed with the next resync.
     """
     reconcile: Callable[[Lister], Iterable[Action]]
     resync: float = RESYNC_SECONDS

@@ -11,10 +11,10 @@ from master.admission import resource_quota
 from master.controllers import bootstrap, cluster_roles
 from master.controllers.actions import Action
 from master.controllers.certificates import sync_approvals, sync_signatures
-from master.controllers.context import SHORT_LIVED_KINDS, Controller, Lister
+from master.controllers.context import SHORT_LIVED_RESOURCES, Controller, Lister, resources_of
 from master.controllers.expiration import sync_expiration
-from master.controllers.garbage_collector import OWNED_KINDS, sync_owners
-from master.controllers.namespaces import NAMESPACED_KINDS, sync_namespaces
+from master.controllers.garbage_collector import OWNED_RESOURCES, sync_owners
+from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
 from master.controllers.network import endpoint_slice_mirroring, host_subnets, ingress_ips, net_namespaces
 from master.controllers.network.endpoint_slice_mirroring import MIRRORED_KINDS
 from master.controllers.network.kubernetes_service import sync_kubernetes_service
@@ -27,7 +27,7 @@ from master.controllers.service_accounts import sync_default_objects, sync_token
 from master.controllers.workloads.cron_jobs import sync_cron_jobs
 from master.controllers.workloads.daemon_sets import sync_daemon_sets
 from master.controllers.workloads.deployments import sync_deployments
-from master.controllers.workloads.disruption_budgets import SCALABLE_KINDS, sync_disruption_budgets
+from master.controllers.workloads.disruption_budgets import SCALABLE_RESOURCES, sync_disruption_budgets
 from master.controllers.workloads.jobs import sync_jobs
 from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
 from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
@@ -62,72 +62,84 @@ KUBERNETES_SERVICE = "master service"
 CONTROLLERS = (
     Controller(
         "network",
-        ("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"),
+        resources_of("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"),
         _sync_network,
         required_for_startup=True,
     ),
     Controller(
         "service network",
-        ("ServiceCIDR",),
+        resources_of("ServiceCIDR"),
         lambda lister: bootstrap.bootstrap_service_cidr(
             lister.context.network, lister.get(ServiceCIDR, bootstrap.SERVICE_CIDR_NAME)
         ),
     ),
     Controller(
         "priority classes",
-        ("PriorityClass",),
+        resources_of("PriorityClass"),
         _with_all(bootstrap.bootstrap_priority_classes, "PriorityClass"),
         required_for_startup=True,
     ),
     Controller(
         KUBERNETES_SERVICE,
-        ("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"),
+        resources_of("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"),
         sync_kubernetes_service,
         required_for_startup=True,
     ),
-    Controller("account secrets", ("Secret", "ServiceAccount"), sync_token_secrets),
+    Controller("account secrets", resources_of("Secret", "ServiceAccount"), sync_token_secrets),
     Controller(
         "accounts",
-        ("Namespace", "ServiceAccount", "ConfigMap"),
+        resources_of("Namespace", "ServiceAccount", "ConfigMap"),
         sync_default_objects,
     ),
     Controller(
         "roles",
-        ("ClusterRole", "ClusterRoleBinding"),
+        resources_of("ClusterRole", "ClusterRoleBinding"),
         _with_all(cluster_roles.reconcile, "ClusterRole", "ClusterRoleBinding"),
         required_for_startup=True,
     ),
-    Controller("certificate approvals", ("CertificateSigningRequest", "Node"), sync_approvals),
-    Controller("certificates", ("CertificateSigningRequest",), sync_signatures),
-    Controller("scheduler", ("Pod", "Node"), sync_scheduler),
-    Controller("deployments", ("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS),
-    Controller("replicas", (*REPLICA_KINDS, "Pod"), sync_replicas, ROLLOUT_SECONDS),
-    Controller("disruptions", ("PodDisruptionBudget", "Pod", *SCALABLE_KINDS), sync_disruption_budgets),
-    Controller("daemon-sets", ("DaemonSet", "ControllerRevision", "Node", "Pod"), sync_daemon_sets, ROLLOUT_SECONDS),
-    Controller("stateful-sets", STATEFUL_SET_KINDS, sync_stateful_sets, ROLLOUT_SECONDS),
-    Controller("cron-jobs", ("CronJob", "Job"), sync_cron_jobs, JOB_SECONDS),
-    Controller("jobs", ("Job", "Pod"), sync_jobs, JOB_SECONDS),
+    Controller("certificate approvals", resources_of("CertificateSigningRequest", "Node"), sync_approvals),
+    Controller("certificates", resources_of("CertificateSigningRequest"), sync_signatures),
+    Controller("scheduler", resources_of("Pod", "Node"), sync_scheduler),
+    Controller("deployments", resources_of("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS),
+    Controller("replicas", resources_of(*REPLICA_KINDS, "Pod"), sync_replicas, ROLLOUT_SECONDS),
+    Controller(
+        "disruptions", (*resources_of("PodDisruptionBudget", "Pod"), *SCALABLE_RESOURCES), sync_disruption_budgets
+    ),
+    Controller(
+        "daemon-sets", resources_of("DaemonSet", "ControllerRevision", "Node", "Pod"), sync_daemon_sets, ROLLOUT_SECONDS
+    ),
+    Controller("stateful-sets", resources_of(*STATEFUL_SET_KINDS), sync_stateful_sets, ROLLOUT_SECONDS),
+    Controller("cron-jobs", resources_of("CronJob", "Job"), sync_cron_jobs, JOB_SECONDS),
+    Controller("jobs", resources_of("Job", "Pod"), sync_jobs, JOB_SECONDS),
     Controller(
         "quotas",
-        tuple(resource.kind for resource in resource_quota.COUNTED_KINDS if resource.kind not in SHORT_LIVED_KINDS),
+        tuple(
+            resource.group_resource
+            for resource in resource_quota.COUNTED_KINDS
+            if resource.group_resource not in SHORT_LIVED_RESOURCES
+        ),
         sync_quotas,
     ),
     Controller(
         "ingress addresses",
-        ("Service",),
+        resources_of("Service"),
         lambda lister: ingress_ips.reconcile(
             lister.context.network.services.ingress, lister.list(Service), lister.cursor("ingress-addresses")
         ),
     ),
-    Controller("mirrored-endpoints", MIRRORED_KINDS, _with_all(endpoint_slice_mirroring.reconcile, *MIRRORED_KINDS)),
-    Controller("claims", ("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), sync_claims),
-    Controller("dependents", OWNED_KINDS, sync_owners),
+    Controller(
+        "mirrored-endpoints",
+        resources_of(*MIRRORED_KINDS),
+        _with_all(endpoint_slice_mirroring.reconcile, *MIRRORED_KINDS),
+    ),
+    Controller("claims", resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), sync_claims),
+    Controller("dependents", OWNED_RESOURCES, sync_owners),
     Controller(
         "namespaces",
-        ("Namespace", *(name for name in NAMESPACED_KINDS if name not in SHORT_LIVED_KINDS)),
+        (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in SHORT_LIVED_RESOURCES)),
         sync_namespaces,
     ),
-    Controller("taints", ("Node",), lambda lister: taints.reconcile(lister.list(Node), lister.now)),
-    Controller("unready", ("Node",), sync_pod_readiness),
+    Controller("taints", resources_of("Node"), lambda lister: taints.reconcile(lister.list(Node), lister.now)),
+    Controller("unready", resources_of("Node"), sync_pod_readiness),
     Controller("expiry", (), sync_expiration, EXPIRY_SECONDS),
 )

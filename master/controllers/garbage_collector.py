@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from api.meta.types import Object, OwnerReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Update, WriteAction
-from master.controllers.context import SHORT_LIVED_KINDS, Lister
+from master.controllers.context import SHORT_LIVED_RESOURCES, Lister
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
 from master.resources.scheme import BY_KIND, STORED
 
@@ -166,13 +166,15 @@ def _with_metadata(item: Object, **changes: tuple[object, ...]) -> Object:
     return replace(item, metadata=replace(item.metadata, **changes))
 
 
-OWNED_KINDS = tuple(resource.kind for resource in STORED if resource.kind not in SHORT_LIVED_KINDS)
-"""Kinds that are garbage collected."""
+OWNED_RESOURCES = tuple(
+    resource.group_resource for resource in STORED if resource.group_resource not in SHORT_LIVED_RESOURCES
+)
+"""Resources that are garbage collected."""
 
 
 def sync_owners(lister: Lister) -> Iterable[Action]:
     """Delete or release the dependents of deleted owners."""
-    objects = [item for kind in OWNED_KINDS for item in lister.list_kind(kind)]
+    objects = [item for resource in OWNED_RESOURCES for item in lister.list_resource(resource)]
     return reconcile(
         objects,
         owner_is_resolvable,

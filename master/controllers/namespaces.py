@@ -119,8 +119,8 @@ def _condition(content: ConditionRow, old: Condition | None, now: datetime.datet
     return Condition(type=name, status=status, reason=reason, message=message, last_transition_time=since)
 
 
-NAMESPACED_KINDS = tuple(resource.kind for resource in STORED if resource.namespaced)
-"""Kinds whose objects are deleted with their namespace."""
+NAMESPACED_RESOURCES = tuple(resource.group_resource for resource in STORED if resource.namespaced)
+"""Resources whose objects are deleted with their namespace."""
 
 
 def sync_namespaces(lister: Lister) -> Iterable[Action]:
@@ -128,4 +128,5 @@ def sync_namespaces(lister: Lister) -> Iterable[Action]:
     namespaces = lister.list(Namespace)
     if not any(item.metadata.deletion_timestamp for item in namespaces):
         return ()
-    return reconcile(namespaces, [item for kind in NAMESPACED_KINDS for item in lister.list_kind(kind)], lister.now)
+    contents = [item for resource in NAMESPACED_RESOURCES for item in lister.list_resource(resource)]
+    return reconcile(namespaces, contents, lister.now)

@@ -26,7 +26,14 @@ from api.validation.registry import default
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, ForceDelete, Update, Warn
-from master.controllers.context import Controller, ControllerContext, CreateBackoff, CreateBackoffs, Lister
+from master.controllers.context import (
+    Controller,
+    ControllerContext,
+    CreateBackoff,
+    CreateBackoffs,
+    Lister,
+    resources_of,
+)
 from master.controllers.controllers import CONTROLLERS
 from master.controllers.network import endpoints
 from master.controllers.network.endpoints import EndpointQueue
@@ -171,6 +178,9 @@ def cool_down(duration: float, writes: int) -> float:
     return min(duration * COOL_DOWN_FACTOR, MAX_COOL_DOWN_SECONDS) if duration > SHORT_PASS_SECONDS else 0.0
 
 
+ENDPOINT_RESOURCES = resources_of(*endpoints.ENDPOINT_KINDS)
+
+
 class ControllerRuntime:
     """Runs all controllers. `started` is set when the controllers required for startup have written."""
 
@@ -186,7 +196,7 @@ class ControllerRuntime:
         self._pending_startup = {controller.name for controller in CONTROLLERS if controller.required_for_startup}
         self.started = asyncio.Event()
         nodes_loop = Loop("nodes", self._reconcile_nodes, LoopTiming(resync=self._node_lifecycle.resync))
-        controllers = (*CONTROLLERS, Controller("endpoints", endpoints.ENDPOINT_KINDS, self._endpoints.reconcile))
+        controllers = (*CONTROLLERS, Controller("endpoints", ENDPOINT_RESOURCES, self._endpoints.reconcile))
         loops = [
             (
                 Loop(controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)),
@@ -194,7 +204,10 @@ class ControllerRuntime:
             )
             for controller in controllers
         ]
-        self._loops = (*((loop, controller.watches) for loop, controller in loops), (nodes_loop, ("Node",)))
+        self._loops = (
+            *((loop, controller.watches) for loop, controller in loops),
+            (nodes_loop, (group_resource(Node),)),
+        )
         self._by_name = {
             **{controller.name: loop for loop, controller in loops},
             "nodes": nodes_loop,
@@ -208,13 +221,13 @@ class ControllerRuntime:
     async def run(self) -> None:
         """Run until cancelled."""
         with contextlib.ExitStack() as stack:
-            for kind in endpoints.ENDPOINT_KINDS:
-                stack.callback(self._store.watch(BY_KIND[kind].group_resource, self._endpoints.observe))
-            for loop, kinds in self._loops:
-                for kind in kinds:
-                    stack.callback(self._store.watch(BY_KIND[kind].group_resource, _wake_on_event(loop)))
-            for kind in (ResourceQuota.KIND, LimitRange.KIND, ServiceAccount.KIND):
-                stack.callback(self._store.watch(BY_KIND[kind].group_resource, self._reset_backoffs))
+            for resource in ENDPOINT_RESOURCES:
+                stack.callback(self._store.watch(resource, self._endpoints.observe))
+            for loop, resources in self._loops:
+                for resource in resources:
+                    stack.callback(self._store.watch(resource, _wake_on_event(loop)))
+            for kind in (ResourceQuota, LimitRange, ServiceAccount):
+                stack.callback(self._store.watch(group_resource(kind), self._reset_backoffs))
             async with asyncio.TaskGroup() as group:
                 for loop, _ in self._loops:
                     group.create_task(loop.run())

@@ -124,13 +124,13 @@ def _expected_pods(pods: Iterable[Pod], owners: Mapping[str, Object]) -> int:
     return sum(scales.values())
 
 
-SCALABLE_KINDS = tuple(resource.kind for resource in STORED if resource.scale is not None)
-"""Kinds with a scale."""
+SCALABLE_RESOURCES = tuple(resource.group_resource for resource in STORED if resource.scale is not None)
+"""Resources with a scale."""
 
 
 def sync_disruption_budgets(lister: Lister) -> Iterable[Action]:
     """Update the status of all PodDisruptionBudgets."""
     if not (budgets := lister.list(PodDisruptionBudget)):
         return ()
-    scalable = [item for kind in SCALABLE_KINDS for item in lister.list_kind(kind)]
+    scalable = [item for resource in SCALABLE_RESOURCES for item in lister.list_resource(resource)]
     return reconcile(budgets, lister.list(Pod), scalable, lister.now)
