@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from api.core.config import Secret
 from api.core.node import Namespace, Node
-from api.meta.types import ObjectMeta
+from api.meta.types import Object, ObjectMeta
+from master.resources.group_resource import GroupResource
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.storage.interface import Compacted, Conflict, Delete, Key, Put, Record, Storage, WatchEvent
 from master.storage.sqlite import SQLiteStorage
@@ -227,6 +228,38 @@ async def test_revision_counter_survives_full_compaction(opener: Opener, tmp_pat
     assert names(store.list(NAMESPACES)) == []
     (item,) = await store.write(put(ns("a"), expect=0))
     assert item.metadata.resource_version == "3"
+    await store.close()
+
+
+class ForeignNamespace(Object, frozen=True):
+    """A kind with the name of a built-in kind, in another group; the store has no type for its resource."""
+
+    API_VERSION = "example.com/v1"
+    KIND = "Namespace"
+    PLURAL = "namespaces"
+
+    size: int = 0
+
+
+FOREIGN_NAMESPACES = GroupResource("example.com", "namespaces")
+
+
+async def test_kinds_of_one_name_in_two_groups_are_stored_apart(opener: Opener, tmp_path: Path) -> None:
+    store = await opener(tmp_path)
+    foreign, events = ForeignNamespace(metadata=ObjectMeta(name="a"), size=3), list[WatchEvent]()
+    store.watch(NAMESPACES, events.append)
+    await store.write(put(ns("a"), expect=0), Put(Key.of(FOREIGN_NAMESPACES, foreign), foreign, expect=0))
+    assert told(events) == [("ADDED", "a", 1)]
+    for _ in range(2):
+        (record,) = store.list(FOREIGN_NAMESPACES)
+        assert (record.key, record.revision) == (Key(FOREIGN_NAMESPACES, "", "a"), 2)
+        assert b'"apiVersion":"example.com/v1","kind":"Namespace"' in record.data
+        assert b'"size":3' in record.data
+        assert record.object.metadata.resource_version == "2"
+        assert [entry.revision for entry in store.list(NAMESPACES)] == [1]
+        assert told(store.events_since(FOREIGN_NAMESPACES, 0)) == [("ADDED", "a", 2)]
+        await store.close()
+        store = await opener(tmp_path)
     await store.close()
 
 
