@@ -26,7 +26,7 @@ from node_agent.stats.cgroup_stats import ALL_FILES
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady, Refused
 from tests.testbed.wait import wait_until
-from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.examples import UID, make_pod
 
 pytestmark = pytest.mark.skipif(
     not (Path("/run/systemd/system").is_dir() and BUS.exists()),
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROOT = f"/podlane-test-{os.getpid()}"
-WISH = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
+WISH = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
 HERE = pod_cgroup(WISH, ROOT)
 LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
 FILES = CgroupfsDriver()

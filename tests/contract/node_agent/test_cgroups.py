@@ -25,10 +25,10 @@ from node_agent.cgroups.hierarchy import (
 from node_agent.stats.cgroup_stats import ALL_FILES
 from node_agent.stats.collector import CgroupReader
 from reconcile.errors import NotReady
-from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.examples import UID, make_pod
 
 ROOT = f"/podlane-test-{os.getpid()}"
-WISH = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
+WISH = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
 HERE = pod_cgroup(WISH, ROOT)
 LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
 

@@ -19,11 +19,11 @@ from node_agent.volumes import mounts
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.examples import NOW, UID, make_pod
 from tests.unit.node_agent.object_server import ObjectServer
 from tests.unit.node_agent.token_issuer import TokenIssuer
 
-WISH = pod(
+WISH = make_pod(
     spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}},\n"
     f"    {{configMap: {{name: {ROOT_CA}}}}}]}}}}]"
 )

@@ -21,13 +21,13 @@ from node_agent.volumes.setup import VolumeSetup
 from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.fault_injection import INJECTOR
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
 FILES = {"key": PayloadFile(b"hidden", 0o400)}
 
 
 def volume(source: str) -> Volume:
-    return pod(spec=f"  volumes: [{{name: v, {source}}}]").spec.volumes[0]
+    return make_pod(spec=f"  volumes: [{{name: v, {source}}}]").spec.volumes[0]
 
 
 @pytest.fixture(autouse=True)

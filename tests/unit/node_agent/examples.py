@@ -20,7 +20,7 @@ UID = "0b7c"
 SANDBOX = "5a" * 32
 
 
-def pod(containers: str = "[{name: main, image: toolbox}]", spec: str = "", meta: str = "") -> Pod:
+def make_pod(containers: str = "[{name: main, image: toolbox}]", spec: str = "", meta: str = "") -> Pod:
     """A pod of the project red on node-1; the arguments are YAML."""
     text = f"""\
 apiVersion: v1
@@ -36,13 +36,13 @@ spec:
     return default(document.obj)
 
 
-def sandbox(attempt: int = 0, state: str = "running", identity: str = SANDBOX) -> RuntimeContainer:
+def make_sandbox(attempt: int = 0, state: str = "running", identity: str = SANDBOX) -> RuntimeContainer:
     """The sandbox of that pod."""
     marks = {label.TYPE: label.SANDBOX_TYPE, label.CONTAINER_NAME: "POD", label.ATTEMPT: str(attempt)}
     return RuntimeContainer(id=identity, labels=marks | {label.POD_UID: UID}, state=state, pid=7, created_at=NOW)
 
 
-def container(
+def make_container(
     of: Pod,
     name: str = "main",
     *,
@@ -56,13 +56,13 @@ def container(
     inside: str = SANDBOX,
 ) -> RuntimeContainer:
     """A container of that pod; it ended so many seconds ago and had run for so many."""
-    wish = next(one for one in all_containers(of) if one.name == name)
+    container = next(container for container in all_containers(of) if container.name == name)
     marks = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: name,
         label.POD_UID: UID,
         label.SANDBOX_ID: inside,
-        label.HASH: container_hash(wish),
+        label.HASH: container_hash(container),
         label.RESTARTS: str(restarts),
         label.CRASHES: str(crashes),
     }
@@ -80,9 +80,9 @@ def container(
     )
 
 
-def runtime_pod(*containers: RuntimeContainer, box: RuntimeContainer | None = None) -> RuntimePod:
+def make_runtime_pod(*containers: RuntimeContainer, sandbox: RuntimeContainer | None = None) -> RuntimePod:
     """What Docker holds of the pod: these, in a sandbox that runs unless another one is given."""
-    return group_containers([box or sandbox(), *containers])
+    return group_containers([sandbox or make_sandbox(), *containers])
 
 
 def with_status(of: Pod, status: PodStatus) -> Pod:

@@ -122,7 +122,11 @@ class OneNode:
 
     def sandboxes(self) -> dict[str, str]:
         """UID of each pod with a running sandbox → its name."""
-        return {one.uid: one.labels["io.kubernetes.pod.name"] for one in self.docker.find("POD") if one.running}
+        return {
+            container.uid: container.labels["io.kubernetes.pod.name"]
+            for container in self.docker.find("POD")
+            if container.running
+        }
 
 
 async def until_true(is_so: Callable[[], object]) -> None:

@@ -18,39 +18,39 @@ from node_agent.events import (
     pod_reference,
     repeated_event,
 )
-from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.examples import NOW, UID, make_pod
 
-WEB = pod()
+WEB = make_pod()
 
 
 def test_event_names_pod_and_container() -> None:
     whole, part = pod_reference(WEB, ""), pod_reference(WEB, "main")
     assert (whole.kind, whole.namespace, whole.name, whole.uid, whole.field_path) == ("Pod", "red", "web", UID, "")
     assert part.field_path == "spec.containers{main}"
-    longer = pod(spec="  initContainers: [{name: before, image: toolbox}]")
+    longer = make_pod(spec="  initContainers: [{name: before, image: toolbox}]")
     assert pod_reference(longer, "before").field_path == "spec.initContainers{before}"
 
 
 @pytest.mark.parametrize(("reason", "kind"), [("Started", "Normal"), ("BackOff", "Warning"), ("Failed", "Warning")])
 def test_event_type_follows_its_reason(reason: str, kind: str) -> None:
-    told = new_event(pod_reference(WEB, "main"), reason, "words", "node-1", NOW)
-    assert (told.type, told.count, told.source.host) == (kind, 1, "node-1")
+    event = new_event(pod_reference(WEB, "main"), reason, "words", "node-1", NOW)
+    assert (event.type, event.count, event.source.host) == (kind, 1, "node-1")
 
 
 def test_image_back_off_event_is_normal() -> None:
-    told = new_event(pod_reference(WEB, "main"), "BackOff", 'Back-off pulling image "x"', "node-1", NOW)
-    assert (told.type, told.reason) == ("Normal", "BackOff")
+    event = new_event(pod_reference(WEB, "main"), "BackOff", 'Back-off pulling image "x"', "node-1", NOW)
+    assert (event.type, event.reason) == ("Normal", "BackOff")
 
 
 def test_repeated_event_is_counted_and_keeps_its_first_time() -> None:
-    told = new_event(pod_reference(WEB, ""), "BackOff", "words", "node-1", NOW)
-    twice = repeated_event(told, "words", NOW + timedelta(minutes=1))
+    event = new_event(pod_reference(WEB, ""), "BackOff", "words", "node-1", NOW)
+    twice = repeated_event(event, "words", NOW + timedelta(minutes=1))
     assert (twice.count, twice.first_timestamp, twice.last_timestamp) == (
         2,
-        told.first_timestamp,
+        event.first_timestamp,
         "2026-01-31T12:01:00Z",
     )
-    assert twice.metadata == told.metadata
+    assert twice.metadata == event.metadata
     assert is_recent(twice, NOW + timedelta(minutes=60))
     assert not is_recent(twice, NOW + timedelta(minutes=61))
 

@@ -20,7 +20,7 @@ from node_agent.object_cache import ROOT_CA, NotSynced, ObjectCache, ServiceList
 from node_agent.sources.file import FileSource
 from reconcile.errors import NotReady
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 from tests.unit.node_agent.object_server import ObjectServer
 
 SETTINGS = Reference(ConfigMap, "red", "settings")
@@ -160,10 +160,10 @@ async def test_static_pod_references_no_objects(volumes: str, count: int, tmp_pa
     (tmp_path / "pod.yaml").write_text(f"{STATIC}  volumes: {volumes}\n")
     manifests = FileSource(tmp_path, "node-1", "file", lambda: None, FakeEventRecorder())
     await manifests.read()
-    assert len([pod for offer in manifests.source_pods for pod in offer.pods]) == count
+    assert len([pod for source in manifests.source_pods for pod in source.pods]) == count
 
 
-STATIC_POD = pod()
+STATIC_POD = make_pod()
 POD = replace(STATIC_POD, metadata=replace(STATIC_POD.metadata, annotations={CONFIG_SOURCE: "api"}))
 
 
@@ -185,12 +185,12 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
 
 @pytest.mark.parametrize("refusal", [0, 404], ids=["none", "no such kind"])
 async def test_pods_start_without_services_when_the_api_has_none(refusal: int) -> None:
-    services, woken = await follow(refusal, lambda one: one.informer.synced)
+    services, woken = await follow(refusal, lambda lister: lister.informer.synced)
     assert (list(services.list(POD)), woken) == ([], 1)
 
 
 async def test_forbidden_service_list_delays_api_pods_and_not_static_ones() -> None:
-    services, woken = await follow(403, lambda one: bool(one.informer.last_error))
+    services, woken = await follow(403, lambda lister: bool(lister.informer.last_error))
     with pytest.raises(NotReady, match="services: not for you"):
         services.list(POD)
     assert (list(services.list(STATIC_POD)), woken) == ([], 0)

@@ -33,7 +33,7 @@ from node_agent.runtime.sandbox import PodSandbox
 from node_agent.volumes.tokens import TokenCache
 from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 from tests.unit.node_agent.object_server import ObjectServer
 
 SECONDS = 20.0
@@ -102,11 +102,11 @@ class FakeSdnDaemon:
         return web.json_response({"sandboxes": sorted(self.attached)})
 
 
-class KeptStatuses(StatusManager):
+class RecordedStatuses(StatusManager):
     """Keeps the statuses of the worker's pod in its world instead of writing them to an API server."""
 
-    def __init__(self, here: World) -> None:
-        self._here = here
+    def __init__(self, host: World) -> None:
+        self._here = host
 
     def set_status(self, pod: Pod) -> None:
         self._here.set_status(pod.status)
@@ -144,7 +144,7 @@ class World:
         self.cache = PodCache(self.docker)
         self.prober: Prober
 
-    def worker(self, wish: Pod) -> PodWorker:
+    def worker(self, pod: Pod) -> PodWorker:
         """As a fresh agent takes the pod up: with the status that the master has."""
         self.cache = PodCache(self.docker)
         factory = PodWorkerFactory(
@@ -157,10 +157,10 @@ class World:
             services=lambda _: self.services,
             tokens=self.tokens,
             probes=ProbeDependencies(self.prober, lambda: 0.0, steady_clock()),
-            statuses=KeptStatuses(self),
+            statuses=RecordedStatuses(self),
             events=self.recorder,
         )
-        return factory.create(replace(wish, status=self.status) if self.status.phase else wish)
+        return factory.create(replace(pod, status=self.status) if self.status.phase else pod)
 
     def cgroups(self) -> CgroupManager:
         """Return the manager of the host's cgroups."""
@@ -169,7 +169,7 @@ class World:
 
     def sandbox(self) -> PodSandbox:
         """Return the sandbox of the pod, as a worker has it."""
-        events = self.recorder.for_pod(pod())
+        events = self.recorder.for_pod(make_pod())
         images = ImageManager(self.docker, events)
         return PodSandbox(self.docker, self.network, self.cgroups(), images, self.host, events)
 
@@ -199,9 +199,9 @@ class World:
         await worker.run()
         self.gone = True
 
-    async def live(self, wish: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
+    async def live(self, pod: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
         """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
-        worker = self._worker = self.worker(wish)
+        worker = self._worker = self.worker(pod)
         if leave:
             worker.terminate()
         events = asyncio.create_task(self.pleg(worker).watch_events())
@@ -228,61 +228,64 @@ class World:
 
     async def end(self, name: str, code: int) -> None:
         """A container ends by itself."""
-        one = self.docker.running(name)
-        assert one is not None
-        self.docker.end(one.id, code)
+        container = self.docker.running(name)
+        assert container is not None
+        self.docker.end(container.id, code)
 
     def restarts(self) -> list[int]:
         """Of every container that runs, by name."""
-        return [one.restart_count for name in ("main", "side") if (one := self.docker.running(name)) is not None]
+        return [
+            container.restart_count for name in ("main", "side") if (container := self.docker.running(name)) is not None
+        ]
 
     def left(self) -> dict[str, object]:
         """What can be seen on the host afterwards, without ids and times."""
-        names = {one.seen.id: one.spec.name for one in self.docker.held.values()}
+        names = {held.seen.id: held.spec.name for held in self.docker.held.values()}
         pods = Path(self.host.pods_dir)
         return {
-            "containers": sorted((one.spec.name, one.seen.state) for one in self.docker.held.values()),
+            "containers": sorted((held.spec.name, held.seen.state) for held in self.docker.held.values()),
             "inside": sorted(
-                (one.spec.name, names.get(one.seen.labels.get(SANDBOX_ID, ""), "")) for one in self.docker.held.values()
+                (held.spec.name, names.get(held.seen.labels.get(SANDBOX_ID, ""), ""))
+                for held in self.docker.held.values()
             ),
             "attached": sorted(names.get(one, "a sandbox that is gone") for one in self.switch.attached),
             "directories": sorted(entry.name for entry in pods.iterdir()) if pods.exists() else [],
             "phase": self.status.phase,
-            "restarts": [row.restart_count for row in self.status.container_statuses],
+            "restarts": [status.restart_count for status in self.status.container_statuses],
         }
 
 
 @asynccontextmanager
 async def world(root: Path) -> AsyncIterator[World]:
     """A fresh host."""
-    one = World(root)
+    host = World(root)
     async with (
-        one.switch.serving(root / "s"),
-        SdnNetwork(str(root / "s")) as one.network,
-        one.objects.client() as client,
-        Prober(one.docker) as one.prober,
+        host.switch.serving(root / "s"),
+        SdnNetwork(str(root / "s")) as host.network,
+        host.objects.client() as client,
+        Prober(host.docker) as host.prober,
     ):
-        one.references = ObjectCache(client, asyncio.create_task, lambda _: one.wake())
-        one.tokens = TokenCache(client)
-        yield one
+        host.references = ObjectCache(client, asyncio.create_task, lambda _: host.wake())
+        host.tokens = TokenCache(client)
+        yield host
 
 
 async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
     """Run it whole, and then again and again with the agent killed after each call: the end is the same."""
-    async with world(tmp_path / "whole") as here:
-        await scenario(here)
-        whole, calls = here.left(), here.docker.calls
+    async with world(tmp_path / "whole") as host:
+        await scenario(host)
+        whole, calls = host.left(), host.docker.calls
     assert calls > 5
     worlds = asyncio.Semaphore(CONCURRENT_WORLDS)
 
     async def kill_after(number: int) -> None:
-        async with worlds, world(tmp_path / str(number)) as here:
-            here.docker.die_after = number
+        async with worlds, world(tmp_path / str(number)) as host:
+            host.docker.die_after = number
             with contextlib.suppress(AgentKilled):
-                await scenario(here)
-            here.docker.die_after = None
-            await scenario(here)
-            assert here.left() == whole, f"killed after call {number} of {calls}"
+                await scenario(host)
+            host.docker.die_after = None
+            await scenario(host)
+            assert host.left() == whole, f"killed after call {number} of {calls}"
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(1, calls + 1):

@@ -18,7 +18,7 @@ from master.controllers.persistent_volumes import bind_volumes, release_protecti
 from master.resources.metadata import with_metadata
 from master.resources.scheme import BY_KIND
 from tests.unit.master.examples import meta
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
 
 def disk(name: str, claim: str = "", uid: str = "", **more: Any) -> PersistentVolume:
@@ -142,7 +142,7 @@ def test_volume_binding_converges_without_double_bindings(volumes: tuple[str, st
     assert len(bound) == 2 * len(had)
 
 
-USER = pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]")
+USER = make_pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]")
 
 
 def leaving(item: Any, *others: str) -> Any:
@@ -160,7 +160,7 @@ def phase(of: Pod, name: str) -> Pod:
     ("pods", "goes"),
     [
         ([], True),
-        ([pod()], True),
+        ([make_pod()], True),
         ([USER], False),
         ([phase(USER, "Running")], False),
         ([phase(USER, "Succeeded"), phase(USER, "Failed")], True),

@@ -26,25 +26,25 @@ async def test_csr_is_for_the_held_key() -> None:
 
 
 async def test_invalid_key_file_is_replaced_by_a_new_key() -> None:
-    asking = await crypto.make_request(b"words", SUBJECT, "x")
-    assert asking.fingerprint == keys.key_fingerprint(asking.key, "x")
+    request = await crypto.make_request(b"words", SUBJECT, "x")
+    assert request.fingerprint == keys.key_fingerprint(request.key, "x")
 
 
 async def test_self_signed_certificate_carries_its_inputs() -> None:
-    made = await crypto.self_signed_pair(SUBJECT, NOW)
-    assert keys.matches_certificate(made.key, made.certificate)
-    assert made.info == keys.parse_certificate(made.certificate)
-    assert made.info.subject == SUBJECT
-    assert await crypto.inspect_certificate(made.certificate) == made.info
-    assert await crypto.load_key_pair(made.key, made.certificate) == made
+    pair = await crypto.self_signed_pair(SUBJECT, NOW)
+    assert keys.matches_certificate(pair.key, pair.certificate)
+    assert pair.info == keys.parse_certificate(pair.certificate)
+    assert pair.info.subject == SUBJECT
+    assert await crypto.inspect_certificate(pair.certificate) == pair.info
+    assert await crypto.load_key_pair(pair.key, pair.certificate) == pair
 
 
 async def test_key_pair_with_another_key_is_rejected() -> None:
-    made = await crypto.self_signed_pair(SUBJECT, NOW)
+    pair = await crypto.self_signed_pair(SUBJECT, NOW)
     with pytest.raises(BadPem, match="another key"):
-        await crypto.load_key_pair(keys.generate_key(), made.certificate)
+        await crypto.load_key_pair(keys.generate_key(), pair.certificate)
     with pytest.raises(BadPem, match="not a private key"):
-        await crypto.load_key_pair(b"", made.certificate)
+        await crypto.load_key_pair(b"", pair.certificate)
     with pytest.raises(BadPem, match="not a certificate"):
         await crypto.inspect_certificate(b"words")
 

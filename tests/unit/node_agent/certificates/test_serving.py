@@ -30,20 +30,20 @@ class Clock:
         return self.now
 
 
-def settings(folder: Path) -> Settings:
+def make_settings(folder: Path) -> Settings:
     return Settings(node_name="n1", node_ip="10.245.2.3", state_dir=str(folder))
 
 
-def serving(wish: Settings, clock: Clock) -> ServingCertificate:
-    return ServingCertificate(wish, Client(Kubeconfig("http://127.0.0.1:9", b"")), clock)
+def serving(settings: Settings, clock: Clock) -> ServingCertificate:
+    return ServingCertificate(settings, Client(Kubeconfig("http://127.0.0.1:9", b"")), clock)
 
 
 @asynccontextmanager
-async def listening(one: ServingCertificate) -> AsyncIterator[int]:
+async def listening(certificate: ServingCertificate) -> AsyncIterator[int]:
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=one.context())
+    server = await asyncio.start_server(close, "127.0.0.1", 0, ssl=certificate.context())
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -66,27 +66,27 @@ async def shown(port: int) -> Certificate:
 async def test_serving_certificate_is_self_signed_and_kept_by_default(tmp_path: Path) -> None:
     clock = Clock()
     for _ in range(2):
-        one = serving(settings(tmp_path), clock)
-        await one.load()
-        async with listening(one) as port:
-            found = await shown(port)
-    assert found.subject == Subject(f"n1@{int(NOW.timestamp())}", (), ("n1",), ("10.245.2.3",))
+        certificate = serving(make_settings(tmp_path), clock)
+        await certificate.load()
+        async with listening(certificate) as port:
+            served = await shown(port)
+    assert served.subject == Subject(f"n1@{int(NOW.timestamp())}", (), ("n1",), ("10.245.2.3",))
     (kept,) = (tmp_path / "pki").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
-    assert keys.parse_certificate(kept.read_bytes()) == found
+    assert keys.parse_certificate(kept.read_bytes()) == served
 
 
 async def test_new_serving_certificate_is_used_by_a_running_listener(tmp_path: Path) -> None:
     clock = Clock()
-    one = serving(settings(tmp_path), clock)
-    await one.load()
-    async with listening(one) as port:
+    certificate = serving(make_settings(tmp_path), clock)
+    await certificate.load()
+    async with listening(certificate) as port:
         first = await shown(port)
         clock.now = NOW + datetime.timedelta(days=200)
-        await one.renew()
+        await certificate.renew()
         assert await shown(port) == first
         clock.now = NOW + datetime.timedelta(days=364)
-        await one.renew()
+        await certificate.renew()
         assert (await shown(port)).subject.user == f"n1@{int(clock.now.timestamp())}"
 
 
@@ -97,47 +97,47 @@ def write(folder: Path, name: str) -> None:
 
 
 async def test_configured_certificate_files_are_served_and_reloaded(tmp_path: Path) -> None:
-    given = replace(
-        settings(tmp_path), tls_cert_file=str(tmp_path / "tls.crt"), tls_private_key_file=str(tmp_path / "tls.key")
+    settings = replace(
+        make_settings(tmp_path), tls_cert_file=str(tmp_path / "tls.crt"), tls_private_key_file=str(tmp_path / "tls.key")
     )
     write(tmp_path, "one")
-    one = serving(given, Clock())
-    await one.load()
-    async with listening(one) as port:
+    certificate = serving(settings, Clock())
+    await certificate.load()
+    async with listening(certificate) as port:
         assert (await shown(port)).subject.user == "one"
         write(tmp_path, "two")
-        await one.renew()
+        await certificate.renew()
         assert (await shown(port)).subject.user == "two"
         (tmp_path / "tls.key").write_bytes(keys.generate_key())
         with pytest.raises(Refused, match=r"tls\.crt"):
-            await one.renew()
+            await certificate.renew()
         assert (await shown(port)).subject.user == "two"
 
 
 async def test_missing_certificate_files_are_rejected(tmp_path: Path) -> None:
-    given = replace(settings(tmp_path), tls_cert_file="/nowhere.crt", tls_private_key_file="/nowhere.key")
+    settings = replace(make_settings(tmp_path), tls_cert_file="/nowhere.crt", tls_private_key_file="/nowhere.key")
     with pytest.raises(Refused, match=r"/nowhere\.crt and /nowhere\.key"):
-        await serving(given, Clock()).load()
+        await serving(settings, Clock()).load()
 
 
 async def test_first_pass_creates_a_certificate_and_wakes_waiters(tmp_path: Path) -> None:
-    one = serving(settings(tmp_path), Clock())
-    waiting = asyncio.create_task(one.loaded())
+    certificate = serving(make_settings(tmp_path), Clock())
+    waiting = asyncio.create_task(certificate.loaded())
     await asyncio.sleep(0)
     assert not waiting.done()
-    await one.renew()
+    await certificate.renew()
     async with asyncio.timeout(30):
         await waiting
-    async with listening(one) as port:
+    async with listening(certificate) as port:
         assert (await shown(port)).subject.dns_names == ("n1",)
 
 
 async def test_stored_certificate_without_its_key_is_replaced(tmp_path: Path) -> None:
-    await serving(settings(tmp_path), Clock()).load()
+    await serving(make_settings(tmp_path), Clock()).load()
     kept = tmp_path / "pki" / "serving-self-signed.pem"
     before = pem_blocks(kept.read_bytes(), "CERTIFICATE")
     kept.write_bytes(before)
-    await serving(settings(tmp_path), Clock()).load()
+    await serving(make_settings(tmp_path), Clock()).load()
     assert pem_blocks(kept.read_bytes(), "CERTIFICATE") != before
 
 

@@ -26,12 +26,12 @@ from node_agent.cgroups.hierarchy import (
     slice_properties,
     slice_unit,
 )
-from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.examples import UID, make_pod
 
 FULL = "resources: {limits: {cpu: 500m, memory: 64Mi}}"
-GUARANTEED = pod(f"[{{name: main, image: a, {FULL}}}, {{name: side, image: a, {FULL}}}]")
-BURSTABLE = pod(f"[{{name: main, image: a, {FULL}}}, {{name: side, image: a}}]")
-BEST_EFFORT = pod()
+GUARANTEED = make_pod(f"[{{name: main, image: a, {FULL}}}, {{name: side, image: a, {FULL}}}]")
+BURSTABLE = make_pod(f"[{{name: main, image: a, {FULL}}}, {{name: side, image: a}}]")
+BEST_EFFORT = make_pod()
 ROOM = PodsCapacity(cpus=4, memory=8 << 30, pids=100)
 
 
@@ -43,10 +43,10 @@ ROOM = PodsCapacity(cpus=4, memory=8 << 30, pids=100)
         (BEST_EFFORT, f"/kubepods/besteffort/pod{UID}"),
     ],
 )
-def test_pod_cgroup_is_below_its_qos_cgroup(wish: Pod, where: str) -> None:
-    assert cgroupfs_path(pod_cgroup(wish, "/")) == where
-    assert cgroupfs_path(pod_cgroup(wish, "/lab/one")) == f"/lab/one{where}"
-    assert pod_cgroup(wish, "/") in candidate_cgroups(UID, "/")
+def test_pod_cgroup_is_below_its_qos_cgroup(pod: Pod, where: str) -> None:
+    assert cgroupfs_path(pod_cgroup(pod, "/")) == where
+    assert cgroupfs_path(pod_cgroup(pod, "/lab/one")) == f"/lab/one{where}"
+    assert pod_cgroup(pod, "/") in candidate_cgroups(UID, "/")
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_pod_cgroup_is_below_its_qos_cgroup(wish: Pod, where: str) -> None:
     ],
 )
 def test_pod_cgroup_limits_sum_its_containers(
-    wish: Pod, wanted: CgroupLimits, first: list[str], second: list[str]
+    pod: Pod, wanted: CgroupLimits, first: list[str], second: list[str]
 ) -> None:
-    assert pod_limits(wish, ROOM) == wanted
+    assert pod_limits(pod, ROOM) == wanted
     assert [value.text for value in limit_files(wanted, 1)] == first
     assert [value.text for value in limit_files(wanted, 2)] == second
 
@@ -98,8 +98,8 @@ def test_cpu_shares_convert_to_weight(shares: int, weighs: int) -> None:
 
 
 def test_qos_class_is_taken_from_pod_status() -> None:
-    told = replace(BURSTABLE, status=replace(BURSTABLE.status, qos_class="Guaranteed"))
-    assert cgroupfs_path(pod_cgroup(told, "/")) == f"/kubepods/pod{UID}"
+    pod = replace(BURSTABLE, status=replace(BURSTABLE.status, qos_class="Guaranteed"))
+    assert cgroupfs_path(pod_cgroup(pod, "/")) == f"/kubepods/pod{UID}"
 
 
 SYSTEMD_UID = "0f2c-11"

@@ -13,9 +13,9 @@ from node_agent.cgroups.manager import CgroupManager
 from node_agent.cgroups.systemd import SystemdDriver
 from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.fake import FakeDocker
-from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.examples import UID, make_pod
 
-WISH = pod("[{name: main, image: a, resources: {requests: {cpu: 500m}}}]")
+WISH = make_pod("[{name: main, image: a, resources: {requests: {cpu: 500m}}}]")
 
 
 @pytest.fixture

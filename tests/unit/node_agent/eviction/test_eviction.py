@@ -32,8 +32,7 @@ from node_agent.eviction.thresholds import (
 from node_agent.eviction.thresholds import node_pressure as pressure_of
 from node_agent.pods.status import evicted_status, is_evicted, merge_status
 from reconcile.config_file import InvalidConfig, merge
-from tests.unit.node_agent.examples import NOW
-from tests.unit.node_agent.examples import pod as make
+from tests.unit.node_agent.examples import NOW, make_pod
 
 MI, GI = 1 << 20, 1 << 30
 TRANSITION = timedelta(minutes=5)
@@ -43,13 +42,13 @@ def pressure(last: dict[str, datetime], now: datetime) -> Pressure:
     return pressure_of(last, now, TRANSITION)
 
 
-def pod(name: str, *, priority: int | None = None, resources: str = "{}", spec: str = "") -> Pod:
-    wish = make(f"[{{name: main, image: toolbox, resources: {resources}}}]", spec)
-    return replace(wish, metadata=replace(wish.metadata, uid=name), spec=replace(wish.spec, priority=priority))
+def make_candidate(name: str, *, priority: int | None = None, resources: str = "{}", spec: str = "") -> Pod:
+    pod = make_pod(f"[{{name: main, image: toolbox, resources: {resources}}}]", spec)
+    return replace(pod, metadata=replace(pod.metadata, uid=name), spec=replace(pod.spec, priority=priority))
 
 
-def takes(wish: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
-    return PodUsage(wish, container_memory={"main": memory}, container_disk={"main": disk}, **more)
+def takes(pod: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
+    return PodUsage(pod, container_memory={"main": memory}, container_disk={"main": disk}, **more)
 
 
 def test_eviction_thresholds_are_parsed_in_kubelets_format() -> None:
@@ -71,17 +70,17 @@ def test_eviction_thresholds_are_parsed_in_kubelets_format() -> None:
         ("memory.available<12Foo", "'12Foo' is not a quantity"),
     ],
 )
-def test_invalid_eviction_threshold_is_rejected_with_its_setting(text: str, words: str) -> None:
-    with pytest.raises(BadThreshold, match=words):
+def test_invalid_eviction_threshold_is_rejected_with_its_setting(text: str, message: str) -> None:
+    with pytest.raises(BadThreshold, match=message):
         parse_thresholds(text)
-    with pytest.raises(InvalidConfig, match=f"evictionHard: .*{words}"):
+    with pytest.raises(InvalidConfig, match=f"evictionHard: .*{message}"):
         merge(Settings, {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionHard": text}, {})
 
 
 def test_eviction_threshold_is_met_below_its_value_and_memory_ranks_first() -> None:
     limits = parse_thresholds("nodefs.available<10%,memory.available<100Mi,pid.available<5")
     seen = {"nodefs.available": SignalObservation(9, 100), "memory.available": SignalObservation(100 * MI - 1, GI)}
-    assert [one.signal for one in thresholds_met(limits, seen)] == ["memory.available", "nodefs.available"]
+    assert [threshold.signal for threshold in thresholds_met(limits, seen)] == ["memory.available", "nodefs.available"]
     seen = {"nodefs.available": SignalObservation(10, 100), "memory.available": SignalObservation(100 * MI, GI)}
     assert thresholds_met(limits, seen) == ()
 
@@ -99,10 +98,10 @@ def test_pressure_condition_persists_five_minutes() -> None:
     assert pressure(again, NOW + timedelta(minutes=6)) == Pressure(disk=True, processes=True)
 
 
-GREEDY = takes(pod("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)
-MODEST = takes(pod("modest", resources="{requests: {memory: 1Gi}}"), 900 * MI)
-WORTHY = takes(pod("worthy", priority=10, resources="{requests: {memory: 100Mi}}"), 500 * MI)
-SMALL = takes(pod("small"), 10 * MI)
+GREEDY = takes(make_candidate("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)
+MODEST = takes(make_candidate("modest", resources="{requests: {memory: 1Gi}}"), 900 * MI)
+WORTHY = takes(make_candidate("worthy", priority=10, resources="{requests: {memory: 100Mi}}"), 500 * MI)
+SMALL = takes(make_candidate("small"), 10 * MI)
 LOW = {"memory.available": SignalObservation(50 * MI, GI)}
 
 
@@ -111,7 +110,7 @@ def order(signal: str, *pods: PodUsage) -> list[str]:
     limits, names, rest = parse_thresholds(f"{signal}<100%"), [], list(pods)
     while verdict := select_pod(limits, {signal: SignalObservation(0, 1)}, rest):
         names.append(verdict.uid)
-        rest = [one for one in rest if one.pod.metadata.uid != verdict.uid]
+        rest = [usage for usage in rest if usage.pod.metadata.uid != verdict.uid]
     return names
 
 
@@ -120,20 +119,27 @@ def test_memory_ranking_is_by_exceeded_request_priority_and_excess() -> None:
 
 
 def test_disk_ranking_includes_volumes() -> None:
-    within = takes(pod("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
-    layers, volumes = takes(pod("layers"), disk=20 * MI), takes(pod("volumes"), disk=MI, volumes={"v": 40 * MI})
+    within = takes(make_candidate("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
+    layers, volumes = (
+        takes(make_candidate("layers"), disk=20 * MI),
+        takes(make_candidate("volumes"), disk=MI, volumes={"v": 40 * MI}),
+    )
     assert order("nodefs.available", within, layers, volumes) == ["volumes", "layers", "within"]
-    many, few = takes(pod("many"), inodes=1000), takes(pod("few"), disk=GI, inodes=10)
-    assert order("imagefs.inodesFree", few, many) == ["many", "few"]
+    larger, smaller = takes(make_candidate("many"), inodes=1000), takes(make_candidate("few"), disk=GI, inodes=10)
+    assert order("imagefs.inodesFree", smaller, larger) == ["many", "few"]
 
 
 def test_pid_ranking_is_by_priority_and_process_count() -> None:
-    pods = [takes(pod("p1"), processes=5), takes(pod("p2"), processes=50), takes(pod("p3", priority=-1), processes=1)]
+    pods = [
+        takes(make_candidate("p1"), processes=5),
+        takes(make_candidate("p2"), processes=50),
+        takes(make_candidate("p3", priority=-1), processes=1),
+    ]
     assert order("pid.available", *pods) == ["p3", "p2", "p1"]
 
 
 def test_critical_pods_are_never_evicted() -> None:
-    critical = takes(pod("critical", priority=2_000_000_000), 10 * GI)
+    critical = takes(make_candidate("critical", priority=2_000_000_000), 10 * GI)
     assert select_pod(parse_thresholds("memory.available<1Gi"), LOW, [critical]) is None
     assert order("memory.available", critical, SMALL) == ["small"]
     assert select_pod((), LOW, [SMALL]) is None
@@ -160,34 +166,38 @@ def test_eviction_message_equals_kubelets() -> None:
     ("one", "words"),
     [
         (
-            takes(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI + 1}),
+            takes(
+                make_candidate("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI + 1}
+            ),
             'Usage of EmptyDir volume "v" exceeds the limit "1Mi". ',
         ),
         (
-            takes(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=MI, volumes={"v": MI + 1}),
+            takes(make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=MI, volumes={"v": MI + 1}),
             "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ",
         ),
-        (takes(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI}), ""),
-        (takes(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=2 * MI), ""),
-        (takes(pod("free"), disk=GI, volumes={"v": GI}), ""),
+        (takes(make_candidate("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI}), ""),
+        (takes(make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=2 * MI), ""),
+        (takes(make_candidate("free"), disk=GI, volumes={"v": GI}), ""),
     ],
 )
-def test_pod_over_its_ephemeral_storage_limit_is_evicted(one: PodUsage, words: str) -> None:
-    assert [verdict.message for verdict in local_storage_evictions([one])] == ([words] if words else [])
+def test_pod_over_its_ephemeral_storage_limit_is_evicted(usage: PodUsage, message: str) -> None:
+    assert [verdict.message for verdict in local_storage_evictions([usage])] == ([message] if message else [])
 
 
 def test_container_over_its_own_storage_limit_is_evicted() -> None:
     limit = "resources: {limits: {ephemeral-storage: 4Mi}}"
-    wish = make(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
-    [verdict] = local_storage_evictions([PodUsage(wish, container_disk={"main": 5 * MI, "side": MI})])
+    pod = make_pod(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
+    [verdict] = local_storage_evictions([PodUsage(pod, container_disk={"main": 5 * MI, "side": MI})])
     assert verdict.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
 
 
 def test_only_pods_with_storage_limits_are_measured() -> None:
-    assert has_disk_limits(pod("p", resources="{limits: {ephemeral-storage: 2Mi}}"))
-    assert has_disk_limits(pod("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"))
-    assert not has_disk_limits(pod("m", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi, medium: Memory}}]"))
-    assert not has_disk_limits(pod("p", resources="{limits: {memory: 2Mi}}"))
+    assert has_disk_limits(make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"))
+    assert has_disk_limits(make_candidate("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"))
+    assert not has_disk_limits(
+        make_candidate("m", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi, medium: Memory}}]")
+    )
+    assert not has_disk_limits(make_candidate("p", resources="{limits: {memory: 2Mi}}"))
 
 
 def test_evicted_status_is_final() -> None:
@@ -195,12 +205,15 @@ def test_evicted_status_is_final() -> None:
     status = evicted_status(PodStatus(phase="Running", conditions=(ready,)), "words", NOW)
     assert is_evicted(status)
     assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "words")
-    mark = status.conditions[-1]
-    assert (mark.type, mark.status, mark.reason) == ("DisruptionTarget", "True", "TerminationByKubelet")
-    assert [row.type for row in evicted_status(status, "again", NOW).conditions] == ["Ready", "DisruptionTarget"]
+    condition = status.conditions[-1]
+    assert (condition.type, condition.status, condition.reason) == ("DisruptionTarget", "True", "TerminationByKubelet")
+    assert [condition.type for condition in evicted_status(status, "again", NOW).conditions] == [
+        "Ready",
+        "DisruptionTarget",
+    ]
     written = merge_status(status, PodStatus(conditions=(Condition(type="example.com/gate", status="True"),)))
-    assert [row.type for row in written.conditions] == ["Ready", "DisruptionTarget", "example.com/gate"]
-    assert [row.type for row in merge_status(PodStatus(), written).conditions] == [
+    assert [condition.type for condition in written.conditions] == ["Ready", "DisruptionTarget", "example.com/gate"]
+    assert [condition.type for condition in merge_status(PodStatus(), written).conditions] == [
         "DisruptionTarget",
         "example.com/gate",
     ]
@@ -213,7 +226,7 @@ SOFT = parse_soft_thresholds("memory.available<1Gi,nodefs.available<20%", "memor
 
 
 def test_soft_thresholds_need_a_grace_period_each() -> None:
-    assert [one.grace for one in SOFT] == [timedelta(seconds=90), timedelta(hours=2)]
+    assert [threshold.grace for threshold in SOFT] == [timedelta(seconds=90), timedelta(hours=2)]
     assert parse_soft_thresholds("", "") == ()
 
 
@@ -228,11 +241,11 @@ def test_soft_thresholds_need_a_grace_period_each() -> None:
         ("memory.available", "memory.available=1m", "found 'memory.available'; for example"),
     ],
 )
-def test_invalid_soft_threshold_is_rejected_with_its_setting(limits: str, periods: str, words: str) -> None:
-    with pytest.raises(BadThreshold, match=words):
+def test_invalid_soft_threshold_is_rejected_with_its_setting(limits: str, periods: str, message: str) -> None:
+    with pytest.raises(BadThreshold, match=message):
         parse_soft_thresholds(limits, periods)
     wish = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
-    with pytest.raises(InvalidConfig, match=f"evictionSoft, evictionSoftGracePeriod: .*{words}"):
+    with pytest.raises(InvalidConfig, match=f"evictionSoft, evictionSoftGracePeriod: .*{message}"):
         merge(Settings, wish, {})
 
 
@@ -254,7 +267,7 @@ def test_soft_threshold_is_due_when_met_for_its_whole_grace_period() -> None:
 def test_hard_threshold_precedes_soft_and_the_shorter_grace_period_applies() -> None:
     limits = (*SOFT, *parse_thresholds("memory.available<100Mi"))
     low = thresholds_met(limits, {"memory.available": SignalObservation(1, GI)})
-    assert [one.grace for one in low] == [None, timedelta(seconds=90)]
+    assert [threshold.grace for threshold in low] == [None, timedelta(seconds=90)]
     slow = replace(GREEDY.pod, spec=replace(GREEDY.pod.spec, termination_grace_period_seconds=20))
     for grace, most, wanted in ((None, 60, 1), (SOFT[0].grace, 60, 20), (SOFT[0].grace, 5, 5), (SOFT[0].grace, 0, 0)):
         verdict = select_pod((changed(low[0], grace=grace),), LOW, [changed(GREEDY, pod=slow)], most)

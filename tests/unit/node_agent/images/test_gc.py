@@ -27,14 +27,14 @@ from reconcile.errors import NotReady
 from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.testbed.fault_injection import INJECTOR
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.examples import NOW, UID, make_pod
 from tests.unit.node_agent.world import FakeSdnDaemon
 
-WEB = pod()
+WEB = make_pod()
 HOST = HostInfo("/nowhere", 8 << 30, -1000)
 
 
-class Place:
+class GcHost:
     """A host with its agent's housekeeping."""
 
     def __init__(self, root: Path, network: SdnNetwork) -> None:
@@ -77,9 +77,9 @@ class Place:
         """Start a container, in a sandbox of its own if there is none."""
         if not self.docker.find("POD"):
             await self.docker.start(await self.docker.create(sandbox_config(WEB, "pause", 0, HOST)))
-        [box] = self.docker.find("POD")
+        [sandbox] = self.docker.find("POD")
         image = await self.docker.image_id("toolbox")
-        spec = container_config(WEB, WEB.spec.containers[0], Placement(image, box.id, restarts), HOST)
+        spec = container_config(WEB, WEB.spec.containers[0], Placement(image, sandbox.id, restarts), HOST)
         identity = await self.docker.create(spec)
         await self.docker.start(identity)
         return identity
@@ -91,134 +91,134 @@ class Place:
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+async def place(tmp_path: Path) -> AsyncIterator[GcHost]:
     async with FakeSdnDaemon().serving(tmp_path / "s"), SdnNetwork(str(tmp_path / "s")) as network:
-        yield Place(tmp_path, network)
+        yield GcHost(tmp_path, network)
 
 
-async def test_container_gc_removes_dead_containers_except_the_newest(place: Place) -> None:
+async def test_container_gc_removes_dead_containers_except_the_newest(gc_host: GcHost) -> None:
     for restarts in range(3):
-        place.docker.end(await place.run(restarts), 1)
-    running = await place.run(3)
-    await place.container_gc().collect()
-    assert [one.restart_count for one in place.docker.find("main")] == [2, 3]
-    place.pods.clear()
-    place.docker.end(running, 1)
-    await place.container_gc().collect()
-    assert len(place.docker.find("main")) == 2, "of a pod without a worker nothing goes here"
+        gc_host.docker.end(await gc_host.run(restarts), 1)
+    running = await gc_host.run(3)
+    await gc_host.container_gc().collect()
+    assert [container.restart_count for container in gc_host.docker.find("main")] == [2, 3]
+    gc_host.pods.clear()
+    gc_host.docker.end(running, 1)
+    await gc_host.container_gc().collect()
+    assert len(gc_host.docker.find("main")) == 2, "of a pod without a worker nothing goes here"
 
 
-async def test_image_gc_runs_only_above_its_threshold_and_keeps_used_images(place: Place) -> None:
-    identity = await place.run()
-    await place.image_gc(high=100).collect()
-    assert place.docker.images == {"pause", "toolbox", "unused:1"}
-    place.docker.end(identity, 0)
-    await place.image_gc(high=0, low=0).collect()
-    assert place.docker.images == {"pause", "toolbox"}, "a dead container needs its image too"
-    for one in [*place.docker.find("main"), *place.docker.find("POD")]:
-        await place.docker.remove(one.id)
-    await place.image_gc(high=0, low=0).collect()
-    assert place.docker.images == {"pause"}
+async def test_image_gc_runs_only_above_its_threshold_and_keeps_used_images(gc_host: GcHost) -> None:
+    identity = await gc_host.run()
+    await gc_host.image_gc(high=100).collect()
+    assert gc_host.docker.images == {"pause", "toolbox", "unused:1"}
+    gc_host.docker.end(identity, 0)
+    await gc_host.image_gc(high=0, low=0).collect()
+    assert gc_host.docker.images == {"pause", "toolbox"}, "a dead container needs its image too"
+    for container in [*gc_host.docker.find("main"), *gc_host.docker.find("POD")]:
+        await gc_host.docker.remove(container.id)
+    await gc_host.image_gc(high=0, low=0).collect()
+    assert gc_host.docker.images == {"pause"}
 
 
-async def test_image_gc_removes_no_more_images_than_needed(place: Place) -> None:
-    await place.image_gc(high=0, low=0).collect()
-    assert place.docker.images == {"pause"}
-    place.docker.images |= {"toolbox", "unused:1"}
+async def test_image_gc_removes_no_more_images_than_needed(gc_host: GcHost) -> None:
+    await gc_host.image_gc(high=0, low=0).collect()
+    assert gc_host.docker.images == {"pause"}
+    gc_host.docker.images |= {"toolbox", "unused:1"}
     full = Settings(
         node_name="n",
         node_ip="1.2.3.4",
-        state_dir=str(place.root),
+        state_dir=str(gc_host.root),
         pause_image="pause",
         image_gc_high_threshold_percent=0,
         image_gc_low_threshold_percent=0,
     )
-    await ImageGC(full, place.docker, place.events).collect()
-    assert place.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
+    await ImageGC(full, gc_host.docker, gc_host.events).collect()
+    assert gc_host.docker.images == {"pause", "toolbox", "unused:1"}, "they have just come"
 
 
-async def test_image_gc_removes_images_unused_for_too_long(place: Place) -> None:
-    await place.run()
-    await place.image_gc(most_age=3600).collect()
-    assert place.docker.images == {"pause", "toolbox", "unused:1"}
-    await place.image_gc(most_age=1e-6).collect()
-    assert place.docker.images == {"pause", "toolbox"}
-    assert not place.events.events
+async def test_image_gc_removes_images_unused_for_too_long(gc_host: GcHost) -> None:
+    await gc_host.run()
+    await gc_host.image_gc(most_age=3600).collect()
+    assert gc_host.docker.images == {"pause", "toolbox", "unused:1"}
+    await gc_host.image_gc(most_age=1e-6).collect()
+    assert gc_host.docker.images == {"pause", "toolbox"}
+    assert not gc_host.events.events
 
 
-async def test_image_gc_reports_a_disk_that_stays_full(place: Place) -> None:
-    image_gc = place.image_gc(high=0, low=0)
+async def test_image_gc_reports_a_disk_that_stays_full(gc_host: GcHost) -> None:
+    image_gc = gc_host.image_gc(high=0, low=0)
     await image_gc.collect()
-    [(reason, words, _)] = place.events.events
+    [(reason, message, _)] = gc_host.events.events
     assert reason == "FreeDiskSpaceFailed"
-    assert words.startswith("Failed to garbage collect required amount of images. Attempted to free ")
+    assert message.startswith("Failed to garbage collect required amount of images. Attempted to free ")
     await image_gc.collect()
-    assert place.event_reasons() == ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"]
-    place.docker.trouble = NotReady("Docker is away")
+    assert gc_host.event_reasons() == ["FreeDiskSpaceFailed", "FreeDiskSpaceFailed", "ImageGCFailed"]
+    gc_host.docker.trouble = NotReady("Docker is away")
     with pytest.raises(NotReady):
         await image_gc.collect()
-    assert place.event_reasons()[-1] == "ImageGCFailed"
+    assert gc_host.event_reasons()[-1] == "ImageGCFailed"
 
 
-async def test_image_gc_removes_every_unused_image_under_pressure(place: Place) -> None:
+async def test_image_gc_removes_every_unused_image_under_pressure(gc_host: GcHost) -> None:
     for restarts in range(2):
-        place.docker.end(await place.run(restarts), 1)
-    await place.container_gc().collect()
-    await place.image_gc().remove_unused_images()
-    assert [one.restart_count for one in place.docker.find("main")] == [1]
-    assert place.docker.images == {"pause", "toolbox"}
+        gc_host.docker.end(await gc_host.run(restarts), 1)
+    await gc_host.container_gc().collect()
+    await gc_host.image_gc().remove_unused_images()
+    assert [container.restart_count for container in gc_host.docker.find("main")] == [1]
+    assert gc_host.docker.images == {"pause", "toolbox"}
 
 
-async def test_image_last_use_survives_agent_restart(place: Place) -> None:
-    identity = await place.run()
-    await place.image_gc().collect()
-    await place.docker.remove(identity)
-    await place.image_gc().collect()
-    record = gc.read_image_uses(place.root / "images.json")
-    assert record[await place.docker.image_id("toolbox")].used is not None
-    assert record[await place.docker.image_id("unused:1")].used is None
-    (place.root / "images.json").write_text("{")
-    await place.image_gc().collect()
-    assert gc.read_image_uses(place.root / "images.json")
+async def test_image_last_use_survives_agent_restart(gc_host: GcHost) -> None:
+    identity = await gc_host.run()
+    await gc_host.image_gc().collect()
+    await gc_host.docker.remove(identity)
+    await gc_host.image_gc().collect()
+    record = gc.read_image_uses(gc_host.root / "images.json")
+    assert record[await gc_host.docker.image_id("toolbox")].used is not None
+    assert record[await gc_host.docker.image_id("unused:1")].used is None
+    (gc_host.root / "images.json").write_text("{")
+    await gc_host.image_gc().collect()
+    assert gc.read_image_uses(gc_host.root / "images.json")
 
 
-async def test_logs_are_linked_and_unlinked_with_their_container(place: Place) -> None:
-    (place.root / "containers").mkdir()
-    foreign = place.root / "containers" / "other.log"
-    foreign.symlink_to(place.root)
-    first = await place.run()
+async def test_logs_are_linked_and_unlinked_with_their_container(gc_host: GcHost) -> None:
+    (gc_host.root / "containers").mkdir()
+    foreign = gc_host.root / "containers" / "other.log"
+    foreign.symlink_to(gc_host.root)
+    first = await gc_host.run()
     by_pod, by_container = f"pods/red_web_{UID}/main/0.log", f"containers/web_red_main-{first}.log"
     for _ in range(2):
-        await place.log_linker().update_links()
-        assert place.links() == {
+        await gc_host.log_linker().update_links()
+        assert gc_host.links() == {
             by_pod: f"/var/lib/docker/containers/{first}/{first}-json.log",
-            by_container: str(place.root / by_pod),
-            "containers/other.log": str(place.root),
+            by_container: str(gc_host.root / by_pod),
+            "containers/other.log": str(gc_host.root),
         }
-    await place.docker.remove(first)
-    second = await place.run()
-    await place.log_linker().update_links()
-    assert place.links()[by_pod].endswith(f"{second}-json.log")
-    assert by_container not in place.links()
-    await place.docker.remove(second)
-    await place.log_linker().update_links()
-    assert list(place.links()) == ["containers/other.log"], "what leads somewhere is not ours"
-    assert not list((place.root / "pods").iterdir())
+    await gc_host.docker.remove(first)
+    second = await gc_host.run()
+    await gc_host.log_linker().update_links()
+    assert gc_host.links()[by_pod].endswith(f"{second}-json.log")
+    assert by_container not in gc_host.links()
+    await gc_host.docker.remove(second)
+    await gc_host.log_linker().update_links()
+    assert list(gc_host.links()) == ["containers/other.log"], "what leads somewhere is not ours"
+    assert not list((gc_host.root / "pods").iterdir())
 
 
-async def test_log_links_are_repaired_after_the_agent_was_killed(place: Place) -> None:
+async def test_log_links_are_repaired_after_the_agent_was_killed(gc_host: GcHost) -> None:
     async def life(steps: int, *, gone_meanwhile: bool) -> int:
         """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
-        identity = await place.run()
+        identity = await gc_host.run()
         with contextlib.suppress(AgentKilled), INJECTOR.after(steps):
-            await place.log_linker().update_links()
+            await gc_host.log_linker().update_links()
             if not gone_meanwhile:
-                await place.docker.remove(identity)
-                await place.log_linker().update_links()
+                await gc_host.docker.remove(identity)
+                await gc_host.log_linker().update_links()
         acts = INJECTOR.acts
-        await place.docker.remove(identity)
-        await place.log_linker().update_links()
-        left = [path for name in ("pods", "containers") for path in (place.root / name).glob("*")]
+        await gc_host.docker.remove(identity)
+        await gc_host.log_linker().update_links()
+        left = [path for name in ("pods", "containers") for path in (gc_host.root / name).glob("*")]
         assert not left, f"killed after {steps} of {acts}"
         return acts
 
@@ -229,9 +229,9 @@ async def test_log_links_are_repaired_after_the_agent_was_killed(place: Place) -
             await life(number, gone_meanwhile=gone_meanwhile)
 
 
-async def test_log_link_name_is_truncated_to_the_filesystem_limit(place: Place) -> None:
-    one = await place.docker.inspect(await place.run())
-    long = replace(one, labels={**one.labels, "io.kubernetes.pod.name": "p" * 253})
+async def test_log_link_name_is_truncated_to_the_filesystem_limit(gc_host: GcHost) -> None:
+    container = await gc_host.docker.inspect(await gc_host.run())
+    long = replace(container, labels={**container.labels, "io.kubernetes.pod.name": "p" * 253})
     name = container_link(LogDirs(Path("/p"), Path("/c")), long).name
     assert len(name) == 255
     assert name.endswith(".log")

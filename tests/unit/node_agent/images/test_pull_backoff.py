@@ -20,7 +20,7 @@ from reconcile.errors import NotReady, Refused
 from reconcile.token_bucket import RateLimit
 from tests.testbed.docker.fake import FakeDocker
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.examples import NOW, pod
+from tests.unit.node_agent.examples import NOW, make_pod
 
 SECOND = timedelta(seconds=1)
 
@@ -71,14 +71,14 @@ def test_image_pulls_without_a_rate_never_wait() -> None:
 
 async def test_image_back_off_message_includes_the_last_failure() -> None:
     docker, recorder = FakeDocker("toolbox"), FakeEventRecorder()
-    images = ImageManager(docker, recorder.for_pod(pod()))
-    [wish] = pod("[{name: main, image: nowhere}]").spec.containers
+    images = ImageManager(docker, recorder.for_pod(make_pod()))
+    [container] = make_pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = Refused("Docker: denied")
-    first = await images.ensure_present(wish, (), nobody)
+    first = await images.ensure_present(container, (), nobody)
     assert first == ImageUnavailable(
         "ErrImagePull", "Docker: denied", first.retry_at if isinstance(first, ImageUnavailable) else None
     )
-    second = await images.ensure_present(wish, (), nobody)
+    second = await images.ensure_present(container, (), nobody)
     assert isinstance(second, ImageUnavailable)
     assert (second.reason, second.message) == (
         "ImagePullBackOff",
@@ -96,10 +96,10 @@ async def test_image_back_off_message_includes_the_last_failure() -> None:
 
 async def test_unavailable_registry_has_its_own_reason() -> None:
     docker = FakeDocker("toolbox")
-    images = ImageManager(docker, FakeEventRecorder().for_pod(pod()))
-    [wish] = pod("[{name: main, image: nowhere}]").spec.containers
+    images = ImageManager(docker, FakeEventRecorder().for_pod(make_pod()))
+    [container] = make_pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = RegistryUnavailable("Docker: 503")
-    missing = await images.ensure_present(wish, (), nobody)
+    missing = await images.ensure_present(container, (), nobody)
     assert isinstance(missing, ImageUnavailable)
     assert missing.reason == "RegistryUnavailable"
     assert missing.message == "image pull failed for nowhere because the registry is unavailable: Docker: 503"
@@ -107,13 +107,13 @@ async def test_unavailable_registry_has_its_own_reason() -> None:
 
 async def test_local_image_replaces_an_unavailable_registry_and_not_a_rejecting_one() -> None:
     docker = FakeDocker("toolbox")
-    images = ImageManager(docker, FakeEventRecorder().for_pod(pod()))
-    [wish] = pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
+    images = ImageManager(docker, FakeEventRecorder().for_pod(make_pod()))
+    [container] = make_pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
     docker.pulls["toolbox"] = NotReady("Docker: connection refused")
-    assert await images.ensure_present(wish, (), nobody) == await docker.image_id("toolbox")
+    assert await images.ensure_present(container, (), nobody) == await docker.image_id("toolbox")
     docker.pulls["toolbox"] = Refused("Docker: denied")
     for reason in ("ErrImagePull", "ImagePullBackOff"):
-        missing = await images.ensure_present(wish, (), nobody)
+        missing = await images.ensure_present(container, (), nobody)
         assert isinstance(missing, ImageUnavailable)
         assert missing.reason == reason
     assert len(docker.asked) == 2

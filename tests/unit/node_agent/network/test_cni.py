@@ -71,16 +71,18 @@ def test_cni_plugin_gets_the_specified_environment_and_config() -> None:
         ({"plugins": 1}, "Expected `array`"),
     ],
 )
-def test_invalid_cni_network_list_is_rejected(change: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidConflist, match=words):
+def test_invalid_cni_network_list_is_rejected(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConflist, match=message):
         parse_conflist(json.dumps({**LIST, **change}).encode())
 
 
 def test_cni_result_address_is_that_of_the_pods_interface() -> None:
     ends = [{"name": "veth1"}, {"name": "eth0", "mac": "0a:58:00:00:00:01", "sandbox": "/x"}]
-    told = attachment_from_result({"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]})
-    assert (told.ip, told.gateway) == ("10.9.0.2/24", "10.9.0.1")
-    assert (told.mac, told.host_interface) == ("0a:58:00:00:00:01", "veth1")
+    attachment = attachment_from_result(
+        {"interfaces": ends, "ips": [{"address": "10.9.0.2/24", "gateway": "10.9.0.1"}]}
+    )
+    assert (attachment.ip, attachment.gateway) == ("10.9.0.2/24", "10.9.0.1")
+    assert (attachment.mac, attachment.host_interface) == ("0a:58:00:00:00:01", "veth1")
     assert attachment_from_result({}).ip == ""
 
 

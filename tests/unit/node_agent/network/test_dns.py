@@ -23,7 +23,7 @@ from node_agent.network.plugin import NoNetwork
 from node_agent.runtime.pod_dir import make_pod_dir, write_resolv_conf
 from node_agent.runtime.spec import Placement, container_config, sandbox_config
 from reconcile.errors import NotReady, Refused
-from tests.unit.node_agent.examples import SANDBOX, UID, pod, sandbox, with_status
+from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, make_sandbox, with_status
 from tests.unit.node_agent.world import world
 
 DOMAIN = "cluster.local"
@@ -46,24 +46,24 @@ LAN = parse_resolv_conf(
 )
 def test_pod_hostname_and_domain_follow_its_spec(spec: str, name: str) -> None:
     flat = "\n".join(f"  {part}" for part in spec.strip().strip("{}").split(", ")) if spec else ""
-    assert sandbox_hostname(pod(spec=flat), DOMAIN) == name
+    assert sandbox_hostname(make_pod(spec=flat), DOMAIN) == name
 
 
 def test_host_network_pod_has_the_hosts_domain() -> None:
-    own = sandbox_config(pod(spec="  subdomain: shops"), "pause", 0, HOST)
-    of_host = sandbox_config(pod(spec="  subdomain: shops\n  hostNetwork: true"), "pause", 0, HOST)
+    own = sandbox_config(make_pod(spec="  subdomain: shops"), "pause", 0, HOST)
+    of_host = sandbox_config(make_pod(spec="  subdomain: shops\n  hostNetwork: true"), "pause", 0, HOST)
     assert (own.domain, of_host.domain) == ("shops.red.svc.cluster.local", "")
 
 
 def test_hostname_over_the_kernel_limit_is_reported() -> None:
-    wish = pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
+    pod = make_pod(spec=f"  subdomain: {'s' * 60}\n  setHostnameAsFQDN: true")
     with pytest.raises(Refused, match="longer than 64"):
-        sandbox_hostname(wish, DOMAIN)
+        sandbox_hostname(pod, DOMAIN)
 
 
 def test_hosts_file_has_kubelets_content() -> None:
-    wish = pod(spec="  subdomain: shops\n  hostAliases: [{ip: 192.0.2.9, hostnames: [a, b.example]}]")
-    lines = hosts_file_content(wish, "10.128.0.2", DOMAIN, "").splitlines()
+    pod = make_pod(spec="  subdomain: shops\n  hostAliases: [{ip: 192.0.2.9, hostnames: [a, b.example]}]")
+    lines = hosts_file_content(pod, "10.128.0.2", DOMAIN, "").splitlines()
     assert lines[:2] == ["# Kubernetes-managed hosts file.", "127.0.0.1\tlocalhost"]
     assert lines[-4:] == [
         "10.128.0.2\tweb.shops.red.svc.cluster.local\tweb",
@@ -71,18 +71,18 @@ def test_hosts_file_has_kubelets_content() -> None:
         "# Entries added by HostAliases.",
         "192.0.2.9\ta\tb.example",
     ]
-    assert hosts_file_content(pod(), "10.128.0.2", DOMAIN, "").splitlines()[-1] == "10.128.0.2\tweb"
+    assert hosts_file_content(make_pod(), "10.128.0.2", DOMAIN, "").splitlines()[-1] == "10.128.0.2\tweb"
 
 
 def test_host_network_pod_gets_the_hosts_hosts_file() -> None:
     text = hosts_file_content(
-        pod(spec="  hostNetwork: true"), "10.245.2.3", DOMAIN, "127.0.0.1 localhost\n127.0.1.1 node"
+        make_pod(spec="  hostNetwork: true"), "10.245.2.3", DOMAIN, "127.0.0.1 localhost\n127.0.1.1 node"
     )
     assert text == "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n127.0.1.1 node\n"
 
 
 def resolved(spec: str, dns: tuple[str, ...] = ("10.0.0.53",)) -> ResolvConf:
-    return pod_resolv_conf(pod(spec=spec), LAN, dns, DOMAIN)[0]
+    return pod_resolv_conf(make_pod(spec=spec), LAN, dns, DOMAIN)[0]
 
 
 CLUSTER = ResolvConf(
@@ -110,8 +110,8 @@ CLUSTER = ResolvConf(
         ),
     ],
 )
-def test_resolv_conf_follows_dns_policy(spec: str, wanted: ResolvConf) -> None:
-    assert resolved(spec) == wanted
+def test_resolv_conf_follows_dns_policy(spec: str, expected: ResolvConf) -> None:
+    assert resolved(spec) == expected
 
 
 def test_pods_use_the_host_resolver_without_cluster_dns() -> None:
@@ -129,36 +129,36 @@ def test_pods_use_the_host_resolver_without_cluster_dns() -> None:
     ],
 )
 def test_missing_cluster_dns_is_reported(spec: str, falls_back: bool) -> None:
-    one = pod(spec=spec)
-    assert bool(missing_cluster_dns(one, ())) is falls_back
-    assert not missing_cluster_dns(one, ("10.0.0.10",))
+    pod = make_pod(spec=spec)
+    assert bool(missing_cluster_dns(pod, ())) is falls_back
+    assert not missing_cluster_dns(pod, ("10.0.0.10",))
 
 
 def test_resolv_conf_entries_over_the_limits_are_omitted_and_reported() -> None:
-    wish = pod(spec="  dnsConfig: {nameservers: [192.0.2.5, 192.0.2.6, 192.0.2.7]}")
-    kept, exceeded = pod_resolv_conf(wish, LAN, (), DOMAIN)
-    assert kept.nameservers == ("192.0.2.1", "192.0.2.2", "192.0.2.5")
+    pod = make_pod(spec="  dnsConfig: {nameservers: [192.0.2.5, 192.0.2.6, 192.0.2.7]}")
+    applied, exceeded = pod_resolv_conf(pod, LAN, (), DOMAIN)
+    assert applied.nameservers == ("192.0.2.1", "192.0.2.2", "192.0.2.5")
     assert exceeded == (
         "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "
         "192.0.2.1 192.0.2.2 192.0.2.5"
     )
     long = ResolvConf(searches=tuple(f"{number:03}.{'x' * 60}" for number in range(40)))
-    kept, exceeded = pod_resolv_conf(pod(), long, (), DOMAIN)
-    assert len(" ".join(kept.searches)) <= 2048
+    applied, exceeded = pod_resolv_conf(make_pod(), long, (), DOMAIN)
+    assert len(" ".join(applied.searches)) <= 2048
     assert exceeded.startswith("Search limits were exceeded")
 
 
 def test_resolv_conf_is_rewritten_in_place(tmp_path: Path) -> None:
     of_host = tmp_path / "resolv.conf"
-    here = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host))
+    host = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000, resolv_conf=str(of_host))
     with pytest.raises(NotReady, match="No such file"):
-        write_resolv_conf(pod(), here)
-    make_pod_dir(here, UID)
-    path = Path(resolv_conf_path(here, UID))
+        write_resolv_conf(make_pod(), host)
+    make_pod_dir(host, UID)
+    path = Path(resolv_conf_path(host, UID))
     inodes = set()
     for server in ("192.0.2.1", "192.0.2.2"):
         of_host.write_text(f"nameserver {server}\n")
-        assert write_resolv_conf(pod(), here) == ""
+        assert write_resolv_conf(make_pod(), host) == ""
         assert path.read_text() == f"nameserver {server}\n"
         inodes.add(path.stat().st_ino)
     assert len(inodes) == 1
@@ -184,15 +184,15 @@ async def test_configured_cluster_dns_overrides_the_networks(
         async def attach(self, _: AttachRequest) -> Attachment:
             return Attachment("10.128.0.2/23", "10.128.0.1", "", 1450, "v", network)
 
-    async with world(tmp_path / "w") as here:
+    async with world(tmp_path / "w") as host:
         of_host = tmp_path / "resolv.conf"
         of_host.write_text("nameserver 192.0.2.1\n")
-        here.network = Network()
-        here.host = dataclasses.replace(here.host, resolv_conf=str(of_host), cluster_dns=set_here)
-        make_pod_dir(here.host, UID)
-        await here.sandbox().attach(pod(), sandbox())
-        assert first_line(resolv_conf_path(here.host, UID)) == f"nameserver {wanted}"
-        assert [reason for reason, _, _ in here.told] == ["MissingClusterDNS"] * is_told
+        host.network = Network()
+        host.host = dataclasses.replace(host.host, resolv_conf=str(of_host), cluster_dns=set_here)
+        make_pod_dir(host.host, UID)
+        await host.sandbox().attach(make_pod(), make_sandbox())
+        assert first_line(resolv_conf_path(host.host, UID)) == f"nameserver {wanted}"
+        assert [reason for reason, _, _ in host.told] == ["MissingClusterDNS"] * is_told
 
 
 def test_resolv_conf_round_trips() -> None:
@@ -216,16 +216,16 @@ MODES = ("network", "ipc", "pid", "uts")
 def test_sandbox_and_containers_have_the_namespaces_of_the_spec(
     spec: str, box: tuple[str, ...], inside: tuple[str, ...]
 ) -> None:
-    wish = pod(spec=spec)
-    outer = sandbox_config(wish, "pause", 0, HOST)
+    pod = make_pod(spec=spec)
+    outer = sandbox_config(pod, "pause", 0, HOST)
     assert tuple(getattr(outer, mode) for mode in MODES) == box
-    inner = container_config(wish, wish.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    inner = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
     assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
 
 
 def published(name: str, ports: str, address: str = "10.128.0.2", spec: str = "") -> Pod:
-    wish = pod(f"[{{name: {name}, image: a, ports: {ports}}}]", spec)
-    return with_status(wish, PodStatus(pod_ip=address))
+    pod = make_pod(f"[{{name: {name}, image: a, ports: {ports}}}]", spec)
+    return with_status(pod, PodStatus(pod_ip=address))
 
 
 def test_host_ports_are_translated_to_their_pods() -> None:
@@ -264,5 +264,5 @@ table ip podlane-hostports {
         published("web", "[{containerPort: 80}]", spec="  hostNetwork: true"),
     ],
 )
-def test_hostport_ruleset_is_empty_without_ports(wish: Pod) -> None:
-    assert hostport_ruleset([wish]) == "add table ip podlane-hostports\ndelete table ip podlane-hostports\n"
+def test_hostport_ruleset_is_empty_without_ports(pod: Pod) -> None:
+    assert hostport_ruleset([pod]) == "add table ip podlane-hostports\ndelete table ip podlane-hostports\n"

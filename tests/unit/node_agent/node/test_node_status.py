@@ -27,19 +27,19 @@ from node_agent.node.node_status import (
     parse_taint,
     status_differs,
 )
-from tests.unit.node_agent.examples import HOST_FACTS, NOW, pod
+from tests.unit.node_agent.examples import HOST_FACTS, NOW, make_pod
 
 SELF = NodeIdentity(name="node-1", address="10.245.2.3", max_pods=20)
 WELL = NodeHealth("")
 
 
-def status(health: NodeHealth = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
+def make_status(health: NodeHealth = WELL, old: tuple[Condition, ...] = (), later: int = 0) -> NodeStatus:
     return node_status(SELF, HOST_FACTS, health, NOW + timedelta(seconds=later), old)
 
 
 def test_allocatable_is_capacity_minus_reserved_resources() -> None:
-    told = status()
-    assert told.capacity == {
+    status = make_status()
+    assert status.capacity == {
         "cpu": "4",
         "memory": "8388608Ki",
         "ephemeral-storage": "104857600Ki",
@@ -47,7 +47,7 @@ def test_allocatable_is_capacity_minus_reserved_resources() -> None:
         "hugepages-2Mi": "1073741824",
         "hugepages-1Gi": "0",
     }
-    assert told.allocatable == told.capacity | {"memory": "7237632Ki", "ephemeral-storage": "96636764160"}
+    assert status.allocatable == status.capacity | {"memory": "7237632Ki", "ephemeral-storage": "96636764160"}
 
 
 def test_node_registers_with_labels_and_taints() -> None:
@@ -76,7 +76,7 @@ def test_node_registers_with_labels_and_taints() -> None:
     ],
 )
 def test_node_conditions_have_kubelets_reasons(health: NodeHealth, kind: str, told: tuple[str, str]) -> None:
-    rows = {row.type: row for row in status(health).conditions}
+    rows = {condition.type: condition for condition in make_status(health).conditions}
     assert list(rows) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
     assert (rows[kind].status, rows[kind].reason) == told
 
@@ -89,24 +89,24 @@ def test_node_status_lists_the_fifty_largest_images() -> None:
 
 
 def test_status_differs_ignores_heartbeat_times_and_foreign_conditions() -> None:
-    first = status()
-    later = status(old=first.conditions, later=10)
+    first = make_status()
+    later = make_status(old=first.conditions, later=10)
     assert later != first
     assert not status_differs(later, first)
-    theirs = Condition(type="NetworkUnavailable", status="False")
-    assert not status_differs(later, replace(first, conditions=(theirs, *first.conditions)))
-    assert status_differs(status(NodeHealth("no Docker"), first.conditions), first)
-    lost = tuple(replace(row, status="Unknown", reason="NodeStatusUnknown") for row in first.conditions)
+    foreign_condition = Condition(type="NetworkUnavailable", status="False")
+    assert not status_differs(later, replace(first, conditions=(foreign_condition, *first.conditions)))
+    assert status_differs(make_status(NodeHealth("no Docker"), first.conditions), first)
+    lost = tuple(replace(condition, status="Unknown", reason="NodeStatusUnknown") for condition in first.conditions)
     assert status_differs(later, replace(first, conditions=lost))
     assert status_differs(later, replace(first, addresses=()))
 
 
 def test_condition_change_emits_an_event() -> None:
-    before = status(NodeHealth("starting")).conditions
-    after = status(old=before).conditions
+    before = make_status(NodeHealth("starting")).conditions
+    after = make_status(old=before).conditions
     assert list(condition_events(before, after)) == [("NodeReady", "")]
     assert list(condition_events(after, before)) == [("NodeNotReady", " (starting)")]
-    short = status(NodeHealth("", Pressure(disk=True)), after).conditions
+    short = make_status(NodeHealth("", Pressure(disk=True)), after).conditions
     assert list(condition_events(after, short)) == [("NodeHasDiskPressure", "")]
     assert list(condition_events(short, after)) == [("NodeHasNoDiskPressure", "")]
     assert list(condition_events((), after)) == [("NodeReady", "")]
@@ -114,11 +114,11 @@ def test_condition_change_emits_an_event() -> None:
 
 def test_node_lease_is_owned_by_the_node_and_lasts_four_renewals() -> None:
     owner = Node(metadata=ObjectMeta(name="node-1", uid="u-1"))
-    told = node_lease(SELF, owner, 10.0, NOW)
-    assert (told.metadata.namespace, told.metadata.name) == ("kube-node-lease", "node-1")
-    assert [row.uid for row in told.metadata.owner_references] == ["u-1"]
-    assert (told.spec.holder_identity, told.spec.lease_duration_seconds) == ("node-1", 40)
-    assert told.spec.renew_time == "2026-01-31T12:00:00.000000Z"
+    lease = node_lease(SELF, owner, 10.0, NOW)
+    assert (lease.metadata.namespace, lease.metadata.name) == ("kube-node-lease", "node-1")
+    assert [row.uid for row in lease.metadata.owner_references] == ["u-1"]
+    assert (lease.spec.holder_identity, lease.spec.lease_duration_seconds) == ("node-1", 40)
+    assert lease.spec.renew_time == "2026-01-31T12:00:00.000000Z"
     assert node_lease(SELF, None, 0.1, NOW).metadata.owner_references == ()
     assert node_lease(SELF, None, 0.1, NOW).spec.lease_duration_seconds == 1
 
@@ -136,6 +136,6 @@ def test_invalid_reserved_resources_are_rejected(text: str) -> None:
 
 
 def test_cpu_cfs_quota_can_be_disabled() -> None:
-    wish = pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
-    assert pod_limits(wish, PodsCapacity(4, 8 << 30)).quota == 50000
-    assert pod_limits(wish, PodsCapacity(4, 8 << 30, cpu_cfs_quota=False)).quota == 0
+    pod = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
+    assert pod_limits(pod, PodsCapacity(4, 8 << 30)).quota == 50000
+    assert pod_limits(pod, PodsCapacity(4, 8 << 30, cpu_cfs_quota=False)).quota == 0

@@ -27,10 +27,10 @@ class Hanging(FakeDocker):
 
 async def test_hanging_runtime_check_is_started_once() -> None:
     docker = Hanging()
-    pulse = RuntimeHealthCheck(docker, 0.01)
+    health_check = RuntimeHealthCheck(docker, 0.01)
     for _ in range(3):
         with pytest.raises(NotReady, match="Docker has not answered for 0 s"):
-            await pulse.check()
+            await health_check.check()
     assert docker.questions == 1
     docker.goes_on.set()
     assert (await RuntimeHealthCheck(docker).check())[0] == "20.10.24"
@@ -39,12 +39,12 @@ async def test_hanging_runtime_check_is_started_once() -> None:
 async def test_runtime_check_result_is_returned_and_not_cached() -> None:
     docker = Hanging()
     docker.goes_on.set()
-    pulse = RuntimeHealthCheck(docker)
+    health_check = RuntimeHealthCheck(docker)
     docker.trouble = NotReady("Docker does not answer: Connection refused")
     with pytest.raises(NotReady, match="refused"):
-        await pulse.check()
+        await health_check.check()
     docker.trouble = None
-    assert (await pulse.check())[0] == "20.10.24"
+    assert (await health_check.check())[0] == "20.10.24"
     docker.images.add("toolbox:2")
-    assert [one.names for one in (await pulse.check())[1]] == [("toolbox:2",)]
+    assert [image.names for image in (await health_check.check())[1]] == [("toolbox:2",)]
     assert docker.questions == 3

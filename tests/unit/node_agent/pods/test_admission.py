@@ -18,7 +18,7 @@ from node_agent.eviction.thresholds import Pressure
 from node_agent.pods.admission import admit, pressure_rejection, select_victims
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.termination import active_deadline
-from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod
+from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod
 
 NODE = Node(
     metadata=ObjectMeta(name="n1", labels={"disk": "ssd", "cores": "8"}),
@@ -33,16 +33,16 @@ AFFINITY = (
 
 def wish(spec: str = "", cpu: str = "0", memory: str = "0", uid: str = "u", static: bool = False) -> Pod:
     text = f"[{{name: main, image: i, resources: {{requests: {{cpu: '{cpu}', memory: '{memory}'}}}}}}]"
-    one = pod(text, STAYS + spec if "tolerations" not in spec else spec)
+    pod = make_pod(text, STAYS + spec if "tolerations" not in spec else spec)
     source = {CONFIG_SOURCE: "file" if static else "api"}
-    return replace(one, metadata=replace(one.metadata, uid=uid, annotations=source))
+    return replace(pod, metadata=replace(pod.metadata, uid=uid, annotations=source))
 
 
 def with_port(host_port: int, address: str = "", protocol: str = "TCP") -> Pod:
-    one = wish()
-    [main] = one.spec.containers
+    pod = wish()
+    [main] = pod.spec.containers
     port = {"container_port": 80, "host_port": host_port, "host_ip": address, "protocol": protocol}
-    return replace(one, spec=replace(one.spec, containers=(replace(main, ports=(ContainerPort(**port),)),)))  # type: ignore[arg-type]
+    return replace(pod, spec=replace(pod.spec, containers=(replace(main, ports=(ContainerPort(**port),)),)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def with_port(host_port: int, address: str = "", protocol: str = "TCP") -> Pod:
         (with_port(0), [with_port(0)], ""),
     ],
 )
-def test_admission_accepts_pods_that_match_and_fit(one: Pod, others: list[Pod], reason: str) -> None:
-    found = admit(one, NODE, others)
-    assert (found.reason if found else "") == reason
-    assert found is None or found.message
+def test_admission_accepts_pods_that_match_and_fit(pod: Pod, others: list[Pod], reason: str) -> None:
+    rejection = admit(pod, NODE, others)
+    assert (rejection.reason if rejection else "") == reason
+    assert rejection is None or rejection.message
 
 
 def test_admission_accepts_allowed_sysctls_only() -> None:
-    one = wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
-    assert admit(one, NODE, [], ("kernel.msg*",)) is None
-    assert admit(one, NODE, [], ("net.*",)) is not None
+    pod = wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+    assert admit(pod, NODE, [], ("kernel.msg*",)) is None
+    assert admit(pod, NODE, [], ("net.*",)) is not None
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_admission_accepts_allowed_sysctls_only() -> None:
     ],
 )
 def test_admission_checks_node_affinity(term: str, matches: bool) -> None:
-    found = admit(wish(AFFINITY.replace("TERMS", term)), NODE, [])
-    assert (found.reason if found else "") == ("" if matches else "NodeAffinity")
+    rejection = admit(wish(AFFINITY.replace("TERMS", term)), NODE, [])
+    assert (rejection.reason if rejection else "") == ("" if matches else "NodeAffinity")
 
 
 def test_preemption_selects_no_victims_when_the_pod_cannot_fit() -> None:
@@ -120,15 +120,15 @@ def test_preemption_selects_no_victims_when_the_pod_cannot_fit() -> None:
 def test_preemption_selects_the_fewest_and_least_protected_pods() -> None:
     others = [wish(cpu="1", uid="a"), wish(cpu="500m", uid="b"), wish(uid="c")]
     others = [
-        replace(one, status=replace(one.status, qos_class=kind))
-        for one, kind in zip(others, ("Guaranteed", "Burstable", "BestEffort"), strict=True)
+        replace(pod, status=replace(pod.status, qos_class=kind))
+        for pod, kind in zip(others, ("Guaranteed", "Burstable", "BestEffort"), strict=True)
     ]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "2", "memory": "1Gi", "pods": "9"}))
-    assert [one.metadata.uid for one in select_victims(wish(cpu="1", static=True), node, others)] == ["b"]
-    assert [one.metadata.uid for one in select_victims(wish(cpu="1500m", static=True), node, others)] == ["a"]
-    assert {one.metadata.uid for one in select_victims(wish(cpu="2", static=True), node, others)} == {"a", "b"}
+    assert [pod.metadata.uid for pod in select_victims(wish(cpu="1", static=True), node, others)] == ["b"]
+    assert [pod.metadata.uid for pod in select_victims(wish(cpu="1500m", static=True), node, others)] == ["a"]
+    assert {pod.metadata.uid for pod in select_victims(wish(cpu="2", static=True), node, others)} == {"a", "b"}
     full = replace(NODE, status=NodeStatus(allocatable={"pods": "3"}))
-    assert [one.metadata.uid for one in select_victims(wish(static=True), full, others)] == ["c"]
+    assert [pod.metadata.uid for pod in select_victims(wish(static=True), full, others)] == ["c"]
 
 
 SIZES = st.lists(
@@ -141,18 +141,18 @@ def test_preemption_victims_are_sufficient_necessary_and_never_critical(
     rows: list[tuple[int, bool, str]], cpu: int
 ) -> None:
     others = [wish(cpu=f"{size}", uid=str(number), static=static) for number, (size, static, _) in enumerate(rows)]
-    others = [replace(one, status=replace(one.status, qos_class=row[2])) for one, row in zip(others, rows, strict=True)]
+    others = [replace(pod, status=replace(pod.status, qos_class=row[2])) for pod, row in zip(others, rows, strict=True)]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "10", "pods": "6"}))
     critical = wish(cpu=f"{cpu}", uid="critical", static=True)
     chosen = select_victims(critical, node, others)
-    staying = [one for one in others if one not in chosen]
-    assert not any(one.metadata.annotations[CONFIG_SOURCE] == "file" for one in chosen)
+    staying = [pod for pod in others if pod not in chosen]
+    assert not any(pod.metadata.annotations[CONFIG_SOURCE] == "file" for pod in chosen)
     if chosen:
         assert admit(critical, node, others) is not None
         assert admit(critical, node, staying) is None
-        assert all(admit(critical, node, [*staying, one]) is not None for one in chosen)
+        assert all(admit(critical, node, [*staying, pod]) is not None for pod in chosen)
     elif admit(critical, node, others) is not None:
-        firm = [one for one in others if one.metadata.annotations[CONFIG_SOURCE] == "file"]
+        firm = [pod for pod in others if pod.metadata.annotations[CONFIG_SOURCE] == "file"]
         assert admit(critical, node, firm) is not None
 
 
@@ -173,10 +173,10 @@ def test_active_deadline_counts_from_the_start_time() -> None:
     later = timedelta(seconds=60)
     assert active_deadline(wish(), RuntimePod(), NOW) is None
     assert active_deadline(active, RuntimePod(), NOW) == NOW + later
-    old = container(active, ran=500.0)
-    assert active_deadline(active, runtime_pod(old), NOW) == NOW - timedelta(seconds=500) + later
-    told = replace(active, status=replace(active.status, start_time="2026-01-01T00:00:00Z"))
-    found = active_deadline(told, runtime_pod(old), NOW)
+    old = make_container(active, ran=500.0)
+    assert active_deadline(active, make_runtime_pod(old), NOW) == NOW - timedelta(seconds=500) + later
+    pod = replace(active, status=replace(active.status, start_time="2026-01-01T00:00:00Z"))
+    found = active_deadline(pod, make_runtime_pod(old), NOW)
     assert found is not None
     assert found.isoformat() == "2026-01-01T00:01:00+00:00"
 
@@ -201,8 +201,8 @@ TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: 
         (wish("  priority: 1999999999"), DISK, "DiskPressure"),
     ],
 )
-def test_admission_under_pressure_accepts_tolerating_pods_only(one: Pod, pressure: Pressure, named: str) -> None:
-    refused = pressure_rejection(one, pressure)
+def test_admission_under_pressure_accepts_tolerating_pods_only(pod: Pod, pressure: Pressure, named: str) -> None:
+    refused = pressure_rejection(pod, pressure)
     assert (refused is None) == (not named)
     if refused is not None:
         assert (refused.reason, refused.message) == ("Evicted", f"The node had condition: [{named}]. ")

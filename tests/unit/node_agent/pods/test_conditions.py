@@ -13,10 +13,10 @@ from api.validation.registry import check
 from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
 from node_agent.runtime.actions import compute_pod_actions
 from node_agent.runtime.container import group_containers
-from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod, sandbox, with_status
+from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 
-GATED = pod(spec="  readinessGates: [{conditionType: example.com/lb}, {conditionType: example.com/dns}]")
-WEB = pod()
+GATED = make_pod(spec="  readinessGates: [{conditionType: example.com/lb}, {conditionType: example.com/dns}]")
+WEB = make_pod()
 
 
 def facts(**other: object) -> StatusInputs:
@@ -28,8 +28,8 @@ def said(of: Pod, *rows: Condition) -> Pod:
 
 
 def row(status: PodStatus, kind: str) -> tuple[str, str, str]:
-    found = next(one for one in status.conditions if one.type == kind)
-    return found.status, found.reason, found.message
+    condition = next(condition for condition in status.conditions if condition.type == kind)
+    return condition.status, condition.reason, condition.message
 
 
 GATES = [
@@ -47,16 +47,16 @@ GATES = [
 
 @pytest.mark.parametrize(("rows", "message"), GATES)
 def test_pod_is_not_ready_before_its_readiness_gates(rows: tuple[Condition, ...], message: str) -> None:
-    status = compute_pod_status(said(GATED, *rows), runtime_pod(container(GATED)), facts())
+    status = compute_pod_status(said(GATED, *rows), make_runtime_pod(make_container(GATED)), facts())
     assert row(status, "ContainersReady") == ("True", "", "")
     assert row(status, "Ready") == ("False", "ReadinessGatesNotReady", message)
 
 
 def test_pod_with_true_readiness_gates_is_ready_with_its_containers() -> None:
     open_gates = tuple(Condition(type=f"example.com/{name}", status="True") for name in ("lb", "dns"))
-    wish = said(GATED, *open_gates)
-    assert row(compute_pod_status(wish, runtime_pod(container(GATED)), facts()), "Ready") == ("True", "", "")
-    down = compute_pod_status(wish, runtime_pod(container(GATED, state="exited", code=1)), facts())
+    pod = said(GATED, *open_gates)
+    assert row(compute_pod_status(pod, make_runtime_pod(make_container(GATED)), facts()), "Ready") == ("True", "", "")
+    down = compute_pod_status(pod, make_runtime_pod(make_container(GATED, state="exited", code=1)), facts())
     assert row(down, "Ready")[1] == "ContainersNotReady"
     assert down.conditions[-2:] == open_gates, "what others say stays"
 
@@ -71,18 +71,21 @@ def test_readiness_gate_names_a_condition_type() -> None:
 
 def test_conditions_have_the_observed_generation() -> None:
     newer = replace(WEB, metadata=replace(WEB.metadata, generation=4))
-    status = compute_pod_status(newer, runtime_pod(container(newer)), facts())
-    assert {one.observed_generation for one in status.conditions} == {4}
+    status = compute_pod_status(newer, make_runtime_pod(make_container(newer)), facts())
+    assert {condition.observed_generation for condition in status.conditions} == {4}
     assert status.observed_generation == 4
 
 
 def test_container_status_names_a_pullable_image_when_known() -> None:
-    own = changed(container(WEB), image_id="sha256:aa")
-    public = changed(own, digest="docker.io/library/toolbox@sha256:bb")
-    assert compute_pod_status(WEB, runtime_pod(own), facts()).container_statuses[0].image_id == "docker://sha256:aa"
-    (told,) = compute_pod_status(WEB, runtime_pod(public), facts()).container_statuses
-    assert told.image_id == "docker-pullable://docker.io/library/toolbox@sha256:bb"
-    assert told.container_id == "docker://main-0"
+    container = changed(make_container(WEB), image_id="sha256:aa")
+    public = changed(container, digest="docker.io/library/toolbox@sha256:bb")
+    assert (
+        compute_pod_status(WEB, make_runtime_pod(container), facts()).container_statuses[0].image_id
+        == "docker://sha256:aa"
+    )
+    (status,) = compute_pod_status(WEB, make_runtime_pod(public), facts()).container_statuses
+    assert status.image_id == "docker-pullable://docker.io/library/toolbox@sha256:bb"
+    assert status.container_id == "docker://main-0"
 
 
 # --- containers that somebody removed ---------------------------------------------------------------------------------
@@ -90,32 +93,34 @@ def test_container_status_names_a_pullable_image_when_known() -> None:
 
 def lost(restarts: int = 0) -> Pod:
     """A pod whose container ran and is not there any more."""
-    return with_status(WEB, compute_pod_status(WEB, runtime_pod(container(WEB, restarts=restarts)), facts()))
+    return with_status(WEB, compute_pod_status(WEB, make_runtime_pod(make_container(WEB, restarts=restarts)), facts()))
 
 
 def test_removed_container_is_reported_and_counted_as_restarted() -> None:
-    wish = lost(restarts=2)
-    status = compute_pod_status(wish, group_containers([sandbox()]), facts())
+    pod = lost(restarts=2)
+    status = compute_pod_status(pod, group_containers([make_sandbox()]), facts())
     (told,) = status.container_statuses
     assert status.phase == "Running"
     assert told.state.waiting is not None
     assert told.last_state.terminated is not None
     assert (told.last_state.terminated.reason, told.last_state.terminated.exit_code) == ("ContainerStatusUnknown", 137)
     assert told.last_state.terminated.container_id == "docker://main-2"
-    for known in (wish, with_status(wish, status)):
-        assert [start.restarts for start in compute_pod_actions(known, group_containers([sandbox()]), NOW).start] == [3]
-    again = compute_pod_status(with_status(wish, status), runtime_pod(container(wish, restarts=3)), facts())
+    for known_pod in (pod, with_status(pod, status)):
+        assert [
+            start.restarts for start in compute_pod_actions(known_pod, group_containers([make_sandbox()]), NOW).start
+        ] == [3]
+    again = compute_pod_status(with_status(pod, status), make_runtime_pod(make_container(pod, restarts=3)), facts())
     assert again.container_statuses[0].restart_count == 3
     assert again.container_statuses[0].last_state == told.last_state
 
 
 def test_never_started_container_has_restart_count_zero() -> None:
-    waiting = compute_pod_status(WEB, group_containers([sandbox()]), facts())
+    pending = compute_pod_status(WEB, group_containers([make_sandbox()]), facts())
     assert [
         start.restarts
-        for start in compute_pod_actions(with_status(WEB, waiting), group_containers([sandbox()]), NOW).start
+        for start in compute_pod_actions(with_status(WEB, pending), group_containers([make_sandbox()]), NOW).start
     ] == [0]
-    assert waiting.container_statuses[0].last_state == ContainerState()
+    assert pending.container_statuses[0].last_state == ContainerState()
 
 
 def test_removed_container_of_a_terminating_pod_is_reported_terminated() -> None:
@@ -130,6 +135,6 @@ def test_removed_container_of_a_terminating_pod_is_reported_terminated() -> None
 
 
 def test_merge_status_keeps_fields_written_by_others() -> None:
-    ours = compute_pod_status(WEB, runtime_pod(container(WEB)), facts())
-    theirs = replace(ours, resize="Proposed", resource_claim_statuses=[{"name": "gpu"}])
-    assert merge_status(ours, theirs) == theirs
+    own_status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), facts())
+    other_status = replace(own_status, resize="Proposed", resource_claim_statuses=[{"name": "gpu"}])
+    assert merge_status(own_status, other_status) == other_status

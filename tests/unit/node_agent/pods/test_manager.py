@@ -24,8 +24,8 @@ from tests.unit.node_agent.one_node import TEXT, OneNode, one_node, until_true
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[OneNode]:
-    async with one_node(tmp_path) as one:
-        yield one
+    async with one_node(tmp_path) as node:
+        yield node
 
 
 def images(pod: Pod) -> list[str]:
@@ -39,10 +39,10 @@ def runs(pod: Pod) -> bool:
 async def test_static_pod_mirror_shows_status_and_is_deleted_with_its_file(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
-        shown = await node.until_shown("web-node-1", runs)
+        pod = await node.until_shown("web-node-1", runs)
         [uid] = node.sandboxes()
-        assert shown.metadata.annotations[CONFIG_MIRROR] == shown.metadata.annotations[CONFIG_HASH] == uid
-        [owner] = shown.metadata.owner_references
+        assert pod.metadata.annotations[CONFIG_MIRROR] == pod.metadata.annotations[CONFIG_HASH] == uid
+        [owner] = pod.metadata.owner_references
         registered = await node.admin.get(Node, "node-1")
         assert (owner.kind, owner.name, owner.uid) == ("Node", "node-1", registered.metadata.uid)
         (node.manifests / "web.yaml").unlink()
@@ -71,9 +71,9 @@ async def test_changed_manifest_starts_a_new_pod_after_the_old_ended(node: OneNo
         node.write("web", TEXT.replace("toolbox", "toolbox:2"))
         await until_true(lambda: ("main", "SIGTERM") in node.docker.signals)
         assert list(node.sandboxes()) == [before], "the first is not gone yet"
-        one = node.docker.running("main")
-        assert one is not None
-        node.docker.end(one.id, 0)
+        container = node.docker.running("main")
+        assert container is not None
+        node.docker.end(container.id, 0)
         shown = await node.until_shown(
             "web-node-1", lambda pod: runs(pod) and pod.metadata.annotations[CONFIG_MIRROR] != before
         )
@@ -178,16 +178,16 @@ async def test_submitted_pod_is_mirrored_and_deleted(node: OneNode) -> None:
 
 async def test_static_pod_takes_precedence_over_an_equally_named_api_pod(node: OneNode) -> None:
     spec = PodSpec(node_name="node-1", containers=(Container(name="main", image="toolbox"),))
-    made = await node.admin.create(Pod(metadata=ObjectMeta(name="web-node-1", namespace="default"), spec=spec))
+    pod = await node.admin.create(Pod(metadata=ObjectMeta(name="web-node-1", namespace="default"), spec=spec))
     node.write("web")
     node.write("db")
     async with node.agent():
         await node.until_shown("db-node-1", runs)
         await until_true(lambda: "web-node-1" in node.sandboxes().values())
-        assert made.metadata.uid not in node.sandboxes()
-        left = await node.pod("web-node-1")
-        assert left is not None
-        assert (left.metadata.uid, left.status.phase) == (made.metadata.uid, "Pending")
+        assert pod.metadata.uid not in node.sandboxes()
+        remaining = await node.pod("web-node-1")
+        assert remaining is not None
+        assert (remaining.metadata.uid, remaining.status.phase) == (pod.metadata.uid, "Pending")
 
 
 async def test_static_pod_of_a_missing_namespace_runs_and_is_mirrored_later(node: OneNode) -> None:
@@ -211,8 +211,8 @@ async def test_api_pod_with_static_annotations_is_not_treated_as_static(node: On
         spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "toolbox"}]}
         body = {"metadata": {"name": "web", "annotations": marks}, "spec": spec}
         await node.admin.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
-        shown = await node.until_shown("web", runs)
-        assert list(node.sandboxes()) == [shown.metadata.uid]
+        pod = await node.until_shown("web", runs)
+        assert list(node.sandboxes()) == [pod.metadata.uid]
 
 
 async def test_node_may_create_only_mirrors_of_its_own_pods(node: OneNode) -> None:
@@ -303,8 +303,8 @@ async def test_invalid_manifest_is_reported_as_a_node_event(node: OneNode) -> No
     node.write("first", file="second.yaml")
 
     async def told() -> bool:
-        events = [row for row in (await node.admin.list(Event)).items if row.reason == "FailedValidation"]
-        found = {row.involved_object.kind: row.message for row in events}
+        events = [event for event in (await node.admin.list(Event)).items if event.reason == "FailedValidation"]
+        found = {event.involved_object.kind: event.message for event in events}
         return "spec.containers[0].imagine: is not a field" in found.get("Node", "") and "second.yaml: " in found.get(
             "Pod", ""
         )

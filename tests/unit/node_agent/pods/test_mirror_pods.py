@@ -50,6 +50,6 @@ STARTING = StaticPods({}, frozenset(), False)
     ],
 )
 def test_mirror_pods_equal_running_static_pods(
-    here: StaticPods, held: list[Pod], steps: list[CreateMirror | DeleteMirror]
+    static_pods: StaticPods, held: list[Pod], steps: list[CreateMirror | DeleteMirror]
 ) -> None:
-    assert list(plan_mirror_pods(here, held, NODE)) == steps
+    assert list(plan_mirror_pods(static_pods, held, NODE)) == steps

@@ -10,10 +10,10 @@ from api.core.pod import ContainerUser, LinuxContainerUser
 from node_agent.docker.process import process_user
 from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.runtime.container import group_containers
-from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod, sandbox, with_status
+from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 
-WEB = pod()
-ONCE = pod(spec="  restartPolicy: Never")
+WEB = make_pod()
+ONCE = make_pod(spec="  restartPolicy: Never")
 
 
 def facts(**other: object) -> StatusInputs:
@@ -24,54 +24,56 @@ def facts(**other: object) -> StatusInputs:
     ("code", "reason", "told"), [(127, "ContainerCannotRun", 127), (128, "StartError", 128), (0, "StartError", 128)]
 )
 def test_unstartable_container_that_may_not_restart_is_terminated(code: int, reason: str, told: int) -> None:
-    dead = container(ONCE, state="created", code=code, error="no")
+    dead = make_container(ONCE, state="created", code=code, error="no")
     trouble = {"main": ("RunContainerError", "Docker: no")}
-    (row,) = compute_pod_status(ONCE, runtime_pod(dead), facts(container_failures=trouble)).container_statuses
-    assert row.state.terminated is not None
-    assert (row.state.terminated.reason, row.state.terminated.exit_code) == (reason, told)
-    assert row.state.terminated.started_at == row.state.terminated.finished_at
+    (status,) = compute_pod_status(ONCE, make_runtime_pod(dead), facts(container_failures=trouble)).container_statuses
+    assert status.state.terminated is not None
+    assert (status.state.terminated.reason, status.state.terminated.exit_code) == (reason, told)
+    assert status.state.terminated.started_at == status.state.terminated.finished_at
 
 
 def test_container_removed_and_recreated_at_once_is_reported() -> None:
-    known = with_status(WEB, compute_pod_status(WEB, runtime_pod(container(WEB)), facts()))
-    (row,) = compute_pod_status(known, runtime_pod(container(WEB, restarts=1)), facts()).container_statuses
-    assert row.last_state.terminated is not None
-    assert (row.last_state.terminated.reason, row.last_state.terminated.container_id) == (
+    known_pod = with_status(WEB, compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), facts()))
+    (status,) = compute_pod_status(
+        known_pod, make_runtime_pod(make_container(WEB, restarts=1)), facts()
+    ).container_statuses
+    assert status.last_state.terminated is not None
+    assert (status.last_state.terminated.reason, status.last_state.terminated.container_id) == (
         "ContainerStatusUnknown",
         "docker://main-0",
     )
-    assert row.restart_count == 1
+    assert status.restart_count == 1
 
 
-RICH = pod("""\
+RICH = make_pod("""\
 [{name: main, image: toolbox, resources: {requests: {cpu: "1"}, limits: {memory: 8Mi}},
   volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /w, readOnly: true}]}]
   volumes: [{name: v, emptyDir: {}}]""")
 
 
 def test_container_status_has_mounts_at_once_and_resources_once_created() -> None:
-    (before,) = compute_pod_status(RICH, group_containers([sandbox()]), facts()).container_statuses
-    assert [(one.mount_path, one.read_only, one.recursive_read_only) for one in before.volume_mounts] == [
+    (before,) = compute_pod_status(RICH, group_containers([make_sandbox()]), facts()).container_statuses
+    assert [(status.mount_path, status.read_only, status.recursive_read_only) for status in before.volume_mounts] == [
         ("/v", False, None),
         ("/w", True, "Disabled"),
     ]
     assert (before.resources, before.allocated_resources, before.user) == (None, {}, None)
-    (row,) = compute_pod_status(RICH, runtime_pod(container(RICH)), facts()).container_statuses
-    assert row.resources is not None
-    assert row.resources.limits == {"memory": "8Mi"}
-    assert row.allocated_resources == row.resources.requests == {"cpu": "1", "memory": "8Mi"}
+    (status,) = compute_pod_status(RICH, make_runtime_pod(make_container(RICH)), facts()).container_statuses
+    assert status.resources is not None
+    assert status.resources.limits == {"memory": "8Mi"}
+    assert status.allocated_resources == status.resources.requests == {"cpu": "1", "memory": "8Mi"}
 
 
 def test_container_status_has_the_initial_user() -> None:
-    first = replace(container(WEB), user=(1000, 3000, (4000,)))
-    status = compute_pod_status(WEB, runtime_pod(first), facts())
-    wanted = ContainerUser(linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(4000,)))
-    assert status.container_statuses[0].user == wanted
+    first = replace(make_container(WEB), user=(1000, 3000, (4000,)))
+    status = compute_pod_status(WEB, make_runtime_pod(first), facts())
+    expected = ContainerUser(linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(4000,)))
+    assert status.container_statuses[0].user == expected
     for later in (replace(first, user=(0, 0, ())), replace(first, user=None, state="exited")):
-        (row,) = compute_pod_status(with_status(WEB, status), runtime_pod(later), facts()).container_statuses
-        assert row.user == wanted
-    other = replace(container(WEB, restarts=1), user=(0, 0, ()))
-    (row,) = compute_pod_status(with_status(WEB, status), runtime_pod(other), facts()).container_statuses
+        (row,) = compute_pod_status(with_status(WEB, status), make_runtime_pod(later), facts()).container_statuses
+        assert row.user == expected
+    other = replace(make_container(WEB, restarts=1), user=(0, 0, ()))
+    (row,) = compute_pod_status(with_status(WEB, status), make_runtime_pod(other), facts()).container_statuses
     assert row.user == ContainerUser(linux=LinuxContainerUser(uid=0, gid=0))
 
 

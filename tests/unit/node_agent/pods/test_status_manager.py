@@ -13,9 +13,9 @@ from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from api.core.pod import Pod, PodIP, PodStatus
 from node_agent.pods.status_manager import StatusManager, pod_status_patch
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
-POD = pod()
+POD = make_pod()
 GONE = [
     (404, "NotFound", 'pods "web" not found'),
     (409, "Conflict", "Precondition failed: UID in precondition: 1, UID in object meta: 2"),

@@ -28,13 +28,13 @@ from node_agent.runtime.sandbox import create_container
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.fake import FakeDocker
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 from tests.unit.node_agent.world import POLLS, World, kill_anywhere, world
 
-PAIR = pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
-SOON = pod(spec="  terminationGracePeriodSeconds: 0")
-ONCE = pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
-STEPS = pod(
+PAIR = make_pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
+SOON = make_pod(spec="  terminationGracePeriodSeconds: 0")
+ONCE = make_pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
+STEPS = make_pod(
     spec="""\
   initContainers:
   - {name: first, image: toolbox, command: ["exit 0"]}
@@ -42,7 +42,7 @@ STEPS = pod(
   - {name: second, image: toolbox, command: ["exit 0"]}
 """
 )
-STEPS_ONCE = pod(
+STEPS_ONCE = make_pod(
     '[{name: main, image: toolbox, command: ["exit 0"]}]',
     """\
   restartPolicy: Never
@@ -53,59 +53,59 @@ STEPS_ONCE = pod(
 NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
 
 
-async def started(here: World) -> None:
-    await here.live(
-        PAIR, lambda: here.status.phase == "Running" and all(r.ready for r in here.status.container_statuses)
+async def started(host: World) -> None:
+    await host.live(
+        PAIR, lambda: host.status.phase == "Running" and all(r.ready for r in host.status.container_statuses)
     )
 
 
-async def crashed(here: World) -> None:
+async def crashed(host: World) -> None:
     """A container ends once and is started again, without a wait."""
-    await here.once("runs", lambda: started(here))
-    await here.once("ended", lambda: here.end("main", 1))
-    await here.live(PAIR, lambda: here.restarts() == [1, 0])
+    await host.once("runs", lambda: started(host))
+    await host.once("ended", lambda: host.end("main", 1))
+    await host.live(PAIR, lambda: host.restarts() == [1, 0])
 
 
-async def sandbox_lost(here: World) -> None:
+async def sandbox_lost(host: World) -> None:
     """The sandbox is killed from outside; everything comes back in a new one."""
-    await here.once("runs", lambda: started(here))
-    await here.once("lost", lambda: here.end("POD", 137))
-    await here.live(PAIR, lambda: here.restarts() == [1, 1])
+    await host.once("runs", lambda: started(host))
+    await host.once("lost", lambda: host.end("POD", 137))
+    await host.live(PAIR, lambda: host.restarts() == [1, 1])
 
 
-async def done(here: World) -> None:
+async def done(host: World) -> None:
     """A container does its work and ends."""
-    await here.live(ONCE, lambda: here.status.phase == "Succeeded")
+    await host.live(ONCE, lambda: host.status.phase == "Succeeded")
 
 
-async def initialized(here: World) -> None:
+async def initialized(host: World) -> None:
     """Init containers end one after the other, the sidecar stays."""
-    await here.live(STEPS, lambda: here.status.phase == "Running")
+    await host.live(STEPS, lambda: host.status.phase == "Running")
 
 
-async def initialized_anew(here: World) -> None:
+async def initialized_anew(host: World) -> None:
     """The sandbox is killed from outside: init begins again."""
-    await here.once("runs", lambda: initialized(here))
-    await here.once("lost", lambda: here.end("POD", 137))
-    await here.live(STEPS, lambda: here.restarts() == [1, 1])
+    await host.once("runs", lambda: initialized(host))
+    await host.once("lost", lambda: host.end("POD", 137))
+    await host.live(STEPS, lambda: host.restarts() == [1, 1])
 
 
-async def done_beside_a_sidecar(here: World) -> None:
+async def done_beside_a_sidecar(host: World) -> None:
     """The work is done, the sidecar is stopped."""
-    await here.live(STEPS_ONCE, lambda: here.status.phase == "Succeeded")
+    await host.live(STEPS_ONCE, lambda: host.status.phase == "Succeeded")
 
 
-async def changed_image(here: World) -> None:
+async def changed_image(host: World) -> None:
     """The pod gets another image while it runs."""
-    await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
-    await here.live(NEWER, lambda: here.restarts() == [1])
+    await host.once("runs", lambda: host.live(SOON, lambda: host.status.phase == "Running"))
+    await host.live(NEWER, lambda: host.restarts() == [1])
 
 
-async def deleted(here: World) -> None:
+async def deleted(host: World) -> None:
     """The pod is wanted no more."""
-    await here.once("runs", lambda: here.live(SOON, lambda: here.status.phase == "Running"))
-    if not here.gone:
-        await here.live(SOON, lambda: here.gone, leave=True)
+    await host.once("runs", lambda: host.live(SOON, lambda: host.status.phase == "Running"))
+    if not host.gone:
+        await host.live(SOON, lambda: host.gone, leave=True)
 
 
 SCENARIOS = [
@@ -129,29 +129,29 @@ async def test_agent_killed_after_any_call_reaches_the_same_state(
 
 
 async def test_image_removed_while_waiting_for_the_network_is_reported_missing(tmp_path: Path) -> None:
-    async with world(tmp_path / "host") as here:
-        here.switch.away = True
+    async with world(tmp_path / "host") as host:
+        host.switch.away = True
 
         def waits_for_its_image() -> bool:
-            if here.status.reason == "FailedCreatePodSandBox":
-                here.docker.images.discard("toolbox")
-                here.switch.away = False
-            states = [row.state.waiting for row in here.status.container_statuses]
+            if host.status.reason == "FailedCreatePodSandBox":
+                host.docker.images.discard("toolbox")
+                host.switch.away = False
+            states = [status.state.waiting for status in host.status.container_statuses]
             return any(state is not None and "Image" in state.reason for state in states)
 
-        await here.live(SOON, waits_for_its_image)
-        assert here.docker.running("main") is None
+        await host.live(SOON, waits_for_its_image)
+        assert host.docker.running("main") is None
 
 
 async def test_pod_waits_for_an_unavailable_network_with_a_reason(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        here.switch.away = True
-        await here.live(SOON, lambda: bool(here.status.reason))
-        assert (here.status.phase, here.status.reason) == ("Pending", "FailedCreatePodSandBox")
-        assert here.status.message == "network: sdn: no subnet yet"
-        here.switch.away = False
-        await here.live(SOON, lambda: here.status.phase == "Running")
-        assert (here.status.reason, here.status.message) == ("", "")
+    async with world(tmp_path / "w") as host:
+        host.switch.away = True
+        await host.live(SOON, lambda: bool(host.status.reason))
+        assert (host.status.phase, host.status.reason) == ("Pending", "FailedCreatePodSandBox")
+        assert host.status.message == "network: sdn: no subnet yet"
+        host.switch.away = False
+        await host.live(SOON, lambda: host.status.phase == "Running")
+        assert (host.status.reason, host.status.message) == ("", "")
 
 
 def directory_for(file: str) -> Path:
@@ -162,86 +162,88 @@ def directory_for(file: str) -> Path:
 
 
 async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        path, looks = directory_for(etc_hosts_path(here.host, pod().metadata.uid)), count()
+    async with world(tmp_path / "w") as host:
+        path, looks = directory_for(etc_hosts_path(host.host, make_pod().metadata.uid)), count()
 
         def runs() -> bool:
-            if path.is_dir() and here.switch.attached and next(looks) > POLLS:
-                assert not here.docker.find("main"), "nothing starts without it"
+            if path.is_dir() and host.switch.attached and next(looks) > POLLS:
+                assert not host.docker.find("main"), "nothing starts without it"
                 path.rmdir()
-            return here.status.phase == "Running"
+            return host.status.phase == "Running"
 
-        await here.live(SOON, runs)
-        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in here.told
+        await host.live(SOON, runs)
+        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in host.told
         assert "web" in await asyncio.to_thread(path.read_text)
 
 
 async def test_unreachable_docker_changes_no_running_pod(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        await started(here)
-        before = here.left()
-        here.docker.trouble = NotReady("Docker does not answer")
+    async with world(tmp_path / "w") as host:
+        await started(host)
+        before = host.left()
+        host.docker.trouble = NotReady("Docker does not answer")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.3):
-                await here.live(PAIR, lambda: False)
-        here.docker.trouble = None
-        await started(here)
-        assert here.left() == before
+                await host.live(PAIR, lambda: False)
+        host.docker.trouble = None
+        await started(host)
+        assert host.left() == before
 
 
 async def test_pod_past_its_active_deadline_ends_gracefully_and_fails(tmp_path: Path) -> None:
-    wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""", "  activeDeadlineSeconds: 3600")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Running")
-        here.status = replace(here.status, start_time="2026-01-01T00:00:00Z")
-        await here.live(wish, lambda: here.status.phase == "Failed")
-        assert here.status.reason == "DeadlineExceeded"
-        assert here.docker.signals == [("main", "SIGTERM"), ("POD", "SIGKILL")]
-        assert here.status.container_statuses[0].state.terminated is not None
-        assert not here.switch.attached
-        started = list(here.docker.started)
-        await here.live(wish, lambda: True)
-        assert here.docker.started == started, "a pod that has failed starts nothing again"
-        assert (here.status.phase, here.status.reason) == ("Failed", "DeadlineExceeded")
+    pod = make_pod(
+        """[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""", "  activeDeadlineSeconds: 3600"
+    )
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Running")
+        host.status = replace(host.status, start_time="2026-01-01T00:00:00Z")
+        await host.live(pod, lambda: host.status.phase == "Failed")
+        assert host.status.reason == "DeadlineExceeded"
+        assert host.docker.signals == [("main", "SIGTERM"), ("POD", "SIGKILL")]
+        assert host.status.container_statuses[0].state.terminated is not None
+        assert not host.switch.attached
+        started = list(host.docker.started)
+        await host.live(pod, lambda: True)
+        assert host.docker.started == started, "a pod that has failed starts nothing again"
+        assert (host.status.phase, host.status.reason) == ("Failed", "DeadlineExceeded")
 
 
 async def test_active_deadline_ends_a_pod_on_time(tmp_path: Path) -> None:
-    wish = pod(spec="  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 0")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Failed")
-        assert here.status.reason == "DeadlineExceeded"
-        assert len(here.docker.started) == 2
+    pod = make_pod(spec="  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 0")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Failed")
+        assert host.status.reason == "DeadlineExceeded"
+        assert len(host.docker.started) == 2
 
 
 async def test_container_violating_run_as_non_root_waits_with_a_reason(tmp_path: Path) -> None:
-    wish = pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: bool(here.status.container_statuses))
-        waiting = here.status.container_statuses[0].state.waiting
-        assert waiting is not None
-        assert waiting.reason == "CreateContainerConfigError"
-        assert "image will run as root" in waiting.message
+    pod = make_pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: bool(host.status.container_statuses))
+        state = host.status.container_statuses[0].state.waiting
+        assert state is not None
+        assert state.reason == "CreateContainerConfigError"
+        assert "image will run as root" in state.message
 
 
 async def test_image_pull_tries_the_pods_credentials_and_then_none(tmp_path: Path) -> None:
-    wish = pod("[{name: main, image: 'r.io/a:1'}]", "  imagePullSecrets: [{name: p}, {name: missing}]")
+    pod = make_pod("[{name: main, image: 'r.io/a:1'}]", "  imagePullSecrets: [{name: p}, {name: missing}]")
     auths = {"r.io": {"username": "him", "password": "his"}, "other.io": {"username": "her", "password": "x"}}
     secret = Secret(
         metadata=ObjectMeta(name="p", namespace="red"),
         data={".dockerconfigjson": msgspec.json.encode({"auths": auths})},
     )
-    async with world(tmp_path / "w") as here:
-        here.docker.pulls["r.io/a:1"] = None
-        here.docker.passwords["r.io/a:1"] = Credential("him", "other")
-        here.objects.put(secret)
-        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
-        assert here.docker.asked == ["him", ""]
-        waiting = here.status.container_statuses[0].state.waiting
-        assert waiting is not None
-        assert waiting.reason in {"ErrImagePull", "ImagePullBackOff"}
-        assert "FailedToRetrieveImagePullSecret" in {reason for reason, _, _ in here.told}
-        here.docker.passwords["r.io/a:1"] = Credential("him", "his")
-        await here.live(wish, lambda: here.status.phase == "Running")
+    async with world(tmp_path / "w") as host:
+        host.docker.pulls["r.io/a:1"] = None
+        host.docker.passwords["r.io/a:1"] = Credential("him", "other")
+        host.objects.put(secret)
+        await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.told))
+        assert host.docker.asked == ["him", ""]
+        state = host.status.container_statuses[0].state.waiting
+        assert state is not None
+        assert state.reason in {"ErrImagePull", "ImagePullBackOff"}
+        assert "FailedToRetrieveImagePullSecret" in {reason for reason, _, _ in host.told}
+        host.docker.passwords["r.io/a:1"] = Credential("him", "his")
+        await host.live(pod, lambda: host.status.phase == "Running")
 
 
 LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], terminationMessagePolicy: POLICY}'
@@ -249,11 +251,13 @@ LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], termination
 
 async def test_termination_message_is_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
     rows = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
-    wish = pod(f"[{', '.join(rows)}]", "  restartPolicy: Never")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Failed")
+    pod = make_pod(f"[{', '.join(rows)}]", "  restartPolicy: Never")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Failed")
         told = {
-            row.name: row.state.terminated.message for row in here.status.container_statuses if row.state.terminated
+            status.name: status.state.terminated.message
+            for status in host.status.container_statuses
+            if status.state.terminated
         }
         assert told == {"main": "", "side": "help\n"}
 
@@ -262,96 +266,100 @@ WORDS = {"main": "File", "side": "FallbackToLogsOnError"}
 
 
 async def test_container_gets_its_grace_period_and_one_stop_signal(tmp_path: Path) -> None:
-    wish = pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Running")
-        await here.live(wish, lambda: here.gone, leave=True)
-        assert [signal for signal in here.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
-        assert here.status.container_statuses[0].state.terminated is not None
-        assert here.status.container_statuses[0].state.terminated.exit_code == 7
-        assert here.left()["containers"] == []
-        assert here.left()["directories"] == []
+    pod = make_pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Running")
+        await host.live(pod, lambda: host.gone, leave=True)
+        assert [signal for signal in host.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
+        assert host.status.container_statuses[0].state.terminated is not None
+        assert host.status.container_statuses[0].state.terminated.exit_code == 7
+        assert host.left()["containers"] == []
+        assert host.left()["directories"] == []
 
 
 async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -> None:
     """Not what is left until deletionTimestamp, whose seconds are whole, by a clock that is not ours."""
-    wish = pod()
-    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Running")
-        await here.live(replace(wish, metadata=going), lambda: bool(here.docker.signals))
-        assert here.docker.signals == [("main", "SIGTERM")]
-        shorter = replace(going, deletion_grace_period_seconds=0)
-        await here.live(replace(wish, metadata=shorter), lambda: here.gone)
-        assert ("main", "SIGKILL") in here.docker.signals
+    pod = make_pod()
+    deleted_metadata = replace(
+        pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
+    )
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Running")
+        await host.live(replace(pod, metadata=deleted_metadata), lambda: bool(host.docker.signals))
+        assert host.docker.signals == [("main", "SIGTERM")]
+        shorter = replace(deleted_metadata, deletion_grace_period_seconds=0)
+        await host.live(replace(pod, metadata=shorter), lambda: host.gone)
+        assert ("main", "SIGKILL") in host.docker.signals
 
 
 async def test_pod_without_an_object_has_two_seconds_to_end(tmp_path: Path) -> None:
-    wish = from_api_server(pod(spec="  terminationGracePeriodSeconds: 600"))
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Running")
-        await here.live(wish, lambda: here.gone, leave=True)
-        assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
+    pod = from_api_server(make_pod(spec="  terminationGracePeriodSeconds: 600"))
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Running")
+        await host.live(pod, lambda: host.gone, leave=True)
+        assert host.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
 
 
 async def test_container_gets_its_own_stop_signal(tmp_path: Path) -> None:
-    wish = pod("[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Running")
-        await here.live(wish, lambda: here.gone, leave=True)
-        assert here.docker.signals[0] == ("main", "SIGUSR1")
+    pod = make_pod(
+        "[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1"
+    )
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Running")
+        await host.live(pod, lambda: host.gone, leave=True)
+        assert host.docker.signals[0] == ("main", "SIGUSR1")
 
 
 async def test_sandbox_that_lost_its_network_is_replaced(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        await started(here)
-        here.switch.stranded = set(here.switch.attached)
-        await here.live(PAIR, lambda: here.restarts() == [1, 1])
-        assert [one.attempt for one in here.docker.find("POD")] == [1]
-        assert here.status.phase == "Running"
-        assert len(here.switch.attached) == 1
+    async with world(tmp_path / "w") as host:
+        await started(host)
+        host.switch.stranded = set(host.switch.attached)
+        await host.live(PAIR, lambda: host.restarts() == [1, 1])
+        assert [container.attempt for container in host.docker.find("POD")] == [1]
+        assert host.status.phase == "Running"
+        assert len(host.switch.attached) == 1
 
 
-HERE = pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
+HERE = make_pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
 PRESENT = ("Pulled", 'Container image "toolbox" already present on machine and can be accessed by the pod', "main")
 BEGUN = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
 
 
 async def test_pod_lifecycle_emits_events(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        await here.live(HERE, lambda: here.status.phase == "Running")
-        assert here.told == BEGUN
-        here.told.clear()
-        await here.end("POD", 137)
-        await here.live(HERE, lambda: here.restarts() == [1])
-        assert here.told == [("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""), *BEGUN]
-        here.told.clear()
-        await here.live(HERE, lambda: here.gone, leave=True)
-        assert here.told == [("Killing", "Stopping container main", "main")]
+    async with world(tmp_path / "w") as host:
+        await host.live(HERE, lambda: host.status.phase == "Running")
+        assert host.told == BEGUN
+        host.told.clear()
+        await host.end("POD", 137)
+        await host.live(HERE, lambda: host.restarts() == [1])
+        assert host.told == [("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""), *BEGUN]
+        host.told.clear()
+        await host.live(HERE, lambda: host.gone, leave=True)
+        assert host.told == [("Killing", "Stopping container main", "main")]
 
 
 async def test_missing_cluster_dns_emits_an_event(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        here.host = dataclasses.replace(here.host, cluster_dns=())
-        await here.live(HERE, lambda: here.status.phase == "Running")
-        [words] = [message for reason, message, _ in here.told if reason == "MissingClusterDNS"]
+    async with world(tmp_path / "w") as host:
+        host.host = dataclasses.replace(host.host, cluster_dns=())
+        await host.live(HERE, lambda: host.status.phase == "Running")
+        [words] = [message for reason, message, _ in host.told if reason == "MissingClusterDNS"]
         assert 'pod: "web_red(0b7c)"' in words
         assert 'using "ClusterFirst" policy' in words
 
 
 async def test_missing_pause_image_is_pulled(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        here.docker.images.remove("pause")
-        here.docker.pulls["pause"] = Refused("Docker: pull access denied")
+    async with world(tmp_path / "w") as host:
+        host.docker.images.remove("pause")
+        host.docker.pulls["pause"] = Refused("Docker: pull access denied")
         denied = "Failed to create pod sandbox: Docker: pull access denied"
-        await here.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in here.told)
-        here.docker.pulls["pause"] = None
-        await here.live(HERE, lambda: here.status.phase == "Running")
-        assert here.docker.asked == [""] * 2
-        here.docker.asked.clear()
-        await here.end("POD", 137)
-        await here.live(HERE, lambda: here.restarts() == [1])
-        assert not here.docker.asked
+        await host.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in host.told)
+        host.docker.pulls["pause"] = None
+        await host.live(HERE, lambda: host.status.phase == "Running")
+        assert host.docker.asked == [""] * 2
+        host.docker.asked.clear()
+        await host.end("POD", 137)
+        await host.live(HERE, lambda: host.restarts() == [1])
+        assert not host.docker.asked
 
 
 async def test_locally_built_pause_image_is_not_pulled() -> None:
@@ -363,30 +371,30 @@ async def test_locally_built_pause_image_is_not_pulled() -> None:
 
 
 async def test_back_off_event_is_emitted_once_per_crash(tmp_path: Path) -> None:
-    wish = pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
-    async with world(tmp_path / "w") as here:
+    pod = make_pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as host:
         waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
-        await here.live(wish, lambda: waiting in here.told)
-        assert here.told == [*BEGUN, *BEGUN, waiting]
+        await host.live(pod, lambda: waiting in host.told)
+        assert host.told == [*BEGUN, *BEGUN, waiting]
 
 
 async def test_missing_program_ends_a_pod_that_may_not_restart(tmp_path: Path) -> None:
-    wish = pod(
+    pod = make_pod(
         '[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]', "  restartPolicy: Never"
     )
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.status.phase == "Failed")
-        end = here.status.container_statuses[0].state.terminated
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.status.phase == "Failed")
+        end = host.status.container_statuses[0].state.terminated
         assert end is not None
         assert (end.reason, end.exit_code) == ("ContainerCannotRun", 127)
 
 
 async def test_image_pull_failure_is_reported(tmp_path: Path) -> None:
-    wish = pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
-    async with world(tmp_path / "w") as here:
-        here.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
-        await here.live(wish, lambda: ("Failed", "Error: ErrImagePull", "main") in here.told)
-        assert [(reason, message) for reason, message, _ in here.told[:3]] == [
+    pod = make_pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
+    async with world(tmp_path / "w") as host:
+        host.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
+        await host.live(pod, lambda: ("Failed", "Error: ErrImagePull", "main") in host.told)
+        assert [(reason, message) for reason, message, _ in host.told[:3]] == [
             ("Pulling", 'Pulling image "nowhere"'),
             ("Failed", 'Failed to pull image "nowhere": Docker: pull access denied'),
             ("Failed", "Error: ErrImagePull"),
@@ -395,49 +403,51 @@ async def test_image_pull_failure_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("asked", [True, False])
 async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
-    wish = pod("[{name: main, image: nowhere}]")
-    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600)
-    async with world(tmp_path / "w") as here:
-        here.docker.silent.add("nowhere")
-        worker = here.worker(wish)
-        living = asyncio.create_task(here.run(worker))
+    pod = make_pod("[{name: main, image: nowhere}]")
+    deleted_metadata = replace(
+        pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
+    )
+    async with world(tmp_path / "w") as host:
+        host.docker.silent.add("nowhere")
+        worker = host.worker(pod)
+        living = asyncio.create_task(host.run(worker))
         async with asyncio.timeout(10):
-            while not here.docker.asked:
+            while not host.docker.asked:
                 await asyncio.sleep(0.01)
             if asked:
-                worker.update(replace(wish, metadata=going))
+                worker.update(replace(pod, metadata=deleted_metadata))
             else:
                 worker.terminate()
             await living
-        assert here.gone
-        assert here.left()["containers"] == []
-        assert [reason for reason, _, _ in here.told] == ["Pulling"]
+        assert host.gone
+        assert host.left()["containers"] == []
+        assert [reason for reason, _, _ in host.told] == ["Pulling"]
 
 
 async def test_missing_program_and_unavailable_network_are_reported(tmp_path: Path) -> None:
-    wish = pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
-    async with world(tmp_path / "w") as here:
-        here.switch.away = True
-        words = "Failed to create pod sandbox: network: sdn: no subnet yet"
-        await here.live(wish, lambda: ("FailedCreatePodSandBox", words, "") in here.told)
-        here.switch.away = False
-        here.told.clear()
-        await here.live(wish, lambda: any(reason == "Failed" for reason, _, _ in here.told))
-        assert [reason for reason, _, _ in here.told[:3]] == ["Pulled", "Created", "Failed"]
-        assert "/nowhere: no such file or directory" in here.told[2][1]
+    pod = make_pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
+    async with world(tmp_path / "w") as host:
+        host.switch.away = True
+        message = "Failed to create pod sandbox: network: sdn: no subnet yet"
+        await host.live(pod, lambda: ("FailedCreatePodSandBox", message, "") in host.told)
+        host.switch.away = False
+        host.told.clear()
+        await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.told))
+        assert [reason for reason, _, _ in host.told[:3]] == ["Pulled", "Created", "Failed"]
+        assert "/nowhere: no such file or directory" in host.told[2][1]
 
 
 async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        sandbox, wish = here.sandbox(), pod()
-        make_pod_dir(here.host, wish.metadata.uid)
+    async with world(tmp_path / "w") as host:
+        sandbox, pod = host.sandbox(), make_pod()
+        make_pod_dir(host.host, pod.metadata.uid)
         actions, waits = PodActions(sandbox_attempt=0), []
 
         async def fail() -> datetime:
-            here.docker.trouble, before = NotReady("away"), steady_clock()
+            host.docker.trouble, before = NotReady("away"), steady_clock()
             with pytest.raises(NotReady):
-                await sandbox.create(wish, 0, actions)
-            here.docker.trouble = None
+                await sandbox.create(pod, 0, actions)
+            host.docker.trouble = None
             assert sandbox.retry_at is not None
             waits.append(round((sandbox.retry_at - before).total_seconds()))
             return sandbox.retry_at
@@ -448,7 +458,7 @@ async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
             assert sandbox.is_backing_off(due - timedelta(milliseconds=1))
             assert not sandbox.is_backing_off(due)
         assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-        await sandbox.attach(wish, await sandbox.create(wish, 0, actions))
+        await sandbox.attach(pod, await sandbox.create(pod, 0, actions))
         assert not sandbox.is_backing_off(steady_clock())
         await fail()
         assert waits[-1] == 1

@@ -45,8 +45,8 @@ async def docker() -> FakeDocker:
 
 @pytest.fixture
 async def prober(docker: FakeDocker) -> AsyncIterator[Prober]:
-    async with Prober(docker) as one:
-        yield one
+    async with Prober(docker) as prober:
+        yield prober
 
 
 def target(port: int = 0) -> ProbeTarget:

@@ -44,9 +44,9 @@ def wish(probes: dict[str, Probe]) -> Container:
 
 
 def fresh(
-    probes: dict[str, Probe], share: float = 0.5, agent_age: float = 1e5, known: ProbeResults = UNKNOWN
+    probes: dict[str, Probe], share: float = 0.5, agent_age: float = 1e5, previous: ProbeResults = UNKNOWN
 ) -> ProbeState:
-    return initial_state(wish(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), share, known)
+    return initial_state(wish(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), share, previous)
 
 
 def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
@@ -70,8 +70,8 @@ def test_probe_results_before_any_answer(probes: dict[str, Probe], verdict: Prob
 
 
 def test_probe_state_resumes_from_reported_status() -> None:
-    known = ProbeResults(started=True, ready=True)
-    state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, known=known)
+    previous = ProbeResults(started=True, ready=True)
+    state = fresh({STARTUP: probe(), READINESS: probe(), LIVENESS: probe()}, previous=previous)
     assert state.results == ProbeResults(True, True, "")
     assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
@@ -145,14 +145,14 @@ ANSWERS = st.lists(st.one_of(st.booleans(), st.none()), max_size=30)
 
 
 @given(PROBES, st.lists(st.booleans(), max_size=30))
-def test_readiness_equals_the_last_full_run_of_answers(one: Probe, answers: list[bool]) -> None:
+def test_readiness_equals_the_last_full_run_of_answers(probe: Probe, answers: list[bool]) -> None:
     expected = False
     for end in range(1, len(answers) + 1):
         newest = answers[end - 1]
-        enough = one.success_threshold if newest else one.failure_threshold
+        enough = probe.success_threshold if newest else probe.failure_threshold
         if answers[:end][-enough:] == [newest] * enough:
             expected = newest
-    assert after(fresh({READINESS: one}), READINESS, *answers).ready == expected
+    assert after(fresh({READINESS: probe}), READINESS, *answers).ready == expected
 
 
 @given(WISHES, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())

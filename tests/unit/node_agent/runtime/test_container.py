@@ -7,10 +7,12 @@ import dataclasses
 import pytest
 
 from node_agent.runtime import container as label
-from tests.unit.node_agent.examples import container, pod
+from tests.unit.node_agent.examples import make_container, make_pod
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "", "１", "9" * 40])
 def test_invalid_number_in_a_label_counts_as_zero(text: str) -> None:
-    one = dataclasses.replace(container(pod()), labels={label.RESTARTS: text, label.CRASHES: text, label.ATTEMPT: text})
-    assert (one.restart_count, one.crash_count, one.attempt) == (0, 0, 0)
+    container = dataclasses.replace(
+        make_container(make_pod()), labels={label.RESTARTS: text, label.CRASHES: text, label.ATTEMPT: text}
+    )
+    assert (container.restart_count, container.crash_count, container.attempt) == (0, 0, 0)

@@ -15,7 +15,7 @@ from api.meta.types import Object, ObjectMeta
 from api.validation.registry import decode
 from node_agent.runtime.environment import EnvSources, container_env, service_env
 from reconcile.errors import Refused
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
 CONFIG = ConfigMap(
     metadata=ObjectMeta(name="c"), data={"color": "red", "file.txt": "x", "size": "1"}, binary_data={"raw": b"\xff"}
@@ -26,8 +26,8 @@ SOURCES = EnvSources(OBJECTS, {"cpu": "4", "memory": str(8 << 30)})
 
 
 def given(env: str = "[]", env_from: str = "[]", extra: str = "") -> dict[str, str]:
-    wish = pod(f"[{{name: main, image: a, env: {env}, envFrom: {env_from}{extra}}}]")
-    return container_env(wish, wish.spec.containers[0], SOURCES)
+    pod = make_pod(f"[{{name: main, image: a, env: {env}, envFrom: {env_from}{extra}}}]")
+    return container_env(pod, pod.spec.containers[0], SOURCES)
 
 
 def test_env_from_is_applied_first_and_later_sources_override() -> None:
@@ -85,11 +85,11 @@ def test_resource_env_values_are_rounded_up_and_default_to_the_node(ref: str, va
 
 
 def test_env_references_of_a_pod_name_their_objects() -> None:
-    wish = pod(
+    pod = make_pod(
         "[{name: main, image: a, envFrom: [{configMapRef: {name: c}}]}]",
         "  initContainers: [{name: i, image: a, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]",
     )
-    assert pod_refs(wish) == OBJECTS.keys()
+    assert pod_refs(pod) == OBJECTS.keys()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_invalid_env_source_is_rejected_by_path(fields: dict[str, Any], path: st
     assert [row.path for row in decode(Pod, document)[1]] == [f"spec.containers[0].{path}"]
 
 
-POD = pod()
+POD = make_pod()
 
 
 def service(name: str, address: str, *ports: ServicePort, namespace: str = "red") -> Service:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod, PodSpec
 from api.meta.types import ObjectMeta
-from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.examples import UID, make_pod
 from tests.unit.node_agent.world import World, kill_anywhere, world
 
 POLITE = """command: ["trap 'exit 0' TERM"]"""
@@ -18,7 +18,7 @@ FIRST = "periodSeconds: 1, failureThreshold: 1"
 
 
 def probed(*probes: str, command: str = POLITE, spec: str = "", more: str = "") -> Pod:
-    return pod(f"[{{name: main, image: toolbox, {command}, {', '.join(probes)}}}{more}]", spec)
+    return make_pod(f"[{{name: main, image: toolbox, {command}, {', '.join(probes)}}}{more}]", spec)
 
 
 def asks(program: str, more: str = FIRST) -> str:
@@ -39,47 +39,47 @@ REBUFFED = probed(hook("postStart", "exit 1"), spec="  restartPolicy: Never")
 LEAVING = probed(hook("preStop", "echo bye"))
 
 
-def waiting(here: World) -> str:
-    state = here.status.container_statuses[0].state if here.status.container_statuses else None
+def waiting(host: World) -> str:
+    state = host.status.container_statuses[0].state if host.status.container_statuses else None
     return state.waiting.reason if state is not None and state.waiting is not None else ""
 
 
-def is_ready(here: World) -> bool:
-    return any(one.type == "Ready" and one.status == "True" for one in here.status.conditions)
+def is_ready(host: World) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in host.status.conditions)
 
 
-async def healthy(here: World) -> None:
+async def healthy(host: World) -> None:
     """Every probe goes well."""
-    await here.live(HEALTHY, lambda: is_ready(here))
+    await host.live(HEALTHY, lambda: is_ready(host))
 
 
-async def sick(here: World) -> None:
+async def sick(host: World) -> None:
     """It fails its liveness probe, is started again at once although it ended well, fails again, and has to wait."""
-    await here.live(SICK, lambda: waiting(here) == "CrashLoopBackOff")
+    await host.live(SICK, lambda: waiting(host) == "CrashLoopBackOff")
 
 
-async def never_up(here: World) -> None:
+async def never_up(host: World) -> None:
     """It fails its startup probe and is not to come back."""
-    await here.live(NEVER_UP, lambda: here.status.phase == "Succeeded")
+    await host.live(NEVER_UP, lambda: host.status.phase == "Succeeded")
 
 
-async def greeted(here: World) -> None:
+async def greeted(host: World) -> None:
     """The hook comes before the next container."""
-    await here.live(GREETED, lambda: is_ready(here))
-    assert ("main", "exit 0") in here.docker.executed
+    await host.live(GREETED, lambda: is_ready(host))
+    assert ("main", "exit 0") in host.docker.executed
 
 
-async def rebuffed(here: World) -> None:
+async def rebuffed(host: World) -> None:
     """The hook fails, and so does the pod."""
-    await here.live(REBUFFED, lambda: here.status.phase in {"Failed", "Succeeded"})
+    await host.live(REBUFFED, lambda: host.status.phase in {"Failed", "Succeeded"})
 
 
-async def leaves(here: World) -> None:
+async def leaves(host: World) -> None:
     """The hook runs before the container is asked to stop, whoever asks."""
-    await here.once("runs", lambda: here.live(LEAVING, lambda: is_ready(here)))
-    if not here.gone:
-        await here.live(LEAVING, lambda: here.gone, leave=True)
-    assert ("main", "echo bye") in here.docker.executed
+    await host.once("runs", lambda: host.live(LEAVING, lambda: is_ready(host)))
+    if not host.gone:
+        await host.live(LEAVING, lambda: host.gone, leave=True)
+    assert ("main", "echo bye") in host.docker.executed
 
 
 @pytest.mark.parametrize("scenario", [healthy, sick, never_up, greeted, rebuffed, leaves])
@@ -90,97 +90,99 @@ async def test_agent_killed_after_any_call_reaches_the_same_state(
 
 
 async def test_readiness_changes_are_reported_at_once(tmp_path: Path) -> None:
-    wish = probed(f"readinessProbe: {asks('ready')}")
-    async with world(tmp_path / "w") as here:
-        here.docker.programs["ready"] = 1
-        await here.live(wish, lambda: ("Unhealthy", "Readiness probe failed: exit code 1", "main") in here.told)
-        assert here.status.phase == "Running"
-        assert not is_ready(here)
-        here.docker.programs["ready"] = 0
-        await here.live(wish, lambda: is_ready(here))
-        here.docker.programs["ready"] = 1
-        await here.live(wish, lambda: not is_ready(here))
-        assert here.status.container_statuses[0].started
-        assert here.restarts() == [0]
+    pod = probed(f"readinessProbe: {asks('ready')}")
+    async with world(tmp_path / "w") as host:
+        host.docker.programs["ready"] = 1
+        await host.live(pod, lambda: ("Unhealthy", "Readiness probe failed: exit code 1", "main") in host.told)
+        assert host.status.phase == "Running"
+        assert not is_ready(host)
+        host.docker.programs["ready"] = 0
+        await host.live(pod, lambda: is_ready(host))
+        host.docker.programs["ready"] = 1
+        await host.live(pod, lambda: not is_ready(host))
+        assert host.status.container_statuses[0].started
+        assert host.restarts() == [0]
 
 
 async def test_agent_restart_keeps_readiness(tmp_path: Path) -> None:
     slow = "periodSeconds: 1, timeoutSeconds: 600"
-    wish = probed(*(f"{kind}Probe: {asks('well', slow)}" for kind in ("startup", "readiness")))
-    async with world(tmp_path / "w") as here:
-        here.docker.programs["well"] = 0
-        await here.live(wish, lambda: is_ready(here))
-        here.statuses.clear()
-        asked = len(here.docker.executed)
-        del here.docker.programs["well"]
-        await here.live(wish, lambda: len(here.docker.executed) > asked)
-        assert all(row.ready and row.started for status in here.statuses for row in status.container_statuses)
-        assert is_ready(here)
+    pod = probed(*(f"{kind}Probe: {asks('well', slow)}" for kind in ("startup", "readiness")))
+    async with world(tmp_path / "w") as host:
+        host.docker.programs["well"] = 0
+        await host.live(pod, lambda: is_ready(host))
+        host.statuses.clear()
+        asked = len(host.docker.executed)
+        del host.docker.programs["well"]
+        await host.live(pod, lambda: len(host.docker.executed) > asked)
+        assert all(row.ready and row.started for status in host.statuses for row in status.container_statuses)
+        assert is_ready(host)
 
 
 async def test_container_killed_by_a_probe_is_reported_and_has_the_probes_grace_period(tmp_path: Path) -> None:
     own = asks("exit 1", f"{FIRST}, terminationGracePeriodSeconds: 1")
-    wish = probed(f"livenessProbe: {own}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.restarts() == [1])
-        assert ("Unhealthy", "Liveness probe failed: exit code 1", "main") in here.told
-        assert ("Killing", "Container main failed liveness probe, will be restarted", "main") in here.told
-        assert here.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
+    pod = probed(f"livenessProbe: {own}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.restarts() == [1])
+        assert ("Unhealthy", "Liveness probe failed: exit code 1", "main") in host.told
+        assert ("Killing", "Container main failed liveness probe, will be restarted", "main") in host.told
+        assert host.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
 
 
 async def test_failed_post_start_hook_is_reported_and_ends_the_container(tmp_path: Path) -> None:
     soon = "  terminationGracePeriodSeconds: 1"
-    wish = probed(hook("postStart", "exit 1"), command="command: [deaf]", spec=soon)
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: here.restarts() == [1])
-        assert ("FailedPostStartHook", "PostStartHook failed: exit code 1", "main") in here.told
-        reasons = [row.state.waiting for status in here.statuses for row in status.container_statuses]
+    pod = probed(hook("postStart", "exit 1"), command="command: [deaf]", spec=soon)
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: host.restarts() == [1])
+        assert ("FailedPostStartHook", "PostStartHook failed: exit code 1", "main") in host.told
+        reasons = [row.state.waiting for status in host.statuses for row in status.container_statuses]
         assert "PostStartHookError" in {state.reason for state in reasons if state is not None}
-        assert not any(row.ready for status in here.statuses for row in status.container_statuses)
+        assert not any(row.ready for status in host.statuses for row in status.container_statuses)
 
 
 async def test_long_post_start_hook_does_not_delay_termination(tmp_path: Path) -> None:
-    wish = probed(hook("postStart", "endless"), more=", {name: side, image: toolbox}")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: ("main", "endless") in here.docker.executed)
-        assert here.status.phase == "Pending"
-        assert here.docker.find("side") == []
-        await here.live(wish, lambda: here.gone, leave=True)
-        assert ("main", "SIGTERM") in here.docker.signals
+    pod = probed(hook("postStart", "endless"), more=", {name: side, image: toolbox}")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: ("main", "endless") in host.docker.executed)
+        assert host.status.phase == "Pending"
+        assert host.docker.find("side") == []
+        await host.live(pod, lambda: host.gone, leave=True)
+        assert ("main", "SIGTERM") in host.docker.signals
 
 
 async def test_overlong_pre_stop_hook_is_cancelled_and_the_container_signalled(
     tmp_path: Path,
 ) -> None:
-    wish = probed(hook("preStop", "endless"))
-    going = replace(wish.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=1)
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: is_ready(here))
-        await here.live(replace(wish, metadata=going), lambda: here.gone)
-        words = "PreStopHook failed: it took longer than there was time"
-        assert ("FailedPreStopHook", words, "main") in here.told
-        assert [one for one in here.docker.signals if one[0] == "main"] == [("main", "SIGTERM")]
-        ended = next(status for status in reversed(here.statuses) if status.container_statuses[0].state.terminated)
-        assert ended.phase == "Succeeded"
+    pod = probed(hook("preStop", "endless"))
+    deleted_metadata = replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=1)
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: is_ready(host))
+        await host.live(replace(pod, metadata=deleted_metadata), lambda: host.gone)
+        message = "PreStopHook failed: it took longer than there was time"
+        assert ("FailedPreStopHook", message, "main") in host.told
+        assert [one for one in host.docker.signals if one[0] == "main"] == [("main", "SIGTERM")]
+        finished = next(status for status in reversed(host.statuses) if status.container_statuses[0].state.terminated)
+        assert finished.phase == "Succeeded"
 
 
 async def test_pre_stop_hook_is_skipped_without_grace_period_or_running_container(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as here:
-        wish = probed(hook("preStop", "echo bye"), command="command: [exit 0]", spec="  restartPolicy: Never")
-        await here.live(wish, lambda: here.status.phase == "Succeeded")
-        await here.live(wish, lambda: here.gone, leave=True)
+        pod = probed(hook("preStop", "echo bye"), command="command: [exit 0]", spec="  restartPolicy: Never")
+        await here.live(pod, lambda: here.status.phase == "Succeeded")
+        await here.live(pod, lambda: here.gone, leave=True)
         assert here.docker.executed == []
-    async with world(tmp_path / "v") as here:
-        going = replace(LEAVING.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=0)
-        await here.live(LEAVING, lambda: is_ready(here))
-        await here.live(replace(LEAVING, metadata=going), lambda: here.gone)
-        assert here.docker.executed == []
+    async with world(tmp_path / "v") as host:
+        deleted_metadata = replace(
+            LEAVING.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=0
+        )
+        await host.live(LEAVING, lambda: is_ready(host))
+        await host.live(replace(LEAVING, metadata=deleted_metadata), lambda: host.gone)
+        assert host.docker.executed == []
 
 
 async def test_pre_stop_hook_runs_from_container_labels_after_agent_restart(tmp_path: Path) -> None:
     remains = Pod(metadata=ObjectMeta(name="unknown", uid=UID), spec=PodSpec(termination_grace_period_seconds=30))
-    async with world(tmp_path / "w") as here:
-        await here.live(LEAVING, lambda: is_ready(here))
-        await here.live(remains, lambda: here.gone, leave=True)
-        assert here.docker.executed == [("main", "echo bye")]
-        assert here.left()["containers"] == []
+    async with world(tmp_path / "w") as host:
+        await host.live(LEAVING, lambda: is_ready(host))
+        await host.live(remains, lambda: host.gone, leave=True)
+        assert host.docker.executed == [("main", "echo bye")]
+        assert host.left()["containers"] == []

@@ -12,7 +12,7 @@ from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
 from tests.testbed.docker.fake import FakeDocker
-from tests.unit.node_agent.examples import UID, pod
+from tests.unit.node_agent.examples import UID, make_pod
 from tests.unit.node_agent.one_node import until_true
 from tests.unit.node_agent.world import world
 
@@ -33,8 +33,8 @@ async def test_docker_is_queried_once_until_an_event() -> None:
     assert docker.calls == before + 1
     docker.end(identity, 3)
     cache.invalidate(UID)
-    [box] = (await cache.get(UID)).all
-    assert box.exit_code == 3
+    [sandbox] = (await cache.get(UID)).all
+    assert sandbox.exit_code == 3
 
 
 async def test_failed_docker_query_is_repeated() -> None:
@@ -84,32 +84,32 @@ async def test_relist_reports_changes_without_events() -> None:
 
 
 async def test_relist_finds_a_change_without_an_event(tmp_path: Path) -> None:
-    async with world(tmp_path / "host") as here:
-        worker = here.worker(pod())
-        pleg = here.pleg(worker)
+    async with world(tmp_path / "host") as host:
+        worker = host.worker(make_pod())
+        pleg = host.pleg(worker)
         tasks = [
             asyncio.create_task(pleg.watch_events()),
             asyncio.create_task(worker.run()),
         ]
         try:
-            await until_true(lambda: here.docker.running("main"))
-            await until_true(lambda: here.cache.differs(UID, {}))
-            one = here.docker.running("main")
-            assert one is not None
-            here.docker.quiet = True
-            here.docker.end(one.id, 1)
-            here.docker.quiet = False
+            await until_true(lambda: host.docker.running("main"))
+            await until_true(lambda: host.cache.differs(UID, {}))
+            container = host.docker.running("main")
+            assert container is not None
+            host.docker.quiet = True
+            host.docker.end(container.id, 1)
+            host.docker.quiet = False
             await pleg.relist()
-            await until_true(lambda: here.restarts() == [1])
-            await until_true(lambda: [row.restart_count for row in here.status.container_statuses] == [1])
+            await until_true(lambda: host.restarts() == [1])
+            await until_true(lambda: [status.restart_count for status in host.status.container_statuses] == [1])
         finally:
             for task in tasks:
                 task.cancel()
 
 
 async def test_container_started_after_a_pull_is_seen_without_an_event(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        here.docker.images.remove("toolbox")
-        here.docker.pulls["toolbox"] = None
-        here.docker.quiet = True
-        await here.live(pod(), lambda: here.status.phase == "Running")
+    async with world(tmp_path / "w") as host:
+        host.docker.images.remove("toolbox")
+        host.docker.pulls["toolbox"] = None
+        host.docker.quiet = True
+        await host.live(make_pod(), lambda: host.status.phase == "Running")

@@ -93,12 +93,12 @@ def test_capabilities_and_privileges_follow_the_security_context() -> None:
         "procMount": "Unmasked",
         "seLinuxOptions": {"level": "s0:c1", "type": "t"},
     }
-    got = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
-    assert (got.cap_add, got.cap_drop, got.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
-    assert (got.masked_paths, got.groups, got.privileged) == ((), (3, 4), False)
+    security = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
+    assert (security.cap_add, security.cap_drop, security.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
+    assert (security.masked_paths, security.groups, security.privileged) == ((), (3, 4), False)
     assert rights().masked_paths == MASKED_PATHS
     assert rights({"privileged": True}).masked_paths is None, "Docker hides nothing from the privileged"
-    assert got.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
+    assert security.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
     assert rights({"privileged": True}).privileged
 
 
@@ -139,8 +139,8 @@ def test_seccomp_default_applies_dockers_profile() -> None:
 )
 def test_strict_supplemental_groups_policy_excludes_image_groups(shared: dict[str, Any], image: str, user: str) -> None:
     strict = {"supplementalGroupsPolicy": "Strict", "supplementalGroups": [9]}
-    got = rights({}, shared | strict, image_user=image)
-    assert (got.user, got.groups) == (user, (9,))
+    security = rights({}, shared | strict, image_user=image)
+    assert (security.user, security.groups) == (user, (9,))
 
 
 @pytest.mark.parametrize(("shared", "image"), [({}, "1000"), ({}, "app"), ({"runAsUser": 5}, "7:7")])

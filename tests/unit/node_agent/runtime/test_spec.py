@@ -14,7 +14,7 @@ from node_agent.host import HostInfo
 from node_agent.runtime import container as label
 from node_agent.runtime.environment import EnvSources, container_env, expand
 from node_agent.runtime.spec import Placement, container_config, oom_score, sandbox_config
-from tests.unit.node_agent.examples import SANDBOX, UID, pod, with_status
+from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, with_status
 
 HOST = HostInfo("/pods", 8 << 30, -1000)
 
@@ -30,7 +30,7 @@ FULL = """\
   volumeMounts: [{name: scratch, mountPath: /scratch}, {name: logs, mountPath: /logs, readOnly: true}]}]"""
 VOLUMES = "  volumes: [{name: scratch, emptyDir: {}}, {name: logs, hostPath: {path: /var/log}}]"
 POD = with_status(
-    pod(FULL, VOLUMES, ", labels: {app.io/name: shop}, annotations: {note: kept}"),
+    make_pod(FULL, VOLUMES, ", labels: {app.io/name: shop}, annotations: {note: kept}"),
     PodStatus(qos_class="Burstable", pod_ip="10.128.0.2", host_ip="10.245.2.3"),
 )
 
@@ -79,19 +79,19 @@ def test_container_config_follows_the_manifest() -> None:
     ],
 )
 def test_oom_score_adj_equals_kubelets(resources: str, more: str, score: int) -> None:
-    wish = from_api_server(pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
-    assert oom_score(wish, wish.spec.containers[0], 8 << 30) == score
+    pod = from_api_server(make_pod(f"[{{name: main, image: a, resources: {resources}}}]", more))
+    assert oom_score(pod, pod.spec.containers[0], 8 << 30) == score
 
 
 def test_args_without_command_keep_the_image_entrypoint() -> None:
-    wish = pod("[{name: main, image: a, args: [x]}]")
-    spec = container_config(wish, wish.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    pod = make_pod("[{name: main, image: a, args: [x]}]")
+    spec = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
     assert (spec.entrypoint, spec.command) == (None, ("x",))
 
 
 def test_command_without_args_drops_the_image_arguments() -> None:
-    wish = pod("[{name: main, image: a, command: [x]}]")
-    spec = container_config(wish, wish.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    pod = make_pod("[{name: main, image: a, command: [x]}]")
+    spec = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
     assert (spec.entrypoint, spec.command) == (("x",), ())
 
 
@@ -105,8 +105,8 @@ def test_sandbox_has_its_pods_labels() -> None:
 
 
 def test_pod_label_cannot_override_an_agent_label() -> None:
-    wish = pod(meta=', labels: {io.kubernetes.docker.type: container, io.kubernetes.pod.uid: "other"}')
-    labels = sandbox_config(wish, "pause", 0, HOST).labels
+    pod = make_pod(meta=', labels: {io.kubernetes.docker.type: container, io.kubernetes.pod.uid: "other"}')
+    labels = sandbox_config(pod, "pause", 0, HOST).labels
     assert (labels["io.kubernetes.docker.type"], labels["io.kubernetes.pod.uid"]) == ("podsandbox", UID)
 
 
@@ -127,9 +127,9 @@ def test_every_accepted_field_reference_has_a_value() -> None:
     rows = ", ".join(
         f'{{name: V{number}, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}' for number, path in enumerate(wishes)
     )
-    wish = pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
-    known = with_status(wish, POD.status)
-    assert list(container_env(known, known.spec.containers[0], EnvSources()).values()) == list(wishes.values())
+    pod = make_pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
+    known_pod = with_status(pod, POD.status)
+    assert list(container_env(known_pod, known_pod.spec.containers[0], EnvSources()).values()) == list(wishes.values())
 
 
 @pytest.mark.parametrize(
@@ -158,17 +158,17 @@ def test_cpu_limit_converts_to_quota(milli: int, quota: int) -> None:
 def test_agent_provided_files_yield_to_volume_mounts() -> None:
     paths = ("/etc/hosts/", "/etc/resolv.conf", "/dev/termination-log")
     mounts = f"[{', '.join(f'{{name: v, mountPath: {path}}}' for path in paths)}]"
-    wish = pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
-    spec = container_config(wish, wish.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    pod = make_pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
+    spec = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
     assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]
 
 
 def test_pod_annotations_and_labels_cannot_override_agent_labels() -> None:
-    wish = pod()
+    pod = make_pod()
     theirs = {key.removeprefix("annotation."): "abc" for key in label.RESERVED_LABELS}
     meta = replace(
-        wish.metadata, annotations={**theirs, "note": "kept"}, labels=dict.fromkeys(label.RESERVED_LABELS, "abc")
+        pod.metadata, annotations={**theirs, "note": "kept"}, labels=dict.fromkeys(label.RESERVED_LABELS, "abc")
     )
-    spec = sandbox_config(replace(wish, metadata=meta), "pause", 0, HOST)
+    spec = sandbox_config(replace(pod, metadata=meta), "pause", 0, HOST)
     assert spec.labels["annotation.note"] == "kept"
     assert "abc" not in spec.labels.values()

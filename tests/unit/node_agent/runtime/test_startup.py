@@ -15,7 +15,7 @@ from node_agent.runtime.actions import PodActions, compute_pod_actions
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
 from node_agent.runtime.startup import KillReason, LifecycleState, kill_reason
 from node_agent.runtime.termination import plan_termination
-from tests.unit.node_agent.examples import NOW, container, pod, runtime_pod, sandbox, with_status
+from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 
 INIT = """\
   initContainers:
@@ -24,17 +24,17 @@ INIT = """\
   - {name: second, image: toolbox}
   - {name: late, image: toolbox, restartPolicy: Always}
 """
-WEB = pod(spec=INIT)
-NEVER = pod(spec=INIT + "  restartPolicy: Never")
+WEB = make_pod(spec=INIT)
+NEVER = make_pod(spec=INIT + "  restartPolicy: Never")
 FACTS = StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW)
 
 
 def ended(of: Pod, name: str, code: int = 0, **other: float) -> RuntimeContainer:
-    return container(of, name, state="exited", code=code, **other)  # type: ignore[arg-type]
+    return make_container(of, name, state="exited", code=code, **other)  # type: ignore[arg-type]
 
 
 def starts(actions: PodActions) -> list[str]:
-    return [one.container.name for one in actions.start]
+    return [start.container.name for start in actions.start]
 
 
 @pytest.mark.parametrize(
@@ -55,64 +55,74 @@ def starts(actions: PodActions) -> list[str]:
 )
 def test_init_containers_start_one_after_the_other(found: list[str], wanted: list[str]) -> None:
     """`name!` has ended with 0. Where one of the pod's own containers was tried, init is over."""
-    seen = runtime_pod(*(ended(WEB, one[:-1]) if one.endswith("!") else container(WEB, one) for one in found))
-    assert starts(compute_pod_actions(WEB, seen, NOW)) == wanted
+    runtime_pod = make_runtime_pod(
+        *(ended(WEB, one[:-1]) if one.endswith("!") else make_container(WEB, one) for one in found)
+    )
+    assert starts(compute_pod_actions(WEB, runtime_pod, NOW)) == wanted
 
 
 def test_failed_init_container_is_retried_and_delays_the_rest() -> None:
-    actions = compute_pod_actions(WEB, runtime_pod(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
+    actions = compute_pod_actions(WEB, make_runtime_pod(ended(WEB, "first", 1, restarts=1, crashes=1, ended=4)), NOW)
     assert not actions.start
     assert actions.wake_at() == NOW + timedelta(seconds=6)
     assert starts(
-        compute_pod_actions(WEB, runtime_pod(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)
+        compute_pod_actions(WEB, make_runtime_pod(ended(WEB, "first", 1, restarts=1, crashes=1, ended=10)), NOW)
     ) == ["first"]
 
 
 def test_permanently_failed_init_container_fails_the_pod() -> None:
-    seen = runtime_pod(ended(NEVER, "first", 2))
-    assert compute_pod_actions(NEVER, seen, NOW).finished
-    status = compute_pod_status(NEVER, seen, FACTS)
+    runtime_pod = make_runtime_pod(ended(NEVER, "first", 2))
+    assert compute_pod_actions(NEVER, runtime_pod, NOW).finished
+    status = compute_pod_status(NEVER, runtime_pod, FACTS)
     assert status.phase == "Failed"
-    conditions = {row.type: (row.status, row.reason, row.message) for row in status.conditions}
+    conditions = {
+        condition.type: (condition.status, condition.reason, condition.message) for condition in status.conditions
+    }
     wanted = ("False", "ContainersNotInitialized", "containers with incomplete status: [first proxy second late]")
     assert conditions["Initialized"] == wanted
 
 
 def test_new_sandbox_restarts_with_the_first_init_container() -> None:
-    done = [ended(WEB, "first"), ended(WEB, "second"), container(WEB, "proxy"), container(WEB, "main")]
-    actions = compute_pod_actions(WEB, runtime_pod(*done, box=sandbox(state="exited", attempt=1)), NOW)
+    done = [ended(WEB, "first"), ended(WEB, "second"), make_container(WEB, "proxy"), make_container(WEB, "main")]
+    actions = compute_pod_actions(WEB, make_runtime_pod(*done, sandbox=make_sandbox(state="exited", attempt=1)), NOW)
     assert actions.sandbox_attempt == 2
-    assert [(one.container.name, one.restarts) for one in actions.start] == [("first", 1)]
-    inside = group_containers([*done, sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
-        **container(WEB, "first", restarts=1, inside="new").labels})])  # fmt: skip
+    assert [(start.container.name, start.restarts) for start in actions.start] == [("first", 1)]
+    inside = group_containers([*done, make_sandbox(2, identity="new"), replace(ended(WEB, "first", restarts=1), labels={
+        **make_container(WEB, "first", restarts=1, inside="new").labels})])  # fmt: skip
     again = compute_pod_actions(WEB, inside, NOW)
-    assert [(one.container.name, one.restarts) for one in again.start] == [("proxy", 1)]
-    assert sorted(one.name for one in again.kill) == ["main", "proxy"]
+    assert [(start.container.name, start.restarts) for start in again.start] == [("proxy", 1)]
+    assert sorted(container.name for container in again.kill) == ["main", "proxy"]
 
 
 def test_regular_containers_wait_for_init_containers() -> None:
-    status = compute_pod_status(WEB, runtime_pod(container(WEB, "first")), FACTS)
+    status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB, "first")), FACTS)
     assert status.phase == "Pending"
     (main,) = status.container_statuses
     assert main.state.waiting is not None
     assert main.state.waiting.reason == "PodInitializing"
-    first, proxy, second, late = status.init_container_statuses
+    first, proxy, second, later = status.init_container_statuses
     assert first.state.running is not None
-    assert [row.ready for row in (first, proxy, second, late)] == [False] * 4
-    assert {row.state.waiting.reason for row in (proxy, second, late) if row.state.waiting} == {"PodInitializing"}
+    assert [row.ready for row in (first, proxy, second, later)] == [False] * 4
+    assert {row.state.waiting.reason for row in (proxy, second, later) if row.state.waiting} == {"PodInitializing"}
 
 
 def test_pod_with_a_replaced_sandbox_is_uninitialized_again() -> None:
     old = ended(WEB, "main", 137)
-    seen = group_containers([old, sandbox(1, identity="new"), container(WEB, "first", restarts=1, inside="new")])
-    (main,) = compute_pod_status(WEB, seen, FACTS).container_statuses
+    runtime_pod = group_containers(
+        [old, make_sandbox(1, identity="new"), make_container(WEB, "first", restarts=1, inside="new")]
+    )
+    (main,) = compute_pod_status(WEB, runtime_pod, FACTS).container_statuses
     assert main.state.waiting is not None
     assert main.state.waiting.reason == "PodInitializing"
     assert main.last_state.terminated is not None
 
 
-RUNNING = runtime_pod(
-    ended(WEB, "first"), container(WEB, "proxy"), ended(WEB, "second"), container(WEB, "late"), container(WEB)
+RUNNING = make_runtime_pod(
+    ended(WEB, "first"),
+    make_container(WEB, "proxy"),
+    ended(WEB, "second"),
+    make_container(WEB, "late"),
+    make_container(WEB),
 )
 
 
@@ -124,9 +134,12 @@ def test_initialized_pod_readiness_includes_sidecars() -> None:
         ("second", True, False),
         ("late", True, True),
     ]
-    assert {row.type: row.status for row in status.conditions}["Initialized"] == "True"
-    broken = runtime_pod(container(WEB), container(WEB, "late"), ended(WEB, "proxy"))
-    conditions = {row.type: (row.status, row.message) for row in compute_pod_status(WEB, broken, FACTS).conditions}
+    assert {condition.type: condition.status for condition in status.conditions}["Initialized"] == "True"
+    broken = make_runtime_pod(make_container(WEB), make_container(WEB, "late"), ended(WEB, "proxy"))
+    conditions = {
+        condition.type: (condition.status, condition.message)
+        for condition in compute_pod_status(WEB, broken, FACTS).conditions
+    }
     assert conditions["Ready"] == ("False", "containers with unready status: [proxy]")
     assert conditions["Initialized"][0] == "True"
 
@@ -135,24 +148,26 @@ def test_sidecars_end_last_in_reverse_order() -> None:
     deadline = NOW + timedelta(seconds=30)
 
     def asked(*names: str) -> list[str]:
-        seen = runtime_pod(*(container(WEB, name) for name in names))
-        return [one.name for one in plan_termination(WEB, seen, frozenset(), deadline, NOW).signal]
+        runtime_pod = make_runtime_pod(*(make_container(WEB, name) for name in names))
+        return [container.name for container in plan_termination(WEB, runtime_pod, frozenset(), deadline, NOW).signal]
 
     assert asked("main", "proxy", "late") == ["main"]
     assert asked("proxy", "late") == ["late"]
     assert asked("proxy") == ["proxy"]
-    late = plan_termination(WEB, runtime_pod(container(WEB), container(WEB, "proxy")), frozenset(), deadline, deadline)
-    assert [one.name for one in late.kill] == ["main", "proxy"]
+    later = plan_termination(
+        WEB, make_runtime_pod(make_container(WEB), make_container(WEB, "proxy")), frozenset(), deadline, deadline
+    )
+    assert [container.name for container in later.kill] == ["main", "proxy"]
 
 
 def test_pod_is_finished_when_its_sidecars_have_ended() -> None:
-    wish = with_status(NEVER, PodStatus(phase="Running"))
-    seen = runtime_pod(ended(wish, "main"), container(wish, "proxy"))
-    assert compute_pod_actions(wish, seen, NOW).finished
-    assert compute_pod_status(wish, seen, FACTS).phase == "Running"
-    over = compute_pod_status(wish, runtime_pod(ended(wish, "main"), ended(wish, "proxy", 143)), FACTS)
-    assert over.phase == "Succeeded"
-    proxy = over.init_container_statuses[1]
+    pod = with_status(NEVER, PodStatus(phase="Running"))
+    runtime_pod = make_runtime_pod(ended(pod, "main"), make_container(pod, "proxy"))
+    assert compute_pod_actions(pod, runtime_pod, NOW).finished
+    assert compute_pod_status(pod, runtime_pod, FACTS).phase == "Running"
+    finished = compute_pod_status(pod, make_runtime_pod(ended(pod, "main"), ended(pod, "proxy", 143)), FACTS)
+    assert finished.phase == "Succeeded"
+    proxy = finished.init_container_statuses[1]
     assert proxy.state.terminated is not None
 
 
@@ -161,42 +176,42 @@ def debugged(of: Pod) -> Pod:
     return changed(of, spec=changed(of.spec, ephemeral_containers=(extra,)))
 
 
-def with_extra(seen: RuntimePod, wish: Pod, state: str) -> RuntimePod:
-    return group_containers([*seen.all, container(wish, "debug", state=state)])
+def with_extra(runtime_pod: RuntimePod, pod: Pod, state: str) -> RuntimePod:
+    return group_containers([*runtime_pod.all, make_container(pod, "debug", state=state)])
 
 
 def test_ephemeral_container_starts_at_once_and_never_restarts() -> None:
-    wish = debugged(WEB)
-    assert starts(compute_pod_actions(wish, runtime_pod(container(wish, "first")), NOW)) == ["debug"]
-    assert starts(compute_pod_actions(wish, RUNNING, NOW)) == ["debug"]
+    pod = debugged(WEB)
+    assert starts(compute_pod_actions(pod, make_runtime_pod(make_container(pod, "first")), NOW)) == ["debug"]
+    assert starts(compute_pod_actions(pod, RUNNING, NOW)) == ["debug"]
     for state in ("running", "exited"):
-        assert not compute_pod_actions(wish, with_extra(RUNNING, wish, state), NOW).start
-    left = with_extra(RUNNING, wish, "created")
-    assert (starts(compute_pod_actions(wish, left, NOW)), len(compute_pod_actions(wish, left, NOW).remove)) == (
+        assert not compute_pod_actions(pod, with_extra(RUNNING, pod, state), NOW).start
+    remaining = with_extra(RUNNING, pod, "created")
+    assert (starts(compute_pod_actions(pod, remaining, NOW)), len(compute_pod_actions(pod, remaining, NOW).remove)) == (
         ["debug"],
         1,
     )
     assert not compute_pod_actions(
-        wish, group_containers([sandbox(state="exited"), container(wish, "debug")]), NOW
+        pod, group_containers([make_sandbox(state="exited"), make_container(pod, "debug")]), NOW
     ).finished
 
 
 def test_ephemeral_container_has_its_own_status() -> None:
-    wish = debugged(WEB)
-    status = compute_pod_status(wish, with_extra(RUNNING, wish, "exited"), FACTS)
+    pod = debugged(WEB)
+    status = compute_pod_status(pod, with_extra(RUNNING, pod, "exited"), FACTS)
     (row,) = status.ephemeral_container_statuses
     assert row.state.terminated is not None
     assert [one.name for one in status.container_statuses] == ["main"]
-    assert {one.type: one.status for one in status.conditions}["Ready"] == "True"
+    assert {condition.type: condition.status for condition in status.conditions}["Ready"] == "True"
 
 
 TCP = "{tcpSocket: {port: 1}}"
 PROBED = f"name: main, image: toolbox, startupProbe: {TCP}, readinessProbe: {TCP}, livenessProbe: {TCP}"
-PROBED_POD = pod(f"[{{{PROBED}}}]")
-HOOKED = pod(
+PROBED_POD = make_pod(f"[{{{PROBED}}}]")
+HOOKED = make_pod(
     "[{name: main, image: toolbox, lifecycle: {postStart: {exec: {command: [a]}}}}, {name: side, image: toolbox}]"
 )
-BESIDE = pod(
+BESIDE = make_pod(
     spec=f"""\
   initContainers:
   - {{name: proxy, image: toolbox, restartPolicy: Always, startupProbe: {TCP}}}
@@ -210,7 +225,7 @@ def told(verdict: ProbeResults) -> LifecycleState:
 
 def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating: bool = False) -> ContainerStatus:
     facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, terminating=terminating, state=progress)
-    return compute_pod_status(of, runtime_pod(*found), facts).container_statuses[0]
+    return compute_pod_status(of, make_runtime_pod(*found), facts).container_statuses[0]
 
 
 @pytest.mark.parametrize(
@@ -224,43 +239,44 @@ def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating
     ],
 )
 def test_container_is_started_and_ready_by_its_probes(progress: LifecycleState, started: bool, ready: bool) -> None:
-    seen = row(PROBED_POD, progress, container(PROBED_POD))
-    assert (seen.started, seen.ready) == (started, ready)
-    assert seen.state.running is not None
+    status = row(PROBED_POD, progress, make_container(PROBED_POD))
+    assert (status.started, status.ready) == (started, ready)
+    assert status.state.running is not None
     facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, state=progress)
     conditions = {
-        one.type: one for one in compute_pod_status(PROBED_POD, runtime_pod(container(PROBED_POD)), facts).conditions
+        condition.type: condition
+        for condition in compute_pod_status(PROBED_POD, make_runtime_pod(make_container(PROBED_POD)), facts).conditions
     }
     assert conditions["Ready"].status == conditions["ContainersReady"].status == str(ready)
     assert conditions["Ready"].message == ("" if ready else "containers with unready status: [main]")
 
 
 def test_readiness_of_a_terminating_pod_is_reported() -> None:
-    assert row(PROBED_POD, told(ProbeResults(True, True)), container(PROBED_POD), terminating=True).ready
-    assert not row(PROBED_POD, told(ProbeResults(True, False)), container(PROBED_POD), terminating=True).ready
+    assert row(PROBED_POD, told(ProbeResults(True, True)), make_container(PROBED_POD), terminating=True).ready
+    assert not row(PROBED_POD, told(ProbeResults(True, False)), make_container(PROBED_POD), terminating=True).ready
     assert not row(
-        PROBED_POD, told(ProbeResults(True, True)), container(PROBED_POD, state="exited"), terminating=True
+        PROBED_POD, told(ProbeResults(True, True)), make_container(PROBED_POD, state="exited"), terminating=True
     ).ready
 
 
 def test_post_start_hook_runs_before_later_containers_and_delays_the_running_state() -> None:
-    main = container(HOOKED)
-    assert compute_pod_actions(HOOKED, runtime_pod(main), NOW) == PodActions(post_start=main)
-    status = compute_pod_status(HOOKED, runtime_pod(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
+    main = make_container(HOOKED)
+    assert compute_pod_actions(HOOKED, make_runtime_pod(main), NOW) == PodActions(post_start=main)
+    status = compute_pod_status(HOOKED, make_runtime_pod(main), StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW))
     first = status.container_statuses[0]
     assert status.phase == "Pending"
     assert first.state.waiting is not None
     assert (first.state.waiting.reason, first.started, first.ready) == ("ContainerCreating", False, False)
     done = LifecycleState(post_started=frozenset({main.id}))
-    starts = compute_pod_actions(HOOKED, runtime_pod(main), NOW, state=done).start
+    starts = compute_pod_actions(HOOKED, make_runtime_pod(main), NOW, state=done).start
     assert [start.container.name for start in starts] == ["side"]
     assert row(HOOKED, done, main).ready
 
 
 def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
-    main = container(HOOKED)
+    main = make_container(HOOKED)
     failed = LifecycleState(to_kill={main.id: KillReason("PostStart", 30)})
-    actions = compute_pod_actions(HOOKED, runtime_pod(main), NOW, state=failed)
+    actions = compute_pod_actions(HOOKED, make_runtime_pod(main), NOW, state=failed)
     assert (actions.stop, actions.post_start) == ((main,), None)
     state = row(HOOKED, failed, main).state
     assert state.waiting is not None
@@ -269,28 +285,30 @@ def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
 
 @pytest.mark.parametrize(("policy", "again"), [("Always", True), ("OnFailure", True), ("Never", False)])
 def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str, again: bool) -> None:
-    wish = pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
-    main = container(wish)
+    pod = make_pod(f"[{{{PROBED}}}]", f"  restartPolicy: {policy}")
+    main = make_container(pod)
     dying = LifecycleState(to_kill={main.id: KillReason("Liveness", 5)})
-    assert compute_pod_actions(wish, runtime_pod(main), NOW, state=dying).stop == (main,)
+    assert compute_pod_actions(pod, make_runtime_pod(main), NOW, state=dying).stop == (main,)
     dead = replace(main, state="exited", exit_code=0, finished_at=NOW)
-    actions = compute_pod_actions(wish, runtime_pod(dead), NOW, state=dying)
+    actions = compute_pod_actions(pod, make_runtime_pod(dead), NOW, state=dying)
     assert ([start.restarts for start in actions.start], actions.finished) == (([1], False) if again else ([], True))
 
 
 def test_later_containers_start_when_the_sidecars_startup_probe_succeeds() -> None:
-    proxy = container(BESIDE, "proxy")
-    assert compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, state=told(ProbeResults(False, False))).start == ()
-    after = compute_pod_actions(BESIDE, runtime_pod(proxy), NOW, state=told(ProbeResults(True, True)))
+    proxy = make_container(BESIDE, "proxy")
+    assert compute_pod_actions(BESIDE, make_runtime_pod(proxy), NOW, state=told(ProbeResults(False, False))).start == ()
+    after = compute_pod_actions(BESIDE, make_runtime_pod(proxy), NOW, state=told(ProbeResults(True, True)))
     assert [start.container.name for start in after.start] == ["main"]
 
 
 def test_probe_may_have_its_own_grace_period() -> None:
     own = "{tcpSocket: {port: 1}, terminationGracePeriodSeconds: 7}"
-    wish = pod(f"[{{name: main, image: toolbox, livenessProbe: {own}, startupProbe: {TCP}}}]").spec.containers[0]
-    assert kill_reason(wish, "Liveness", 30) == KillReason("Liveness", 7)
-    assert kill_reason(wish, "Startup", 30) == KillReason("Startup", 30)
-    assert kill_reason(wish, "PostStart", 30) == KillReason("PostStart", 30)
+    container = make_pod(
+        f"[{{name: main, image: toolbox, livenessProbe: {own}, startupProbe: {TCP}}}]"
+    ).spec.containers[0]
+    assert kill_reason(container, "Liveness", 30) == KillReason("Liveness", 7)
+    assert kill_reason(container, "Startup", 30) == KillReason("Startup", 30)
+    assert kill_reason(container, "PostStart", 30) == KillReason("PostStart", 30)
 
 
 @pytest.mark.parametrize(
@@ -301,5 +319,5 @@ def test_probe_may_have_its_own_grace_period() -> None:
         ("PostStart", "Always", "FailedPostStartHook"),
     ],
 )
-def test_kill_reason_round_trips_as_text(why: str, policy: str, words: str) -> None:
-    assert KillReason(why, 1).message("web", policy) == words
+def test_kill_reason_round_trips_as_text(why: str, policy: str, message: str) -> None:
+    assert KillReason(why, 1).message("web", policy) == message

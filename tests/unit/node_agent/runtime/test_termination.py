@@ -13,7 +13,7 @@ from node_agent.host import HostInfo
 from node_agent.runtime.container import RuntimeContainer, pre_stop_handler
 from node_agent.runtime.spec import Placement, container_config
 from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, grace_period_seconds, next_stop_step
-from tests.unit.node_agent.examples import NOW, pod
+from tests.unit.node_agent.examples import NOW, make_pod
 
 SECOND = timedelta(seconds=1)
 LATER = NOW + 30 * SECOND
@@ -68,7 +68,7 @@ def test_termination_always_completes_and_signals_before_killing(
     assert now <= deadline + 40 * SECOND
 
 
-HOOKED = pod(
+HOOKED = make_pod(
     "[{name: main, image: toolbox, ports: [{containerPort: 8080, name: web}],"
     " lifecycle: {preStop: {httpGet: {port: web, path: /bye}}}}]"
 )
@@ -86,6 +86,6 @@ def test_pre_stop_label_stores_the_hook_with_a_numeric_port() -> None:
 
 
 def test_grace_period_is_capped_at_its_maximum() -> None:
-    wish = pod()
-    endless = replace(wish, spec=replace(wish.spec, termination_grace_period_seconds=10**17))
+    pod = make_pod()
+    endless = replace(pod, spec=replace(pod.spec, termination_grace_period_seconds=10**17))
     assert grace_period_seconds(endless, None, removed=False) == MAX_GRACE_SECONDS

@@ -15,7 +15,7 @@ from api.core.pod import (
     PodStatus,
 )
 from node_agent.server.logs import LogUnavailable, find_container_spec, log_container_id
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
 RUNNING = ContainerState(running=ContainerStateRunning())
 
@@ -31,10 +31,10 @@ def waits(reason: str) -> ContainerState:
 
 
 def told(state: ContainerState, last: ContainerState | None = None, identity: str = "new") -> Pod:
-    row = ContainerStatus(
+    status = ContainerStatus(
         name="main", state=state, last_state=last or ContainerState(), container_id=identity and f"docker://{identity}"
     )
-    return replace(pod(), status=PodStatus(container_statuses=(row,)))
+    return replace(make_pod(), status=PodStatus(container_statuses=(status,)))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_log_container_follows_status_and_options(of: Pod, previous: bool, found
 @pytest.mark.parametrize(
     ("of", "previous", "why"),
     [
-        (pod(), False, "is not available"),
+        (make_pod(), False, "is not available"),
         (told(RUNNING), True, "not found"),
         (
             told(waits("ContainerCreating")),
@@ -84,5 +84,5 @@ def test_log_request_without_a_container_reports_why(of: Pod, previous: bool, wh
 
 
 def test_log_container_is_found_among_all_container_types() -> None:
-    one = pod(spec="  initContainers: [{name: first, image: toolbox}]")
-    assert [find_container_spec(one, name) is not None for name in ("first", "main", "other")] == [True, True, False]
+    pod = make_pod(spec="  initContainers: [{name: first, image: toolbox}]")
+    assert [find_container_spec(pod, name) is not None for name in ("first", "main", "other")] == [True, True, False]

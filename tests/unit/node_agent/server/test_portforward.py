@@ -57,41 +57,41 @@ def forwarding(pod: Half) -> PortForwarder:
     return PortForwarder(dial, "pod p")
 
 
-async def finished(one: PortForwarder) -> None:
+async def finished(forwarder: PortForwarder) -> None:
     async with asyncio.timeout(5):
-        await one.wait(asyncio.Event())
+        await forwarder.wait(asyncio.Event())
 
 
 async def test_port_forward_copies_both_ways_and_ends_both_sides() -> None:
     data, error, pod = Half(b"question"), Half(), Half(b"answer")
-    one = forwarding(pod)
-    one.start(80, data, error, half_close=True)
-    await finished(one)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, error, half_close=True)
+    await finished(forwarder)
     assert (pod.written, pod.ended, data.written, data.ended) == (b"question", True, b"answer", True)
     assert (error.written, error.ended) == (b"", True)
 
 
 async def test_port_forward_without_half_close_ends_when_the_program_ends() -> None:
     data, pod = Half(quiet=True), Half(b"answer")
-    one = forwarding(pod)
-    one.start(80, data, Half(), half_close=False)
-    await finished(one)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, Half(), half_close=False)
+    await finished(forwarder)
     assert (data.written, pod.aborted) == (b"answer", True)
 
 
 async def test_port_forward_aborts_when_the_program_aborts() -> None:
     data, error, pod = Half(quiet=True), Half(), Half(b"part", broken=True)
-    one = forwarding(pod)
-    one.start(80, data, error, half_close=True)
-    await finished(one)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, error, half_close=True)
+    await finished(forwarder)
     assert (data.written, data.aborted, error.written, error.ended) == (b"part", True, b"", True)
 
 
 async def test_port_forward_of_a_lost_client_aborts_an_idle_program() -> None:
     data, pod = Half(b"question", broken=True), Half(quiet=True)
-    one = forwarding(pod)
-    one.start(80, data, Half(), half_close=True)
-    await finished(one)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, Half(), half_close=True)
+    await finished(forwarder)
     assert (pod.written, pod.aborted) == (b"question", True)
 
 
@@ -101,9 +101,9 @@ async def test_port_forward_delivers_output_after_the_programs_input_closed() ->
             raise BrokenPipeError
 
     data, pod = Half(b"a", b"b", b"c"), Deaf(b"answer")
-    one = forwarding(pod)
-    one.start(80, data, Half(), half_close=True)
-    await finished(one)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, Half(), half_close=True)
+    await finished(forwarder)
     assert (data.written, data.pieces) == (b"answer", [])
 
 
@@ -111,22 +111,22 @@ async def test_port_forward_reports_why_a_port_is_unreachable() -> None:
     async def dial(port: int) -> Stream:
         raise Refused(f"nobody listens on {port}")
 
-    data, error, one = Half(quiet=True), Half(), PortForwarder(dial, "pod p, uid u")
-    one.start(81, data, error, half_close=True)
-    await finished(one)
+    data, error, forwarder = Half(quiet=True), Half(), PortForwarder(dial, "pod p, uid u")
+    forwarder.start(81, data, error, half_close=True)
+    await finished(forwarder)
     assert error.written == b"error forwarding port 81 to pod p, uid u: nobody listens on 81"
     assert (error.ended, data.aborted) == (True, True)
 
 
 async def test_port_forward_stop_ends_open_connections() -> None:
     data, pod = Half(quiet=True), Half(quiet=True)
-    one = forwarding(pod)
-    one.start(80, data, Half(), half_close=True)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, Half(), half_close=True)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not pod.aborted
     async with asyncio.timeout(5):
-        await one.stop()
+        await forwarder.stop()
     assert (data.aborted, pod.aborted) == (True, True)
 
 
@@ -149,14 +149,14 @@ async def test_port_forward_abandons_only_incomplete_stream_pairs(whole: bool, m
     monkeypatch.setattr(portforward, "PAIR_TIMEOUT_SECONDS", 0.0)
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    one = forwarding(Half(b"answer"))
-    pairs = portforward._StreamPairs(one)
+    forwarder = forwarding(Half(b"answer"))
+    pairs = portforward._StreamPairs(forwarder)
     streams = [Opened(kind) for kind in (("error", "data") if whole else ("error",))]
     for stream in streams:
         await pairs.add(cast("SpdyStream", stream))
     for _ in range(5):
         await asyncio.sleep(0)
-    await finished(one)
+    await finished(forwarder)
     assert (told, [stream.refused for stream in streams]) == ([], [not whole] * len(streams))
     assert streams[-1].written == (b"answer" if whole else b"")
 
@@ -166,11 +166,11 @@ async def test_port_forward_abandons_only_incomplete_stream_pairs(whole: bool, m
 async def test_port_forward_stopped_at_any_point_leaves_nothing_open(steps: int, half_closes: bool) -> None:
     before = asyncio.all_tasks()
     data, pod = Half(b"question", quiet=not half_closes), Half(b"answer")
-    one = forwarding(pod)
-    one.start(80, data, Half(), half_close=half_closes)
+    forwarder = forwarding(pod)
+    forwarder.start(80, data, Half(), half_close=half_closes)
     for _ in range(steps):
         await asyncio.sleep(0)
-    await one.stop()
+    await forwarder.stop()
     for _ in range(3):
         await asyncio.sleep(0)
     assert pod.aborted or steps < 2

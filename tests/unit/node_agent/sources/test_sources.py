@@ -404,7 +404,7 @@ async def test_url_source_reports_an_unreachable_url_once(caplog: pytest.LogCapt
 # --- socket -----------------------------------------------------------------------------------------------------------
 
 
-class Door:
+class LocalApiClient:
     """The socket of a node, and who asks there."""
 
     def __init__(self, root: Path, http: aiohttp.ClientSession) -> None:
@@ -419,17 +419,17 @@ class Door:
             return answer.status, await answer.json()
 
     def pods(self) -> dict[str, str]:
-        return images(tuple(pod for offer in self.source.source_pods for pod in offer.pods))
+        return images(tuple(pod for source in self.source.source_pods for pod in source.pods))
 
 
 @contextlib.asynccontextmanager
-async def door(root: Path) -> AsyncIterator[Door]:
+async def local_api(root: Path) -> AsyncIterator[LocalApiClient]:
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(root / "s"))) as http:
-        one = Door(root, http)
-        running = asyncio.create_task(one.source.run())
+        client = LocalApiClient(root, http)
+        running = asyncio.create_task(client.source.run())
         try:
-            await until(lambda: one.source.synced and (root / "s").exists())
-            yield one
+            await until(lambda: client.source.synced and (root / "s").exists())
+            yield client
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -437,22 +437,22 @@ async def door(root: Path) -> AsyncIterator[Door]:
 
 
 async def test_local_api_source_creates_replaces_and_deletes_pods(tmp_path: Path) -> None:
-    async with door(tmp_path) as here:
+    async with local_api(tmp_path) as local_pods:
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
-        code, body = await here.ask("POST", "/pods", manifest("web"))
+        code, body = await local_pods.ask("POST", "/pods", manifest("web"))
         assert code == 201
         assert body["metadata"]["name"] == "web-node-1"  # type: ignore[index]
-        assert (await here.ask("POST", "/pods", manifest("web", "other")))[0] == 409
-        assert here.pods() == {"web-node-1": "toolbox"}
-        assert (await here.ask("PUT", "/pods/red/web", manifest("web", "toolbox:2")))[0] == 200
-        assert (await here.ask("PUT", "/pods/red/db", DB))[0] == 201
-        assert here.pods() == {"web-node-1": "toolbox:2", "db-node-1": "toolbox"}
-        code, body = await here.ask("GET", "/pods")
+        assert (await local_pods.ask("POST", "/pods", manifest("web", "other")))[0] == 409
+        assert local_pods.pods() == {"web-node-1": "toolbox"}
+        assert (await local_pods.ask("PUT", "/pods/red/web", manifest("web", "toolbox:2")))[0] == 200
+        assert (await local_pods.ask("PUT", "/pods/red/db", DB))[0] == 201
+        assert local_pods.pods() == {"web-node-1": "toolbox:2", "db-node-1": "toolbox"}
+        code, body = await local_pods.ask("GET", "/pods")
         assert (code, len(body["items"])) == (200, 2)  # type: ignore[arg-type]
-        assert (await here.ask("DELETE", "/pods/red/web"))[0] == 200
-        assert (await here.ask("DELETE", "/pods/red/web"))[0] == 404
-        assert (await here.ask("GET", "/pods/red/web"))[0] == 404
-        assert here.pods() == {"db-node-1": "toolbox"}
+        assert (await local_pods.ask("DELETE", "/pods/red/web"))[0] == 200
+        assert (await local_pods.ask("DELETE", "/pods/red/web"))[0] == 404
+        assert (await local_pods.ask("GET", "/pods/red/web"))[0] == 404
+        assert local_pods.pods() == {"db-node-1": "toolbox"}
 
 
 DB = json.dumps(
@@ -466,19 +466,19 @@ DB = json.dumps(
 
 
 async def test_local_api_source_keeps_pods_over_a_restart(tmp_path: Path) -> None:
-    async with door(tmp_path) as here:
+    async with local_api(tmp_path) as here:
         await here.ask("POST", "/pods", manifest("web"))
-        [uid] = [pod.metadata.uid for offer in here.source.source_pods for pod in offer.pods]
+        [uid] = [pod.metadata.uid for source in here.source.source_pods for pod in source.pods]
     (tmp_path / "submitted" / ".part.json").write_text("{")
-    async with door(tmp_path) as here:
-        assert [pod.metadata.uid for offer in here.source.source_pods for pod in offer.pods] == [uid]
+    async with local_api(tmp_path) as local_pods:
+        assert [pod.metadata.uid for source in local_pods.source.source_pods for pod in source.pods] == [uid]
         assert [entry.name[0] for entry in (tmp_path / "submitted").iterdir()] != ["."]
 
 
 async def test_local_api_source_rejects_invalid_pods_by_path(tmp_path: Path) -> None:
     wrong = manifest("Web").replace("main, image", "Main, imagine").replace("spec: {", "spec: {nodeName: a_b, ")
-    async with door(tmp_path) as here:
-        code, body = await here.ask("POST", "/pods", wrong)
+    async with local_api(tmp_path) as local_pods:
+        code, body = await local_pods.ask("POST", "/pods", wrong)
         assert (code, body["kind"], body["reason"]) == (422, "Status", "Invalid")
         assert {cause["field"] for cause in body["details"]["causes"]} == {  # type: ignore[index]
             "metadata.name",
@@ -488,21 +488,21 @@ async def test_local_api_source_rejects_invalid_pods_by_path(tmp_path: Path) -> 
             "spec.containers[0].imagine",
         }
         for text in ("{", "", manifest("a") + "---\n" + manifest("b"), "kind: Pod", "[]"):
-            assert (await here.ask("POST", "/pods", text))[0] in {400, 422}
-        assert (await here.ask("PUT", "/pods/blue/web", manifest("web")))[0] == 400
-        assert (await here.ask("POST", "/pods", "#" * (11 << 20)))[0] == 413
-        assert (await here.ask("PATCH", "/pods/red/web"))[0] == 405
-        assert (await here.ask("GET", "/nothing"))[0] == 404
-        assert here.pods() == {}
+            assert (await local_pods.ask("POST", "/pods", text))[0] in {400, 422}
+        assert (await local_pods.ask("PUT", "/pods/blue/web", manifest("web")))[0] == 400
+        assert (await local_pods.ask("POST", "/pods", "#" * (11 << 20)))[0] == 413
+        assert (await local_pods.ask("PATCH", "/pods/red/web"))[0] == 405
+        assert (await local_pods.ask("GET", "/nothing"))[0] == 404
+        assert local_pods.pods() == {}
         assert not list((tmp_path / "submitted").iterdir())
 
 
 async def test_local_api_source_reports_a_full_disk_and_changes_nothing(tmp_path: Path) -> None:
-    async with door(tmp_path) as here:
-        await here.ask("POST", "/pods", manifest("web"))
+    async with local_api(tmp_path) as local_pods:
+        await local_pods.ask("POST", "/pods", manifest("web"))
         [kept] = (tmp_path / "submitted").iterdir()
         kept.with_name(f".{kept.name}.new").mkdir()  # nothing can be written there
-        code, body = await here.ask("PUT", "/pods/red/web", manifest("web", "new"))
+        code, body = await local_pods.ask("PUT", "/pods/red/web", manifest("web", "new"))
         assert code == 507
         assert "nothing was changed" in str(body["message"])
-        assert here.pods() == {"web-node-1": "toolbox"}
+        assert local_pods.pods() == {"web-node-1": "toolbox"}

@@ -97,21 +97,21 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupReader:
 
 
 def test_cgroup_versions_yield_the_same_usage(files: CgroupReader) -> None:
-    seen = files.usage(files.cgroups_of(77), ALL_FILES)
-    assert seen is not None
+    usage = files.usage(files.cgroups_of(77), ALL_FILES)
+    assert usage is not None
     # Shares of version 2 come from weights, which are coarser.
-    assert (seen.shares, EXPECTED.shares) == pytest.approx((1024, 1024), rel=0.03)
-    assert {name: getattr(seen, name) for name in CgroupUsage.__slots__ if name != "shares"} == {
+    assert (usage.shares, EXPECTED.shares) == pytest.approx((1024, 1024), rel=0.03)
+    assert {name: getattr(usage, name) for name in CgroupUsage.__slots__ if name != "shares"} == {
         name: getattr(EXPECTED, name) for name in CgroupUsage.__slots__ if name != "shares"
     }
-    assert seen.available == (64 << 20) - 7_500_000
+    assert usage.available == (64 << 20) - 7_500_000
 
 
 def test_brief_cgroup_usage_has_cpu_and_memory(files: CgroupReader) -> None:
-    seen = files.usage(files.cgroups_of(77), CPU_AND_MEMORY_FILES)
-    assert seen is not None
-    assert (seen.cpu, seen.working_set, seen.memory_limit, seen.swap) == (5_000_000_000, 7_500_000, 64 << 20, 4096)
-    assert seen.tasks == seen.quota == 0
+    usage = files.usage(files.cgroups_of(77), CPU_AND_MEMORY_FILES)
+    assert usage is not None
+    assert (usage.cpu, usage.working_set, usage.memory_limit, usage.swap) == (5_000_000_000, 7_500_000, 64 << 20, 4096)
+    assert usage.tasks == usage.quota == 0
     only = files.usage(files.cgroups_of(77), TASK_FILES)
     assert only is not None
     assert (only.tasks, only.cpu) == (4, 0)
@@ -162,13 +162,13 @@ def test_machine_stats_are_parsed() -> None:
         "sys/kernel/threads-max": "3000\n",
     }
     assert set(texts) == set(FILES)
-    seen = parse_machine(texts)
-    assert (seen.cpu, seen.user, seen.system) == (1_800_000_000, 1_200_000_000, 600_000_000)
-    assert (seen.boot_time, seen.tasks, seen.tasks_limit) == (1_700_000_000, 345, 3000)
-    assert (seen.total_memory, seen.memory, seen.working_set) == (1000 << 10, 700 << 10, 600 << 10)
-    assert (seen.available, seen.swap, seen.rss, seen.cache) == (400 << 10, 30 << 10, 90 << 10, 210 << 10)
-    assert (seen.default_interface, [one.name for one in seen.interfaces]) == ("eth0", ["eth0"])
-    assert (seen.page_faults, seen.major_faults) == (12, 3)
+    machine = parse_machine(texts)
+    assert (machine.cpu, machine.user, machine.system) == (1_800_000_000, 1_200_000_000, 600_000_000)
+    assert (machine.boot_time, machine.tasks, machine.tasks_limit) == (1_700_000_000, 345, 3000)
+    assert (machine.total_memory, machine.memory, machine.working_set) == (1000 << 10, 700 << 10, 600 << 10)
+    assert (machine.available, machine.swap, machine.rss, machine.cache) == (400 << 10, 30 << 10, 90 << 10, 210 << 10)
+    assert (machine.default_interface, [one.name for one in machine.interfaces]) == ("eth0", ["eth0"])
+    assert (machine.page_faults, machine.major_faults) == (12, 3)
     assert parse_machine({}).cpu == 0
 
 

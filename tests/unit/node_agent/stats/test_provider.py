@@ -21,11 +21,13 @@ from node_agent.stats.metrics import ProbeMetrics
 from node_agent.stats.model import PodWithContainers
 from node_agent.stats.provider import StatsProvider
 from tests.testbed.docker.fake import FakeDocker
-from tests.unit.node_agent.examples import NOW, UID, container, pod, sandbox
+from tests.unit.node_agent.examples import NOW, UID, make_container, make_pod, make_sandbox
 
-POD = pod(spec="\n  volumes: [{name: scratch, emptyDir: {}}, {name: data, persistentVolumeClaim: {claimName: c}}]\n")
-BOX = replace(sandbox(), pid=70)
-MAIN = replace(container(POD), pid=71, started_at=NOW)
+POD = make_pod(
+    spec="\n  volumes: [{name: scratch, emptyDir: {}}, {name: data, persistentVolumeClaim: {claimName: c}}]\n"
+)
+BOX = replace(make_sandbox(), pid=70)
+MAIN = replace(make_container(POD), pid=71, started_at=NOW)
 ABOVE = f"/kubepods/besteffort/pod{UID}"
 
 
@@ -51,18 +53,18 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    one = Tree(tmp_path)
-    one.write("cgroup/cgroup.controllers", "cpu memory\n")
-    one.write("proc/stat", "cpu 100 0 100 0 0 0 0 0\nbtime 5\n")
+    tree = Tree(tmp_path)
+    tree.write("cgroup/cgroup.controllers", "cpu memory\n")
+    tree.write("proc/stat", "cpu 100 0 100 0 0 0 0 0\nbtime 5\n")
     for pid, name in ((70, f"{ABOVE}/{BOX.id}"), (71, f"{ABOVE}/{MAIN.id}")):
-        one.process(pid, name)
-        one.use(name, 1_000_000)
-    one.use(ABOVE, 2_000_000)
-    one.use("/kubepods", 3_000_000)
-    return one
+        tree.process(pid, name)
+        tree.use(name, 1_000_000)
+    tree.use(ABOVE, 2_000_000)
+    tree.use("/kubepods", 3_000_000)
+    return tree
 
 
-class Asked:
+class StatsHost:
     """Reports, and what they are made of."""
 
     def __init__(self, tree: Tree) -> None:
@@ -93,48 +95,48 @@ class Asked:
 
 
 @pytest.fixture
-def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> StatsHost:
     monkeypatch.setattr(provider, "MIN_SAMPLE_AGE_SECONDS", 0.0)
-    return Asked(tree)
+    return StatsHost(tree)
 
 
-async def test_first_stats_request_includes_a_rate(asked: Asked) -> None:
-    document = await asked.summary(only=True)
+async def test_first_stats_request_includes_a_rate(stats_host: StatsHost) -> None:
+    document = await stats_host.summary(only=True)
     [one] = document["pods"]
     assert one["cpu"]["usageCoreNanoSeconds"] == 2_000_000_000
     assert one["cpu"]["usageNanoCores"] == 0, "nothing was used between two looks"
     assert one["containers"][0]["memory"]["workingSetBytes"] == 4000
-    assert asked.docker.calls == 0
+    assert stats_host.docker.calls == 0
 
 
-async def test_cpu_rate_is_computed_from_the_previous_sample(asked: Asked, tree: Tree) -> None:
-    await asked.summary(only=True)
+async def test_cpu_rate_is_computed_from_the_previous_sample(stats_host: StatsHost, tree: Tree) -> None:
+    await stats_host.summary(only=True)
     tree.use(f"{ABOVE}/{MAIN.id}", 9_000_000)
-    [one] = (await asked.summary(only=True))["pods"]
+    [one] = (await stats_host.summary(only=True))["pods"]
     [main] = one["containers"]
     assert main["cpu"]["usageNanoCores"] > 10**9
     assert one["cpu"]["usageNanoCores"] == 0
 
 
-async def test_process_with_a_reused_pid_is_not_taken_for_the_container(asked: Asked, tree: Tree) -> None:
+async def test_process_with_a_reused_pid_is_not_taken_for_the_container(stats_host: StatsHost, tree: Tree) -> None:
     tree.process(71, f"{ABOVE}/somebody-else")
     tree.use(f"{ABOVE}/somebody-else", 1)
-    [one] = (await asked.summary(only=True))["pods"]
+    [one] = (await stats_host.summary(only=True))["pods"]
     assert one["containers"] == []
-    asked.pods = [PodWithContainers(POD, group_containers([replace(MAIN, pid=0)]))]
-    assert (await asked.summary(only=True))["pods"] == []
+    stats_host.pods = [PodWithContainers(POD, group_containers([replace(MAIN, pid=0)]))]
+    assert (await stats_host.summary(only=True))["pods"] == []
 
 
-async def test_pod_without_a_cgroup_uses_the_sum_of_its_containers(asked: Asked, tree: Tree) -> None:
-    for pid, one in ((70, BOX), (71, MAIN)):
-        tree.process(pid, f"/docker/{one.id}")
-        tree.use(f"/docker/{one.id}", 500_000)
-    [seen] = (await asked.summary(only=True))["pods"]
+async def test_pod_without_a_cgroup_uses_the_sum_of_its_containers(stats_host: StatsHost, tree: Tree) -> None:
+    for pid, container in ((70, BOX), (71, MAIN)):
+        tree.process(pid, f"/docker/{container.id}")
+        tree.use(f"/docker/{container.id}", 500_000)
+    [seen] = (await stats_host.summary(only=True))["pods"]
     assert seen["cpu"]["usageCoreNanoSeconds"] == 1_000_000_000
 
 
-async def test_disk_usage_is_scanned_at_intervals(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    scratch = Path(pod_dir(asked.host, UID)) / "volumes" / "kubernetes.io~empty-dir" / "scratch"
+async def test_disk_usage_is_scanned_at_intervals(stats_host: StatsHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = Path(pod_dir(stats_host.host, UID)) / "volumes" / "kubernetes.io~empty-dir" / "scratch"
     scratch.mkdir(parents=True)
     (scratch / "one").write_bytes(b"x" * 100_000)
 
@@ -142,30 +144,30 @@ async def test_disk_usage_is_scanned_at_intervals(asked: Asked, monkeypatch: pyt
         [row] = [row for row in document["pods"][0]["volume"] if row["name"] == "scratch"]
         return int(row["usedBytes"])
 
-    first = taken(await asked.summary())
+    first = taken(await stats_host.summary())
     assert first >= 100_000
     (scratch / "two").write_bytes(b"x" * 100_000)
-    assert taken(await asked.summary()) == first
+    assert taken(await stats_host.summary()) == first
     monkeypatch.setattr(disk, "MIN_SCAN_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(disk, "SCAN_INTERVAL_FACTOR", 0)
-    asked.disks._next_scan_at = 0.0
-    await asked.disks.scan_if_due(asked.pods)
-    assert taken(await asked.summary()) >= first + 100_000
-    asked.pods = []
-    await asked.disks.scan_if_due([])
-    assert asked.disks.last(UID) is None
+    stats_host.disks._next_scan_at = 0.0
+    await stats_host.disks.scan_if_due(stats_host.pods)
+    assert taken(await stats_host.summary()) >= first + 100_000
+    stats_host.pods = []
+    await stats_host.disks.scan_if_due([])
+    assert stats_host.disks.last(UID) is None
 
 
-async def test_claim_volume_stats_are_those_of_its_filesystem(asked: Asked, tree: Tree) -> None:
-    asked.claims = {"data": str(tree.root), "gone": str(tree.root / "nowhere")}
-    text = (await asked.reports.metrics()).decode()
+async def test_claim_volume_stats_are_those_of_its_filesystem(stats_host: StatsHost, tree: Tree) -> None:
+    stats_host.claims = {"data": str(tree.root), "gone": str(tree.root / "nowhere")}
+    text = (await stats_host.reports.metrics()).decode()
     assert 'kubelet_volume_stats_capacity_bytes{namespace="red",persistentvolumeclaim="c"} ' in text
-    [row] = [row for row in (await asked.summary())["pods"][0]["volume"] if row["name"] == "data"]
+    [row] = [row for row in (await stats_host.summary())["pods"][0]["volume"] if row["name"] == "data"]
     assert row["capacityBytes"] > 0
 
 
-async def test_every_metrics_endpoint_returns_text(asked: Asked) -> None:
-    assert b"node_cpu_usage_seconds_total 2.0 " in await asked.reports.resource()
-    assert b'pod="web"' in await asked.reports.cadvisor()
-    assert b"process_start_time_seconds " in await asked.reports.probes()
-    assert b'kubelet_node_name{node="node-1"} 1' in await asked.reports.metrics()
+async def test_every_metrics_endpoint_returns_text(stats_host: StatsHost) -> None:
+    assert b"node_cpu_usage_seconds_total 2.0 " in await stats_host.reports.resource()
+    assert b'pod="web"' in await stats_host.reports.cadvisor()
+    assert b"process_start_time_seconds " in await stats_host.reports.probes()
+    assert b'kubelet_node_name{node="node-1"} 1' in await stats_host.reports.metrics()

@@ -25,7 +25,7 @@ from node_agent.stats.model import (
     nano_cores,
 )
 from node_agent.stats.summary import summary_document
-from tests.unit.node_agent.examples import NOW, UID, container, pod, sandbox
+from tests.unit.node_agent.examples import NOW, UID, make_container, make_pod, make_sandbox
 
 AT = 1_700_000_000.5
 VOLUMES = """
@@ -34,8 +34,8 @@ VOLUMES = """
   - {name: quick, emptyDir: {medium: Memory}}
   - {name: data, persistentVolumeClaim: {claimName: mine}}
 """
-POD = pod(spec=VOLUMES)
-MAIN = replace(container(POD), started_at=NOW)
+POD = make_pod(spec=VOLUMES)
+MAIN = replace(make_container(POD), started_at=NOW)
 DISK = FilesystemStats(available=500, capacity=1000, inodes_free=70, inodes=100, reserved=100)
 MEMORY = FilesystemStats(available=40, capacity=50, inodes_free=4, inodes=5)
 SEEN = PodStats(
@@ -48,7 +48,7 @@ SEEN = PodStats(
             MAIN, "/kubepods/podX/m", CgroupUsage(cpu=2_000_000_000, memory=700, working_set=600, memory_limit=1000), AT
         ),
     ),
-    sandbox=ContainerStats(sandbox(), "/kubepods/podX/s", CgroupUsage(cpu=1_000_000_000), AT),
+    sandbox=ContainerStats(make_sandbox(), "/kubepods/podX/s", CgroupUsage(cpu=1_000_000_000), AT),
     interfaces=(NetworkInterface("eth0", 10, 1, 0, 0, 20, 2, 0, 0),),
     disk=PodDiskUsage(
         AT,
@@ -160,8 +160,8 @@ def test_cadvisor_metrics_equal_kubelets_format() -> None:
 
 
 def test_kubelet_metrics_count_pods_and_containers() -> None:
-    ended = container(POD, state="exited", restarts=1, ended=1)
-    known = [PodWithContainers(POD, group_containers([sandbox(), MAIN, ended]))]
+    exited = make_container(POD, state="exited", restarts=1, ended=1)
+    known = [PodWithContainers(POD, group_containers([make_sandbox(), MAIN, exited]))]
     seen = values(
         format_families(metrics.kubelet_families("node-1", known, {(UID, "data"): DISK, (UID, "scratch"): DISK}))
     )

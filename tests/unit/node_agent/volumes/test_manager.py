@@ -25,12 +25,12 @@ from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.paths import volume_dir
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.node.events import FakeEventRecorder
-from tests.unit.node_agent.examples import NOW, UID, pod
+from tests.unit.node_agent.examples import NOW, UID, make_pod
 from tests.unit.node_agent.world import World, world
 
 SETTINGS = ConfigMap(metadata=ObjectMeta(name="settings", namespace="red"), data={"a": "1"})
 NEWER = replace(SETTINGS, data={"a": "2"})
-FILES = pod(
+FILES = make_pod(
     "[{name: main, image: toolbox, volumeMounts: [{name: v, mountPath: /v}]}]",
     "  terminationGracePeriodSeconds: 0\n"
     "  volumes: [{name: v, configMap: {name: settings}},\n"
@@ -38,9 +38,9 @@ FILES = pod(
 )
 
 
-def text(here: World) -> str:
+def text(host: World) -> str:
     """What the container reads."""
-    (bind, *_) = here.docker.spec_of(here.docker.find("main")[-1]).binds
+    (bind, *_) = host.docker.spec_of(host.docker.find("main")[-1]).binds
     source, target, options = bind.split(":")
     assert (target, options) == ("/v", "ro")
     return Path(source, "a").read_text()
@@ -50,72 +50,72 @@ def there(written: Path) -> bool:
     return (written / "a").exists()
 
 
-def mount_events(here: World) -> list[str]:
-    return [message for reason, message, _ in here.told if reason == "FailedMount"]
+def mount_events(host: World) -> list[str]:
+    return [message for reason, message, _ in host.told if reason == "FailedMount"]
 
 
 async def test_pod_waits_for_missing_volume_objects_with_a_reason(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        await here.live(FILES, lambda: bool(mount_events(here)))
-        words = 'MountVolume.SetUp failed for volume "v" : configmap "settings" not found'
-        assert set(mount_events(here)) == {words}
-        waiting = here.status.container_statuses[0].state.waiting
-        assert waiting is not None
-        assert (here.status.phase, waiting.reason, waiting.message) == ("Pending", "ContainerCreating", words)
-        assert not here.docker.held, "not even a sandbox"
-        here.objects.put(SETTINGS)
-        await here.live(FILES, lambda: here.status.phase == "Running")
-        assert text(here) == "1"
+    async with world(tmp_path / "w") as host:
+        await host.live(FILES, lambda: bool(mount_events(host)))
+        message = 'MountVolume.SetUp failed for volume "v" : configmap "settings" not found'
+        assert set(mount_events(host)) == {message}
+        state = host.status.container_statuses[0].state.waiting
+        assert state is not None
+        assert (host.status.phase, state.reason, state.message) == ("Pending", "ContainerCreating", message)
+        assert not host.docker.held, "not even a sandbox"
+        host.objects.put(SETTINGS)
+        await host.live(FILES, lambda: host.status.phase == "Running")
+        assert text(host) == "1"
 
 
 async def test_pod_with_init_containers_waits_for_all_volumes(tmp_path: Path) -> None:
     first = replace(FILES.spec.containers[0], name="first")
     staged = replace(FILES, spec=replace(FILES.spec, init_containers=(first,)))
-    async with world(tmp_path / "w") as here:
-        await here.live(staged, lambda: bool(mount_events(here)))
-        rows = (*here.status.init_container_statuses, *here.status.container_statuses)
-        assert [row.state.waiting and row.state.waiting.reason for row in rows] == ["PodInitializing"] * 2
+    async with world(tmp_path / "w") as host:
+        await host.live(staged, lambda: bool(mount_events(host)))
+        rows = (*host.status.init_container_statuses, *host.status.container_statuses)
+        assert [status.state.waiting and status.state.waiting.reason for status in rows] == ["PodInitializing"] * 2
 
 
 async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
-    wish = pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
+    pod = make_pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
     waits, now, recorder = [], NOW, FakeEventRecorder()
-    async with world(tmp_path / "w") as here:
-        volumes = VolumeManager(UID, here.references, here.tokens, here.host, recorder.for_pod(wish))
+    async with world(tmp_path / "w") as host:
+        volumes = VolumeManager(UID, host.references, host.tokens, host.host, recorder.for_pod(pod))
         for _ in range(11):
-            lacking, due = await volumes.set_up(wish, now)
+            lacking, due = await volumes.set_up(pod, now)
             assert "hostPath type check failed" in lacking
             assert due is not None
-            assert await volumes.set_up(wish, due - timedelta(milliseconds=1)) == (lacking, due)
+            assert await volumes.set_up(pod, due - timedelta(milliseconds=1)) == (lacking, due)
             waits.append((due - now).total_seconds())
             now = due
         (tmp_path / "none").touch()
-        assert await volumes.set_up(wish, now) == ("", None)
+        assert await volumes.set_up(pod, now) == ("", None)
     assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
     assert [reason for reason, _, _ in recorder.events] == ["FailedMount"] * 11
 
 
 async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        here.objects.put(SETTINGS)
-        await here.live(FILES, lambda: here.status.phase == "Running")
-        changing = asyncio.create_task(here.live(FILES, lambda: text(here) == "2"))
-        here.objects.put(NEWER)
+    async with world(tmp_path / "w") as host:
+        host.objects.put(SETTINGS)
+        await host.live(FILES, lambda: host.status.phase == "Running")
+        changing = asyncio.create_task(host.live(FILES, lambda: text(host) == "2"))
+        host.objects.put(NEWER)
         await changing
-        assert not mount_events(here)
-        here.objects.drop(SETTINGS)
-        await here.live(FILES, lambda: bool(mount_events(here)))
-        assert text(here) == "2", "what runs keeps what it has"
-        assert here.restarts() == [0]
+        assert not mount_events(host)
+        host.objects.drop(SETTINGS)
+        await host.live(FILES, lambda: bool(mount_events(host)))
+        assert text(host) == "2", "what runs keeps what it has"
+        assert host.restarts() == [0]
 
 
 async def test_unchanged_volumes_are_not_set_up_until_a_container_starts(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
-        here.objects.put(SETTINGS)
-        volumes = VolumeManager(UID, here.references, here.tokens, here.host, here.recorder.for_pod(FILES))
+    async with world(tmp_path / "w") as host:
+        host.objects.put(SETTINGS)
+        volumes = VolumeManager(UID, host.references, host.tokens, host.host, host.recorder.for_pod(FILES))
         await volumes.invalidate(FILES)
         assert await volumes.set_up(FILES, NOW) == ("", None)
-        written = Path(volume_dir(pod_dir(here.host, UID), FILES.spec.volumes[0]))
+        written = Path(volume_dir(pod_dir(host.host, UID), FILES.spec.volumes[0]))
         shutil.rmtree(written)
         assert await volumes.set_up(FILES, NOW) == ("", None)
         assert not there(written)
@@ -135,45 +135,45 @@ async def test_claim_volume_mounts_its_persistent_volume(tmp_path: Path) -> None
         status=PersistentVolumeClaimStatus(phase="Bound"),
     )
     spec = PersistentVolumeSpec(claim_ref=ObjectReference(uid="u1"), host_path=HostPathVolumeSource(path=str(tmp_path)))
-    wish = pod(
+    pod = make_pod(
         "[{name: main, image: toolbox, volumeMounts: [{name: v, mountPath: /v}]}]",
         "  terminationGracePeriodSeconds: 0\n"
         "  volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]",
     )
-    async with world(tmp_path / "w") as here:
-        here.objects.put(replace(claim, status=PersistentVolumeClaimStatus(phase="Pending")))
-        await here.live(wish, lambda: bool(mount_events(here)))
-        assert "is not bound to a volume: it is Pending" in mount_events(here)[0]
-        here.objects.put(claim)
-        here.objects.put(PersistentVolume(metadata=ObjectMeta(name="disk"), spec=spec))
-        await here.live(wish, lambda: here.status.phase == "Running")
-        assert here.docker.spec_of(here.docker.find("main")[0]).binds[0] == f"{tmp_path}:/v:ro"
-        assert sorted(here.objects.watched) == [
+    async with world(tmp_path / "w") as host:
+        host.objects.put(replace(claim, status=PersistentVolumeClaimStatus(phase="Pending")))
+        await host.live(pod, lambda: bool(mount_events(host)))
+        assert "is not bound to a volume: it is Pending" in mount_events(host)[0]
+        host.objects.put(claim)
+        host.objects.put(PersistentVolume(metadata=ObjectMeta(name="disk"), spec=spec))
+        await host.live(pod, lambda: host.status.phase == "Running")
+        assert host.docker.spec_of(host.docker.find("main")[0]).binds[0] == f"{tmp_path}:/v:ro"
+        assert sorted(host.objects.watched) == [
             "/api/v1/namespaces/red/persistentvolumeclaims?metadata.name=data",
             "/api/v1/persistentvolumes?metadata.name=disk",
         ]
-        await here.live(wish, lambda: here.gone, leave=True)
+        await host.live(pod, lambda: host.gone, leave=True)
 
 
 async def test_missing_token_delays_the_pod_with_a_reason(tmp_path: Path) -> None:
-    wish = pod(spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]")
-    async with world(tmp_path / "w") as here:
-        await here.live(wish, lambda: bool(mount_events(here)))
-        (words, *_) = mount_events(here)
-        assert words.startswith('MountVolume.SetUp failed for volume "v" : token of serviceaccount "default": ')
-        assert not here.docker.find("main"), "nothing but the sandbox, which is made in the meantime"
+    pod = make_pod(spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]")
+    async with world(tmp_path / "w") as host:
+        await host.live(pod, lambda: bool(mount_events(host)))
+        (message, *_) = mount_events(host)
+        assert message.startswith('MountVolume.SetUp failed for volume "v" : token of serviceaccount "default": ')
+        assert not host.docker.find("main"), "nothing but the sandbox, which is made in the meantime"
 
 
-async def _comes_changes_and_goes(here: World) -> None:
+async def _comes_changes_and_goes(host: World) -> None:
     async def settings(item: ConfigMap) -> None:
-        here.objects.put(item)
+        host.objects.put(item)
 
-    if not here.gone:
-        await here.once("made", lambda: settings(SETTINGS))
-        await here.once("runs", lambda: here.live(FILES, lambda: here.status.phase == "Running"))
-        await here.once("changed", lambda: settings(NEWER))
-        await here.once("seen", lambda: here.live(FILES, lambda: text(here) == "2"))
-        await here.live(FILES, lambda: here.gone, leave=True)
+    if not host.gone:
+        await host.once("made", lambda: settings(SETTINGS))
+        await host.once("runs", lambda: host.live(FILES, lambda: host.status.phase == "Running"))
+        await host.once("changed", lambda: settings(NEWER))
+        await host.once("seen", lambda: host.live(FILES, lambda: text(host) == "2"))
+        await host.live(FILES, lambda: host.gone, leave=True)
 
 
 async def test_agent_killed_after_any_call_leaves_no_volume(tmp_path: Path) -> None:
@@ -183,10 +183,10 @@ async def test_agent_killed_after_any_call_leaves_no_volume(tmp_path: Path) -> N
     assert whole["directories"] == []
     assert calls > 5
     for number in range(1, calls + 1):
-        async with world(tmp_path / str(number)) as here:
-            here.docker.die_after = number
+        async with world(tmp_path / str(number)) as host:
+            host.docker.die_after = number
             with contextlib.suppress(AgentKilled):
-                await _comes_changes_and_goes(here)
-            here.docker.die_after = None
-            await _comes_changes_and_goes(here)
-            assert here.left() == whole, f"killed after call {number} of {calls}"
+                await _comes_changes_and_goes(host)
+            host.docker.die_after = None
+            await _comes_changes_and_goes(host)
+            assert host.left() == whole, f"killed after call {number} of {calls}"

@@ -14,7 +14,7 @@ from api.core.volumes import Volume
 from api.meta.types import Object, ObjectMeta
 from node_agent.volumes.paths import SubPath, binds, claimed_volumes, resolve_claim, sub_paths, tmpfs_size, volume_dir
 from reconcile.errors import DriverError, Refused
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
 VOLUMES = (
     "  volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: /srv}}, {name: c, configMap: {name: x}},"
@@ -43,16 +43,16 @@ BINDS = [
 @pytest.mark.parametrize(("mount", "wanted"), BINDS)
 def test_volume_mount_translates_to_a_docker_bind(mount: str, wanted: str) -> None:
     rights = "securityContext: {privileged: true}"
-    one = pod(f"[{{name: main, image: i, {rights}, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
-    assert binds(one, one.spec.containers[0], "/pods/u") == (wanted,)
+    pod = make_pod(f"[{{name: main, image: i, {rights}, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
+    assert binds(pod, pod.spec.containers[0], "/pods/u") == (wanted,)
 
 
 def test_unsupported_volume_mount_is_rejected() -> None:
-    one = pod("[{name: main, image: i, volumeMounts: [{mountPath: /m, name: h, readOnly: true}]}]", VOLUMES)
-    [mount] = one.spec.containers[0].volume_mounts
-    asking = replace(one.spec.containers[0], volume_mounts=(replace(mount, recursive_read_only="Enabled"),))
+    pod = make_pod("[{name: main, image: i, volumeMounts: [{mountPath: /m, name: h, readOnly: true}]}]", VOLUMES)
+    [mount] = pod.spec.containers[0].volume_mounts
+    container = replace(pod.spec.containers[0], volume_mounts=(replace(mount, recursive_read_only="Enabled"),))
     with pytest.raises(Refused, match="recursiveReadOnly Enabled"):
-        binds(one, asking, "/pods/u")
+        binds(pod, container, "/pods/u")
 
 
 def test_unknown_volume_type_is_rejected() -> None:
@@ -72,10 +72,10 @@ PARTS = [
 
 
 @pytest.mark.parametrize(("mount", "wanted"), PARTS)
-def test_sub_path_translates_to_its_host_path(mount: str, wanted: SubPath) -> None:
+def test_sub_path_translates_to_its_host_path(mount: str, expected: SubPath) -> None:
     mounts = f"[{{name: e, mountPath: /whole}}, {{mountPath: /m, {mount}}}]"
-    one = pod(f"[{{name: main, image: i, volumeMounts: {mounts}}}]", VOLUMES)
-    assert list(sub_paths(one, one.spec.containers[0], "/pods/u", {"N": "web"})) == [wanted]
+    pod = make_pod(f"[{{name: main, image: i, volumeMounts: {mounts}}}]", VOLUMES)
+    assert list(sub_paths(pod, pod.spec.containers[0], "/pods/u", {"N": "web"})) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_sub_path_translates_to_its_host_path(mount: str, wanted: SubPath) -> No
     [("$(NONE)", "the container has no variable NONE"), ("$(UP)/x", "a relative path"), ("$(ROOT)", "a relative path"),
      ("$(EMPTY)", "a relative path")],
 )  # fmt: skip
-def test_invalid_expanded_sub_path_is_rejected(expression: str, words: str) -> None:
+def test_invalid_expanded_sub_path_is_rejected(expression: str, message: str) -> None:
     mount = f"[{{name: e, mountPath: /m, subPathExpr: {expression}}}]"
-    one = pod(f"[{{name: main, image: i, volumeMounts: {mount}}}]", VOLUMES)
+    pod = make_pod(f"[{{name: main, image: i, volumeMounts: {mount}}}]", VOLUMES)
     known = {"UP": "a/..", "ROOT": "/etc", "EMPTY": ""}
-    with pytest.raises(Refused, match=words):
-        list(sub_paths(one, one.spec.containers[0], "/pods/u", known))
+    with pytest.raises(Refused, match=message):
+        list(sub_paths(pod, pod.spec.containers[0], "/pods/u", known))
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_invalid_expanded_sub_path_is_rejected(expression: str, words: str) -> N
 )  # fmt: skip
 def test_memory_volume_size_is_the_smallest_limit(limit: str, resources: str, wanted: int) -> None:
     volumes = f"  volumes: [{{name: e, emptyDir: {{{limit}medium: Memory}}}}]"
-    one = pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
-    assert tmpfs_size(one.spec.volumes[0], one, 1000) == wanted
+    pod = make_pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
+    assert tmpfs_size(pod.spec.volumes[0], pod, 1000) == wanted
 
 
-WISH = pod(
+WISH = make_pod(
     "[{name: main, image: i, volumeMounts: [{name: v, mountPath: /v}]}]",
     "  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]",
 )
@@ -126,8 +126,8 @@ def test_claim_resolves_to_its_persistent_volume() -> None:
     volume, options = resolve_claim(WISH.spec.volumes[0], "red", held)
     assert volume.nfs is not None
     assert (volume.nfs.server, volume.nfs.read_only, options) == ("files", False, ("nolock",))
-    one = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
-    assert binds(one, one.spec.containers[0], "/pods/u") == ("/pods/u/volumes/kubernetes.io~nfs/v:/v",)
+    pod = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
+    assert binds(pod, pod.spec.containers[0], "/pods/u") == ("/pods/u/volumes/kubernetes.io~nfs/v:/v",)
 
 
 @pytest.mark.parametrize("source", [NFS, {"hostPath": {"path": "/srv"}}])
@@ -135,8 +135,8 @@ def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
     wish = WISH.spec.volumes[0]
     claim = replace(wish.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
     volume, _ = resolve_claim(replace(wish, persistent_volume_claim=claim), "red", objects(source))
-    one = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
-    (bind,) = binds(one, one.spec.containers[0], "/pods/u")
+    pod = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
+    (bind,) = binds(pod, pod.spec.containers[0], "/pods/u")
     assert bind.endswith(":/v:ro")
     assert volume.nfs is None or volume.nfs.read_only
 
@@ -150,7 +150,7 @@ def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
         (objects(NFS, holder="u0"), 'persistentvolume "disk" does not belong to persistentvolumeclaim "data"'),
     ],
 )
-def test_unbound_claim_reports_why(held: dict[Reference, Object], words: str) -> None:
+def test_unbound_claim_reports_why(held: dict[Reference, Object], message: str) -> None:
     with pytest.raises(DriverError) as told:
         resolve_claim(WISH.spec.volumes[0], "red", held)
-    assert str(told.value) == words
+    assert str(told.value) == message

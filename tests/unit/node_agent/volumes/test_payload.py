@@ -12,7 +12,7 @@ from api.core.volumes import ServiceAccountTokenProjection
 from api.meta.types import ObjectMeta
 from node_agent.volumes.payload import PayloadSources, format_map, payload_files
 from reconcile.errors import DriverError, NotReady, Refused
-from tests.unit.node_agent.examples import pod
+from tests.unit.node_agent.examples import make_pod
 
 OBJECTS = {
     Reference(ConfigMap, "red", "c"): ConfigMap(
@@ -28,8 +28,8 @@ LIMITS = "{limits: {cpu: 1500m}, requests: {memory: 3Mi}}"
 def made(source: str, spec: str = "", meta: str = "") -> dict[str, tuple[str, str]]:
     """The text and the mode of each file of a volume, from YAML."""
     containers = f"[{{name: main, image: toolbox, resources: {LIMITS}}}]"
-    one = pod(containers, f"  volumes: [{{name: v, {source}}}]\n{spec}", meta)
-    found = payload_files(one.spec.volumes[0], one, MATERIAL)
+    pod = make_pod(containers, f"  volumes: [{{name: v, {source}}}]\n{spec}", meta)
+    found = payload_files(pod.spec.volumes[0], pod, MATERIAL)
     return {path: (file.content.decode(), f"{file.mode:o}") for path, file in found.items()}
 
 
@@ -82,10 +82,10 @@ BAD = [
 
 
 @pytest.mark.parametrize(("source", "kind", "words"), BAD)
-def test_missing_volume_source_is_named(source: str, kind: type[DriverError], words: str) -> None:
+def test_missing_volume_source_is_named(source: str, kind: type[DriverError], message: str) -> None:
     with pytest.raises(kind) as told:
         made(source)
-    assert str(told.value) == words
+    assert str(told.value) == message
 
 
 def test_fs_group_may_read_its_files() -> None:
@@ -102,8 +102,8 @@ def test_fs_group_may_read_its_files() -> None:
 def test_token_file_mode_follows_user_and_fs_group(context: str, main: str, wanted: tuple[int, int]) -> None:
     containers = f"[{{name: main, image: i, securityContext: {main}}}, {{name: side, image: i}}]"
     volume = "{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}"
-    one = pod(containers, f"  volumes: [{volume}]\n  securityContext: {context}")
-    file = payload_files(one.spec.volumes[0], one, MATERIAL)["token"]
+    pod = make_pod(containers, f"  volumes: [{volume}]\n  securityContext: {context}")
+    file = payload_files(pod.spec.volumes[0], pod, MATERIAL)["token"]
     assert (file.content, file.mode, file.owner) == (b"jwt", *wanted)
 
 
@@ -124,6 +124,6 @@ def test_downward_api_labels_have_one_line_each(labels: dict[str, str]) -> None:
 
 def test_objects_of_another_namespace_are_not_used() -> None:
     blue = {Reference(ConfigMap, "blue", "c"): OBJECTS[Reference(ConfigMap, "red", "c")]}
-    one = pod(spec="  volumes: [{name: v, configMap: {name: c}}]")
+    pod = make_pod(spec="  volumes: [{name: v, configMap: {name: c}}]")
     with pytest.raises(NotReady):
-        payload_files(one.spec.volumes[0], one, PayloadSources(blue, {}))
+        payload_files(pod.spec.volumes[0], pod, PayloadSources(blue, {}))

@@ -250,7 +250,7 @@ def test_port_forward_ports_accept_commas_and_repetition() -> None:
         (["1"] * 128, "at most 127 ports"),
     ],
 )
-def test_invalid_port_forward_ports_are_rejected(given_ports: list[str], words: str) -> None:
+def test_invalid_port_forward_ports_are_rejected(given_ports: list[str], message: str) -> None:
     with pytest.raises(web.HTTPBadRequest) as refusal:
         parse_ports(given_ports)
-    assert words in (refusal.value.text or "")
+    assert message in (refusal.value.text or "")
