@@ -63,7 +63,7 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
         volumes = VolumeManager(UID, references, tokens, host, told.for_pod(WISH))
         await volumes.invalidate(WISH)
         assert await volumes.set_up(WISH, NOW, defer_tokens=True) == ("", None)
-        assert not issuer.asked, "a token is all that is lacking"
+        assert not issuer.requests, "a token is all that is lacking"
         assert await volumes.set_up(WISH, NOW) == ("", None)
         first = held()
         assert first[:2] == ("token-1", "first")

@@ -21,7 +21,7 @@ SANDBOX = "5a" * 32
 
 
 def make_pod(containers: str = "[{name: main, image: toolbox}]", spec: str = "", meta: str = "") -> Pod:
-    """A pod of the project red on node-1; the arguments are YAML."""
+    """Return a pod of the project red on node-1. The arguments are YAML."""
     text = f"""\
 apiVersion: v1
 kind: Pod
@@ -37,9 +37,9 @@ spec:
 
 
 def make_sandbox(attempt: int = 0, state: str = "running", identity: str = SANDBOX) -> RuntimeContainer:
-    """The sandbox of that pod."""
-    marks = {label.TYPE: label.SANDBOX_TYPE, label.CONTAINER_NAME: "POD", label.ATTEMPT: str(attempt)}
-    return RuntimeContainer(id=identity, labels=marks | {label.POD_UID: UID}, state=state, pid=7, created_at=NOW)
+    """Return a sandbox of that pod."""
+    labels = {label.TYPE: label.SANDBOX_TYPE, label.CONTAINER_NAME: "POD", label.ATTEMPT: str(attempt)}
+    return RuntimeContainer(id=identity, labels=labels | {label.POD_UID: UID}, state=state, pid=7, created_at=NOW)
 
 
 def make_container(
@@ -55,9 +55,9 @@ def make_container(
     error: str = "",
     inside: str = SANDBOX,
 ) -> RuntimeContainer:
-    """A container of that pod; it ended so many seconds ago and had run for so many."""
+    """Return a container of that pod, which exited `ended` seconds ago and had run for `ran` seconds."""
     container = next(container for container in all_containers(of) if container.name == name)
-    marks = {
+    labels = {
         label.TYPE: label.CONTAINER_TYPE,
         label.CONTAINER_NAME: name,
         label.POD_UID: UID,
@@ -70,7 +70,7 @@ def make_container(
     begin = (end or NOW) - timedelta(seconds=ran)
     return RuntimeContainer(
         id=f"{name}-{restarts}",
-        labels=marks,
+        labels=labels,
         state=state,
         exit_code=code,
         error=error,
@@ -81,12 +81,12 @@ def make_container(
 
 
 def make_runtime_pod(*containers: RuntimeContainer, sandbox: RuntimeContainer | None = None) -> RuntimePod:
-    """What Docker holds of the pod: these, in a sandbox that runs unless another one is given."""
+    """Return the containers of the pod, in a running sandbox unless another sandbox is given."""
     return group_containers([sandbox or make_sandbox(), *containers])
 
 
 def with_status(of: Pod, status: PodStatus) -> Pod:
-    """The pod after its status was written."""
+    """Return the pod with this status."""
     return replace(of, status=status)
 
 

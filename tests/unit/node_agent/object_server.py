@@ -1,4 +1,4 @@
-"""An HTTP server of single objects by name, as the master serves them to a node."""
+"""An HTTP server of single objects by name, as the API server serves them to a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from api.meta.types import Object
 
 
 class ObjectServer:
-    """`put` and `drop` change what there is; `watched` are the paths that are being watched; `refusal` is a code."""
+    """`put` and `delete` change the objects; `watched` are the paths of current watches; `refusal` is a status code."""
 
     def __init__(self) -> None:
         self.refusal = 0
@@ -29,7 +29,7 @@ class ObjectServer:
     async def client(self) -> AsyncIterator[Client]:
         """Serve until the end of the block."""
         app = web.Application()
-        app.router.add_get("/{path:.*}", self._answer)
+        app.router.add_get("/{path:.*}", self._serve)
         runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -40,37 +40,39 @@ class ObjectServer:
             await runner.cleanup()
 
     def put(self, item: Object) -> None:
-        """Make an object, or another of the same name in its place."""
+        """Create an object, or replace the one of the same name."""
         self._revision += 1
         item = replace(item, metadata=replace(item.metadata, resource_version=str(self._revision)))
-        self._objects[self._place(item)] = item
-        self._tell("MODIFIED", item)
+        self._objects[self._path_and_name(item)] = item
+        self._notify_watches("MODIFIED", item)
 
-    def drop(self, item: Object) -> None:
+    def delete(self, item: Object) -> None:
         """Delete an object."""
         self._revision += 1
-        gone = self._objects.pop(self._place(item))
-        self._tell("DELETED", replace(gone, metadata=replace(gone.metadata, resource_version=str(self._revision))))
+        deleted = self._objects.pop(self._path_and_name(item))
+        self._notify_watches(
+            "DELETED", replace(deleted, metadata=replace(deleted.metadata, resource_version=str(self._revision)))
+        )
 
-    def _place(self, item: Object) -> tuple[str, str]:
+    def _path_and_name(self, item: Object) -> tuple[str, str]:
         meta, plural = item.metadata, f"{item.KIND.lower()}s"
         return f"/api/v1/namespaces/{meta.namespace}/{plural}" if meta.namespace else f"/api/v1/{plural}", meta.name
 
-    def _tell(self, what: str, item: Object) -> None:
-        path, name = self._place(item)
+    def _notify_watches(self, event_type: str, item: Object) -> None:
+        path, name = self._path_and_name(item)
         for selector, queue in self._watches:
             if selector == f"{path}?metadata.name={name}":
-                queue.put_nowait(msgspec.json.encode({"type": what, "object": item}) + b"\n")
+                queue.put_nowait(msgspec.json.encode({"type": event_type, "object": item}) + b"\n")
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         if self.refusal:
             status = {"kind": "Status", "code": self.refusal, "message": "not for you"}
             return web.json_response(status, status=self.refusal)
         selector = request.query.get("fieldSelector", "")
         if "watch" in request.query:
             return await self._watch(request, f"{request.path}?{selector}")
-        found = self._objects.get((request.path, selector.removeprefix("metadata.name=")))
-        items = [] if found is None else [msgspec.to_builtins(found)]
+        item = self._objects.get((request.path, selector.removeprefix("metadata.name=")))
+        items = [] if item is None else [msgspec.to_builtins(item)]
         head = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": str(self._revision)}}
         return web.json_response(head | {"items": items})
 

@@ -1,4 +1,4 @@
-"""One node with a real master: the complete agent, a Docker in memory, and the state that outlives the agent."""
+"""One node with a real master: the complete agent, a Docker in memory, and the state that survives the agent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ spec:
 
 
 class OneNode:
-    """`admin` speaks to the master; manifests are files in `manifests`."""
+    """A node and its master. `admin` is a client of the master; manifests are files in `manifests`."""
 
     def __init__(self, root: Path, admin: Client, network: SdnNetwork) -> None:
         self.root = root
@@ -57,14 +57,14 @@ class OneNode:
         self._network = network
 
     def write(self, name: str, text: str = TEXT, file: str = "") -> None:
-        """A manifest, whole at once."""
+        """Write a manifest atomically."""
         part = self.root / "part"
         part.write_text(text.replace("NAME", name))
         part.rename(self.manifests / (file or f"{name}.yaml"))
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
-        """Runs until the end of the block."""
+        """Run an agent until the end of the block."""
         async with (
             Client(Kubeconfig.load(self.settings.kubeconfig)) as client,
             Prober(self.docker) as prober,
@@ -86,26 +86,26 @@ class OneNode:
                     task.cancel()
 
     async def pod(self, name: str) -> Pod | None:
-        """What the master shows."""
+        """Return a pod of the master, None if there is none."""
         try:
             return await self.admin.get(Pod, name, "default")
         except NotFound:
             return None
 
-    async def until_shown(self, name: str, holds: Callable[[Pod], bool] = lambda pod: True) -> Pod:
-        """The pod on the master, once it is so."""
-        found: list[Pod] = []
+    async def until_shown(self, name: str, condition: Callable[[Pod], bool] = lambda pod: True) -> Pod:
+        """Wait until the master has the pod with this property, and return the pod."""
+        result: list[Pod] = []
 
-        async def is_so() -> bool:
+        async def is_shown() -> bool:
             pod = await self.pod(name)
-            found[:] = [pod] if pod is not None and holds(pod) else []
-            return bool(found)
+            result[:] = [pod] if pod is not None and condition(pod) else []
+            return bool(result)
 
-        await until_true(is_so)
-        return found[0]
+        await until_true(is_shown)
+        return result[0]
 
     async def node_is_known(self) -> bool:
-        """Whether the node has registered."""
+        """Return whether the node has registered."""
         return bool((await self.admin.list(Node)).items)
 
     async def event_counts(self, reason: str) -> list[int]:
@@ -113,15 +113,15 @@ class OneNode:
         return [event.count for event in (await self.admin.list(Event)).items if event.reason == reason]
 
     async def until_gone(self, name: str) -> None:
-        """Until the master has no such pod."""
+        """Wait until the master has no such pod."""
 
-        async def is_so() -> bool:
+        async def is_gone() -> bool:
             return await self.pod(name) is None
 
-        await until_true(is_so)
+        await until_true(is_gone)
 
     def sandboxes(self) -> dict[str, str]:
-        """UID of each pod with a running sandbox → its name."""
+        """Return the name of each pod with a running sandbox, by UID."""
         return {
             container.uid: container.labels["io.kubernetes.pod.name"]
             for container in self.docker.find("POD")
@@ -129,21 +129,21 @@ class OneNode:
         }
 
 
-async def until_true(is_so: Callable[[], object]) -> None:
-    """Look again and again; `is_so` may be a coroutine function."""
+async def until_true(condition: Callable[[], object]) -> None:
+    """Wait until `condition`, a function or a coroutine function, returns a true value."""
     async with asyncio.timeout(SECONDS):
         while True:
-            found = is_so()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
                 return
             await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
 async def one_node(root: Path) -> AsyncIterator[OneNode]:
-    """A master, and a node that has its certificate."""
+    """Run a master, and yield a node that has its certificate."""
     master_settings = MasterSettings(
         state_dir=str(root / "master"), advertise_address="127.0.0.1", listen_address="127.0.0.1", port=0
     )

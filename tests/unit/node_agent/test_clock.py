@@ -1,4 +1,4 @@
-"""The steady clock and alarms."""
+"""The steady clock and the wake timer."""
 
 from __future__ import annotations
 

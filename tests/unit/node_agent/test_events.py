@@ -24,8 +24,14 @@ WEB = make_pod()
 
 
 def test_event_names_pod_and_container() -> None:
-    whole, part = pod_reference(WEB, ""), pod_reference(WEB, "main")
-    assert (whole.kind, whole.namespace, whole.name, whole.uid, whole.field_path) == ("Pod", "red", "web", UID, "")
+    reference, part = pod_reference(WEB, ""), pod_reference(WEB, "main")
+    assert (reference.kind, reference.namespace, reference.name, reference.uid, reference.field_path) == (
+        "Pod",
+        "red",
+        "web",
+        UID,
+        "",
+    )
     assert part.field_path == "spec.containers{main}"
     longer = make_pod(spec="  initContainers: [{name: before, image: toolbox}]")
     assert pod_reference(longer, "before").field_path == "spec.initContainers{before}"
@@ -56,13 +62,13 @@ def test_repeated_event_is_counted_and_keeps_its_first_time() -> None:
 
 
 def test_similar_events_are_aggregated() -> None:
-    similar, told = None, []
+    similar, messages = None, []
     for number in range(MAX_SIMILAR + 3):
         similar, message = aggregate(similar, f"try {number}", NOW)
-        told.append(message)
-    assert told[:MAX_SIMILAR] == [f"try {number}" for number in range(MAX_SIMILAR)]
-    assert told[MAX_SIMILAR:] == [f"{COMBINED}try {number}" for number in range(MAX_SIMILAR, MAX_SIMILAR + 3)]
-    keys = {event_key(pod_reference(WEB, ""), "FailedMount", message) for message in told[MAX_SIMILAR:]}
+        messages.append(message)
+    assert messages[:MAX_SIMILAR] == [f"try {number}" for number in range(MAX_SIMILAR)]
+    assert messages[MAX_SIMILAR:] == [f"{COMBINED}try {number}" for number in range(MAX_SIMILAR, MAX_SIMILAR + 3)]
+    keys = {event_key(pod_reference(WEB, ""), "FailedMount", message) for message in messages[MAX_SIMILAR:]}
     assert len(keys) == 1
     assert aggregate(similar, "try 0", NOW)[1] == "try 0", "what was told before goes on as it was"
     assert aggregate(similar, "much later", NOW + SIMILAR_WINDOW * 2)[1] == "much later"
@@ -72,11 +78,11 @@ REFILL = timedelta(minutes=5)
 
 
 def test_events_of_one_object_are_limited_by_burst_and_rate() -> None:
-    allowance, told = None, 0
+    allowance, messages = None, 0
     for _ in range(100):
         allowance, allowed = RATE_LIMIT.take(allowance, NOW.timestamp())
-        told += allowed
-    assert told == RATE_LIMIT.burst
+        messages += allowed
+    assert messages == RATE_LIMIT.burst
     allowance, allowed = RATE_LIMIT.take(allowance, (NOW + REFILL).timestamp())
     assert allowed
     allowance, allowed = RATE_LIMIT.take(allowance, (NOW + REFILL).timestamp())

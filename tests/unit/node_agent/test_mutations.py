@@ -102,34 +102,34 @@ NASTY_TEXT = [
 ]  # fmt: skip
 
 
-def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    found = [place]
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found_paths = [path]
     rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in rows:
-        found += places(item, (*place, key))
-    return found
+        found_paths += paths(item, (*path, key))
+    return found_paths
 
 
-def at(value: Any, place: tuple[Any, ...]) -> Any:
-    for key in place:
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
         value = value[key]
     return value
 
 
-def spoiled(document: bytes, dice: random.Random) -> dict[str, Any]:
+def mutated(document: bytes, dice: random.Random) -> dict[str, Any]:
     """Return the document in JSON with one to three changes."""
     broken: dict[str, Any] = msgspec.json.decode(document)
     for _ in range(dice.randint(1, 3)):
-        spots = places(broken)[1:]
-        if not spots:
+        choices = paths(broken)[1:]
+        if not choices:
             break
-        *way, last = dice.choice(spots)
+        *way, last = dice.choice(choices)
         holder = at(broken, tuple(way))
         kind = dice.randrange(6)
         if kind == 0:
             del holder[last]
         elif kind == 1:
-            holder[last] = copy.deepcopy(at(broken, dice.choice(spots)))
+            holder[last] = copy.deepcopy(at(broken, dice.choice(choices)))
         elif kind == 2 and isinstance(holder, dict):
             holder[dice.choice(["x", "", "a b", str(last) + "s"])] = holder.pop(last)
         elif kind == 3 and isinstance(holder, list):
@@ -139,8 +139,8 @@ def spoiled(document: bytes, dice: random.Random) -> dict[str, Any]:
     return broken
 
 
-def torn(text: str, dice: random.Random) -> str:
-    """With characters lost, doubled or strange."""
+def damaged(text: str, dice: random.Random) -> str:
+    """Return a text with missing, repeated or strange characters."""
     for _ in range(dice.randint(1, 4)):
         spot, length = dice.randrange(len(text)), dice.randint(0, 12)
         middle = dice.choice(["", text[spot : spot + length] * 2, dice.choice(NASTY_TEXT)])
@@ -148,13 +148,13 @@ def torn(text: str, dice: random.Random) -> str:
     return text
 
 
-def examine(reading: ParsedManifest) -> None:
-    """Refusals say where; what was accepted can be worked with by everything that decides."""
-    for refusal in reading.rejected:
-        assert refusal.problems
-        assert all(problem.path for problem in refusal.problems), refusal
-        assert str(refusal)
-    for pod in reading.pods:
+def examine(parsed: ParsedManifest) -> None:
+    """Check that rejections have paths, and that accepted pods can be used by all decisions."""
+    for rejected in parsed.rejected:
+        assert rejected.problems
+        assert all(problem.path for problem in rejected.problems), rejected
+        assert str(rejected)
+    for pod in parsed.pods:
         assert pod.metadata.uid.isalnum()
         sandbox_config(pod, "pause", 0, HOST)
         assert [container_hash(container) for container in pod.spec.containers]
@@ -165,8 +165,8 @@ def examine(reading: ParsedManifest) -> None:
         active_deadline(pod, RuntimePod(), NOW)
         admit(pod, NODE, [pod])
         select_victims(pod, NODE, [pod])
-        shown = msgspec.json.encode(mirror_pod(pod, NODE))
-        assert msgspec.json.decode(shown, type=Pod).spec == pod.spec
+        encoded = msgspec.json.encode(mirror_pod(pod, NODE))
+        assert msgspec.json.decode(encoded, type=Pod).spec == pod.spec
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -175,10 +175,10 @@ def test_mutated_documents_are_accepted_or_rejected_by_path(seed: int) -> None:
     rich = msgspec.json.encode(yaml.safe_load(RICH))
     refused = 0
     for _ in range(1000):
-        reading = parse_manifest(json.dumps(spoiled(rich, dice)), ORIGIN, (), NOW)
-        assert len(reading.pods) + len(reading.rejected) == 1
-        refused += len(reading.rejected)
-        examine(reading)
+        parsed = parse_manifest(json.dumps(mutated(rich, dice)), ORIGIN, (), NOW)
+        assert len(parsed.pods) + len(parsed.rejected) == 1
+        refused += len(parsed.rejected)
+        examine(parsed)
     assert 300 < refused < 1000, "some are accepted, so that what comes after is tried as well"
 
 
@@ -186,18 +186,18 @@ def test_mutated_documents_are_accepted_or_rejected_by_path(seed: int) -> None:
 def test_truncated_text_affects_no_other_document(seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(500):
-        text = torn(SHORT, dice)
-        reading = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
-        assert "good-node-1" in {pod.metadata.name for pod in reading.pods}, text
-        examine(reading)
+        text = damaged(SHORT, dice)
+        parsed = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
+        assert "good-node-1" in {pod.metadata.name for pod in parsed.pods}, text
+        examine(parsed)
         merge_sources([])
 
 
 @pytest.mark.parametrize("text", [RICH, SHORT])
 def test_unmutated_pod_is_valid(text: str) -> None:
-    reading = parse_manifest(text, ORIGIN, (), NOW)
-    assert not reading.rejected
-    assert len(reading.pods) == 1
+    parsed = parse_manifest(text, ORIGIN, (), NOW)
+    assert not parsed.rejected
+    assert len(parsed.pods) == 1
 
 
 @pytest.mark.parametrize(
@@ -216,16 +216,16 @@ def test_unmutated_pod_is_valid(text: str) -> None:
     ids=["laughs", "knot", "map-knot", "deep", "deeper", "deep-json", "key", "python"],
 )
 def test_hostile_texts_are_rejected(text: str) -> None:
-    reading = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
-    assert [pod.metadata.name for pod in reading.pods] == ["good-node-1"]
-    examine(reading)
+    parsed = parse_manifest(f"{text}\n---\n{GOOD}", ORIGIN, (), NOW)
+    assert [pod.metadata.name for pod in parsed.pods] == ["good-node-1"]
+    examine(parsed)
 
 
 async def test_mutated_files_affect_no_valid_file(tmp_path: Path) -> None:
     dice = random.Random(7)
     (tmp_path / "good.yaml").write_text(GOOD)
     for number in range(200):
-        (tmp_path / f"{number}.yaml").write_text(torn(SHORT, dice), errors="surrogatepass")
+        (tmp_path / f"{number}.yaml").write_text(damaged(SHORT, dice), errors="surrogatepass")
     source = FileSource(tmp_path, "node-1", "file", lambda: None, FakeEventRecorder())
     await source.read()
     pods, _ = merge_sources(source.source_pods)
@@ -246,12 +246,12 @@ async def test_local_api_answers_every_mutated_body(tmp_path: Path) -> None:
             while not (tmp_path / "s").exists():
                 await asyncio.sleep(0.002)
             for number in range(300):
-                body = json.dumps(spoiled(rich, dice)) if number % 2 else torn(SHORT, dice)
+                body = json.dumps(mutated(rich, dice)) if number % 2 else damaged(SHORT, dice)
                 async with http.post("http://n/pods", data=body.encode(errors="surrogatepass")) as answer:
-                    words = await answer.json()
-                    assert answer.status in {201, 400, 409, 422}, words
+                    answer_body = await answer.json()
+                    assert answer.status in {201, 400, 409, 422}, answer_body
                     if answer.status == 422:
-                        assert all(cause["field"] for cause in words["details"]["causes"])
+                        assert all(cause["field"] for cause in answer_body["details"]["causes"])
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -39,16 +39,16 @@ class Node:
     woken: list[str] = field(default_factory=list)
 
     def seen(self) -> object:
-        """What is known of the settings: their text, None if there are none, the reason if that is not known."""
+        """Return the text of the settings, None if there are none, or the reason if they are not synced."""
         try:
-            found = self.references.get((SETTINGS,)).get(SETTINGS)
+            settings = self.references.get((SETTINGS,)).get(SETTINGS)
         except NotReady as error:
             return error
-        assert found is None or isinstance(found, ConfigMap)
-        return found and found.data["a"]
+        assert settings is None or isinstance(settings, ConfigMap)
+        return settings and settings.data["a"]
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def condition(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not holds():
             await asyncio.sleep(0.001)
@@ -73,29 +73,29 @@ async def node() -> AsyncIterator[Node]:
 async def test_object_is_available_once_synced_and_its_pods_are_woken(node: Node) -> None:
     node.references.set_needed("one", (SETTINGS,))
     assert isinstance(node.seen(), NotReady)
-    await until(lambda: node.seen() is None)
-    await until(lambda: node.server.watched == [PATH])
+    await condition(lambda: node.seen() is None)
+    await condition(lambda: node.server.watched == [PATH])
     node.server.put(config("first"))
-    await until(lambda: node.seen() == "first")
+    await condition(lambda: node.seen() == "first")
     node.references.set_needed("two", (SETTINGS, PASSWORD))
     node.woken.clear()
     node.server.put(config("second"))
-    await until(lambda: node.seen() == "second")
+    await condition(lambda: node.seen() == "second")
     assert {"one", "two"} <= set(node.woken)
     assert node.server.watched.count(PATH) == 1
-    node.server.drop(config(""))
-    await until(lambda: node.seen() is None)
+    node.server.delete(config(""))
+    await condition(lambda: node.seen() is None)
 
 
 async def test_object_without_a_referencing_pod_is_not_watched(node: Node) -> None:
     node.references.set_needed("one", (SETTINGS,))
     node.references.set_needed("two", (SETTINGS,))
-    await until(lambda: node.server.watched == [PATH])
+    await condition(lambda: node.server.watched == [PATH])
     node.references.set_needed("one", ())
     node.server.put(config("first"))
-    await until(lambda: node.seen() == "first")
+    await condition(lambda: node.seen() == "first")
     node.references.set_needed("two", (PASSWORD,))
-    await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+    await condition(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
 
 
 async def test_first_sync_is_awaited_with_a_timeout(node: Node) -> None:
@@ -114,29 +114,29 @@ async def test_root_ca_config_map_stays_cached_for_the_next_pod(node: Node, monk
     root, path = Reference(ConfigMap, "red", ROOT_CA), f"/api/v1/namespaces/red/configmaps?metadata.name={ROOT_CA}"
     node.references.set_needed("one", (root, SETTINGS))
     await node.references.wait_until_synced((root, SETTINGS))
-    await until(lambda: sorted(node.server.watched) == sorted((path, PATH)))
+    await condition(lambda: sorted(node.server.watched) == sorted((path, PATH)))
     node.references.set_needed("one", ())
-    await until(lambda: node.server.watched == [path])
+    await condition(lambda: node.server.watched == [path])
     node.references.set_needed("two", (root,))
     assert node.references.get((root,)) == {}
     monkeypatch.setattr(references, "ROOT_CA_LINGER_SECONDS", 0.0)
     node.references.set_needed("two", ())
-    await until(lambda: node.server.watched == [])
+    await condition(lambda: node.server.watched == [])
 
 
 async def test_immutable_object_is_not_watched(node: Node) -> None:
     node.server.put(config("for ever", immutable=True))
     node.references.set_needed("one", (SETTINGS,))
-    await until(lambda: node.seen() == "for ever")
+    await condition(lambda: node.seen() == "for ever")
     node.references.set_needed("two", (PASSWORD,))
-    await until(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
+    await condition(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
     assert node.seen() == "for ever"
 
 
 async def test_rejected_watch_is_reported(node: Node) -> None:
     node.server.refusal = 403
     node.references.set_needed("one", (SETTINGS,))
-    await until(lambda: str(node.seen()) == 'configmap "settings": not for you')
+    await condition(lambda: str(node.seen()) == 'configmap "settings": not for you')
 
 
 STATIC = """\
@@ -167,8 +167,8 @@ STATIC_POD = make_pod()
 POD = replace(STATIC_POD, metadata=replace(STATIC_POD.metadata, annotations={CONFIG_SOURCE: "api"}))
 
 
-async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[ServiceLister, int]:
-    """The services as far as an API server tells of them, and how often somebody was woken."""
+async def follow_services(refusal: int, condition: Callable[[ServiceLister], bool]) -> tuple[ServiceLister, int]:
+    """Return the services of an API server, and the number of wake-ups."""
     server, woken = ObjectServer(), list[None]()
     server.refusal = refusal
     async with server.client() as client:
@@ -177,7 +177,7 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
             services.list(POD)
         task = asyncio.create_task(services.informer.run())
         async with asyncio.timeout(10):
-            while not until(services):
+            while not condition(services):
                 await asyncio.sleep(0.001)
         task.cancel()
     return services, len(woken)
@@ -185,12 +185,12 @@ async def follow(refusal: int, until: Callable[[ServiceLister], bool]) -> tuple[
 
 @pytest.mark.parametrize("refusal", [0, 404], ids=["none", "no such kind"])
 async def test_pods_start_without_services_when_the_api_has_none(refusal: int) -> None:
-    services, woken = await follow(refusal, lambda lister: lister.informer.synced)
+    services, woken = await follow_services(refusal, lambda lister: lister.informer.synced)
     assert (list(services.list(POD)), woken) == ([], 1)
 
 
 async def test_forbidden_service_list_delays_api_pods_and_not_static_ones() -> None:
-    services, woken = await follow(403, lambda lister: bool(lister.informer.last_error))
+    services, woken = await follow_services(403, lambda lister: bool(lister.informer.last_error))
     with pytest.raises(NotReady, match="services: not for you"):
         services.list(POD)
     assert (list(services.list(STATIC_POD)), woken) == ([], 0)

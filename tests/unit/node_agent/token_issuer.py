@@ -23,13 +23,13 @@ PATH = "/api/v1/namespaces/red/serviceaccounts/{account}/token"
 
 
 class TokenIssuer:
-    """Gives a new token for each question, good for an hour from `now`; `away`: it refuses."""
+    """Issues a new token for each request, valid for an hour from `now`. With `refuses` it returns an error."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.now = NOW
-        self.even = NOW
-        self.away = False
+        self.steady_now = NOW
+        self.refuses = False
 
     @asynccontextmanager
     async def tokens(self) -> AsyncIterator[TokenCache]:
@@ -39,14 +39,14 @@ class TokenIssuer:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
-            yield TokenCache(client, lambda: self.now, lambda: self.even)
+            yield TokenCache(client, lambda: self.now, lambda: self.steady_now)
         await runner.cleanup()
 
     async def _issue(self, request: web.Request) -> web.Response:
-        if self.away:
+        if self.refuses:
             return web.json_response({"kind": "Status", "code": 403, "message": "not for you"}, status=403)
-        self.asked.append((request.match_info["account"], await request.json()))
+        self.requests.append((request.match_info["account"], await request.json()))
         expires = times.format_time(self.now + HOUR)
-        status = {"token": f"token-{len(self.asked)}", "expirationTimestamp": expires}
+        status = {"token": f"token-{len(self.requests)}", "expirationTimestamp": expires}
         body = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {"name": "default"}}
         return web.Response(status=201, text=json.dumps(body | {"status": status}), content_type="application/json")

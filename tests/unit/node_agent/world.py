@@ -43,21 +43,21 @@ CONCURRENT_WORLDS = 6
 """Hosts on which a scenario runs at the same time: most of the time each of them waits."""
 
 POLLS = 10
-"""So often something is looked at until it has surely been tried."""
+"""Number of polls after which an attempt has surely been made."""
 
 
 class FakeSdnDaemon:
-    """Answers on a unix socket as the sdn daemon does, and remembers who is attached."""
+    """A server on a unix socket that responds as the sdn daemon does, and records the attached sandboxes."""
 
     def __init__(self) -> None:
         self.attached: set[str] = set()
-        self.away = False
-        self.stranded: set[str] = set()
+        self.unavailable = False
+        self.rejected_sandboxes: set[str] = set()
         self.while_listing: Callable[[], Awaitable[None]] | None = None
 
     @asynccontextmanager
     async def serving(self, socket: Path) -> AsyncIterator[None]:
-        """Until the end of the block."""
+        """Serve until the end of the block."""
         app = web.Application()
         app.router.add_post("/ADD", self._add)
         app.router.add_post("/DEL", self._del)
@@ -72,10 +72,10 @@ class FakeSdnDaemon:
             await runner.cleanup()
 
     async def _add(self, request: web.Request) -> web.Response:
-        if self.away:
+        if self.unavailable:
             return web.json_response({"code": 11, "msg": "no subnet yet"}, status=503)
         sandbox = (await request.json())["sandbox"]
-        if sandbox in self.stranded:
+        if sandbox in self.rejected_sandboxes:
             return web.json_response({"code": 3, "msg": "its address is not of this node's subnet"}, status=404)
         self.attached.add(sandbox)
         return web.json_response(
@@ -103,17 +103,17 @@ class FakeSdnDaemon:
 
 
 class RecordedStatuses(StatusManager):
-    """Keeps the statuses of the worker's pod in its world instead of writing them to an API server."""
+    """A status manager that stores the statuses in its world instead of writing them to an API server."""
 
     def __init__(self, host: World) -> None:
-        self._here = host
+        self._host = host
 
     def set_status(self, pod: Pod) -> None:
-        self._here.set_status(pod.status)
+        self._host.set_status(pod.status)
 
 
 class World:
-    """One host: what outlives the agent, and the agent's worker for the pod."""
+    """One host with the state that survives the agent, and the agent's worker for the pod."""
 
     def __init__(self, root: Path) -> None:
         self.docker = FakeDocker("pause", "toolbox", "toolbox:2")
@@ -122,9 +122,9 @@ class World:
         self.services: tuple[Service, ...] = ()
         self.status = PodStatus()
         self.statuses: list[PodStatus] = []
-        self.gone = False
+        self.terminated = False
         self.recorder = FakeEventRecorder()
-        self.taken: set[str] = set()
+        self.done_steps: set[str] = set()
         root.mkdir(parents=True)
         self.host = HostInfo(
             str(root / "pods"),
@@ -145,7 +145,7 @@ class World:
         self.prober: Prober
 
     def worker(self, pod: Pod) -> PodWorker:
-        """As a fresh agent takes the pod up: with the status that the master has."""
+        """Return the worker of a restarted agent, for a pod with the status that the API server has."""
         self.cache = PodCache(self.docker)
         factory = PodWorkerFactory(
             docker=self.docker,
@@ -168,39 +168,39 @@ class World:
         return CgroupManager(self.docker, files, SystemdDriver(files), "/", PodsCapacity(1, 8 << 30), tuple)
 
     def sandbox(self) -> PodSandbox:
-        """Return the sandbox of the pod, as a worker has it."""
+        """Return the sandbox of the pod as a worker creates it."""
         events = self.recorder.for_pod(make_pod())
         images = ImageManager(self.docker, events)
         return PodSandbox(self.docker, self.network, self.cgroups(), images, self.host, events)
 
     def pleg(self, worker: PodWorker) -> Pleg:
-        """Return what invalidates the cache of this agent and wakes its worker."""
+        """Return the PLEG of this agent, which wakes its worker."""
         pleg = Pleg(self.docker, self.cache, lambda _: worker.wake())
         pleg.connected.add(worker.wake)
         return pleg
 
     def wake(self) -> None:
-        """Something that the pod refers to has changed."""
+        """Wake the worker, because an object of the pod has changed."""
         if self._worker is not None:
             self._worker.wake()
 
     def set_status(self, status: PodStatus) -> None:
-        """Keep a status that the worker reports."""
+        """Store a status that the worker reports."""
         self.status = status
         self.statuses.append(status)
 
     @property
-    def told(self) -> list[tuple[str, str, str]]:
-        """The events: reason, message, container."""
+    def recorded_events(self) -> list[tuple[str, str, str]]:
+        """The events as reason, message and container."""
         return self.recorder.events
 
     async def run(self, worker: PodWorker) -> None:
         """Run a worker until its pod is terminated."""
         await worker.run()
-        self.gone = True
+        self.terminated = True
 
     async def live(self, pod: Pod, until: Callable[[], bool], *, leave: bool = False) -> None:
-        """Run a worker until something is true and nothing is left to do. Raises AgentKilled."""
+        """Run a worker until a condition holds and nothing is left to do. Raises AgentKilled."""
         worker = self._worker = self.worker(pod)
         if leave:
             worker.terminate()
@@ -221,25 +221,25 @@ class World:
                     await task
 
     async def once(self, step: str, act: Callable[[], Awaitable[None]]) -> None:
-        """A step of a scenario that is not taken again once it is done, whoever dies later."""
-        if step not in self.taken:
+        """Take a step of a scenario, unless it was taken before an agent was killed."""
+        if step not in self.done_steps:
             await act()
-            self.taken.add(step)
+            self.done_steps.add(step)
 
     async def end(self, name: str, code: int) -> None:
-        """A container ends by itself."""
+        """Let a container exit by itself."""
         container = self.docker.running(name)
         assert container is not None
         self.docker.end(container.id, code)
 
     def restarts(self) -> list[int]:
-        """Of every container that runs, by name."""
+        """Return the restart counts of the running containers, by name."""
         return [
             container.restart_count for name in ("main", "side") if (container := self.docker.running(name)) is not None
         ]
 
-    def left(self) -> dict[str, object]:
-        """What can be seen on the host afterwards, without ids and times."""
+    def remaining(self) -> dict[str, object]:
+        """Return the state of the host without IDs and times."""
         names = {held.seen.id: held.spec.name for held in self.docker.held.values()}
         pods = Path(self.host.pods_dir)
         return {
@@ -248,7 +248,7 @@ class World:
                 (held.spec.name, names.get(held.seen.labels.get(SANDBOX_ID, ""), ""))
                 for held in self.docker.held.values()
             ),
-            "attached": sorted(names.get(one, "a sandbox that is gone") for one in self.switch.attached),
+            "attached": sorted(names.get(sandbox_id, "a sandbox that is gone") for sandbox_id in self.switch.attached),
             "directories": sorted(entry.name for entry in pods.iterdir()) if pods.exists() else [],
             "phase": self.status.phase,
             "restarts": [status.restart_count for status in self.status.container_statuses],
@@ -257,7 +257,7 @@ class World:
 
 @asynccontextmanager
 async def world(root: Path) -> AsyncIterator[World]:
-    """A fresh host."""
+    """Yield a new host."""
     host = World(root)
     async with (
         host.switch.serving(root / "s"),
@@ -271,10 +271,10 @@ async def world(root: Path) -> AsyncIterator[World]:
 
 
 async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
-    """Run it whole, and then again and again with the agent killed after each call: the end is the same."""
+    """Run a scenario, then again with the agent killed after each call. The result must be the same."""
     async with world(tmp_path / "whole") as host:
         await scenario(host)
-        whole, calls = host.left(), host.docker.calls
+        expected, calls = host.remaining(), host.docker.calls
     assert calls > 5
     worlds = asyncio.Semaphore(CONCURRENT_WORLDS)
 
@@ -285,7 +285,7 @@ async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: 
                 await scenario(host)
             host.docker.die_after = None
             await scenario(host)
-            assert host.left() == whole, f"killed after call {number} of {calls}"
+            assert host.remaining() == expected, f"killed after call {number} of {calls}"
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(1, calls + 1):

@@ -21,8 +21,8 @@ async def test_csr_is_for_the_held_key() -> None:
     again = await crypto.make_request(first.key, SUBJECT, "x")
     assert (again.key, again.fingerprint) == (first.key, first.fingerprint)
     assert again.fingerprint == keys.key_fingerprint(first.key, "x")
-    other = await crypto.make_request(first.key, SUBJECT, "y")
-    assert other.fingerprint != first.fingerprint
+    other_request = await crypto.make_request(first.key, SUBJECT, "y")
+    assert other_request.fingerprint != first.fingerprint
 
 
 async def test_invalid_key_file_is_replaced_by_a_new_key() -> None:

@@ -51,8 +51,8 @@ async def listening(certificate: ServingCertificate) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-async def shown(port: int) -> Certificate:
-    """The certificate that a client is shown."""
+async def served_certificate(port: int) -> Certificate:
+    """Return the certificate that the server presents to a client."""
 
     def connect() -> bytes:
         context = ssl.create_default_context()
@@ -69,11 +69,11 @@ async def test_serving_certificate_is_self_signed_and_kept_by_default(tmp_path: 
         certificate = serving(make_settings(tmp_path), clock)
         await certificate.load()
         async with listening(certificate) as port:
-            served = await shown(port)
+            served = await served_certificate(port)
     assert served.subject == Subject(f"n1@{int(NOW.timestamp())}", (), ("n1",), ("10.245.2.3",))
-    (kept,) = (tmp_path / "pki").iterdir()
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert keys.parse_certificate(kept.read_bytes()) == served
+    (stored,) = (tmp_path / "pki").iterdir()
+    assert stored.stat().st_mode & 0o777 == 0o600
+    assert keys.parse_certificate(stored.read_bytes()) == served
 
 
 async def test_new_serving_certificate_is_used_by_a_running_listener(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ async def test_new_serving_certificate_is_used_by_a_running_listener(tmp_path: P
     certificate = serving(make_settings(tmp_path), clock)
     await certificate.load()
     async with listening(certificate) as port:
-        first = await shown(port)
+        first = await served_certificate(port)
         clock.now = NOW + datetime.timedelta(days=200)
         await certificate.renew()
-        assert await shown(port) == first
+        assert await served_certificate(port) == first
         clock.now = NOW + datetime.timedelta(days=364)
         await certificate.renew()
-        assert (await shown(port)).subject.user == f"n1@{int(clock.now.timestamp())}"
+        assert (await served_certificate(port)).subject.user == f"n1@{int(clock.now.timestamp())}"
 
 
 def write(folder: Path, name: str) -> None:
@@ -104,14 +104,14 @@ async def test_configured_certificate_files_are_served_and_reloaded(tmp_path: Pa
     certificate = serving(settings, Clock())
     await certificate.load()
     async with listening(certificate) as port:
-        assert (await shown(port)).subject.user == "one"
+        assert (await served_certificate(port)).subject.user == "one"
         write(tmp_path, "two")
         await certificate.renew()
-        assert (await shown(port)).subject.user == "two"
+        assert (await served_certificate(port)).subject.user == "two"
         (tmp_path / "tls.key").write_bytes(keys.generate_key())
         with pytest.raises(Refused, match=r"tls\.crt"):
             await certificate.renew()
-        assert (await shown(port)).subject.user == "two"
+        assert (await served_certificate(port)).subject.user == "two"
 
 
 async def test_missing_certificate_files_are_rejected(tmp_path: Path) -> None:
@@ -129,16 +129,16 @@ async def test_first_pass_creates_a_certificate_and_wakes_waiters(tmp_path: Path
     async with asyncio.timeout(30):
         await waiting
     async with listening(certificate) as port:
-        assert (await shown(port)).subject.dns_names == ("n1",)
+        assert (await served_certificate(port)).subject.dns_names == ("n1",)
 
 
 async def test_stored_certificate_without_its_key_is_replaced(tmp_path: Path) -> None:
     await serving(make_settings(tmp_path), Clock()).load()
-    kept = tmp_path / "pki" / "serving-self-signed.pem"
-    before = pem_blocks(kept.read_bytes(), "CERTIFICATE")
-    kept.write_bytes(before)
+    stored = tmp_path / "pki" / "serving-self-signed.pem"
+    before = pem_blocks(stored.read_bytes(), "CERTIFICATE")
+    stored.write_bytes(before)
     await serving(make_settings(tmp_path), Clock()).load()
-    assert pem_blocks(kept.read_bytes(), "CERTIFICATE") != before
+    assert pem_blocks(stored.read_bytes(), "CERTIFICATE") != before
 
 
 def test_certificate_file_without_key_file_is_rejected(tmp_path: Path) -> None:

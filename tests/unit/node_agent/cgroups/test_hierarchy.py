@@ -36,21 +36,21 @@ ROOM = PodsCapacity(cpus=4, memory=8 << 30, pids=100)
 
 
 @pytest.mark.parametrize(
-    ("wish", "where"),
+    ("pod", "parent"),
     [
         (GUARANTEED, f"/kubepods/pod{UID}"),
         (BURSTABLE, f"/kubepods/burstable/pod{UID}"),
         (BEST_EFFORT, f"/kubepods/besteffort/pod{UID}"),
     ],
 )
-def test_pod_cgroup_is_below_its_qos_cgroup(pod: Pod, where: str) -> None:
-    assert cgroupfs_path(pod_cgroup(pod, "/")) == where
-    assert cgroupfs_path(pod_cgroup(pod, "/lab/one")) == f"/lab/one{where}"
+def test_pod_cgroup_is_below_its_qos_cgroup(pod: Pod, parent: str) -> None:
+    assert cgroupfs_path(pod_cgroup(pod, "/")) == parent
+    assert cgroupfs_path(pod_cgroup(pod, "/lab/one")) == f"/lab/one{parent}"
     assert pod_cgroup(pod, "/") in candidate_cgroups(UID, "/")
 
 
 @pytest.mark.parametrize(
-    ("wish", "wanted", "first", "second"),
+    ("pod", "expected", "first", "second"),
     [
         (
             GUARANTEED,
@@ -73,11 +73,11 @@ def test_pod_cgroup_is_below_its_qos_cgroup(pod: Pod, where: str) -> None:
     ],
 )
 def test_pod_cgroup_limits_sum_its_containers(
-    pod: Pod, wanted: CgroupLimits, first: list[str], second: list[str]
+    pod: Pod, expected: CgroupLimits, first: list[str], second: list[str]
 ) -> None:
-    assert pod_limits(pod, ROOM) == wanted
-    assert [value.text for value in limit_files(wanted, 1)] == first
-    assert [value.text for value in limit_files(wanted, 2)] == second
+    assert pod_limits(pod, ROOM) == expected
+    assert [value.text for value in limit_files(expected, 1)] == first
+    assert [value.text for value in limit_files(expected, 2)] == second
 
 
 def test_missing_limits_are_written_as_unlimited() -> None:
@@ -106,7 +106,7 @@ SYSTEMD_UID = "0f2c-11"
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "where"),
+    ("group", "name", "parent"),
     [
         (pods_cgroup("/"), "kubepods.slice", "/kubepods.slice"),
         (
@@ -117,10 +117,10 @@ SYSTEMD_UID = "0f2c-11"
         (pods_cgroup("/lab-1/a"), "lab_1-a-kubepods.slice", "/lab_1.slice/lab_1-a.slice/lab_1-a-kubepods.slice"),
     ],
 )
-def test_slice_name_dashes_separate_levels(group: CgroupPath, name: str, where: str) -> None:
+def test_slice_name_dashes_separate_levels(group: CgroupPath, name: str, parent: str) -> None:
     assert slice_unit(group) == name
-    assert slice_path(group) == where
-    assert slice_last_name(where.rpartition("/")[2]) == group.names[-1]
+    assert slice_path(group) == parent
+    assert slice_last_name(parent.rpartition("/")[2]) == group.names[-1]
 
 
 @pytest.mark.parametrize("name", ["docker-0f2c.scope", "user@0.service", ""])
@@ -129,7 +129,7 @@ def test_invalid_slice_name_is_no_cgroup(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "version", "wanted"),
+    ("limits", "version", "expected"),
     [
         (
             CgroupLimits(512, 50_000, 64 << 20, 100),
@@ -149,14 +149,14 @@ def test_invalid_slice_name_is_no_cgroup(name: str) -> None:
     ],
 )
 def test_cgroup_limits_convert_to_systemd_properties(
-    limits: CgroupLimits, version: int, wanted: dict[str, int]
+    limits: CgroupLimits, version: int, expected: dict[str, int]
 ) -> None:
-    asked: dict[str, Any] = {one.name: one.value[1] for one in slice_properties(limits, version)}
-    assert {name: value for name, value in asked.items() if not name.endswith("Accounting")} == wanted
-    assert asked["MemoryAccounting"] is asked["CPUAccounting"] is asked["TasksAccounting"] is True
+    values: dict[str, Any] = {item.name: item.value[1] for item in slice_properties(limits, version)}
+    assert {name: value for name, value in values.items() if not name.endswith("Accounting")} == expected
+    assert values["MemoryAccounting"] is values["CPUAccounting"] is values["TasksAccounting"] is True
 
 
 @pytest.mark.parametrize(("quota", "micros"), [(1_000, 10_000), (1_001, 20_000), (1_500, 20_000), (2_000, 20_000)])
 def test_systemd_cpu_quota_is_rounded_up_to_whole_percent(quota: int, micros: int) -> None:
-    asked = {one.name: one.value[1] for one in slice_properties(CgroupLimits(quota=quota), 1)}
-    assert asked["CPUQuotaPerSecUSec"] == micros
+    values = {item.name: item.value[1] for item in slice_properties(CgroupLimits(quota=quota), 1)}
+    assert values["CPUQuotaPerSecUSec"] == micros

@@ -47,7 +47,7 @@ def make_candidate(name: str, *, priority: int | None = None, resources: str = "
     return replace(pod, metadata=replace(pod.metadata, uid=name), spec=replace(pod.spec, priority=priority))
 
 
-def takes(pod: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
+def make_usage(pod: Pod, memory: int = 0, disk: int = 0, **more: Any) -> PodUsage:
     return PodUsage(pod, container_memory={"main": memory}, container_disk={"main": disk}, **more)
 
 
@@ -61,7 +61,7 @@ def test_eviction_thresholds_are_parsed_in_kubelets_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("memory.available", "found 'memory.available'; for example"),
         ("memory.free<1Gi", "with one of memory.available, nodefs.available"),
@@ -79,10 +79,16 @@ def test_invalid_eviction_threshold_is_rejected_with_its_setting(text: str, mess
 
 def test_eviction_threshold_is_met_below_its_value_and_memory_ranks_first() -> None:
     limits = parse_thresholds("nodefs.available<10%,memory.available<100Mi,pid.available<5")
-    seen = {"nodefs.available": SignalObservation(9, 100), "memory.available": SignalObservation(100 * MI - 1, GI)}
-    assert [threshold.signal for threshold in thresholds_met(limits, seen)] == ["memory.available", "nodefs.available"]
-    seen = {"nodefs.available": SignalObservation(10, 100), "memory.available": SignalObservation(100 * MI, GI)}
-    assert thresholds_met(limits, seen) == ()
+    observations = {
+        "nodefs.available": SignalObservation(9, 100),
+        "memory.available": SignalObservation(100 * MI - 1, GI),
+    }
+    assert [threshold.signal for threshold in thresholds_met(limits, observations)] == [
+        "memory.available",
+        "nodefs.available",
+    ]
+    observations = {"nodefs.available": SignalObservation(10, 100), "memory.available": SignalObservation(100 * MI, GI)}
+    assert thresholds_met(limits, observations) == ()
 
 
 def test_pressure_condition_persists_five_minutes() -> None:
@@ -98,19 +104,19 @@ def test_pressure_condition_persists_five_minutes() -> None:
     assert pressure(again, NOW + timedelta(minutes=6)) == Pressure(disk=True, processes=True)
 
 
-GREEDY = takes(make_candidate("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)
-MODEST = takes(make_candidate("modest", resources="{requests: {memory: 1Gi}}"), 900 * MI)
-WORTHY = takes(make_candidate("worthy", priority=10, resources="{requests: {memory: 100Mi}}"), 500 * MI)
-SMALL = takes(make_candidate("small"), 10 * MI)
+GREEDY = make_usage(make_candidate("greedy", resources="{requests: {memory: 100Mi}}"), 300 * MI)
+MODEST = make_usage(make_candidate("modest", resources="{requests: {memory: 1Gi}}"), 900 * MI)
+WORTHY = make_usage(make_candidate("worthy", priority=10, resources="{requests: {memory: 100Mi}}"), 500 * MI)
+SMALL = make_usage(make_candidate("small"), 10 * MI)
 LOW = {"memory.available": SignalObservation(50 * MI, GI)}
 
 
 def order(signal: str, *pods: PodUsage) -> list[str]:
-    """Who would go, one after the other."""
+    """Return the order in which pods are evicted."""
     limits, names, rest = parse_thresholds(f"{signal}<100%"), [], list(pods)
-    while verdict := select_pod(limits, {signal: SignalObservation(0, 1)}, rest):
-        names.append(verdict.uid)
-        rest = [usage for usage in rest if usage.pod.metadata.uid != verdict.uid]
+    while eviction := select_pod(limits, {signal: SignalObservation(0, 1)}, rest):
+        names.append(eviction.uid)
+        rest = [usage for usage in rest if usage.pod.metadata.uid != eviction.uid]
     return names
 
 
@@ -119,27 +125,30 @@ def test_memory_ranking_is_by_exceeded_request_priority_and_excess() -> None:
 
 
 def test_disk_ranking_includes_volumes() -> None:
-    within = takes(make_candidate("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
+    within = make_usage(make_candidate("within", resources="{limits: {ephemeral-storage: 1Gi}}"), disk=900 * MI)
     layers, volumes = (
-        takes(make_candidate("layers"), disk=20 * MI),
-        takes(make_candidate("volumes"), disk=MI, volumes={"v": 40 * MI}),
+        make_usage(make_candidate("layers"), disk=20 * MI),
+        make_usage(make_candidate("volumes"), disk=MI, volumes={"v": 40 * MI}),
     )
     assert order("nodefs.available", within, layers, volumes) == ["volumes", "layers", "within"]
-    larger, smaller = takes(make_candidate("many"), inodes=1000), takes(make_candidate("few"), disk=GI, inodes=10)
+    larger, smaller = (
+        make_usage(make_candidate("many"), inodes=1000),
+        make_usage(make_candidate("few"), disk=GI, inodes=10),
+    )
     assert order("imagefs.inodesFree", smaller, larger) == ["many", "few"]
 
 
 def test_pid_ranking_is_by_priority_and_process_count() -> None:
     pods = [
-        takes(make_candidate("p1"), processes=5),
-        takes(make_candidate("p2"), processes=50),
-        takes(make_candidate("p3", priority=-1), processes=1),
+        make_usage(make_candidate("p1"), processes=5),
+        make_usage(make_candidate("p2"), processes=50),
+        make_usage(make_candidate("p3", priority=-1), processes=1),
     ]
     assert order("pid.available", *pods) == ["p3", "p2", "p1"]
 
 
 def test_critical_pods_are_never_evicted() -> None:
-    critical = takes(make_candidate("critical", priority=2_000_000_000), 10 * GI)
+    critical = make_usage(make_candidate("critical", priority=2_000_000_000), 10 * GI)
     assert select_pod(parse_thresholds("memory.available<1Gi"), LOW, [critical]) is None
     assert order("memory.available", critical, SMALL) == ["small"]
     assert select_pod((), LOW, [SMALL]) is None
@@ -151,44 +160,51 @@ def test_eviction_ranking_does_not_depend_on_input_order(pods: list[PodUsage]) -
 
 
 def test_eviction_message_equals_kubelets() -> None:
-    verdict = select_pod(parse_thresholds("memory.available<100Mi"), LOW, [GREEDY])
-    assert verdict is not None
-    assert verdict.message == (
+    eviction = select_pod(parse_thresholds("memory.available<100Mi"), LOW, [GREEDY])
+    assert eviction is not None
+    assert eviction.message == (
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "
         "Container main was using 300Mi, request is 100Mi, has larger consumption of memory. "
     )
-    verdict = select_pod(parse_thresholds("pid.available<10"), {"pid.available": SignalObservation(3, 100)}, [GREEDY])
-    assert verdict is not None
-    assert verdict.message == "The node was low on resource: pids. Threshold quantity: 10, available: 3. "
+    eviction = select_pod(parse_thresholds("pid.available<10"), {"pid.available": SignalObservation(3, 100)}, [GREEDY])
+    assert eviction is not None
+    assert eviction.message == "The node was low on resource: pids. Threshold quantity: 10, available: 3. "
 
 
 @pytest.mark.parametrize(
-    ("one", "words"),
+    ("usage", "message"),
     [
         (
-            takes(
+            make_usage(
                 make_candidate("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI + 1}
             ),
             'Usage of EmptyDir volume "v" exceeds the limit "1Mi". ',
         ),
         (
-            takes(make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=MI, volumes={"v": MI + 1}),
+            make_usage(
+                make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=MI, volumes={"v": MI + 1}
+            ),
             "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ",
         ),
-        (takes(make_candidate("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI}), ""),
-        (takes(make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=2 * MI), ""),
-        (takes(make_candidate("free"), disk=GI, volumes={"v": GI}), ""),
+        (
+            make_usage(
+                make_candidate("v", spec="  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]"), volumes={"v": MI}
+            ),
+            "",
+        ),
+        (make_usage(make_candidate("p", resources="{limits: {ephemeral-storage: 2Mi}}"), disk=2 * MI), ""),
+        (make_usage(make_candidate("free"), disk=GI, volumes={"v": GI}), ""),
     ],
 )
 def test_pod_over_its_ephemeral_storage_limit_is_evicted(usage: PodUsage, message: str) -> None:
-    assert [verdict.message for verdict in local_storage_evictions([usage])] == ([message] if message else [])
+    assert [eviction.message for eviction in local_storage_evictions([usage])] == ([message] if message else [])
 
 
 def test_container_over_its_own_storage_limit_is_evicted() -> None:
     limit = "resources: {limits: {ephemeral-storage: 4Mi}}"
     pod = make_pod(f"[{{name: main, image: toolbox, {limit}}}, {{name: side, image: toolbox, {limit}}}]")
-    [verdict] = local_storage_evictions([PodUsage(pod, container_disk={"main": 5 * MI, "side": MI})])
-    assert verdict.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
+    [eviction] = local_storage_evictions([PodUsage(pod, container_disk={"main": 5 * MI, "side": MI})])
+    assert eviction.message == 'Container main exceeded its local ephemeral storage limit "4Mi". '
 
 
 def test_only_pods_with_storage_limits_are_measured() -> None:
@@ -231,7 +247,7 @@ def test_soft_thresholds_need_a_grace_period_each() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "periods", "words"),
+    ("limits", "periods", "message"),
     [
         ("memory.available<1Gi", "", "memory.available has no grace period"),
         ("", "memory.available=1m", "memory.available has no soft threshold"),
@@ -244,9 +260,9 @@ def test_soft_thresholds_need_a_grace_period_each() -> None:
 def test_invalid_soft_threshold_is_rejected_with_its_setting(limits: str, periods: str, message: str) -> None:
     with pytest.raises(BadThreshold, match=message):
         parse_soft_thresholds(limits, periods)
-    wish = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
+    settings = {"nodeName": "n", "nodeIp": "1.2.3.4", "evictionSoft": limits, "evictionSoftGracePeriod": periods}
     with pytest.raises(InvalidConfig, match=f"evictionSoft, evictionSoftGracePeriod: .*{message}"):
-        merge(Settings, wish, {})
+        merge(Settings, settings, {})
 
 
 def test_soft_threshold_is_due_when_met_for_its_whole_grace_period() -> None:
@@ -269,7 +285,12 @@ def test_hard_threshold_precedes_soft_and_the_shorter_grace_period_applies() -> 
     low = thresholds_met(limits, {"memory.available": SignalObservation(1, GI)})
     assert [threshold.grace for threshold in low] == [None, timedelta(seconds=90)]
     slow = replace(GREEDY.pod, spec=replace(GREEDY.pod.spec, termination_grace_period_seconds=20))
-    for grace, most, wanted in ((None, 60, 1), (SOFT[0].grace, 60, 20), (SOFT[0].grace, 5, 5), (SOFT[0].grace, 0, 0)):
-        verdict = select_pod((changed(low[0], grace=grace),), LOW, [changed(GREEDY, pod=slow)], most)
-        assert verdict is not None
-        assert verdict.grace == wanted
+    for grace, max_grace, expected in (
+        (None, 60, 1),
+        (SOFT[0].grace, 60, 20),
+        (SOFT[0].grace, 5, 5),
+        (SOFT[0].grace, 0, 0),
+    ):
+        eviction = select_pod((changed(low[0], grace=grace),), LOW, [changed(GREEDY, pod=slow)], max_grace)
+        assert eviction is not None
+        assert eviction.grace == expected

@@ -37,7 +37,7 @@ GONE = {"containers": [], "inside": [], "attached": [], "directories": [], "phas
 
 
 def is_cleared(host: World) -> bool:
-    return not host.docker.held and not host.switch.attached and not host.left()["directories"]
+    return not host.docker.held and not host.switch.attached and not host.remaining()["directories"]
 
 
 async def test_agent_killed_during_eviction_leaves_nothing_of_the_pod(tmp_path: Path) -> None:
@@ -53,11 +53,11 @@ async def test_agent_killed_during_eviction_leaves_nothing_of_the_pod(tmp_path: 
                 calls = host.docker.calls - before
             host.docker.die_after = None
             await host.live(PAIR, lambda: is_cleared(host))
-            assert host.left() == GONE, f"killed after call {number}"
+            assert host.remaining() == GONE, f"killed after call {number}"
             assert (host.status.reason, host.status.message) == ("Evicted", "words")
             assert all(status.state.terminated is not None for status in host.status.container_statuses)
             assert host.status.conditions[-1].type == "DisruptionTarget"
-            assert not host.gone, "the object stays"
+            assert not host.terminated, "the object stays"
         number += 1
     assert calls < 100
 
@@ -81,13 +81,13 @@ class Evicting:
 
 @asynccontextmanager
 async def evicting(host: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[Evicting]:
-    """A worker whose pod runs, and who may send it away; at the end an evicted pod is cleared away."""
+    """Run an eviction manager for a worker whose pod runs. At the end, wait until an evicted pod is cleaned up."""
 
     async def reclaim() -> None:
-        host.taken.add("reclaimed")
+        host.done_steps.add("reclaimed")
 
-    def told() -> None:
-        host.taken.add("told")
+    def on_change() -> None:
+        host.done_steps.add("told")
 
     recorder = FakeEventRecorder()
     pressure = NodePressure()
@@ -110,7 +110,7 @@ async def evicting(host: World, worker: PodWorker, hard: str = "", **more: Any) 
                 pressure=pressure,
                 events=recorder,
             )
-            manager.changed.add(told)
+            manager.changed.add(on_change)
             yield Evicting(manager, pressure, recorder)
             while worker.pod.status.reason == "Evicted" and not (worker.cleaned_up and is_cleared(host)):
                 await asyncio.sleep(0.001)
@@ -131,7 +131,7 @@ async def test_pod_over_its_ephemeral_storage_limit_is_evicted(tmp_path: Path) -
         await eviction.manager.enforce_disk_limits()
         assert (host.status.phase, host.status.reason) == ("Failed", "Evicted")
         assert host.status.message == "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. "
-    assert host.left()["phase"] == "Failed"
+    assert host.remaining()["phase"] == "Failed"
     assert ("main", "SIGTERM") in host.docker.signals
 
 
@@ -153,9 +153,9 @@ async def test_pressure_is_reported_and_a_pod_is_evicted(tmp_path: Path, signal:
         assert host.status.reason == "Evicted"
         assert host.status.message.startswith(f"The node was low on resource: {SIGNALS[signal][0]}. Threshold")
         assert eviction.pressure != Pressure()
-        assert "told" in host.taken
+        assert "told" in host.done_steps
         assert f"EvictionThresholdMet: Attempting to reclaim {SIGNALS[signal][0]}" in eviction.events
-        assert ("reclaimed" in host.taken) == eviction.pressure.disk
+        assert ("reclaimed" in host.done_steps) == eviction.pressure.disk
 
 
 async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Path) -> None:
@@ -180,15 +180,16 @@ async def test_nothing_is_evicted_without_pressure(tmp_path: Path) -> None:
         await eviction.manager.synchronize()
         assert host.status.phase == "Running"
         assert eviction.pressure == Pressure()
-        assert not host.taken
+        assert not host.done_steps
         assert not eviction.events
 
 
 def test_host_signals_are_observed(tmp_path: Path) -> None:
-    seen = observe_signals(str(tmp_path), "/")
-    assert seen.keys() == SIGNALS.keys()
+    observations = observe_signals(str(tmp_path), "/")
+    assert observations.keys() == SIGNALS.keys()
     assert all(
-        0 <= observation.available <= observation.capacity and observation.capacity for observation in seen.values()
+        0 <= observation.available <= observation.capacity and observation.capacity
+        for observation in observations.values()
     )
     assert working_set_bytes(0) == task_count(0) == 0
 

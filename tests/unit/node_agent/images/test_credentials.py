@@ -13,14 +13,14 @@ from node_agent.images.credentials import Credential, credentials_for_image, spl
 HIM = Credential("him", "his")
 
 
-def secret(place: str, key: str = ".dockerconfigjson", **auth: str) -> Secret:
-    rows = {place: auth or HIM._asdict()}
-    document = {"auths": rows} if key == ".dockerconfigjson" else rows
+def secret(url: str, key: str = ".dockerconfigjson", **auth: str) -> Secret:
+    auths = {url: auth or HIM._asdict()}
+    document = {"auths": auths} if key == ".dockerconfigjson" else auths
     return Secret(data={key: msgspec.json.encode(document)})
 
 
 @pytest.mark.parametrize(
-    ("place", "image", "fits"),
+    ("url", "image", "fits"),
     [
         ("registry.example:5000", "registry.example:5000/web:1", True),
         ("registry.example:5000", "registry.example/web:1", False),
@@ -34,8 +34,8 @@ def secret(place: str, key: str = ".dockerconfigjson", **auth: str) -> Secret:
         ("docker.io", "localhost/web", False),
     ],
 )
-def test_credential_matches_by_registry_and_path(place: str, image: str, fits: bool) -> None:
-    assert credentials_for_image(image, [secret(place)]) == ((HIM,) if fits else ())
+def test_credential_matches_by_registry_and_path(url: str, image: str, fits: bool) -> None:
+    assert credentials_for_image(image, [secret(url)]) == ((HIM,) if fits else ())
 
 
 def test_docker_config_formats_are_parsed() -> None:
@@ -57,12 +57,12 @@ def test_credential_repr_hides_the_password() -> None:
 
 
 @pytest.mark.parametrize(
-    ("image", "where"),
+    ("image", "expected"),
     [
         ("busybox", ("docker.io", "library/busybox")),
         ("red/web", ("docker.io", "red/web")),
         ("localhost/web", ("localhost", "web")),
     ],
 )
-def test_image_name_is_split_into_registry_and_path(image: str, where: tuple[str, str]) -> None:
-    assert split_registry(image) == where
+def test_image_name_is_split_into_registry_and_path(image: str, expected: tuple[str, str]) -> None:
+    assert split_registry(image) == expected

@@ -35,7 +35,7 @@ HOST = HostInfo("/nowhere", 8 << 30, -1000)
 
 
 class GcHost:
-    """A host with its agent's housekeeping."""
+    """A host with the garbage collectors and the log linker of an agent."""
 
     def __init__(self, root: Path, network: SdnNetwork) -> None:
         self.root, self.network = root, network
@@ -43,8 +43,8 @@ class GcHost:
         self.pods = {UID}
         self.events = FakeEventRecorder()
 
-    def settings(self, high: int = 100, low: int = 100, most_age: float = 0) -> Settings:
-        """The disk counts as too full from `high` percent on."""
+    def settings(self, high: int = 100, low: int = 100, max_age: float = 0) -> Settings:
+        """Return settings in which the disk counts as too full from `high` percent on."""
         return Settings(
             node_name="node-1",
             node_ip="10.245.2.3",
@@ -55,26 +55,26 @@ class GcHost:
             image_gc_high_threshold_percent=high,
             image_gc_low_threshold_percent=low,
             image_minimum_gc_age_seconds=0,
-            image_maximum_gc_age_seconds=most_age,
+            image_maximum_gc_age_seconds=max_age,
         )
 
-    def image_gc(self, high: int = 100, low: int = 100, most_age: float = 0) -> ImageGC:
-        """As after a start."""
-        return ImageGC(self.settings(high, low, most_age), self.docker, self.events)
+    def image_gc(self, high: int = 100, low: int = 100, max_age: float = 0) -> ImageGC:
+        """Return the image garbage collector of a restarted agent."""
+        return ImageGC(self.settings(high, low, max_age), self.docker, self.events)
 
     def container_gc(self) -> ContainerGC:
-        """As after a start."""
+        """Return the container garbage collector of a restarted agent."""
         return ContainerGC(self.settings(), self.docker, self.network, self.pods)
 
     def log_linker(self) -> LogLinker:
-        """As after a start."""
+        """Return the log linker of a restarted agent."""
         return LogLinker(self.settings(), self.docker)
 
     def event_reasons(self) -> list[str]:
         return [reason for reason, _, _ in self.events.events]
 
     async def run(self, restarts: int = 0) -> str:
-        """Start a container, in a sandbox of its own if there is none."""
+        """Start a container, and its sandbox if there is none."""
         if not self.docker.find("POD"):
             await self.docker.start(await self.docker.create(sandbox_config(WEB, "pause", 0, HOST)))
         [sandbox] = self.docker.find("POD")
@@ -85,13 +85,13 @@ class GcHost:
         return identity
 
     def links(self) -> dict[str, str]:
-        """By path below the root."""
-        found = [path for path in self.root.rglob("*.log") if path.is_symlink()]
-        return {str(path.relative_to(self.root)): str(path.readlink()) for path in found}
+        """Return the links and their targets, by path below the root."""
+        links = [path for path in self.root.rglob("*.log") if path.is_symlink()]
+        return {str(path.relative_to(self.root)): str(path.readlink()) for path in links}
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[GcHost]:
+async def gc_host(tmp_path: Path) -> AsyncIterator[GcHost]:
     async with FakeSdnDaemon().serving(tmp_path / "s"), SdnNetwork(str(tmp_path / "s")) as network:
         yield GcHost(tmp_path, network)
 
@@ -139,9 +139,9 @@ async def test_image_gc_removes_no_more_images_than_needed(gc_host: GcHost) -> N
 
 async def test_image_gc_removes_images_unused_for_too_long(gc_host: GcHost) -> None:
     await gc_host.run()
-    await gc_host.image_gc(most_age=3600).collect()
+    await gc_host.image_gc(max_age=3600).collect()
     assert gc_host.docker.images == {"pause", "toolbox", "unused:1"}
-    await gc_host.image_gc(most_age=1e-6).collect()
+    await gc_host.image_gc(max_age=1e-6).collect()
     assert gc_host.docker.images == {"pause", "toolbox"}
     assert not gc_host.events.events
 
@@ -207,26 +207,26 @@ async def test_logs_are_linked_and_unlinked_with_their_container(gc_host: GcHost
 
 
 async def test_log_links_are_repaired_after_the_agent_was_killed(gc_host: GcHost) -> None:
-    async def life(steps: int, *, gone_meanwhile: bool) -> int:
-        """Killed after so many steps; without its containers it ends as if it never had been. How many steps it was."""
+    async def run_until_killed(steps: int, *, removed_meanwhile: bool) -> int:
+        """Kill the garbage collectors after some steps, then restart them. Return the number of steps."""
         identity = await gc_host.run()
         with contextlib.suppress(AgentKilled), INJECTOR.after(steps):
             await gc_host.log_linker().update_links()
-            if not gone_meanwhile:
+            if not removed_meanwhile:
                 await gc_host.docker.remove(identity)
                 await gc_host.log_linker().update_links()
-        acts = INJECTOR.acts
+        total_steps = INJECTOR.acts
         await gc_host.docker.remove(identity)
         await gc_host.log_linker().update_links()
-        left = [path for name in ("pods", "containers") for path in (gc_host.root / name).glob("*")]
-        assert not left, f"killed after {steps} of {acts}"
-        return acts
+        remaining_links = [path for name in ("pods", "containers") for path in (gc_host.root / name).glob("*")]
+        assert not remaining_links, f"killed after {steps} of {total_steps}"
+        return total_steps
 
-    acts = await life(10_000, gone_meanwhile=False)
-    assert acts > 10
-    for number in range(acts):
-        for gone_meanwhile in (True, False):
-            await life(number, gone_meanwhile=gone_meanwhile)
+    total_steps = await run_until_killed(10_000, removed_meanwhile=False)
+    assert total_steps > 10
+    for number in range(total_steps):
+        for removed_meanwhile in (True, False):
+            await run_until_killed(number, removed_meanwhile=removed_meanwhile)
 
 
 async def test_log_link_name_is_truncated_to_the_filesystem_limit(gc_host: GcHost) -> None:
@@ -249,7 +249,7 @@ MINUTE = timedelta(minutes=1)
 IMAGES = tuple(StoredImage(name, (f"{name}:1",)) for name in ("never", "old", "lately", "inuse", "pinned", "new"))
 
 
-def known(now: datetime = NOW) -> dict[str, ImageUse]:
+def uses(now: datetime = NOW) -> dict[str, ImageUse]:
     before = {image.id: ImageUse(NOW - 60 * MINUTE) for image in IMAGES if image.id != "new"}
     before |= {
         "old": ImageUse(NOW - 60 * MINUTE, NOW - 30 * MINUTE),
@@ -259,24 +259,24 @@ def known(now: datetime = NOW) -> dict[str, ImageUse]:
 
 
 def test_image_gc_removes_least_recently_used_first_and_keeps_new_used_and_pinned() -> None:
-    order = removable_images(IMAGES, known(), {"pinned"}, ImagePolicy(), NOW)
+    order = removable_images(IMAGES, uses(), {"pinned"}, ImagePolicy(), NOW)
     assert [image.id for image in order] == ["never", "old", "lately"]
     later = NOW + 3 * MINUTE
-    order = removable_images(IMAGES, update_uses(known(), IMAGES, set(), later), {"pinned"}, ImagePolicy(), later)
+    order = removable_images(IMAGES, update_uses(uses(), IMAGES, set(), later), {"pinned"}, ImagePolicy(), later)
     assert [image.id for image in order] == ["never", "new", "old", "lately", "inuse"]
 
 
 def test_image_use_record_drops_removed_images_and_keeps_last_use() -> None:
-    assert "gone" not in known()
-    assert known()["inuse"].used == NOW
-    assert update_uses(known(), IMAGES, set(), NOW + MINUTE)["inuse"] == ImageUse(NOW - 60 * MINUTE, NOW)
-    assert known()["new"] == ImageUse(NOW)
+    assert "gone" not in uses()
+    assert uses()["inuse"].used == NOW
+    assert update_uses(uses(), IMAGES, set(), NOW + MINUTE)["inuse"] == ImageUse(NOW - 60 * MINUTE, NOW)
+    assert uses()["new"] == ImageUse(NOW)
 
 
 @given(st.sets(st.sampled_from([image.id for image in IMAGES])), st.integers(0, 600))
 def test_image_gc_never_removes_an_image_in_use(in_use: set[str], minutes: int) -> None:
     now = NOW + minutes * MINUTE
-    record = update_uses(known(), IMAGES, in_use, now)
+    record = update_uses(uses(), IMAGES, in_use, now)
     assert not in_use & {image.id for image in removable_images(IMAGES, record, (), ImagePolicy(), now)}
 
 

@@ -25,17 +25,17 @@ from tests.unit.node_agent.examples import NOW, make_pod
 SECOND = timedelta(seconds=1)
 
 
-async def nobody() -> None:
-    """Whom it is shown."""
+async def no_wait() -> None:
+    """Do nothing before a pull."""
 
 
 def test_image_pull_back_off_doubles_to_five_minutes_and_resets_after_ten() -> None:
-    failure, waits = None, []
+    failure, delays = None, []
     for _ in range(7):
         now = NOW if failure is None else failure.retry_at
         failure = next_failure(failure, now, "no", "ErrImagePull")
-        waits.append(failure.delay.total_seconds())
-    assert waits == [10, 20, 40, 80, 160, 300, 300]
+        delays.append(failure.delay.total_seconds())
+    assert delays == [10, 20, 40, 80, 160, 300, 300]
     assert failure is not None
     assert next_failure(failure, failure.failed_at + BACKOFF_RESET, "no", "ErrImagePull").delay.total_seconds() == 300
     assert (
@@ -51,20 +51,20 @@ def test_image_pull_failure_holds_until_its_retry_time(after: int, holds: bool) 
 
 @given(st.lists(st.floats(0, 100), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
 def test_image_pulls_are_limited_by_rate_and_burst(moments: list[float], rate: float, burst: int) -> None:
-    turns, begun = None, []
+    bucket, start_times = None, []
     for moment in sorted(moments):
-        turns, wait = RateLimit(rate, burst).reserve(turns, moment)
-        begun.append(moment + wait)
-    assert begun == sorted(begun)
-    for number, moment in enumerate(begun):
-        inside = [one for one in begun[number:] if one <= moment + 10]
+        bucket, wait = RateLimit(rate, burst).reserve(bucket, moment)
+        start_times.append(moment + wait)
+    assert start_times == sorted(start_times)
+    for number, moment in enumerate(start_times):
+        inside = [start_time for start_time in start_times[number:] if start_time <= moment + 10]
         assert len(inside) <= burst + 10 * rate + 1.001
 
 
 def test_image_pulls_without_a_rate_never_wait() -> None:
-    turns = None
+    bucket = None
     for _ in range(100):
-        turns, wait = RateLimit(rate=0, burst=10).reserve(turns, 5.0)
+        bucket, wait = RateLimit(rate=0, burst=10).reserve(bucket, 5.0)
         assert wait == 0
     assert (DEFAULT_LIMITS.max_parallel, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
 
@@ -74,11 +74,11 @@ async def test_image_back_off_message_includes_the_last_failure() -> None:
     images = ImageManager(docker, recorder.for_pod(make_pod()))
     [container] = make_pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = Refused("Docker: denied")
-    first = await images.ensure_present(container, (), nobody)
+    first = await images.ensure_present(container, (), no_wait)
     assert first == ImageUnavailable(
         "ErrImagePull", "Docker: denied", first.retry_at if isinstance(first, ImageUnavailable) else None
     )
-    second = await images.ensure_present(container, (), nobody)
+    second = await images.ensure_present(container, (), no_wait)
     assert isinstance(second, ImageUnavailable)
     assert (second.reason, second.message) == (
         "ImagePullBackOff",
@@ -91,7 +91,7 @@ async def test_image_back_off_message_includes_the_last_failure() -> None:
         ("BackOff", 'Back-off pulling image "nowhere"'),
         ("Failed", "Error: ImagePullBackOff"),
     ]
-    assert docker.asked == [""], "it was asked for once"
+    assert docker.asked == [""], "one request"
 
 
 async def test_unavailable_registry_has_its_own_reason() -> None:
@@ -99,7 +99,7 @@ async def test_unavailable_registry_has_its_own_reason() -> None:
     images = ImageManager(docker, FakeEventRecorder().for_pod(make_pod()))
     [container] = make_pod("[{name: main, image: nowhere}]").spec.containers
     docker.pulls["nowhere"] = RegistryUnavailable("Docker: 503")
-    missing = await images.ensure_present(container, (), nobody)
+    missing = await images.ensure_present(container, (), no_wait)
     assert isinstance(missing, ImageUnavailable)
     assert missing.reason == "RegistryUnavailable"
     assert missing.message == "image pull failed for nowhere because the registry is unavailable: Docker: 503"
@@ -110,10 +110,10 @@ async def test_local_image_replaces_an_unavailable_registry_and_not_a_rejecting_
     images = ImageManager(docker, FakeEventRecorder().for_pod(make_pod()))
     [container] = make_pod("[{name: main, image: toolbox, imagePullPolicy: Always}]").spec.containers
     docker.pulls["toolbox"] = NotReady("Docker: connection refused")
-    assert await images.ensure_present(container, (), nobody) == await docker.image_id("toolbox")
+    assert await images.ensure_present(container, (), no_wait) == await docker.image_id("toolbox")
     docker.pulls["toolbox"] = Refused("Docker: denied")
     for reason in ("ErrImagePull", "ImagePullBackOff"):
-        missing = await images.ensure_present(container, (), nobody)
+        missing = await images.ensure_present(container, (), no_wait)
         assert isinstance(missing, ImageUnavailable)
         assert missing.reason == reason
     assert len(docker.asked) == 2

@@ -62,7 +62,7 @@ def test_cni_plugin_gets_the_specified_environment_and_config() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"cniVersion": "0.3.1"}, "cniVersion is '0.3.1'; 0.4.0 or 1.0.0 is accepted"),
         ({"plugins": []}, "at least one, each with a type"),
@@ -94,7 +94,7 @@ echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.2/24"}], "by": "'$(bas
 
 
 class Plugins:
-    """Two plugins that note how they are called, and their network."""
+    """Two plugins that record their calls, and their network."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -107,18 +107,18 @@ class Plugins:
             (root / name).chmod(0o755)
 
     def agent(self) -> CniNetwork:
-        """As after a start."""
+        """Return the network of a restarted agent."""
         return CniNetwork(self.root / "conf", f"/nowhere:{self.root}", self.root / "state")
 
     def request(self) -> AttachRequest:
         return AttachRequest(sandbox="5a", netns=str(self.namespace), namespace="red", name="web", runtime=NODE_AGENT)
 
     def fail(self, *calls: str) -> None:
-        """From now on these calls fail, and no others."""
+        """Make these calls fail from now on, and no others."""
         (self.root / "fail").write_text("\n".join(calls))
 
     def calls(self) -> list[str]:
-        """Since the last time."""
+        """Return the calls since the last time."""
         log = self.root / "log"
         lines = log.read_text().replace(str(self.namespace), "here").splitlines() if log.exists() else []
         log.unlink(missing_ok=True)

@@ -91,7 +91,7 @@ CLUSTER = ResolvConf(
 
 
 @pytest.mark.parametrize(
-    ("spec", "wanted"),
+    ("spec", "expected"),
     [
         ("", CLUSTER),
         ("  dnsPolicy: Default", LAN),
@@ -192,7 +192,7 @@ async def test_configured_cluster_dns_overrides_the_networks(
         make_pod_dir(host.host, UID)
         await host.sandbox().attach(make_pod(), make_sandbox())
         assert first_line(resolv_conf_path(host.host, UID)) == f"nameserver {wanted}"
-        assert [reason for reason, _, _ in host.told] == ["MissingClusterDNS"] * is_told
+        assert [reason for reason, _, _ in host.recorded_events] == ["MissingClusterDNS"] * is_told
 
 
 def test_resolv_conf_round_trips() -> None:
@@ -257,7 +257,7 @@ table ip podlane-hostports {
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "pod",
     [
         published("web", "[{containerPort: 80}]"),
         published("web", "[{containerPort: 80, hostPort: 80}]", address=""),

@@ -36,19 +36,19 @@ async def test_pod_that_needs_no_address_is_ready_without_a_network(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("wish", "place"),
+    ("pod", "field"),
     [
         (make_pod("[{name: main, image: toolbox, ports: [{containerPort: 80}]}]"), "spec.containers[0].ports"),
         (make_pod(f"[{{name: main, image: toolbox, {FIELD}}}]"), "spec.containers[0].env[0]"),
     ],
 )
-async def test_pod_that_needs_an_address_reports_the_missing_network(tmp_path: Path, pod: Pod, place: str) -> None:
+async def test_pod_that_needs_an_address_reports_the_missing_network(tmp_path: Path, pod: Pod, field: str) -> None:
     async with world(tmp_path / "w") as host:
         host.network = NoNetwork()
         await host.live(pod, lambda: host.status.phase == "Running")
         assert not ready(host)
         assert host.status.reason == "NoPodAddress"
-        assert host.status.message == f"the network of this node gives pods no address, which is needed for {place}"
+        assert host.status.message == f"the network of this node gives pods no address, which is needed for {field}"
 
 
 def test_hosts_file_has_a_line_for_the_pod_only_with_an_address() -> None:

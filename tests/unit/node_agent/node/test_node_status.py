@@ -65,7 +65,7 @@ def test_node_registers_with_labels_and_taints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("health", "kind", "told"),
+    ("health", "kind", "expected"),
     [
         (WELL, "Ready", ("True", "KubeletReady")),
         (NodeHealth("no Docker"), "Ready", ("False", "KubeletNotReady")),
@@ -75,17 +75,17 @@ def test_node_registers_with_labels_and_taints() -> None:
         (NodeHealth("", Pressure(processes=True)), "PIDPressure", ("True", "KubeletHasInsufficientPID")),
     ],
 )
-def test_node_conditions_have_kubelets_reasons(health: NodeHealth, kind: str, told: tuple[str, str]) -> None:
-    rows = {condition.type: condition for condition in make_status(health).conditions}
-    assert list(rows) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
-    assert (rows[kind].status, rows[kind].reason) == told
+def test_node_conditions_have_kubelets_reasons(health: NodeHealth, kind: str, expected: tuple[str, str]) -> None:
+    by_type = {condition.type: condition for condition in make_status(health).conditions}
+    assert list(by_type) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+    assert (by_type[kind].status, by_type[kind].reason) == expected
 
 
 def test_node_status_lists_the_fifty_largest_images() -> None:
-    many = tuple(ContainerImage(names=tuple(f"i{n}:{t}" for t in range(7)), size_bytes=n) for n in range(60))
-    found = largest_images((*many, ContainerImage(names=(), size_bytes=1 << 40)))
-    assert [image.size_bytes for image in found] == list(range(59, 9, -1))
-    assert {len(image.names) for image in found} == {5}
+    images = tuple(ContainerImage(names=tuple(f"i{n}:{t}" for t in range(7)), size_bytes=n) for n in range(60))
+    result = largest_images((*images, ContainerImage(names=(), size_bytes=1 << 40)))
+    assert [image.size_bytes for image in result] == list(range(59, 9, -1))
+    assert {len(image.names) for image in result} == {5}
 
 
 def test_status_differs_ignores_heartbeat_times_and_foreign_conditions() -> None:
@@ -96,8 +96,8 @@ def test_status_differs_ignores_heartbeat_times_and_foreign_conditions() -> None
     foreign_condition = Condition(type="NetworkUnavailable", status="False")
     assert not status_differs(later, replace(first, conditions=(foreign_condition, *first.conditions)))
     assert status_differs(make_status(NodeHealth("no Docker"), first.conditions), first)
-    lost = tuple(replace(condition, status="Unknown", reason="NodeStatusUnknown") for condition in first.conditions)
-    assert status_differs(later, replace(first, conditions=lost))
+    unknown = tuple(replace(condition, status="Unknown", reason="NodeStatusUnknown") for condition in first.conditions)
+    assert status_differs(later, replace(first, conditions=unknown))
     assert status_differs(later, replace(first, addresses=()))
 
 
@@ -116,7 +116,7 @@ def test_node_lease_is_owned_by_the_node_and_lasts_four_renewals() -> None:
     owner = Node(metadata=ObjectMeta(name="node-1", uid="u-1"))
     lease = node_lease(SELF, owner, 10.0, NOW)
     assert (lease.metadata.namespace, lease.metadata.name) == ("kube-node-lease", "node-1")
-    assert [row.uid for row in lease.metadata.owner_references] == ["u-1"]
+    assert [owner.uid for owner in lease.metadata.owner_references] == ["u-1"]
     assert (lease.spec.holder_identity, lease.spec.lease_duration_seconds) == ("node-1", 40)
     assert lease.spec.renew_time == "2026-01-31T12:00:00.000000Z"
     assert node_lease(SELF, None, 0.1, NOW).metadata.owner_references == ()
@@ -124,8 +124,8 @@ def test_node_lease_is_owned_by_the_node_and_lasts_four_renewals() -> None:
 
 
 def test_reserved_resources_of_system_and_agent_are_added() -> None:
-    found = parse_reserved("cpu=100m,memory=200Mi", " memory=56Mi, ephemeral-storage=1Gi,")
-    assert found == ReservedResources(cpu=100, memory=256 << 20, disk=1 << 30)
+    result = parse_reserved("cpu=100m,memory=200Mi", " memory=56Mi, ephemeral-storage=1Gi,")
+    assert result == ReservedResources(cpu=100, memory=256 << 20, disk=1 << 30)
     assert parse_reserved("", "") == ReservedResources()
 
 

@@ -12,7 +12,7 @@ from tests.testbed.docker.fake import FakeDocker
 
 
 class Hanging(FakeDocker):
-    """Answers no question while it hangs."""
+    """A Docker that does not respond while it hangs."""
 
     def __init__(self) -> None:
         super().__init__()

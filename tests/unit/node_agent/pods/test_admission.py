@@ -31,7 +31,7 @@ AFFINITY = (
 )
 
 
-def wish(spec: str = "", cpu: str = "0", memory: str = "0", uid: str = "u", static: bool = False) -> Pod:
+def make_test_pod(spec: str = "", cpu: str = "0", memory: str = "0", uid: str = "u", static: bool = False) -> Pod:
     text = f"[{{name: main, image: i, resources: {{requests: {{cpu: '{cpu}', memory: '{memory}'}}}}}}]"
     pod = make_pod(text, STAYS + spec if "tolerations" not in spec else spec)
     source = {CONFIG_SOURCE: "file" if static else "api"}
@@ -39,34 +39,34 @@ def wish(spec: str = "", cpu: str = "0", memory: str = "0", uid: str = "u", stat
 
 
 def with_port(host_port: int, address: str = "", protocol: str = "TCP") -> Pod:
-    pod = wish()
+    pod = make_test_pod()
     [main] = pod.spec.containers
     port = {"container_port": 80, "host_port": host_port, "host_ip": address, "protocol": protocol}
     return replace(pod, spec=replace(pod.spec, containers=(replace(main, ports=(ContainerPort(**port),)),)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("one", "others", "reason"),
+    ("pod", "other_pods", "reason"),
     [
-        (wish(), [], ""),
-        (wish(cpu="2"), [], ""),
-        (wish(cpu="2001m"), [], "OutOfcpu"),
-        (wish(cpu="1"), [wish(cpu="1001m")], "OutOfcpu"),
-        (wish(), [wish(cpu="3")], ""),
-        (wish(memory="1Gi"), [wish(memory="1")], "OutOfmemory"),
-        (wish(), [wish(), wish()], ""),
-        (wish(), [wish(), wish(), wish()], "OutOfpods"),
-        (wish("  nodeSelector: {disk: ssd}"), [], ""),
-        (wish("  nodeSelector: {disk: hdd}"), [], "NodeAffinity"),
-        (wish("  os: {name: linux}"), [], ""),
-        (wish("  os: {name: windows}"), [], "PodOSNotSupported"),
-        (wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}"), [], "SysctlForbidden"),
-        (wish("  securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}"), [], ""),
-        (wish("  tolerations: []"), [], "TaintToleration"),
-        (wish("  tolerations: []", static=True), [], ""),
-        (wish("  tolerations: [{key: gone, value: soon}]"), [], ""),
-        (wish("  tolerations: [{key: gone, value: later}]"), [], "TaintToleration"),
-        (wish("  tolerations: [{key: gone, operator: Exists, effect: NoSchedule}]"), [], "TaintToleration"),
+        (make_test_pod(), [], ""),
+        (make_test_pod(cpu="2"), [], ""),
+        (make_test_pod(cpu="2001m"), [], "OutOfcpu"),
+        (make_test_pod(cpu="1"), [make_test_pod(cpu="1001m")], "OutOfcpu"),
+        (make_test_pod(), [make_test_pod(cpu="3")], ""),
+        (make_test_pod(memory="1Gi"), [make_test_pod(memory="1")], "OutOfmemory"),
+        (make_test_pod(), [make_test_pod(), make_test_pod()], ""),
+        (make_test_pod(), [make_test_pod(), make_test_pod(), make_test_pod()], "OutOfpods"),
+        (make_test_pod("  nodeSelector: {disk: ssd}"), [], ""),
+        (make_test_pod("  nodeSelector: {disk: hdd}"), [], "NodeAffinity"),
+        (make_test_pod("  os: {name: linux}"), [], ""),
+        (make_test_pod("  os: {name: windows}"), [], "PodOSNotSupported"),
+        (make_test_pod("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}"), [], "SysctlForbidden"),
+        (make_test_pod("  securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}"), [], ""),
+        (make_test_pod("  tolerations: []"), [], "TaintToleration"),
+        (make_test_pod("  tolerations: []", static=True), [], ""),
+        (make_test_pod("  tolerations: [{key: gone, value: soon}]"), [], ""),
+        (make_test_pod("  tolerations: [{key: gone, value: later}]"), [], "TaintToleration"),
+        (make_test_pod("  tolerations: [{key: gone, operator: Exists, effect: NoSchedule}]"), [], "TaintToleration"),
         (with_port(80), [with_port(80)], "NodePorts"),
         (with_port(80), [with_port(80, protocol="UDP")], ""),
         (with_port(80), [with_port(81)], ""),
@@ -75,14 +75,14 @@ def with_port(host_port: int, address: str = "", protocol: str = "TCP") -> Pod:
         (with_port(0), [with_port(0)], ""),
     ],
 )
-def test_admission_accepts_pods_that_match_and_fit(pod: Pod, others: list[Pod], reason: str) -> None:
-    rejection = admit(pod, NODE, others)
+def test_admission_accepts_pods_that_match_and_fit(pod: Pod, other_pods: list[Pod], reason: str) -> None:
+    rejection = admit(pod, NODE, other_pods)
     assert (rejection.reason if rejection else "") == reason
     assert rejection is None or rejection.message
 
 
 def test_admission_accepts_allowed_sysctls_only() -> None:
-    pod = wish("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
+    pod = make_test_pod("  securityContext: {sysctls: [{name: kernel.msgmax, value: '1'}]}")
     assert admit(pod, NODE, [], ("kernel.msg*",)) is None
     assert admit(pod, NODE, [], ("net.*",)) is not None
 
@@ -109,26 +109,31 @@ def test_admission_accepts_allowed_sysctls_only() -> None:
     ],
 )
 def test_admission_checks_node_affinity(term: str, matches: bool) -> None:
-    rejection = admit(wish(AFFINITY.replace("TERMS", term)), NODE, [])
+    rejection = admit(make_test_pod(AFFINITY.replace("TERMS", term)), NODE, [])
     assert (rejection.reason if rejection else "") == ("" if matches else "NodeAffinity")
 
 
 def test_preemption_selects_no_victims_when_the_pod_cannot_fit() -> None:
-    assert select_victims(wish(cpu="3", static=True), NODE, [wish(cpu="1", uid="a")]) == ()
+    assert select_victims(make_test_pod(cpu="3", static=True), NODE, [make_test_pod(cpu="1", uid="a")]) == ()
 
 
 def test_preemption_selects_the_fewest_and_least_protected_pods() -> None:
-    others = [wish(cpu="1", uid="a"), wish(cpu="500m", uid="b"), wish(uid="c")]
-    others = [
+    other_pods = [make_test_pod(cpu="1", uid="a"), make_test_pod(cpu="500m", uid="b"), make_test_pod(uid="c")]
+    other_pods = [
         replace(pod, status=replace(pod.status, qos_class=kind))
-        for pod, kind in zip(others, ("Guaranteed", "Burstable", "BestEffort"), strict=True)
+        for pod, kind in zip(other_pods, ("Guaranteed", "Burstable", "BestEffort"), strict=True)
     ]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "2", "memory": "1Gi", "pods": "9"}))
-    assert [pod.metadata.uid for pod in select_victims(wish(cpu="1", static=True), node, others)] == ["b"]
-    assert [pod.metadata.uid for pod in select_victims(wish(cpu="1500m", static=True), node, others)] == ["a"]
-    assert {pod.metadata.uid for pod in select_victims(wish(cpu="2", static=True), node, others)} == {"a", "b"}
+    assert [pod.metadata.uid for pod in select_victims(make_test_pod(cpu="1", static=True), node, other_pods)] == ["b"]
+    assert [pod.metadata.uid for pod in select_victims(make_test_pod(cpu="1500m", static=True), node, other_pods)] == [
+        "a"
+    ]
+    assert {pod.metadata.uid for pod in select_victims(make_test_pod(cpu="2", static=True), node, other_pods)} == {
+        "a",
+        "b",
+    }
     full = replace(NODE, status=NodeStatus(allocatable={"pods": "3"}))
-    assert [pod.metadata.uid for pod in select_victims(wish(static=True), full, others)] == ["c"]
+    assert [pod.metadata.uid for pod in select_victims(make_test_pod(static=True), full, other_pods)] == ["c"]
 
 
 SIZES = st.lists(
@@ -138,27 +143,36 @@ SIZES = st.lists(
 
 @given(SIZES, st.integers(0, 12))
 def test_preemption_victims_are_sufficient_necessary_and_never_critical(
-    rows: list[tuple[int, bool, str]], cpu: int
+    sizes: list[tuple[int, bool, str]], cpu: int
 ) -> None:
-    others = [wish(cpu=f"{size}", uid=str(number), static=static) for number, (size, static, _) in enumerate(rows)]
-    others = [replace(pod, status=replace(pod.status, qos_class=row[2])) for pod, row in zip(others, rows, strict=True)]
+    other_pods = [
+        make_test_pod(cpu=f"{size}", uid=str(number), static=static) for number, (size, static, _) in enumerate(sizes)
+    ]
+    other_pods = [
+        replace(pod, status=replace(pod.status, qos_class=size_row[2]))
+        for pod, size_row in zip(other_pods, sizes, strict=True)
+    ]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "10", "pods": "6"}))
-    critical = wish(cpu=f"{cpu}", uid="critical", static=True)
-    chosen = select_victims(critical, node, others)
-    staying = [pod for pod in others if pod not in chosen]
+    critical = make_test_pod(cpu=f"{cpu}", uid="critical", static=True)
+    chosen = select_victims(critical, node, other_pods)
+    staying = [pod for pod in other_pods if pod not in chosen]
     assert not any(pod.metadata.annotations[CONFIG_SOURCE] == "file" for pod in chosen)
     if chosen:
-        assert admit(critical, node, others) is not None
+        assert admit(critical, node, other_pods) is not None
         assert admit(critical, node, staying) is None
         assert all(admit(critical, node, [*staying, pod]) is not None for pod in chosen)
-    elif admit(critical, node, others) is not None:
-        firm = [pod for pod in others if pod.metadata.annotations[CONFIG_SOURCE] == "file"]
+    elif admit(critical, node, other_pods) is not None:
+        firm = [pod for pod in other_pods if pod.metadata.annotations[CONFIG_SOURCE] == "file"]
         assert admit(critical, node, firm) is not None
 
 
 def test_admission_sums_requests_and_allocatable() -> None:
-    assert pod_requests(wish(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
-    assert total_requests([wish(cpu="1"), wish(cpu="1", memory="1")]) == {"cpu": 2000, "memory": 1, "pods": 2}
+    assert pod_requests(make_test_pod(cpu="0.5", memory="1Ki")) == {"cpu": 500, "memory": 1024, "pods": 1}
+    assert total_requests([make_test_pod(cpu="1"), make_test_pod(cpu="1", memory="1")]) == {
+        "cpu": 2000,
+        "memory": 1,
+        "pods": 2,
+    }
     assert allocatable(NODE) | {"ephemeral-storage": 0} == {
         "cpu": 2000,
         "memory": 1 << 30,
@@ -169,16 +183,16 @@ def test_admission_sums_requests_and_allocatable() -> None:
 
 
 def test_active_deadline_counts_from_the_start_time() -> None:
-    active = wish("  activeDeadlineSeconds: 60")
+    active = make_test_pod("  activeDeadlineSeconds: 60")
     later = timedelta(seconds=60)
-    assert active_deadline(wish(), RuntimePod(), NOW) is None
+    assert active_deadline(make_test_pod(), RuntimePod(), NOW) is None
     assert active_deadline(active, RuntimePod(), NOW) == NOW + later
     old = make_container(active, ran=500.0)
     assert active_deadline(active, make_runtime_pod(old), NOW) == NOW - timedelta(seconds=500) + later
     pod = replace(active, status=replace(active.status, start_time="2026-01-01T00:00:00Z"))
-    found = active_deadline(pod, make_runtime_pod(old), NOW)
-    assert found is not None
-    assert found.isoformat() == "2026-01-01T00:01:00+00:00"
+    deadline = active_deadline(pod, make_runtime_pod(old), NOW)
+    assert deadline is not None
+    assert deadline.isoformat() == "2026-01-01T00:01:00+00:00"
 
 
 MEMORY, DISK, BOTH = Pressure(memory=True), Pressure(disk=True), Pressure(memory=True, processes=True)
@@ -186,19 +200,19 @@ TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: 
 
 
 @pytest.mark.parametrize(
-    ("one", "pressure", "named"),
+    ("pod", "pressure", "named"),
     [
-        (wish(), Pressure(), ""),
-        (wish(), MEMORY, "MemoryPressure"),
-        (wish(cpu="1"), MEMORY, ""),
-        (wish(TOLERANT), MEMORY, ""),
-        (wish(TOLERANT), DISK, "DiskPressure"),
-        (wish(cpu="1"), DISK, "DiskPressure"),
-        (wish(cpu="1"), Pressure(processes=True), "PIDPressure"),
-        (wish(cpu="1"), BOTH, "MemoryPressure PIDPressure"),
-        (wish(static=True), BOTH, ""),
-        (wish("  priority: 2000000000"), BOTH, ""),
-        (wish("  priority: 1999999999"), DISK, "DiskPressure"),
+        (make_test_pod(), Pressure(), ""),
+        (make_test_pod(), MEMORY, "MemoryPressure"),
+        (make_test_pod(cpu="1"), MEMORY, ""),
+        (make_test_pod(TOLERANT), MEMORY, ""),
+        (make_test_pod(TOLERANT), DISK, "DiskPressure"),
+        (make_test_pod(cpu="1"), DISK, "DiskPressure"),
+        (make_test_pod(cpu="1"), Pressure(processes=True), "PIDPressure"),
+        (make_test_pod(cpu="1"), BOTH, "MemoryPressure PIDPressure"),
+        (make_test_pod(static=True), BOTH, ""),
+        (make_test_pod("  priority: 2000000000"), BOTH, ""),
+        (make_test_pod("  priority: 1999999999"), DISK, "DiskPressure"),
     ],
 )
 def test_admission_under_pressure_accepts_tolerating_pods_only(pod: Pod, pressure: Pressure, named: str) -> None:

@@ -23,11 +23,11 @@ def facts(**other: object) -> StatusInputs:
     return StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW, **other)  # type: ignore[arg-type]
 
 
-def said(of: Pod, *rows: Condition) -> Pod:
-    return with_status(of, PodStatus(conditions=rows))
+def with_conditions(of: Pod, *conditions: Condition) -> Pod:
+    return with_status(of, PodStatus(conditions=conditions))
 
 
-def row(status: PodStatus, kind: str) -> tuple[str, str, str]:
+def condition_of(status: PodStatus, kind: str) -> tuple[str, str, str]:
     condition = next(condition for condition in status.conditions if condition.type == kind)
     return condition.status, condition.reason, condition.message
 
@@ -45,19 +45,23 @@ GATES = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "message"), GATES)
-def test_pod_is_not_ready_before_its_readiness_gates(rows: tuple[Condition, ...], message: str) -> None:
-    status = compute_pod_status(said(GATED, *rows), make_runtime_pod(make_container(GATED)), facts())
-    assert row(status, "ContainersReady") == ("True", "", "")
-    assert row(status, "Ready") == ("False", "ReadinessGatesNotReady", message)
+@pytest.mark.parametrize(("conditions", "message"), GATES)
+def test_pod_is_not_ready_before_its_readiness_gates(conditions: tuple[Condition, ...], message: str) -> None:
+    status = compute_pod_status(with_conditions(GATED, *conditions), make_runtime_pod(make_container(GATED)), facts())
+    assert condition_of(status, "ContainersReady") == ("True", "", "")
+    assert condition_of(status, "Ready") == ("False", "ReadinessGatesNotReady", message)
 
 
 def test_pod_with_true_readiness_gates_is_ready_with_its_containers() -> None:
     open_gates = tuple(Condition(type=f"example.com/{name}", status="True") for name in ("lb", "dns"))
-    pod = said(GATED, *open_gates)
-    assert row(compute_pod_status(pod, make_runtime_pod(make_container(GATED)), facts()), "Ready") == ("True", "", "")
+    pod = with_conditions(GATED, *open_gates)
+    assert condition_of(compute_pod_status(pod, make_runtime_pod(make_container(GATED)), facts()), "Ready") == (
+        "True",
+        "",
+        "",
+    )
     down = compute_pod_status(pod, make_runtime_pod(make_container(GATED, state="exited", code=1)), facts())
-    assert row(down, "Ready")[1] == "ContainersNotReady"
+    assert condition_of(down, "Ready")[1] == "ContainersNotReady"
     assert down.conditions[-2:] == open_gates, "what others say stays"
 
 
@@ -91,27 +95,30 @@ def test_container_status_names_a_pullable_image_when_known() -> None:
 # --- containers that somebody removed ---------------------------------------------------------------------------------
 
 
-def lost(restarts: int = 0) -> Pod:
-    """A pod whose container ran and is not there any more."""
+def pod_with_lost_containers(restarts: int = 0) -> Pod:
+    """Return a pod whose status has a container that no longer exists."""
     return with_status(WEB, compute_pod_status(WEB, make_runtime_pod(make_container(WEB, restarts=restarts)), facts()))
 
 
 def test_removed_container_is_reported_and_counted_as_restarted() -> None:
-    pod = lost(restarts=2)
+    pod = pod_with_lost_containers(restarts=2)
     status = compute_pod_status(pod, group_containers([make_sandbox()]), facts())
-    (told,) = status.container_statuses
+    (status_of_container,) = status.container_statuses
     assert status.phase == "Running"
-    assert told.state.waiting is not None
-    assert told.last_state.terminated is not None
-    assert (told.last_state.terminated.reason, told.last_state.terminated.exit_code) == ("ContainerStatusUnknown", 137)
-    assert told.last_state.terminated.container_id == "docker://main-2"
+    assert status_of_container.state.waiting is not None
+    assert status_of_container.last_state.terminated is not None
+    assert (status_of_container.last_state.terminated.reason, status_of_container.last_state.terminated.exit_code) == (
+        "ContainerStatusUnknown",
+        137,
+    )
+    assert status_of_container.last_state.terminated.container_id == "docker://main-2"
     for known_pod in (pod, with_status(pod, status)):
         assert [
             start.restarts for start in compute_pod_actions(known_pod, group_containers([make_sandbox()]), NOW).start
         ] == [3]
     again = compute_pod_status(with_status(pod, status), make_runtime_pod(make_container(pod, restarts=3)), facts())
     assert again.container_statuses[0].restart_count == 3
-    assert again.container_statuses[0].last_state == told.last_state
+    assert again.container_statuses[0].last_state == status_of_container.last_state
 
 
 def test_never_started_container_has_restart_count_zero() -> None:
@@ -124,13 +131,13 @@ def test_never_started_container_has_restart_count_zero() -> None:
 
 
 def test_removed_container_of_a_terminating_pod_is_reported_terminated() -> None:
-    status = compute_pod_status(lost(), group_containers([]), facts(terminating=True))
-    (told,) = status.container_statuses
+    status = compute_pod_status(pod_with_lost_containers(), group_containers([]), facts(terminating=True))
+    (status_of_container,) = status.container_statuses
     assert status.phase == "Failed"
-    assert told.state.running is None
-    assert told.state.terminated is not None
-    assert told.state.terminated.reason == "ContainerStatusUnknown"
-    assert (told.ready, told.started) == (False, False)
+    assert status_of_container.state.running is None
+    assert status_of_container.state.terminated is not None
+    assert status_of_container.state.terminated.reason == "ContainerStatusUnknown"
+    assert (status_of_container.ready, status_of_container.started) == (False, False)
     assert compute_pod_status(with_status(WEB, status), group_containers([]), facts(terminating=True)) == status
 
 

@@ -116,7 +116,7 @@ async def test_changes_made_while_the_agent_was_down_are_applied(node: OneNode) 
 async def test_pods_that_arrive_during_the_first_sync_are_not_cleaned_up(
     node: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first look knows static pods only, and before it ends the master has named the other one."""
+    """The first sync knows static pods only. Before it ends, the API server has listed the other pod."""
     node.write("web")
     await node.admin.create(
         Pod(
@@ -198,18 +198,18 @@ async def test_static_pod_of_a_missing_namespace_runs_and_is_mirrored_later(node
         agent.mirror_pods.loop.wake()
 
         async def shown() -> bool:
-            found = await node.admin.list(Pod, "blue")
-            return [(pod.metadata.name, pod.status.phase) for pod in found.items] == [("web-node-1", "Running")]
+            api_pods = await node.admin.list(Pod, "blue")
+            return [(pod.metadata.name, pod.status.phase) for pod in api_pods.items] == [("web-node-1", "Running")]
 
         await until_true(shown)
 
 
 async def test_api_pod_with_static_annotations_is_not_treated_as_static(node: OneNode) -> None:
-    """By annotations that anybody may write."""
+    """Any client may write these annotations."""
     async with node.agent():
-        marks = {"kubernetes.io/config.source": "file", CONFIG_HASH: "x"}
+        annotations = {"kubernetes.io/config.source": "file", CONFIG_HASH: "x"}
         spec = {"nodeName": "node-1", "containers": [{"name": "main", "image": "toolbox"}]}
-        body = {"metadata": {"name": "web", "annotations": marks}, "spec": spec}
+        body = {"metadata": {"name": "web", "annotations": annotations}, "spec": spec}
         await node.admin.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(body))
         pod = await node.until_shown("web", runs)
         assert list(node.sandboxes()) == [pod.metadata.uid]
@@ -244,12 +244,12 @@ async def test_node_may_create_only_mirrors_of_its_own_pods(node: OneNode) -> No
             await client.create(replace(good, metadata=replace(meta, name="third")))
 
 
-def asks(text: str) -> str:
+def cpu_request_pod(text: str) -> str:
     return TEXT.replace("image: toolbox", f"image: toolbox, resources: {{requests: {{{text}}}}}")
 
 
 async def bound(node: OneNode, name: str, **spec: object) -> None:
-    """A pod that somebody bound to the node himself."""
+    """Return a pod that a client has bound to the node."""
     container = {"name": "main", "image": "toolbox", **spec.pop("container", {})}  # type: ignore[dict-item]
     body = {
         "metadata": {"name": name},
@@ -304,10 +304,10 @@ async def test_invalid_manifest_is_reported_as_a_node_event(node: OneNode) -> No
 
     async def told() -> bool:
         events = [event for event in (await node.admin.list(Event)).items if event.reason == "FailedValidation"]
-        found = {event.involved_object.kind: event.message for event in events}
-        return "spec.containers[0].imagine: is not a field" in found.get("Node", "") and "second.yaml: " in found.get(
-            "Pod", ""
-        )
+        api_pods = {event.involved_object.kind: event.message for event in events}
+        return "spec.containers[0].imagine: is not a field" in api_pods.get(
+            "Node", ""
+        ) and "second.yaml: " in api_pods.get("Pod", "")
 
     async with node.agent():
         await until_true(told)
@@ -337,12 +337,12 @@ async def test_static_pod_preempts_other_pods(node: OneNode) -> None:
         await bound(node, "free")
         await node.until_shown("cheap", runs)
         await node.until_shown("free", runs)
-        node.write("web", asks(f"cpu: {cores * 1000 - 200}m"))
+        node.write("web", cpu_request_pod(f"cpu: {cores * 1000 - 200}m"))
         await node.until_shown("web-node-1", runs)
         cheap = await node.until_shown("cheap", lambda pod: pod.status.phase == "Failed")
         assert (cheap.status.reason, cheap.status.message) == ("Preempting", "Preempted in order to admit critical pod")
         assert sorted(node.sandboxes().values()) == ["free", "web-node-1"]
-        node.write("huge", asks("cpu: 4000"))
+        node.write("huge", cpu_request_pod("cpu: 4000"))
         huge = await node.until_shown("huge-node-1", lambda pod: pod.status.phase == "Failed")
         assert huge.status.reason == "OutOfcpu"
         assert sorted(node.sandboxes().values()) == ["free", "web-node-1"], "nobody ends for nothing"
@@ -353,9 +353,9 @@ async def test_running_pods_are_admitted_before_new_ones_after_a_restart(node: O
     async with node.agent():
         await until_true(lambda: node.node_is_known())
         cores = int((await node.admin.get(Node, "node-1")).status.allocatable["cpu"])
-        node.write("zebra", asks(f"cpu: {cores * 1000 - 100}m"))
+        node.write("zebra", cpu_request_pod(f"cpu: {cores * 1000 - 100}m"))
         await node.until_shown("zebra-node-1", runs)
-    node.write("ant", asks("cpu: 200m"))
+    node.write("ant", cpu_request_pod("cpu: 200m"))
     async with node.agent():
         ant = await node.until_shown("ant-node-1", lambda pod: pod.status.phase == "Failed")
         assert ant.status.reason == "OutOfcpu"

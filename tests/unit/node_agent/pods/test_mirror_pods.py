@@ -1,4 +1,4 @@
-"""Which mirror pods are created and deleted."""
+"""The mirror pods that are created and deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STARTING = StaticPods({}, frozenset(), False)
 
 
 @pytest.mark.parametrize(
-    ("here", "held", "steps"),
+    ("static_pods", "api_pods", "steps"),
     [
         (RUNS, [], [CreateMirror(MIRROR)]),
         (RUNS, [MIRROR], []),
@@ -50,6 +50,6 @@ STARTING = StaticPods({}, frozenset(), False)
     ],
 )
 def test_mirror_pods_equal_running_static_pods(
-    static_pods: StaticPods, held: list[Pod], steps: list[CreateMirror | DeleteMirror]
+    static_pods: StaticPods, api_pods: list[Pod], steps: list[CreateMirror | DeleteMirror]
 ) -> None:
-    assert list(plan_mirror_pods(static_pods, held, NODE)) == steps
+    assert list(plan_mirror_pods(static_pods, api_pods, NODE)) == steps

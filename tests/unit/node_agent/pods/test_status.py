@@ -21,14 +21,15 @@ def facts(**other: object) -> StatusInputs:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "told"), [(127, "ContainerCannotRun", 127), (128, "StartError", 128), (0, "StartError", 128)]
+    ("code", "reason", "exit_code"),
+    [(127, "ContainerCannotRun", 127), (128, "StartError", 128), (0, "StartError", 128)],
 )
-def test_unstartable_container_that_may_not_restart_is_terminated(code: int, reason: str, told: int) -> None:
+def test_unstartable_container_that_may_not_restart_is_terminated(code: int, reason: str, exit_code: int) -> None:
     dead = make_container(ONCE, state="created", code=code, error="no")
-    trouble = {"main": ("RunContainerError", "Docker: no")}
-    (status,) = compute_pod_status(ONCE, make_runtime_pod(dead), facts(container_failures=trouble)).container_statuses
+    failures = {"main": ("RunContainerError", "Docker: no")}
+    (status,) = compute_pod_status(ONCE, make_runtime_pod(dead), facts(container_failures=failures)).container_statuses
     assert status.state.terminated is not None
-    assert (status.state.terminated.reason, status.state.terminated.exit_code) == (reason, told)
+    assert (status.state.terminated.reason, status.state.terminated.exit_code) == (reason, exit_code)
     assert status.state.terminated.started_at == status.state.terminated.finished_at
 
 
@@ -70,11 +71,13 @@ def test_container_status_has_the_initial_user() -> None:
     expected = ContainerUser(linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(4000,)))
     assert status.container_statuses[0].user == expected
     for later in (replace(first, user=(0, 0, ())), replace(first, user=None, state="exited")):
-        (row,) = compute_pod_status(with_status(WEB, status), make_runtime_pod(later), facts()).container_statuses
-        assert row.user == expected
+        (status_after,) = compute_pod_status(
+            with_status(WEB, status), make_runtime_pod(later), facts()
+        ).container_statuses
+        assert status_after.user == expected
     other = replace(make_container(WEB, restarts=1), user=(0, 0, ()))
-    (row,) = compute_pod_status(with_status(WEB, status), make_runtime_pod(other), facts()).container_statuses
-    assert row.user == ContainerUser(linux=LinuxContainerUser(uid=0, gid=0))
+    (status_after,) = compute_pod_status(with_status(WEB, status), make_runtime_pod(other), facts()).container_statuses
+    assert status_after.user == ContainerUser(linux=LinuxContainerUser(uid=0, gid=0))
 
 
 def test_container_status_of_an_ended_process_has_no_user() -> None:

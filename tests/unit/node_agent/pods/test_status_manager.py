@@ -35,8 +35,8 @@ async def test_status_of_a_replaced_pod_is_not_written(code: int, reason: str, m
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with Client(Kubeconfig(f"http://127.0.0.1:{runner.addresses[0][1]}", b"")) as client:
-        shown: dict[str, Pod] = {POD.metadata.uid: POD}
-        writer = StatusManager(client, lambda: shown)
+        api_pods: dict[str, Pod] = {POD.metadata.uid: POD}
+        writer = StatusManager(client, lambda: api_pods)
         writer.set_status(replace(POD, status=PodStatus(phase="Running")))
         task = asyncio.create_task(writer.loop.run())
         async with asyncio.timeout(10):
@@ -55,9 +55,9 @@ LISTS = [
 ]
 
 
-@pytest.mark.parametrize(("held", "wish", "said"), LISTS)
+@pytest.mark.parametrize(("current_ips", "pod_ips", "expected"), LISTS)
 def test_status_patch_replaces_pod_ips_only_when_present(
-    held: tuple[PodIP, ...], wish: tuple[PodIP, ...], said: object
+    current_ips: tuple[PodIP, ...], pod_ips: tuple[PodIP, ...], expected: object
 ) -> None:
-    patch = pod_status_patch("u", PodStatus(pod_ips=wish), PodStatus(pod_ips=held))
-    assert msgspec.json.decode(msgspec.json.encode(patch))["status"]["podIPs"] == said
+    patch = pod_status_patch("u", PodStatus(pod_ips=pod_ips), PodStatus(pod_ips=current_ips))
+    assert msgspec.json.decode(msgspec.json.encode(patch))["status"]["podIPs"] == expected

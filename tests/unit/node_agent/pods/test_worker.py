@@ -60,38 +60,38 @@ async def started(host: World) -> None:
 
 
 async def crashed(host: World) -> None:
-    """A container ends once and is started again, without a wait."""
+    """A container exits once and is started again at once."""
     await host.once("runs", lambda: started(host))
     await host.once("ended", lambda: host.end("main", 1))
     await host.live(PAIR, lambda: host.restarts() == [1, 0])
 
 
 async def sandbox_lost(host: World) -> None:
-    """The sandbox is killed from outside; everything comes back in a new one."""
+    """The sandbox is killed by another program; all containers start in a new one."""
     await host.once("runs", lambda: started(host))
     await host.once("lost", lambda: host.end("POD", 137))
     await host.live(PAIR, lambda: host.restarts() == [1, 1])
 
 
 async def done(host: World) -> None:
-    """A container does its work and ends."""
+    """A container does its work and exits."""
     await host.live(ONCE, lambda: host.status.phase == "Succeeded")
 
 
 async def initialized(host: World) -> None:
-    """Init containers end one after the other, the sidecar stays."""
+    """Init containers exit one after the other; the sidecar keeps running."""
     await host.live(STEPS, lambda: host.status.phase == "Running")
 
 
-async def initialized_anew(host: World) -> None:
-    """The sandbox is killed from outside: init begins again."""
+async def reinitialized(host: World) -> None:
+    """The sandbox is killed by another program; the init containers run again."""
     await host.once("runs", lambda: initialized(host))
     await host.once("lost", lambda: host.end("POD", 137))
     await host.live(STEPS, lambda: host.restarts() == [1, 1])
 
 
-async def done_beside_a_sidecar(host: World) -> None:
-    """The work is done, the sidecar is stopped."""
+async def done_next_to_a_sidecar(host: World) -> None:
+    """The work is done, and the sidecar is stopped."""
     await host.live(STEPS_ONCE, lambda: host.status.phase == "Succeeded")
 
 
@@ -102,10 +102,10 @@ async def changed_image(host: World) -> None:
 
 
 async def deleted(host: World) -> None:
-    """The pod is wanted no more."""
+    """The pod is deleted."""
     await host.once("runs", lambda: host.live(SOON, lambda: host.status.phase == "Running"))
-    if not host.gone:
-        await host.live(SOON, lambda: host.gone, leave=True)
+    if not host.terminated:
+        await host.live(SOON, lambda: host.terminated, leave=True)
 
 
 SCENARIOS = [
@@ -114,8 +114,8 @@ SCENARIOS = [
     sandbox_lost,
     done,
     initialized,
-    initialized_anew,
-    done_beside_a_sidecar,
+    reinitialized,
+    done_next_to_a_sidecar,
     changed_image,
     deleted,
 ]
@@ -130,12 +130,12 @@ async def test_agent_killed_after_any_call_reaches_the_same_state(
 
 async def test_image_removed_while_waiting_for_the_network_is_reported_missing(tmp_path: Path) -> None:
     async with world(tmp_path / "host") as host:
-        host.switch.away = True
+        host.switch.unavailable = True
 
         def waits_for_its_image() -> bool:
             if host.status.reason == "FailedCreatePodSandBox":
                 host.docker.images.discard("toolbox")
-                host.switch.away = False
+                host.switch.unavailable = False
             states = [status.state.waiting for status in host.status.container_statuses]
             return any(state is not None and "Image" in state.reason for state in states)
 
@@ -145,17 +145,17 @@ async def test_image_removed_while_waiting_for_the_network_is_reported_missing(t
 
 async def test_pod_waits_for_an_unavailable_network_with_a_reason(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
-        host.switch.away = True
+        host.switch.unavailable = True
         await host.live(SOON, lambda: bool(host.status.reason))
         assert (host.status.phase, host.status.reason) == ("Pending", "FailedCreatePodSandBox")
         assert host.status.message == "network: sdn: no subnet yet"
-        host.switch.away = False
+        host.switch.unavailable = False
         await host.live(SOON, lambda: host.status.phase == "Running")
         assert (host.status.reason, host.status.message) == ("", "")
 
 
 def directory_for(file: str) -> Path:
-    """Where a file should be."""
+    """Create a directory in place of a file."""
     path = Path(file)
     path.mkdir(parents=True)
     return path
@@ -172,21 +172,21 @@ async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
             return host.status.phase == "Running"
 
         await host.live(SOON, runs)
-        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in host.told
+        assert ("FailedSync", f"Error syncing pod: {path}: Is a directory", "") in host.recorded_events
         assert "web" in await asyncio.to_thread(path.read_text)
 
 
 async def test_unreachable_docker_changes_no_running_pod(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
         await started(host)
-        before = host.left()
+        before = host.remaining()
         host.docker.trouble = NotReady("Docker does not answer")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.3):
                 await host.live(PAIR, lambda: False)
         host.docker.trouble = None
         await started(host)
-        assert host.left() == before
+        assert host.remaining() == before
 
 
 async def test_pod_past_its_active_deadline_ends_gracefully_and_fails(tmp_path: Path) -> None:
@@ -236,12 +236,12 @@ async def test_image_pull_tries_the_pods_credentials_and_then_none(tmp_path: Pat
         host.docker.pulls["r.io/a:1"] = None
         host.docker.passwords["r.io/a:1"] = Credential("him", "other")
         host.objects.put(secret)
-        await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.told))
+        await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.recorded_events))
         assert host.docker.asked == ["him", ""]
         state = host.status.container_statuses[0].state.waiting
         assert state is not None
         assert state.reason in {"ErrImagePull", "ImagePullBackOff"}
-        assert "FailedToRetrieveImagePullSecret" in {reason for reason, _, _ in host.told}
+        assert "FailedToRetrieveImagePullSecret" in {reason for reason, _, _ in host.recorded_events}
         host.docker.passwords["r.io/a:1"] = Credential("him", "his")
         await host.live(pod, lambda: host.status.phase == "Running")
 
@@ -250,16 +250,16 @@ LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], termination
 
 
 async def test_termination_message_is_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
-    rows = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
-    pod = make_pod(f"[{', '.join(rows)}]", "  restartPolicy: Never")
+    container_texts = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
+    pod = make_pod(f"[{', '.join(container_texts)}]", "  restartPolicy: Never")
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Failed")
-        told = {
+        messages = {
             status.name: status.state.terminated.message
             for status in host.status.container_statuses
             if status.state.terminated
         }
-        assert told == {"main": "", "side": "help\n"}
+        assert messages == {"main": "", "side": "help\n"}
 
 
 WORDS = {"main": "File", "side": "FallbackToLogsOnError"}
@@ -269,16 +269,16 @@ async def test_container_gets_its_grace_period_and_one_stop_signal(tmp_path: Pat
     pod = make_pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
-        await host.live(pod, lambda: host.gone, leave=True)
+        await host.live(pod, lambda: host.terminated, leave=True)
         assert [signal for signal in host.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
         assert host.status.container_statuses[0].state.terminated is not None
         assert host.status.container_statuses[0].state.terminated.exit_code == 7
-        assert host.left()["containers"] == []
-        assert host.left()["directories"] == []
+        assert host.remaining()["containers"] == []
+        assert host.remaining()["directories"] == []
 
 
 async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -> None:
-    """Not what is left until deletionTimestamp, whose seconds are whole, by a clock that is not ours."""
+    """The grace period does not end at deletionTimestamp, which has whole seconds and comes from another clock."""
     pod = make_pod()
     deleted_metadata = replace(
         pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
@@ -288,7 +288,7 @@ async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -
         await host.live(replace(pod, metadata=deleted_metadata), lambda: bool(host.docker.signals))
         assert host.docker.signals == [("main", "SIGTERM")]
         shorter = replace(deleted_metadata, deletion_grace_period_seconds=0)
-        await host.live(replace(pod, metadata=shorter), lambda: host.gone)
+        await host.live(replace(pod, metadata=shorter), lambda: host.terminated)
         assert ("main", "SIGKILL") in host.docker.signals
 
 
@@ -296,7 +296,7 @@ async def test_pod_without_an_object_has_two_seconds_to_end(tmp_path: Path) -> N
     pod = from_api_server(make_pod(spec="  terminationGracePeriodSeconds: 600"))
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
-        await host.live(pod, lambda: host.gone, leave=True)
+        await host.live(pod, lambda: host.terminated, leave=True)
         assert host.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
 
 
@@ -306,14 +306,14 @@ async def test_container_gets_its_own_stop_signal(tmp_path: Path) -> None:
     )
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
-        await host.live(pod, lambda: host.gone, leave=True)
+        await host.live(pod, lambda: host.terminated, leave=True)
         assert host.docker.signals[0] == ("main", "SIGUSR1")
 
 
 async def test_sandbox_that_lost_its_network_is_replaced(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
         await started(host)
-        host.switch.stranded = set(host.switch.attached)
+        host.switch.rejected_sandboxes = set(host.switch.attached)
         await host.live(PAIR, lambda: host.restarts() == [1, 1])
         assert [container.attempt for container in host.docker.find("POD")] == [1]
         assert host.status.phase == "Running"
@@ -322,29 +322,32 @@ async def test_sandbox_that_lost_its_network_is_replaced(tmp_path: Path) -> None
 
 HERE = make_pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]", "  terminationGracePeriodSeconds: 0")
 PRESENT = ("Pulled", 'Container image "toolbox" already present on machine and can be accessed by the pod', "main")
-BEGUN = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
+START_EVENTS = [PRESENT, ("Created", "Container created", "main"), ("Started", "Container started", "main")]
 
 
 async def test_pod_lifecycle_emits_events(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
         await host.live(HERE, lambda: host.status.phase == "Running")
-        assert host.told == BEGUN
-        host.told.clear()
+        assert host.recorded_events == START_EVENTS
+        host.recorded_events.clear()
         await host.end("POD", 137)
         await host.live(HERE, lambda: host.restarts() == [1])
-        assert host.told == [("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""), *BEGUN]
-        host.told.clear()
-        await host.live(HERE, lambda: host.gone, leave=True)
-        assert host.told == [("Killing", "Stopping container main", "main")]
+        assert host.recorded_events == [
+            ("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.", ""),
+            *START_EVENTS,
+        ]
+        host.recorded_events.clear()
+        await host.live(HERE, lambda: host.terminated, leave=True)
+        assert host.recorded_events == [("Killing", "Stopping container main", "main")]
 
 
 async def test_missing_cluster_dns_emits_an_event(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
         host.host = dataclasses.replace(host.host, cluster_dns=())
         await host.live(HERE, lambda: host.status.phase == "Running")
-        [words] = [message for reason, message, _ in host.told if reason == "MissingClusterDNS"]
-        assert 'pod: "web_red(0b7c)"' in words
-        assert 'using "ClusterFirst" policy' in words
+        [message] = [message for reason, message, _ in host.recorded_events if reason == "MissingClusterDNS"]
+        assert 'pod: "web_red(0b7c)"' in message
+        assert 'using "ClusterFirst" policy' in message
 
 
 async def test_missing_pause_image_is_pulled(tmp_path: Path) -> None:
@@ -352,7 +355,7 @@ async def test_missing_pause_image_is_pulled(tmp_path: Path) -> None:
         host.docker.images.remove("pause")
         host.docker.pulls["pause"] = Refused("Docker: pull access denied")
         denied = "Failed to create pod sandbox: Docker: pull access denied"
-        await host.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in host.told)
+        await host.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in host.recorded_events)
         host.docker.pulls["pause"] = None
         await host.live(HERE, lambda: host.status.phase == "Running")
         assert host.docker.asked == [""] * 2
@@ -374,8 +377,8 @@ async def test_back_off_event_is_emitted_once_per_crash(tmp_path: Path) -> None:
     pod = make_pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
     async with world(tmp_path / "w") as host:
         waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
-        await host.live(pod, lambda: waiting in host.told)
-        assert host.told == [*BEGUN, *BEGUN, waiting]
+        await host.live(pod, lambda: waiting in host.recorded_events)
+        assert host.recorded_events == [*START_EVENTS, *START_EVENTS, waiting]
 
 
 async def test_missing_program_ends_a_pod_that_may_not_restart(tmp_path: Path) -> None:
@@ -393,8 +396,8 @@ async def test_image_pull_failure_is_reported(tmp_path: Path) -> None:
     pod = make_pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
     async with world(tmp_path / "w") as host:
         host.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
-        await host.live(pod, lambda: ("Failed", "Error: ErrImagePull", "main") in host.told)
-        assert [(reason, message) for reason, message, _ in host.told[:3]] == [
+        await host.live(pod, lambda: ("Failed", "Error: ErrImagePull", "main") in host.recorded_events)
+        assert [(reason, message) for reason, message, _ in host.recorded_events[:3]] == [
             ("Pulling", 'Pulling image "nowhere"'),
             ("Failed", 'Failed to pull image "nowhere": Docker: pull access denied'),
             ("Failed", "Error: ErrImagePull"),
@@ -419,22 +422,22 @@ async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, asked
             else:
                 worker.terminate()
             await living
-        assert host.gone
-        assert host.left()["containers"] == []
-        assert [reason for reason, _, _ in host.told] == ["Pulling"]
+        assert host.terminated
+        assert host.remaining()["containers"] == []
+        assert [reason for reason, _, _ in host.recorded_events] == ["Pulling"]
 
 
 async def test_missing_program_and_unavailable_network_are_reported(tmp_path: Path) -> None:
     pod = make_pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
     async with world(tmp_path / "w") as host:
-        host.switch.away = True
+        host.switch.unavailable = True
         message = "Failed to create pod sandbox: network: sdn: no subnet yet"
-        await host.live(pod, lambda: ("FailedCreatePodSandBox", message, "") in host.told)
-        host.switch.away = False
-        host.told.clear()
-        await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.told))
-        assert [reason for reason, _, _ in host.told[:3]] == ["Pulled", "Created", "Failed"]
-        assert "/nowhere: no such file or directory" in host.told[2][1]
+        await host.live(pod, lambda: ("FailedCreatePodSandBox", message, "") in host.recorded_events)
+        host.switch.unavailable = False
+        host.recorded_events.clear()
+        await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.recorded_events))
+        assert [reason for reason, _, _ in host.recorded_events[:3]] == ["Pulled", "Created", "Failed"]
+        assert "/nowhere: no such file or directory" in host.recorded_events[2][1]
 
 
 async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
@@ -499,13 +502,13 @@ async def test_gather_both_raises_an_error_after_the_other_ended(is_first: bool)
 async def test_cancelled_gather_both_cancels_both() -> None:
     ended = []
 
-    async def waits() -> None:
+    async def wait_forever() -> None:
         try:
             await asyncio.Event().wait()
         finally:
             ended.append(True)
 
-    task = asyncio.create_task(gather_both(waits(), waits()))
+    task = asyncio.create_task(gather_both(wait_forever(), wait_forever()))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()

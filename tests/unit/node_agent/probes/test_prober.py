@@ -87,47 +87,50 @@ async def test_http_probe_succeeds_on_200_to_399(prober: Prober, status: int, su
 
 
 async def test_http_probe_sends_default_and_configured_headers(prober: Prober) -> None:
-    seen: list[tuple[str, dict[str, str]]] = []
+    requests: list[tuple[str, dict[str, str]]] = []
 
     async def handle(request: web.Request) -> web.Response:
-        seen.append((request.raw_path, dict(request.headers)))
+        requests.append((request.raw_path, dict(request.headers)))
         return web.Response()
 
     async with serving(handle) as port:
         assert (await prober.probe(http(path="/a?b=c"), target(port))).success
         headers = (HTTPHeader(name="host", value="web.example"), HTTPHeader(name="Accept", value="text/plain"))
-        own = (*headers, HTTPHeader(name="user-agent", value=""), HTTPHeader(name="X", value="1"))
-        assert (await prober.probe(http(http_headers=own, path="x"), target(port))).success
+        own_headers = (*headers, HTTPHeader(name="user-agent", value=""), HTTPHeader(name="X", value="1"))
+        assert (await prober.probe(http(http_headers=own_headers, path="x"), target(port))).success
     close = {"Connection": "close"}
-    assert seen[0] == ("/a?b=c", {"Host": f"{HERE}:{port}", "User-Agent": "kube-probe/1.36", "Accept": "*/*"} | close)
-    assert seen[1] == ("/x", {"Host": "web.example", "Accept": "text/plain", "X": "1"} | close)
+    assert requests[0] == (
+        "/a?b=c",
+        {"Host": f"{HERE}:{port}", "User-Agent": "kube-probe/1.36", "Accept": "*/*"} | close,
+    )
+    assert requests[1] == ("/x", {"Host": "web.example", "Accept": "text/plain", "X": "1"} | close)
 
 
 async def test_http_probe_follows_redirects_on_the_same_host_only(prober: Prober) -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     async def handle(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        paths.append(request.path)
         to = {"/here": "/bad", "/there": "http://elsewhere.example/", "/round": "/round", "/file": "file:///etc/passwd"}
         if request.path in to:
             return web.Response(status=302, headers={"Location": to[request.path]}, text="over there")
         return web.Response(status=500)
 
     async with serving(handle) as port:
-        here = await prober.probe(http(path="/here"), target(port))
-        there = await prober.probe(http(path="/there"), target(port))
+        same_host = await prober.probe(http(path="/here"), target(port))
+        other_host = await prober.probe(http(path="/there"), target(port))
         file = await prober.probe(http(path="/file"), target(port))
         rounds = await prober.probe(http(path="/round"), target(port))
-    assert here == ProbeAnswer(False, "HTTP probe failed with statuscode: 500")
-    assert there == ProbeAnswer(True, "Probe terminated redirects, Response body: over there")
+    assert same_host == ProbeAnswer(False, "HTTP probe failed with statuscode: 500")
+    assert other_host == ProbeAnswer(True, "Probe terminated redirects, Response body: over there")
     assert file.success
     assert rounds.success is False
     assert "stopped after 10 redirects" in rounds.message
-    assert asked.count("/round") == 11
+    assert paths.count("/round") == 11
 
 
 async def test_http_probe_truncates_an_endless_body_and_waits_for_a_missing_one(prober: Prober) -> None:
-    gone = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
@@ -136,18 +139,18 @@ async def test_http_probe_truncates_an_endless_body_and_waits_for_a_missing_one(
             if request.path == "/endless":
                 while True:
                     await answer.write(b"x" * MAX_BODY_BYTES)
-            await gone.wait()
+            await disconnected.wait()
         except ConnectionError:
-            gone.set()
+            disconnected.set()
         return answer
 
     async with serving(handle) as port:
         assert (await prober.probe(http(path="/endless"), target(port))).success
-        await gone.wait()
-        gone.clear()
+        await disconnected.wait()
+        disconnected.clear()
         slow = Probe(http_get=http(path="/slow").http_get, timeout_seconds=1)
         answer = await prober.probe(slow, target(port))
-        gone.set()
+        disconnected.set()
     assert answer == ProbeAnswer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
 
 
@@ -198,17 +201,17 @@ async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) ->
     )
     await server.start(HERE, port)
 
-    async def ask(service: str) -> ProbeAnswer:
+    async def check(service: str) -> ProbeAnswer:
         return await prober.probe(Probe(grpc=GRPCAction(port=port, service=service), timeout_seconds=5), target())
 
-    assert (await ask("")).success
-    assert (await ask("web")).success
-    assert (await ask("n" * 200)).success
-    assert (await ask("db")).success is False
-    assert await ask("nobody") == ProbeAnswer(False, "error: health rpc failed: NOT_FOUND unknown service")
+    assert (await check("")).success
+    assert (await check("web")).success
+    assert (await check("n" * 200)).success
+    assert (await check("db")).success is False
+    assert await check("nobody") == ProbeAnswer(False, "error: health rpc failed: NOT_FOUND unknown service")
     server.close()
     await server.wait_closed()
-    assert (await ask("")).success is False
+    assert (await check("")).success is False
 
 
 async def test_grpc_probe_times_out_on_a_silent_server(prober: Prober) -> None:
@@ -219,15 +222,15 @@ async def test_grpc_probe_times_out_on_a_silent_server(prober: Prober) -> None:
 
 
 async def test_exec_probe_result_is_the_exit_code(prober: Prober, docker: FakeDocker) -> None:
-    async def ask(*command: str) -> ProbeAnswer:
+    async def check(*command: str) -> ProbeAnswer:
         return await prober.probe(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
 
-    assert (await ask("exit 0")).success
-    assert await ask("exit 3") == ProbeAnswer(False, "exit code 3")
-    assert await ask("echo all is well") == ProbeAnswer(True)
-    assert await ask("sleep") == ProbeAnswer(False, 'command "sleep" timed out after 1s')
+    assert (await check("exit 0")).success
+    assert await check("exit 3") == ProbeAnswer(False, "exit code 3")
+    assert await check("echo all is well") == ProbeAnswer(True)
+    assert await check("sleep") == ProbeAnswer(False, 'command "sleep" timed out after 1s')
     docker.trouble = NotReady("Docker does not answer")
-    assert await ask("exit 0") == ProbeAnswer(None, "Docker does not answer")
+    assert await check("exit 0") == ProbeAnswer(None, "Docker does not answer")
 
 
 async def test_sleep_hook_sleeps_and_empty_hook_does_nothing(prober: Prober) -> None:

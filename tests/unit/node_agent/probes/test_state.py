@@ -37,22 +37,22 @@ def probe(period: int = 10, delay: int = 0, failures: int = 3, successes: int = 
     )
 
 
-def wish(probes: dict[str, Probe]) -> Container:
+def container_with(probes: dict[str, Probe]) -> Container:
     return Container(
         startup_probe=probes.get(STARTUP), liveness_probe=probes.get(LIVENESS), readiness_probe=probes.get(READINESS)
     )
 
 
 def fresh(
-    probes: dict[str, Probe], share: float = 0.5, agent_age: float = 1e5, previous: ProbeResults = UNKNOWN
+    probes: dict[str, Probe], jitter: float = 0.5, agent_age: float = 1e5, previous: ProbeResults = UNKNOWN
 ) -> ProbeState:
-    return initial_state(wish(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), share, previous)
+    return initial_state(container_with(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), jitter, previous)
 
 
 def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
     verdict = state.results
-    for one in answers:
-        state, verdict = record_answer(state, kind, one)
+    for success in answers:
+        state, verdict = record_answer(state, kind, success)
     return verdict
 
 
@@ -78,8 +78,8 @@ def test_probe_state_resumes_from_reported_status() -> None:
 
 def test_exec_probe_runs_without_a_pod_address() -> None:
     program = Probe(exec=ExecAction(command=("true",)))
-    assert not needs_address(wish({LIVENESS: program}))
-    assert needs_address(wish({LIVENESS: program, READINESS: probe()}))
+    assert not needs_address(container_with({LIVENESS: program}))
+    assert needs_address(container_with({LIVENESS: program, READINESS: probe()}))
 
 
 def test_probe_result_changes_at_its_threshold() -> None:
@@ -100,7 +100,9 @@ def test_inconclusive_probe_answer_is_not_counted() -> None:
 
 
 def test_probe_waits_for_its_initial_delay() -> None:
-    state = initial_state(wish({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN)
+    state = initial_state(
+        container_with({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN
+    )
     assert state.wake_at(terminating=False) == NOW + timedelta(seconds=30)
     assert due_probes(state, NOW + timedelta(seconds=29.9))[1] == ()
     assert due_probes(state, NOW + timedelta(seconds=30))[1] == (LIVENESS,)
@@ -114,8 +116,8 @@ def test_first_probes_are_jittered_only_after_agent_start(agent_age: float, dela
 
 def test_startup_probe_delays_other_probes_until_it_succeeds() -> None:
     state = fresh({STARTUP: probe(failures=30), LIVENESS: probe(), READINESS: probe()})
-    state, asked = due_probes(state, NOW)
-    assert asked == (STARTUP,)
+    state, due_kinds = due_probes(state, NOW)
+    assert due_kinds == (STARTUP,)
     assert state.wake_at(terminating=False) is None
     state, verdict = record_answer(state, STARTUP, True)
     assert verdict == ProbeResults(True, False, "")
@@ -157,23 +159,23 @@ def test_readiness_equals_the_last_full_run_of_answers(probe: Probe, answers: li
 
 @given(WISHES, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())
 def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
-    probes: dict[str, Probe], answers: list[bool | None], share: float, agent_age: float, going: bool
+    probes: dict[str, Probe], answers: list[bool | None], jitter: float, agent_age: float, terminating: bool
 ) -> None:
-    """Waking when told to always finds something to ask; nothing is asked too early, too often or out of turn."""
-    state, now = fresh(probes, share, agent_age), NOW
+    """A probe is due at each time that wake_at() returns, and no probe is due earlier, more often or out of order."""
+    state, now = fresh(probes, jitter, agent_age), NOW
     last: dict[str, datetime] = {}
     silent: set[str] = set()
-    for one in answers:
-        at = state.wake_at(going)
+    for success in answers:
+        at = state.wake_at(terminating)
         if at is None:
-            assert due_probes(state, now + timedelta(days=1), going) == (state, ())
+            assert due_probes(state, now + timedelta(days=1), terminating) == (state, ())
             return
-        assert due_probes(state, at - timedelta(microseconds=1), going)[1] == ()
+        assert due_probes(state, at - timedelta(microseconds=1), terminating)[1] == ()
         now = max(now, at)
         started = state.results.started
-        state, asked = due_probes(state, now, going)
-        assert asked
-        for kind in asked:
+        state, due_kinds = due_probes(state, now, terminating)
+        assert due_kinds
+        for kind in due_kinds:
             elapsed = (now - NOW).total_seconds()
             assert elapsed >= probes[kind].initial_delay_seconds
             assert kind not in last or now - last[kind] >= timedelta(seconds=probes[kind].period_seconds)
@@ -184,12 +186,12 @@ def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
             )
             assert (kind == STARTUP) != started
             assert kind not in silent
-            assert kind == READINESS or not going
+            assert kind == READINESS or not terminating
             last[kind] = now
-            assert kind not in due_probes(state, now + timedelta(days=1), going)[1], (
+            assert kind not in due_probes(state, now + timedelta(days=1), terminating)[1], (
                 "it is asked while an answer is due"
             )
-            state, verdict = record_answer(state, kind, one)
+            state, verdict = record_answer(state, kind, success)
             silent |= {verdict.failed} if verdict.failed else set()
             silent |= {STARTUP} if verdict.started else set()
             assert not verdict.ready or verdict.started

@@ -161,14 +161,14 @@ INIT = "  initContainers: [{name: first, image: i}, {name: proxy, image: p, rest
 
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[Pod, RuntimePod]:
-    """Any pod of one or two containers, and anything that may lie in Docker of it."""
+    """Return any pod of one or two containers, with any of its containers in Docker."""
     pod = make_pod(
         draw(st.sampled_from(["[{name: main, image: a}]", "[{name: main, image: a}, {name: side, image: b}]"])),
         f"  restartPolicy: {draw(st.sampled_from(['Always', 'OnFailure', 'Never']))}\n"
         + draw(st.sampled_from(["", INIT])),
     )
-    boxes = [make_sandbox(number, draw(states()), f"box-{number}") for number in range(draw(st.integers(0, 2)))]
-    found = [
+    sandboxes = [make_sandbox(number, draw(states()), f"box-{number}") for number in range(draw(st.integers(0, 2)))]
+    containers = [
         make_container(
             pod,
             container.name,
@@ -182,43 +182,43 @@ def situations(draw: st.DrawFn) -> tuple[Pod, RuntimePod]:
         for container in all_containers(pod)
         for number in range(draw(st.integers(0, 3)))
     ]
-    return pod, group_containers([*boxes, *found])
+    return pod, group_containers([*sandboxes, *containers])
 
 
-def carried_out(pod: Pod, runtime_pod: RuntimePod, actions: PodActions) -> RuntimePod:
-    """Docker after the actions, when every start succeeds and every container that is killed ends."""
+def apply_actions(pod: Pod, runtime_pod: RuntimePod, actions: PodActions) -> RuntimePod:
+    """Return the containers after the actions, when every start succeeds and every killed container exits."""
     dropped = {container.id for container in actions.remove}
     killed = {container.id for container in actions.kill}
-    found = [
+    containers = [
         replace(container, state="exited", exit_code=137, finished_at=NOW) if container.id in killed else container
         for container in runtime_pod.all
         if container.id not in dropped
     ]
-    box = runtime_pod.sandbox.id if runtime_pod.sandbox is not None else ""
+    sandbox_id = runtime_pod.sandbox.id if runtime_pod.sandbox is not None else ""
     if actions.sandbox_attempt is not None:
-        box = f"box-{actions.sandbox_attempt}"
-        found.append(make_sandbox(actions.sandbox_attempt, identity=box))
-    found += [
-        make_container(pod, start.container.name, restarts=start.restarts, crashes=start.crashes, inside=box)
+        sandbox_id = f"box-{actions.sandbox_attempt}"
+        containers.append(make_sandbox(actions.sandbox_attempt, identity=sandbox_id))
+    containers += [
+        make_container(pod, start.container.name, restarts=start.restarts, crashes=start.crashes, inside=sandbox_id)
         for start in actions.start
     ]
-    return group_containers(found)
+    return group_containers(containers)
 
 
 @given(situations())
 def test_pod_actions_converge_after_one_round(situation: tuple[Pod, RuntimePod]) -> None:
-    """Whatever was found: nothing runs twice, and after one round the next plan starts and kills nothing more."""
+    """From every state nothing runs twice, and after one round the next actions start and kill nothing more."""
     pod, runtime_pod = situation
     actions = compute_pod_actions(pod, runtime_pod, NOW)
     assert len({start.container.name for start in actions.start}) == len(actions.start)
-    after = carried_out(pod, runtime_pod, actions)
+    after = apply_actions(pod, runtime_pod, actions)
     for history in after.containers.values():
         assert len({container.restart_count for container in history}) == len(history), (
             "every start has a number of its own"
         )
     again = compute_pod_actions(pod, after, NOW)
-    fresh = {(start.container.name, start.restarts) for start in actions.start}
-    assert not fresh & {(container.name, container.restart_count) for container in again.kill}, (
+    new_keys = {(start.container.name, start.restarts) for start in actions.start}
+    assert not new_keys & {(container.name, container.restart_count) for container in again.kill}, (
         "what was just started is not killed"
     )
     assert again.sandbox_attempt is None or not actions.start
@@ -285,10 +285,10 @@ def test_completed_pod_has_a_final_phase(codes: tuple[int, int], phase: str) -> 
 
 def test_unstartable_container_reports_why() -> None:
     dead = make_container(WEB, state="created", code=127, error="exec: no such file")
-    trouble = {"main": ("RunContainerError", "Docker: exec: no such file")}
-    (status,) = compute_pod_status(WEB, make_runtime_pod(dead), facts(container_failures=trouble)).container_statuses
+    failures = {"main": ("RunContainerError", "Docker: exec: no such file")}
+    (status,) = compute_pod_status(WEB, make_runtime_pod(dead), facts(container_failures=failures)).container_statuses
     assert status.state.waiting is not None
-    assert (status.state.waiting.reason, status.state.waiting.message) == trouble["main"]
+    assert (status.state.waiting.reason, status.state.waiting.message) == failures["main"]
     assert not status.ready
 
 

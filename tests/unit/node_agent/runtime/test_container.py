@@ -1,4 +1,4 @@
-"""What the agent reads from the labels of a container."""
+"""The values that the agent reads from the labels of a container."""
 
 from __future__ import annotations
 

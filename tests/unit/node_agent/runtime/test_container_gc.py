@@ -21,41 +21,42 @@ DEAD = [make_container(WEB, state="exited", restarts=number, ended=90 - number) 
 DEFAULT = ContainerPolicy()
 
 
-def going(
-    found: list[RuntimeContainer], policy: ContainerPolicy = DEFAULT, pods: tuple[str, ...] = (UID,)
+def removed_ids(
+    containers: list[RuntimeContainer], policy: ContainerPolicy = DEFAULT, pods: tuple[str, ...] = (UID,)
 ) -> list[str]:
-    return [container.id for container in containers_to_remove(found, policy, NOW, pods)]
+    return [container.id for container in containers_to_remove(containers, policy, NOW, pods)]
 
 
 def test_newest_dead_container_is_kept() -> None:
-    assert going([make_sandbox(), make_container(WEB, restarts=4), *DEAD]) == ["main-2", "main-1", "main-0"]
-    assert going([make_sandbox(), *DEAD]) == ["main-2", "main-1", "main-0"]
-    assert going([make_sandbox(), *DEAD], ContainerPolicy(per_container=3)) == ["main-0"]
+    assert removed_ids([make_sandbox(), make_container(WEB, restarts=4), *DEAD]) == ["main-2", "main-1", "main-0"]
+    assert removed_ids([make_sandbox(), *DEAD]) == ["main-2", "main-1", "main-0"]
+    assert removed_ids([make_sandbox(), *DEAD], ContainerPolicy(per_container=3)) == ["main-0"]
 
 
 def test_recently_ended_container_is_kept() -> None:
-    assert going([make_sandbox(), *DEAD], ContainerPolicy(min_age=timedelta(seconds=89))) == ["main-1", "main-0"]
+    assert removed_ids([make_sandbox(), *DEAD], ContainerPolicy(min_age=timedelta(seconds=89))) == ["main-1", "main-0"]
 
 
 def test_unstarted_and_running_containers_are_kept() -> None:
     never_started = make_container(WEB, state="created", restarts=9)
     assert (
-        going([make_sandbox(), never_started, make_container(WEB, restarts=8), make_container(WEB, restarts=7)]) == []
+        removed_ids([make_sandbox(), never_started, make_container(WEB, restarts=8), make_container(WEB, restarts=7)])
+        == []
     )
 
 
 def test_containers_of_pods_without_a_worker_are_left_to_the_sweep() -> None:
-    assert going([make_sandbox(), *DEAD], pods=()) == []
+    assert removed_ids([make_sandbox(), *DEAD], pods=()) == []
 
 
 def test_older_sandbox_without_containers_is_removed() -> None:
     older = make_sandbox(0, "exited", "0ld")
     newest = make_sandbox(1, "exited")
     inside = make_container(WEB, state="exited", inside="0ld", restarts=1)
-    assert going([newest, older]) == ["0ld"]
-    assert going([newest, older, inside]) == []
-    assert going([newest, older, inside, make_container(WEB, state="exited", restarts=2)]) == [inside.id, "0ld"]
-    assert going([newest, replace(older, state="running")]) == []
+    assert removed_ids([newest, older]) == ["0ld"]
+    assert removed_ids([newest, older, inside]) == []
+    assert removed_ids([newest, older, inside, make_container(WEB, state="exited", restarts=2)]) == [inside.id, "0ld"]
+    assert removed_ids([newest, replace(older, state="running")]) == []
 
 
 async def attached_sandbox(host: World, attempt: int) -> str:
@@ -67,26 +68,26 @@ async def attached_sandbox(host: World, attempt: int) -> str:
 
 async def test_only_sandboxes_missing_in_docker_are_detached(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
-        lost, stays = await attached_sandbox(host, 0), await attached_sandbox(host, 1)
-        await host.docker.remove(lost)
+        lost_sandbox, remaining_sandbox = await attached_sandbox(host, 0), await attached_sandbox(host, 1)
+        await host.docker.remove(lost_sandbox)
         await SandboxGC(host.docker, host.network).collect()
-        assert host.switch.attached == {stays}
+        assert host.switch.attached == {remaining_sandbox}
 
 
 async def test_sandbox_created_meanwhile_is_not_detached(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
-        lost = await attached_sandbox(host, 0)
-        await host.docker.remove(lost)
-        made: list[str] = []
+        lost_sandbox = await attached_sandbox(host, 0)
+        await host.docker.remove(lost_sandbox)
+        created: list[str] = []
 
         async def make_another() -> None:
             identity = await host.docker.create(sandbox_config(make_pod(), "pause", 1, host.host))
-            made.append(identity)
+            created.append(identity)
             host.switch.attached.add(identity)
 
         host.switch.while_listing = make_another
         await SandboxGC(host.docker, host.network).collect()
-        assert host.switch.attached == set(made)
+        assert host.switch.attached == set(created)
 
 
 async def test_nothing_is_detached_while_docker_is_unreachable(tmp_path: Path) -> None:

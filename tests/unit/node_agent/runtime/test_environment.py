@@ -32,8 +32,8 @@ def given(env: str = "[]", env_from: str = "[]", extra: str = "") -> dict[str, s
 
 def test_env_from_is_applied_first_and_later_sources_override() -> None:
     sources = "[{configMapRef: {name: c}}, {secretRef: {name: s}}, {prefix: P_, secretRef: {name: s}}]"
-    known = given("[{name: size, value: 'big $(color) $(P_word)'}]", sources)
-    assert known == {
+    env = given("[{name: size, value: 'big $(color) $(P_word)'}]", sources)
+    assert env == {
         "color": "blue",
         "file.txt": "x",
         "size": "big blue sesame",
@@ -80,8 +80,8 @@ def test_missing_env_source_is_named(env: str, env_from: str, why: str) -> None:
     ],
 )
 def test_resource_env_values_are_rounded_up_and_default_to_the_node(ref: str, value: str) -> None:
-    known = given(f"[{{name: A, valueFrom: {{resourceFieldRef: {ref}}}}}]", extra=", resources: {limits: {cpu: 1500m}}")
-    assert known == {"A": value}
+    env = given(f"[{{name: A, valueFrom: {{resourceFieldRef: {ref}}}}}]", extra=", resources: {limits: {cpu: 1500m}}")
+    assert env == {"A": value}
 
 
 def test_env_references_of_a_pod_name_their_objects() -> None:
@@ -111,7 +111,7 @@ def test_env_references_of_a_pod_name_their_objects() -> None:
 def test_invalid_env_source_is_rejected_by_path(fields: dict[str, Any], path: str) -> None:
     container = {"name": "a", "image": "b:1", **fields}
     document = {"metadata": {"name": "p"}, "spec": {"containers": [container]}}
-    assert [row.path for row in decode(Pod, document)[1]] == [f"spec.containers[0].{path}"]
+    assert [error.path for error in decode(Pod, document)[1]] == [f"spec.containers[0].{path}"]
 
 
 POD = make_pod()
@@ -149,16 +149,16 @@ def test_service_env_has_every_port() -> None:
 
 
 def test_service_env_has_services_of_the_namespace_and_the_api_server() -> None:
-    others = (
+    other_services = (
         service("far", "172.30.0.3", ServicePort(port=1), namespace="blue"),
         service("headless", "None", ServicePort(port=1)),
         service("new", "", ServicePort(port=1)),
         service("portless", "172.30.0.4"),
     )
-    told = service_env(POD, (MASTER, *others))
-    assert {name.partition("_")[0] for name in told} == {"KUBERNETES"}
-    own = service("kubernetes", "172.30.0.77", ServicePort(port=443))
-    for order in ((own, MASTER), (MASTER, own)):
+    env = service_env(POD, (MASTER, *other_services))
+    assert {name.partition("_")[0] for name in env} == {"KUBERNETES"}
+    other_api_server = service("kubernetes", "172.30.0.77", ServicePort(port=443))
+    for order in ((other_api_server, MASTER), (MASTER, other_api_server)):
         assert service_env(POD, order)["KUBERNETES_SERVICE_HOST"] == "172.30.0.77"
 
 
@@ -168,5 +168,5 @@ def test_service_env_without_service_links_has_the_api_server_only() -> None:
 
 
 def test_service_env_brackets_ipv6_addresses_before_ports() -> None:
-    told = service_env(POD, (service("six", "fd00::9", ServicePort(port=80)),))
-    assert (told["SIX_PORT"], told["SIX_SERVICE_HOST"]) == ("tcp://[fd00::9]:80", "fd00::9")
+    env = service_env(POD, (service("six", "fd00::9", ServicePort(port=80)),))
+    assert (env["SIX_PORT"], env["SIX_SERVICE_HOST"]) == ("tcp://[fd00::9]:80", "fd00::9")

@@ -21,19 +21,19 @@ def probed(*probes: str, command: str = POLITE, spec: str = "", more: str = "") 
     return make_pod(f"[{{name: main, image: toolbox, {command}, {', '.join(probes)}}}{more}]", spec)
 
 
-def asks(program: str, more: str = FIRST) -> str:
+def exec_probe(program: str, more: str = FIRST) -> str:
     return f"{{exec: {{command: [{program}]}}, {more}}}"
 
 
-def hook(which: str, program: str) -> str:
-    return f"lifecycle: {{{which}: {{exec: {{command: [{program}]}}}}}}"
+def hook(handler: str, program: str) -> str:
+    return f"lifecycle: {{{handler}: {{exec: {{command: [{program}]}}}}}}"
 
 
 HEALTHY = probed(
-    *(f"{kind}Probe: {asks('exit 0', 'periodSeconds: 60')}" for kind in ("startup", "liveness", "readiness"))
+    *(f"{kind}Probe: {exec_probe('exit 0', 'periodSeconds: 60')}" for kind in ("startup", "liveness", "readiness"))
 )
-SICK = probed(f"livenessProbe: {asks('exit 1')}", spec="  restartPolicy: OnFailure")
-NEVER_UP = probed(f"startupProbe: {asks('exit 1')}", spec="  restartPolicy: Never")
+SICK = probed(f"livenessProbe: {exec_probe('exit 1')}", spec="  restartPolicy: OnFailure")
+NEVER_UP = probed(f"startupProbe: {exec_probe('exit 1')}", spec="  restartPolicy: Never")
 GREETED = probed(hook("postStart", "exit 0"), more=", {name: side, image: toolbox}")
 REBUFFED = probed(hook("postStart", "exit 1"), spec="  restartPolicy: Never")
 LEAVING = probed(hook("preStop", "echo bye"))
@@ -49,40 +49,42 @@ def is_ready(host: World) -> bool:
 
 
 async def healthy(host: World) -> None:
-    """Every probe goes well."""
+    """Every probe succeeds."""
     await host.live(HEALTHY, lambda: is_ready(host))
 
 
-async def sick(host: World) -> None:
-    """It fails its liveness probe, is started again at once although it ended well, fails again, and has to wait."""
+async def unhealthy(host: World) -> None:
+    """The liveness probe fails; the container restarts at once although it exited with 0, fails again, and waits."""
     await host.live(SICK, lambda: waiting(host) == "CrashLoopBackOff")
 
 
-async def never_up(host: World) -> None:
-    """It fails its startup probe and is not to come back."""
+async def startup_failed(host: World) -> None:
+    """The startup probe fails, and the container does not restart."""
     await host.live(NEVER_UP, lambda: host.status.phase == "Succeeded")
 
 
-async def greeted(host: World) -> None:
-    """The hook comes before the next container."""
+async def post_start_ran(host: World) -> None:
+    """The postStart hook runs before the next container starts."""
     await host.live(GREETED, lambda: is_ready(host))
     assert ("main", "exit 0") in host.docker.executed
 
 
-async def rebuffed(host: World) -> None:
-    """The hook fails, and so does the pod."""
+async def post_start_failed(host: World) -> None:
+    """The postStart hook fails, and so does the pod."""
     await host.live(REBUFFED, lambda: host.status.phase in {"Failed", "Succeeded"})
 
 
-async def leaves(host: World) -> None:
-    """The hook runs before the container is asked to stop, whoever asks."""
+async def pre_stop_ran(host: World) -> None:
+    """The preStop hook runs before the container gets its stop signal."""
     await host.once("runs", lambda: host.live(LEAVING, lambda: is_ready(host)))
-    if not host.gone:
-        await host.live(LEAVING, lambda: host.gone, leave=True)
+    if not host.terminated:
+        await host.live(LEAVING, lambda: host.terminated, leave=True)
     assert ("main", "echo bye") in host.docker.executed
 
 
-@pytest.mark.parametrize("scenario", [healthy, sick, never_up, greeted, rebuffed, leaves])
+@pytest.mark.parametrize(
+    "scenario", [healthy, unhealthy, startup_failed, post_start_ran, post_start_failed, pre_stop_ran]
+)
 async def test_agent_killed_after_any_call_reaches_the_same_state(
     scenario: Callable[[World], Awaitable[None]], tmp_path: Path
 ) -> None:
@@ -90,10 +92,12 @@ async def test_agent_killed_after_any_call_reaches_the_same_state(
 
 
 async def test_readiness_changes_are_reported_at_once(tmp_path: Path) -> None:
-    pod = probed(f"readinessProbe: {asks('ready')}")
+    pod = probed(f"readinessProbe: {exec_probe('ready')}")
     async with world(tmp_path / "w") as host:
         host.docker.programs["ready"] = 1
-        await host.live(pod, lambda: ("Unhealthy", "Readiness probe failed: exit code 1", "main") in host.told)
+        await host.live(
+            pod, lambda: ("Unhealthy", "Readiness probe failed: exit code 1", "main") in host.recorded_events
+        )
         assert host.status.phase == "Running"
         assert not is_ready(host)
         host.docker.programs["ready"] = 0
@@ -106,25 +110,29 @@ async def test_readiness_changes_are_reported_at_once(tmp_path: Path) -> None:
 
 async def test_agent_restart_keeps_readiness(tmp_path: Path) -> None:
     slow = "periodSeconds: 1, timeoutSeconds: 600"
-    pod = probed(*(f"{kind}Probe: {asks('well', slow)}" for kind in ("startup", "readiness")))
+    pod = probed(*(f"{kind}Probe: {exec_probe('well', slow)}" for kind in ("startup", "readiness")))
     async with world(tmp_path / "w") as host:
         host.docker.programs["well"] = 0
         await host.live(pod, lambda: is_ready(host))
         host.statuses.clear()
-        asked = len(host.docker.executed)
+        executed = len(host.docker.executed)
         del host.docker.programs["well"]
-        await host.live(pod, lambda: len(host.docker.executed) > asked)
-        assert all(row.ready and row.started for status in host.statuses for row in status.container_statuses)
+        await host.live(pod, lambda: len(host.docker.executed) > executed)
+        assert all(
+            container_status.ready and container_status.started
+            for status in host.statuses
+            for container_status in status.container_statuses
+        )
         assert is_ready(host)
 
 
 async def test_container_killed_by_a_probe_is_reported_and_has_the_probes_grace_period(tmp_path: Path) -> None:
-    own = asks("exit 1", f"{FIRST}, terminationGracePeriodSeconds: 1")
-    pod = probed(f"livenessProbe: {own}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
+    probe = exec_probe("exit 1", f"{FIRST}, terminationGracePeriodSeconds: 1")
+    pod = probed(f"livenessProbe: {probe}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: host.restarts() == [1])
-        assert ("Unhealthy", "Liveness probe failed: exit code 1", "main") in host.told
-        assert ("Killing", "Container main failed liveness probe, will be restarted", "main") in host.told
+        assert ("Unhealthy", "Liveness probe failed: exit code 1", "main") in host.recorded_events
+        assert ("Killing", "Container main failed liveness probe, will be restarted", "main") in host.recorded_events
         assert host.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
 
 
@@ -133,10 +141,14 @@ async def test_failed_post_start_hook_is_reported_and_ends_the_container(tmp_pat
     pod = probed(hook("postStart", "exit 1"), command="command: [deaf]", spec=soon)
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: host.restarts() == [1])
-        assert ("FailedPostStartHook", "PostStartHook failed: exit code 1", "main") in host.told
-        reasons = [row.state.waiting for status in host.statuses for row in status.container_statuses]
+        assert ("FailedPostStartHook", "PostStartHook failed: exit code 1", "main") in host.recorded_events
+        reasons = [
+            container_status.state.waiting for status in host.statuses for container_status in status.container_statuses
+        ]
         assert "PostStartHookError" in {state.reason for state in reasons if state is not None}
-        assert not any(row.ready for status in host.statuses for row in status.container_statuses)
+        assert not any(
+            container_status.ready for status in host.statuses for container_status in status.container_statuses
+        )
 
 
 async def test_long_post_start_hook_does_not_delay_termination(tmp_path: Path) -> None:
@@ -145,7 +157,7 @@ async def test_long_post_start_hook_does_not_delay_termination(tmp_path: Path) -
         await host.live(pod, lambda: ("main", "endless") in host.docker.executed)
         assert host.status.phase == "Pending"
         assert host.docker.find("side") == []
-        await host.live(pod, lambda: host.gone, leave=True)
+        await host.live(pod, lambda: host.terminated, leave=True)
         assert ("main", "SIGTERM") in host.docker.signals
 
 
@@ -156,26 +168,26 @@ async def test_overlong_pre_stop_hook_is_cancelled_and_the_container_signalled(
     deleted_metadata = replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=1)
     async with world(tmp_path / "w") as host:
         await host.live(pod, lambda: is_ready(host))
-        await host.live(replace(pod, metadata=deleted_metadata), lambda: host.gone)
+        await host.live(replace(pod, metadata=deleted_metadata), lambda: host.terminated)
         message = "PreStopHook failed: it took longer than there was time"
-        assert ("FailedPreStopHook", message, "main") in host.told
+        assert ("FailedPreStopHook", message, "main") in host.recorded_events
         assert [one for one in host.docker.signals if one[0] == "main"] == [("main", "SIGTERM")]
         finished = next(status for status in reversed(host.statuses) if status.container_statuses[0].state.terminated)
         assert finished.phase == "Succeeded"
 
 
 async def test_pre_stop_hook_is_skipped_without_grace_period_or_running_container(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as here:
+    async with world(tmp_path / "w") as host:
         pod = probed(hook("preStop", "echo bye"), command="command: [exit 0]", spec="  restartPolicy: Never")
-        await here.live(pod, lambda: here.status.phase == "Succeeded")
-        await here.live(pod, lambda: here.gone, leave=True)
-        assert here.docker.executed == []
+        await host.live(pod, lambda: host.status.phase == "Succeeded")
+        await host.live(pod, lambda: host.terminated, leave=True)
+        assert host.docker.executed == []
     async with world(tmp_path / "v") as host:
         deleted_metadata = replace(
             LEAVING.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=0
         )
         await host.live(LEAVING, lambda: is_ready(host))
-        await host.live(replace(LEAVING, metadata=deleted_metadata), lambda: host.gone)
+        await host.live(replace(LEAVING, metadata=deleted_metadata), lambda: host.terminated)
         assert host.docker.executed == []
 
 
@@ -183,6 +195,6 @@ async def test_pre_stop_hook_runs_from_container_labels_after_agent_restart(tmp_
     remains = Pod(metadata=ObjectMeta(name="unknown", uid=UID), spec=PodSpec(termination_grace_period_seconds=30))
     async with world(tmp_path / "w") as host:
         await host.live(LEAVING, lambda: is_ready(host))
-        await host.live(remains, lambda: host.gone, leave=True)
+        await host.live(remains, lambda: host.terminated, leave=True)
         assert host.docker.executed == [("main", "echo bye")]
-        assert host.left()["containers"] == []
+        assert host.remaining()["containers"] == []

@@ -1,4 +1,4 @@
-"""When Docker is queried about a pod, and when the cached answer is used."""
+"""The requests to Docker about a pod, and the use of the cached containers."""
 
 from __future__ import annotations
 

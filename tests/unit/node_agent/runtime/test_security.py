@@ -26,26 +26,30 @@ from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import Refused
 
 
-def secured(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **spec: Any) -> Pod:
-    container = {"name": "main", "image": "i:1", "securityContext": own or {}}
+def make_secured_pod(
+    container_context: dict[str, Any] | None = None, pod_context: dict[str, Any] | None = None, **spec: Any
+) -> Pod:
+    container = {"name": "main", "image": "i:1", "securityContext": container_context or {}}
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "web", "namespace": "red", "uid": "u"},
-        "spec": {"containers": [container], "securityContext": shared or {}} | spec,
+        "spec": {"containers": [container], "securityContext": pod_context or {}} | spec,
     }
     pod, problems, _ = decode(Pod, document)
     assert pod is not None, problems
     return pod
 
 
-def rights(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = None, **grounds: Any) -> SecurityOptions:
-    pod = secured(own, shared)
-    return container_security(pod, pod.spec.containers[0], SecurityInputs(**grounds))
+def security_of(
+    container_context: dict[str, Any] | None = None, pod_context: dict[str, Any] | None = None, **inputs: Any
+) -> SecurityOptions:
+    pod = make_secured_pod(container_context, pod_context)
+    return container_security(pod, pod.spec.containers[0], SecurityInputs(**inputs))
 
 
 @pytest.mark.parametrize(
-    ("own", "shared", "image", "user"),
+    ("container_context", "pod_context", "image", "user"),
     [
         ({}, {}, "", "0"),
         ({}, {}, "1000", "1000"),
@@ -60,13 +64,13 @@ def rights(own: dict[str, Any] | None = None, shared: dict[str, Any] | None = No
     ],
 )
 def test_container_user_and_groups_follow_the_security_contexts(
-    own: dict[str, Any], shared: dict[str, Any], image: str, user: str
+    container_context: dict[str, Any], pod_context: dict[str, Any], image: str, user: str
 ) -> None:
-    assert rights(own, shared, image_user=image).user == user
+    assert security_of(container_context, pod_context, image_user=image).user == user
 
 
 @pytest.mark.parametrize(
-    ("own", "image", "why"),
+    ("container_context", "image", "why"),
     [
         ({"runAsUser": 0}, "1000", "container's runAsUser breaks non-root policy"),
         ({}, "", "container has runAsNonRoot and image will run as root"),
@@ -74,36 +78,36 @@ def test_container_user_and_groups_follow_the_security_contexts(
         ({}, "app", r"non-numeric user \(app\), cannot verify user is non-root"),
     ],
 )
-def test_run_as_non_root_rejects_root(own: dict[str, Any], image: str, why: str) -> None:
+def test_run_as_non_root_rejects_root(container_context: dict[str, Any], image: str, why: str) -> None:
     with pytest.raises(Refused, match=why) as caught:
-        rights({"runAsNonRoot": True} | own, image_user=image)
+        security_of({"runAsNonRoot": True} | container_context, image_user=image)
     assert '(pod: "web_red(u)", container: main)' in str(caught.value)
 
 
 def test_run_as_group_needs_a_numeric_user() -> None:
     with pytest.raises(Refused, match="runAsGroup without runAsUser"):
-        rights({"runAsGroup": 7}, image_user="app")
+        security_of({"runAsGroup": 7}, image_user="app")
 
 
 def test_capabilities_and_privileges_follow_the_security_context() -> None:
-    own = {
+    container_context = {
         "capabilities": {"add": ["CAP_NET_ADMIN", "SYS_TIME"], "drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
         "allowPrivilegeEscalation": False,
         "procMount": "Unmasked",
         "seLinuxOptions": {"level": "s0:c1", "type": "t"},
     }
-    security = rights(own, {"supplementalGroups": [3, 4], "fsGroup": 4})
+    security = security_of(container_context, {"supplementalGroups": [3, 4], "fsGroup": 4})
     assert (security.cap_add, security.cap_drop, security.read_only) == (("NET_ADMIN", "SYS_TIME"), ("ALL",), True)
     assert (security.masked_paths, security.groups, security.privileged) == ((), (3, 4), False)
-    assert rights().masked_paths == MASKED_PATHS
-    assert rights({"privileged": True}).masked_paths is None, "Docker hides nothing from the privileged"
+    assert security_of().masked_paths == MASKED_PATHS
+    assert security_of({"privileged": True}).masked_paths is None, "Docker hides nothing from the privileged"
     assert security.options == ("no-new-privileges", "seccomp=unconfined", "label=type:t", "label=level:s0:c1")
-    assert rights({"privileged": True}).privileged
+    assert security_of({"privileged": True}).privileged
 
 
 @pytest.mark.parametrize(
-    ("own", "shared", "options"),
+    ("container_context", "pod_context", "options"),
     [
         (None, None, ("seccomp=unconfined",)),
         ("RuntimeDefault", "Unconfined", ()),
@@ -112,7 +116,7 @@ def test_capabilities_and_privileges_follow_the_security_context() -> None:
     ],
 )
 def test_seccomp_profiles_translate_to_docker_options(
-    own: str | None, shared: str | None, options: tuple[str, ...]
+    container_context: str | None, pod_context: str | None, options: tuple[str, ...]
 ) -> None:
     def profiles(kind: str | None) -> dict[str, Any]:
         if kind is None:
@@ -120,16 +124,20 @@ def test_seccomp_profiles_translate_to_docker_options(
         profile = {"type": kind} | ({"localhostProfile": "p"} if kind == "Localhost" else {})
         return {"seccompProfile": profile, "appArmorProfile": profile}
 
-    assert rights(profiles(own), profiles(shared), seccomp="{}", apparmor=True).options == options
+    assert (
+        security_of(profiles(container_context), profiles(pod_context), seccomp="{}", apparmor=True).options == options
+    )
 
 
 def test_seccomp_default_applies_dockers_profile() -> None:
-    assert rights(seccomp_default=True).options == ()
-    assert rights({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).options == ("seccomp=unconfined",)
+    assert security_of(seccomp_default=True).options == ()
+    assert security_of({"seccompProfile": {"type": "Unconfined"}}, seccomp_default=True).options == (
+        "seccomp=unconfined",
+    )
 
 
 @pytest.mark.parametrize(
-    ("shared", "image", "user"),
+    ("pod_context", "image", "user"),
     [
         ({}, "", "0:0"),
         ({}, "1000:7", "1000:7"),
@@ -137,25 +145,27 @@ def test_seccomp_default_applies_dockers_profile() -> None:
         ({"runAsUser": 5, "runAsGroup": 6}, "", "5:6"),
     ],
 )
-def test_strict_supplemental_groups_policy_excludes_image_groups(shared: dict[str, Any], image: str, user: str) -> None:
+def test_strict_supplemental_groups_policy_excludes_image_groups(
+    pod_context: dict[str, Any], image: str, user: str
+) -> None:
     strict = {"supplementalGroupsPolicy": "Strict", "supplementalGroups": [9]}
-    security = rights({}, shared | strict, image_user=image)
+    security = security_of({}, pod_context | strict, image_user=image)
     assert (security.user, security.groups) == (user, (9,))
 
 
-@pytest.mark.parametrize(("shared", "image"), [({}, "1000"), ({}, "app"), ({"runAsUser": 5}, "7:7")])
-def test_strict_supplemental_groups_policy_needs_a_group(shared: dict[str, Any], image: str) -> None:
+@pytest.mark.parametrize(("pod_context", "image"), [({}, "1000"), ({}, "app"), ({"runAsUser": 5}, "7:7")])
+def test_strict_supplemental_groups_policy_needs_a_group(pod_context: dict[str, Any], image: str) -> None:
     with pytest.raises(Refused, match="needs runAsGroup"):
-        rights({}, shared | {"supplementalGroupsPolicy": "Strict"}, image_user=image)
+        security_of({}, pod_context | {"supplementalGroupsPolicy": "Strict"}, image_user=image)
 
 
 def test_unenforceable_apparmor_profile_is_rejected() -> None:
     with pytest.raises(Refused, match="AppArmor is not enabled"):
-        rights({"appArmorProfile": {"type": "Localhost", "localhostProfile": "p"}})
+        security_of({"appArmorProfile": {"type": "Localhost", "localhostProfile": "p"}})
 
 
 def test_sandbox_runs_as_the_pods_user_without_privileges() -> None:
-    pod = secured(
+    pod = make_secured_pod(
         shared={"runAsUser": 5, "runAsGroup": 6, "sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}
     )
     assert sandbox_security(pod) == SecurityOptions(user="5:6", options=("no-new-privileges",))
@@ -165,7 +175,7 @@ def test_sandbox_runs_as_the_pods_user_without_privileges() -> None:
 
 def test_pod_with_a_user_namespace_is_rejected() -> None:
     assert wrong(hostUsers=False) == ["spec.hostUsers"]
-    pod = secured()
+    pod = make_secured_pod()
     with pytest.raises(Refused, match="hostUsers false"):
         sandbox_security(replace(pod, spec=replace(pod.spec, host_users=False)))
 
@@ -179,7 +189,7 @@ def test_pod_with_a_user_namespace_is_rejected() -> None:
     ],
 )
 def test_host_sysctls_are_rejected(name: str, spec: dict[str, Any], why: str) -> None:
-    assert why in forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}, **spec))
+    assert why in forbidden_sysctl(make_secured_pod(shared={"sysctls": [{"name": name, "value": "1"}]}, **spec))
 
 
 @pytest.mark.parametrize(
@@ -193,8 +203,8 @@ def test_host_sysctls_are_rejected(name: str, spec: dict[str, Any], why: str) ->
     ],
 )
 def test_configured_unsafe_sysctls_are_accepted(name: str, allowed: tuple[str, ...], why: str) -> None:
-    found = forbidden_sysctl(secured(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
-    assert why in found if why else not found
+    result = forbidden_sysctl(make_secured_pod(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
+    assert why in result if why else not result
 
 
 @pytest.mark.parametrize(
@@ -242,10 +252,10 @@ def test_invalid_container_security_context_is_rejected_by_path(context: dict[st
 
 def wrong(**spec: Any) -> list[str]:
     base = {"containers": [{"name": "a", "image": "b:1"}]}
-    return [row.path for row in decode(Pod, {"metadata": {"name": "p"}, "spec": base | spec})[1]]
+    return [error.path for error in decode(Pod, {"metadata": {"name": "p"}, "spec": base | spec})[1]]
 
 
 def test_missing_security_context_is_valid() -> None:
-    found: list[FieldError] = [*check_container_security("c", None), *check_pod_security("p", None)]
-    assert not found
+    result: list[FieldError] = [*check_container_security("c", None), *check_pod_security("p", None)]
+    assert not result
     assert Container(name="a").security_context is None

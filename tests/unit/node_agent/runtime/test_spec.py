@@ -111,7 +111,7 @@ def test_pod_label_cannot_override_an_agent_label() -> None:
 
 
 def test_every_accepted_field_reference_has_a_value() -> None:
-    wishes = {
+    values_by_path = {
         "metadata.name": "web",
         "metadata.namespace": "red",
         "metadata.uid": UID,
@@ -124,12 +124,15 @@ def test_every_accepted_field_reference_has_a_value() -> None:
         "metadata.annotations['note']": "kept",
         "metadata.labels['none']": "",
     }
-    rows = ", ".join(
-        f'{{name: V{number}, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}' for number, path in enumerate(wishes)
+    variables = ", ".join(
+        f'{{name: V{number}, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}'
+        for number, path in enumerate(values_by_path)
     )
-    pod = make_pod(f"[{{name: main, image: a, env: [{rows}]}}]", meta=", annotations: {note: kept}")
+    pod = make_pod(f"[{{name: main, image: a, env: [{variables}]}}]", meta=", annotations: {note: kept}")
     known_pod = with_status(pod, POD.status)
-    assert list(container_env(known_pod, known_pod.spec.containers[0], EnvSources()).values()) == list(wishes.values())
+    assert list(container_env(known_pod, known_pod.spec.containers[0], EnvSources()).values()) == list(
+        values_by_path.values()
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,9 +168,9 @@ def test_agent_provided_files_yield_to_volume_mounts() -> None:
 
 def test_pod_annotations_and_labels_cannot_override_agent_labels() -> None:
     pod = make_pod()
-    theirs = {key.removeprefix("annotation."): "abc" for key in label.RESERVED_LABELS}
+    annotations = {key.removeprefix("annotation."): "abc" for key in label.RESERVED_LABELS}
     meta = replace(
-        pod.metadata, annotations={**theirs, "note": "kept"}, labels=dict.fromkeys(label.RESERVED_LABELS, "abc")
+        pod.metadata, annotations={**annotations, "note": "kept"}, labels=dict.fromkeys(label.RESERVED_LABELS, "abc")
     )
     spec = sandbox_config(replace(pod, metadata=meta), "pause", 0, HOST)
     assert spec.labels["annotation.note"] == "kept"

@@ -38,7 +38,7 @@ def starts(actions: PodActions) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"),
+    ("names", "expected"),
     [
         ([], ["first"]),
         (["first"], []),
@@ -53,12 +53,12 @@ def starts(actions: PodActions) -> list[str]:
         (["main!"], ["proxy", "late", "main"]),
     ],
 )
-def test_init_containers_start_one_after_the_other(found: list[str], wanted: list[str]) -> None:
-    """`name!` has ended with 0. Where one of the pod's own containers was tried, init is over."""
+def test_init_containers_start_one_after_the_other(names: list[str], expected: list[str]) -> None:
+    """`name!` has exited with 0. After a regular container was started, the pod is initialized."""
     runtime_pod = make_runtime_pod(
-        *(ended(WEB, one[:-1]) if one.endswith("!") else make_container(WEB, one) for one in found)
+        *(ended(WEB, name[:-1]) if name.endswith("!") else make_container(WEB, name) for name in names)
     )
-    assert starts(compute_pod_actions(WEB, runtime_pod, NOW)) == wanted
+    assert starts(compute_pod_actions(WEB, runtime_pod, NOW)) == expected
 
 
 def test_failed_init_container_is_retried_and_delays_the_rest() -> None:
@@ -78,8 +78,8 @@ def test_permanently_failed_init_container_fails_the_pod() -> None:
     conditions = {
         condition.type: (condition.status, condition.reason, condition.message) for condition in status.conditions
     }
-    wanted = ("False", "ContainersNotInitialized", "containers with incomplete status: [first proxy second late]")
-    assert conditions["Initialized"] == wanted
+    expected = ("False", "ContainersNotInitialized", "containers with incomplete status: [first proxy second late]")
+    assert conditions["Initialized"] == expected
 
 
 def test_new_sandbox_restarts_with_the_first_init_container() -> None:
@@ -102,8 +102,12 @@ def test_regular_containers_wait_for_init_containers() -> None:
     assert main.state.waiting.reason == "PodInitializing"
     first, proxy, second, later = status.init_container_statuses
     assert first.state.running is not None
-    assert [row.ready for row in (first, proxy, second, later)] == [False] * 4
-    assert {row.state.waiting.reason for row in (proxy, second, later) if row.state.waiting} == {"PodInitializing"}
+    assert [container_status.ready for container_status in (first, proxy, second, later)] == [False] * 4
+    assert {
+        container_status.state.waiting.reason
+        for container_status in (proxy, second, later)
+        if container_status.state.waiting
+    } == {"PodInitializing"}
 
 
 def test_pod_with_a_replaced_sandbox_is_uninitialized_again() -> None:
@@ -128,7 +132,10 @@ RUNNING = make_runtime_pod(
 
 def test_initialized_pod_readiness_includes_sidecars() -> None:
     status = compute_pod_status(WEB, RUNNING, FACTS)
-    assert [(row.name, row.ready, row.started) for row in status.init_container_statuses] == [
+    assert [
+        (container_status.name, container_status.ready, container_status.started)
+        for container_status in status.init_container_statuses
+    ] == [
         ("first", True, False),
         ("proxy", True, True),
         ("second", True, False),
@@ -147,13 +154,13 @@ def test_initialized_pod_readiness_includes_sidecars() -> None:
 def test_sidecars_end_last_in_reverse_order() -> None:
     deadline = NOW + timedelta(seconds=30)
 
-    def asked(*names: str) -> list[str]:
+    def to_stop(*names: str) -> list[str]:
         runtime_pod = make_runtime_pod(*(make_container(WEB, name) for name in names))
         return [container.name for container in plan_termination(WEB, runtime_pod, frozenset(), deadline, NOW).signal]
 
-    assert asked("main", "proxy", "late") == ["main"]
-    assert asked("proxy", "late") == ["late"]
-    assert asked("proxy") == ["proxy"]
+    assert to_stop("main", "proxy", "late") == ["main"]
+    assert to_stop("proxy", "late") == ["late"]
+    assert to_stop("proxy") == ["proxy"]
     later = plan_termination(
         WEB, make_runtime_pod(make_container(WEB), make_container(WEB, "proxy")), frozenset(), deadline, deadline
     )
@@ -199,9 +206,9 @@ def test_ephemeral_container_starts_at_once_and_never_restarts() -> None:
 def test_ephemeral_container_has_its_own_status() -> None:
     pod = debugged(WEB)
     status = compute_pod_status(pod, with_extra(RUNNING, pod, "exited"), FACTS)
-    (row,) = status.ephemeral_container_statuses
-    assert row.state.terminated is not None
-    assert [one.name for one in status.container_statuses] == ["main"]
+    (container_status,) = status.ephemeral_container_statuses
+    assert container_status.state.terminated is not None
+    assert [container_status.name for container_status in status.container_statuses] == ["main"]
     assert {condition.type: condition.status for condition in status.conditions}["Ready"] == "True"
 
 
@@ -219,27 +226,29 @@ BESIDE = make_pod(
 )
 
 
-def told(verdict: ProbeResults) -> LifecycleState:
+def lifecycle_state(verdict: ProbeResults) -> LifecycleState:
     return LifecycleState({"main-0": verdict, "proxy-0": verdict})
 
 
-def row(of: Pod, progress: LifecycleState, *found: RuntimeContainer, terminating: bool = False) -> ContainerStatus:
+def container_status_in(
+    of: Pod, progress: LifecycleState, *containers: RuntimeContainer, terminating: bool = False
+) -> ContainerStatus:
     facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, terminating=terminating, state=progress)
-    return compute_pod_status(of, make_runtime_pod(*found), facts).container_statuses[0]
+    return compute_pod_status(of, make_runtime_pod(*containers), facts).container_statuses[0]
 
 
 @pytest.mark.parametrize(
     ("progress", "started", "ready"),
     [
         (LifecycleState(), False, False),
-        (told(ProbeResults(False, False)), False, False),
-        (told(ProbeResults(True, False)), True, False),
-        (told(ProbeResults(True, True)), True, True),
-        (told(ProbeResults(True, True, "Liveness")), True, True),
+        (lifecycle_state(ProbeResults(False, False)), False, False),
+        (lifecycle_state(ProbeResults(True, False)), True, False),
+        (lifecycle_state(ProbeResults(True, True)), True, True),
+        (lifecycle_state(ProbeResults(True, True, "Liveness")), True, True),
     ],
 )
 def test_container_is_started_and_ready_by_its_probes(progress: LifecycleState, started: bool, ready: bool) -> None:
-    status = row(PROBED_POD, progress, make_container(PROBED_POD))
+    status = container_status_in(PROBED_POD, progress, make_container(PROBED_POD))
     assert (status.started, status.ready) == (started, ready)
     assert status.state.running is not None
     facts = StatusInputs("10.0.0.1", "10.128.0.2", NOW, NOW, state=progress)
@@ -252,10 +261,17 @@ def test_container_is_started_and_ready_by_its_probes(progress: LifecycleState, 
 
 
 def test_readiness_of_a_terminating_pod_is_reported() -> None:
-    assert row(PROBED_POD, told(ProbeResults(True, True)), make_container(PROBED_POD), terminating=True).ready
-    assert not row(PROBED_POD, told(ProbeResults(True, False)), make_container(PROBED_POD), terminating=True).ready
-    assert not row(
-        PROBED_POD, told(ProbeResults(True, True)), make_container(PROBED_POD, state="exited"), terminating=True
+    assert container_status_in(
+        PROBED_POD, lifecycle_state(ProbeResults(True, True)), make_container(PROBED_POD), terminating=True
+    ).ready
+    assert not container_status_in(
+        PROBED_POD, lifecycle_state(ProbeResults(True, False)), make_container(PROBED_POD), terminating=True
+    ).ready
+    assert not container_status_in(
+        PROBED_POD,
+        lifecycle_state(ProbeResults(True, True)),
+        make_container(PROBED_POD, state="exited"),
+        terminating=True,
     ).ready
 
 
@@ -270,7 +286,7 @@ def test_post_start_hook_runs_before_later_containers_and_delays_the_running_sta
     done = LifecycleState(post_started=frozenset({main.id}))
     starts = compute_pod_actions(HOOKED, make_runtime_pod(main), NOW, state=done).start
     assert [start.container.name for start in starts] == ["side"]
-    assert row(HOOKED, done, main).ready
+    assert container_status_in(HOOKED, done, main).ready
 
 
 def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
@@ -278,7 +294,7 @@ def test_container_with_a_failed_hook_ends_with_its_reason() -> None:
     failed = LifecycleState(to_kill={main.id: KillReason("PostStart", 30)})
     actions = compute_pod_actions(HOOKED, make_runtime_pod(main), NOW, state=failed)
     assert (actions.stop, actions.post_start) == ((main,), None)
-    state = row(HOOKED, failed, main).state
+    state = container_status_in(HOOKED, failed, main).state
     assert state.waiting is not None
     assert state.waiting.reason == "PostStartHookError"
 
@@ -296,15 +312,20 @@ def test_container_killed_by_a_probe_restarts_unless_policy_is_never(policy: str
 
 def test_later_containers_start_when_the_sidecars_startup_probe_succeeds() -> None:
     proxy = make_container(BESIDE, "proxy")
-    assert compute_pod_actions(BESIDE, make_runtime_pod(proxy), NOW, state=told(ProbeResults(False, False))).start == ()
-    after = compute_pod_actions(BESIDE, make_runtime_pod(proxy), NOW, state=told(ProbeResults(True, True)))
+    assert (
+        compute_pod_actions(
+            BESIDE, make_runtime_pod(proxy), NOW, state=lifecycle_state(ProbeResults(False, False))
+        ).start
+        == ()
+    )
+    after = compute_pod_actions(BESIDE, make_runtime_pod(proxy), NOW, state=lifecycle_state(ProbeResults(True, True)))
     assert [start.container.name for start in after.start] == ["main"]
 
 
 def test_probe_may_have_its_own_grace_period() -> None:
-    own = "{tcpSocket: {port: 1}, terminationGracePeriodSeconds: 7}"
+    probe = "{tcpSocket: {port: 1}, terminationGracePeriodSeconds: 7}"
     container = make_pod(
-        f"[{{name: main, image: toolbox, livenessProbe: {own}, startupProbe: {TCP}}}]"
+        f"[{{name: main, image: toolbox, livenessProbe: {probe}, startupProbe: {TCP}}}]"
     ).spec.containers[0]
     assert kill_reason(container, "Liveness", 30) == KillReason("Liveness", 7)
     assert kill_reason(container, "Startup", 30) == KillReason("Startup", 30)
@@ -312,7 +333,7 @@ def test_probe_may_have_its_own_grace_period() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "policy", "words"),
+    ("why", "policy", "message"),
     [
         ("Liveness", "Always", "Container web failed liveness probe, will be restarted"),
         ("Startup", "Never", "Container web failed startup probe"),

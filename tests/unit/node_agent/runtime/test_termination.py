@@ -46,7 +46,7 @@ def test_termination_runs_hook_signal_and_kill_in_order(
 def test_termination_always_completes_and_signals_before_killing(
     has_hook: bool, grace: float, hook_takes: float, waits: list[float]
 ) -> None:
-    """Whenever one looks, the container is asked before it is killed (if there is time at all), and not much later."""
+    """At all times of calls, the container gets a signal before it is killed (if there is time), and not much later."""
     now, stop, deadline, hook_running_since = NOW, StopState(), NOW + grace * SECOND, NOW
     for wait in waits:
         if stop.hook_running and stop.hook_finished_at is None and now - hook_running_since >= hook_takes * SECOND:

@@ -1,4 +1,4 @@
-"""Settings that the agent shows."""
+"""The settings in responses of the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from node_agent.server.endpoints import StatusHandlers
 
 
 @pytest.mark.parametrize(
-    ("url", "shown"),
+    ("url", "redacted_url"),
     [
         ("", ""),
         ("https://h/pods", "https://h/pods"),
@@ -23,13 +23,13 @@ from node_agent.server.endpoints import StatusHandlers
         ("http://Secret@h", "http://<masked>@h"),
     ],
 )
-async def test_configz_redacts_manifest_url_secrets(url: str, shown: str) -> None:
+async def test_configz_redacts_manifest_url_secrets(url: str, redacted_url: str) -> None:
     settings = Settings("n", "10.0.0.1", manifest_url=url, manifest_url_headers={"Authorization": "Bearer Secret"})
     routes = {route.path: route for route in StatusHandlers(settings, Mock(), Mock(), Mock()).routes()}
     answer = await routes["/configz"].handler(make_mocked_request("GET", "/configz"))
     body = bytes(answer.body or b"")  # type: ignore[attr-defined]
     assert b"Secret" not in body
     config = msgspec.json.decode(body)["kubeletconfig"]
-    assert config["manifestUrl"] == shown
+    assert config["manifestUrl"] == redacted_url
     assert config["manifestUrlHeaders"] == {"Authorization": "<masked>"}
     assert config["nodeName"] == "n"

@@ -26,11 +26,11 @@ def ended(identity: str) -> ContainerState:
     )
 
 
-def waits(reason: str) -> ContainerState:
+def waiting(reason: str) -> ContainerState:
     return ContainerState(waiting=ContainerStateWaiting(reason=reason))
 
 
-def told(state: ContainerState, last: ContainerState | None = None, identity: str = "new") -> Pod:
+def pod_with_state(state: ContainerState, last: ContainerState | None = None, identity: str = "new") -> Pod:
     status = ContainerStatus(
         name="main", state=state, last_state=last or ContainerState(), container_id=identity and f"docker://{identity}"
     )
@@ -38,42 +38,42 @@ def told(state: ContainerState, last: ContainerState | None = None, identity: st
 
 
 @pytest.mark.parametrize(
-    ("of", "previous", "found"),
+    ("of", "previous", "container_id"),
     [
-        (told(RUNNING), False, "new"),
-        (told(RUNNING, ended("old")), False, "new"),
-        (told(RUNNING, ended("old")), True, "old"),
-        (told(ended("new")), False, "new"),
-        (told(ended("new"), ended("old")), True, "old"),
-        (told(waits("CrashLoopBackOff"), ended("old")), False, "old"),
-        (told(waits("CrashLoopBackOff"), ended("old")), True, "old"),
+        (pod_with_state(RUNNING), False, "new"),
+        (pod_with_state(RUNNING, ended("old")), False, "new"),
+        (pod_with_state(RUNNING, ended("old")), True, "old"),
+        (pod_with_state(ended("new")), False, "new"),
+        (pod_with_state(ended("new"), ended("old")), True, "old"),
+        (pod_with_state(waiting("CrashLoopBackOff"), ended("old")), False, "old"),
+        (pod_with_state(waiting("CrashLoopBackOff"), ended("old")), True, "old"),
     ],
 )
-def test_log_container_follows_status_and_options(of: Pod, previous: bool, found: str) -> None:
-    assert log_container_id(of, "main", previous=previous) == found
+def test_log_container_follows_status_and_options(of: Pod, previous: bool, container_id: str) -> None:
+    assert log_container_id(of, "main", previous=previous) == container_id
 
 
 @pytest.mark.parametrize(
     ("of", "previous", "why"),
     [
         (make_pod(), False, "is not available"),
-        (told(RUNNING), True, "not found"),
+        (pod_with_state(RUNNING), True, "not found"),
         (
-            told(waits("ContainerCreating")),
+            pod_with_state(waiting("ContainerCreating")),
             False,
             "is waiting to start: ContainerCreating",
         ),
         (
-            told(waits("ErrImagePull")),
+            pod_with_state(waiting("ErrImagePull")),
             False,
             "is waiting to start: image can't be pulled",
         ),
         (
-            told(waits("ImagePullBackOff")),
+            pod_with_state(waiting("ImagePullBackOff")),
             False,
             "is waiting to start: trying and failing to pull image",
         ),
-        (told(ended("")), False, "is terminated"),
+        (pod_with_state(ended("")), False, "is terminated"),
     ],
 )
 def test_log_request_without_a_container_reports_why(of: Pod, previous: bool, why: str) -> None:

@@ -14,11 +14,11 @@ from streams.spdy.session import SpdyStream
 from streams.stream import Stream
 
 
-class Half(Stream):
-    """A stream that gives `pieces`, then ends or, when it is `quiet`, does not; and remembers what was done with it."""
+class FakeStream(Stream):
+    """A stream of `chunks`, which then ends unless it is `quiet`. It records the calls."""
 
-    def __init__(self, *pieces: bytes, quiet: bool = False, broken: bool = False) -> None:
-        self.pieces = list(pieces)
+    def __init__(self, *chunks: bytes, quiet: bool = False, broken: bool = False) -> None:
+        self.chunks = list(chunks)
         self.quiet, self.broken = quiet, broken
         self.written = b""
         self.ended = self.aborted = False
@@ -26,8 +26,8 @@ class Half(Stream):
 
     async def read(self) -> bytes:
         await asyncio.sleep(0)
-        if self.pieces:
-            return self.pieces.pop(0)
+        if self.chunks:
+            return self.chunks.pop(0)
         if self.broken:
             raise ConnectionResetError("lost")
         if self.quiet:
@@ -50,7 +50,7 @@ class Half(Stream):
         self._woken.set()
 
 
-def forwarding(pod: Half) -> PortForwarder:
+def forwarding(pod: FakeStream) -> PortForwarder:
     async def dial(_: int) -> Stream:
         return pod
 
@@ -63,7 +63,7 @@ async def finished(forwarder: PortForwarder) -> None:
 
 
 async def test_port_forward_copies_both_ways_and_ends_both_sides() -> None:
-    data, error, pod = Half(b"question"), Half(), Half(b"answer")
+    data, error, pod = FakeStream(b"question"), FakeStream(), FakeStream(b"answer")
     forwarder = forwarding(pod)
     forwarder.start(80, data, error, half_close=True)
     await finished(forwarder)
@@ -72,15 +72,15 @@ async def test_port_forward_copies_both_ways_and_ends_both_sides() -> None:
 
 
 async def test_port_forward_without_half_close_ends_when_the_program_ends() -> None:
-    data, pod = Half(quiet=True), Half(b"answer")
+    data, pod = FakeStream(quiet=True), FakeStream(b"answer")
     forwarder = forwarding(pod)
-    forwarder.start(80, data, Half(), half_close=False)
+    forwarder.start(80, data, FakeStream(), half_close=False)
     await finished(forwarder)
     assert (data.written, pod.aborted) == (b"answer", True)
 
 
 async def test_port_forward_aborts_when_the_program_aborts() -> None:
-    data, error, pod = Half(quiet=True), Half(), Half(b"part", broken=True)
+    data, error, pod = FakeStream(quiet=True), FakeStream(), FakeStream(b"part", broken=True)
     forwarder = forwarding(pod)
     forwarder.start(80, data, error, half_close=True)
     await finished(forwarder)
@@ -88,30 +88,30 @@ async def test_port_forward_aborts_when_the_program_aborts() -> None:
 
 
 async def test_port_forward_of_a_lost_client_aborts_an_idle_program() -> None:
-    data, pod = Half(b"question", broken=True), Half(quiet=True)
+    data, pod = FakeStream(b"question", broken=True), FakeStream(quiet=True)
     forwarder = forwarding(pod)
-    forwarder.start(80, data, Half(), half_close=True)
+    forwarder.start(80, data, FakeStream(), half_close=True)
     await finished(forwarder)
     assert (pod.written, pod.aborted) == (b"question", True)
 
 
 async def test_port_forward_delivers_output_after_the_programs_input_closed() -> None:
-    class Deaf(Half):
+    class Deaf(FakeStream):
         async def write(self, data: bytes) -> None:
             raise BrokenPipeError
 
-    data, pod = Half(b"a", b"b", b"c"), Deaf(b"answer")
+    data, pod = FakeStream(b"a", b"b", b"c"), Deaf(b"answer")
     forwarder = forwarding(pod)
-    forwarder.start(80, data, Half(), half_close=True)
+    forwarder.start(80, data, FakeStream(), half_close=True)
     await finished(forwarder)
-    assert (data.written, data.pieces) == (b"answer", [])
+    assert (data.written, data.chunks) == (b"answer", [])
 
 
 async def test_port_forward_reports_why_a_port_is_unreachable() -> None:
     async def dial(port: int) -> Stream:
         raise Refused(f"nobody listens on {port}")
 
-    data, error, forwarder = Half(quiet=True), Half(), PortForwarder(dial, "pod p, uid u")
+    data, error, forwarder = FakeStream(quiet=True), FakeStream(), PortForwarder(dial, "pod p, uid u")
     forwarder.start(81, data, error, half_close=True)
     await finished(forwarder)
     assert error.written == b"error forwarding port 81 to pod p, uid u: nobody listens on 81"
@@ -119,9 +119,9 @@ async def test_port_forward_reports_why_a_port_is_unreachable() -> None:
 
 
 async def test_port_forward_stop_ends_open_connections() -> None:
-    data, pod = Half(quiet=True), Half(quiet=True)
+    data, pod = FakeStream(quiet=True), FakeStream(quiet=True)
     forwarder = forwarding(pod)
-    forwarder.start(80, data, Half(), half_close=True)
+    forwarder.start(80, data, FakeStream(), half_close=True)
     for _ in range(5):
         await asyncio.sleep(0)
     assert not pod.aborted
@@ -130,8 +130,8 @@ async def test_port_forward_stop_ends_open_connections() -> None:
     assert (data.aborted, pod.aborted) == (True, True)
 
 
-class Opened(Half):
-    """A stream as a client of SPDY opens it."""
+class OpenedStream(FakeStream):
+    """A stream as a SPDY client opens it."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -144,30 +144,32 @@ class Opened(Half):
         self.refused = True
 
 
-@pytest.mark.parametrize("whole", [True, False])
-async def test_port_forward_abandons_only_incomplete_stream_pairs(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_both_streams", [True, False])
+async def test_port_forward_abandons_only_incomplete_stream_pairs(
+    has_both_streams: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(portforward, "PAIR_TIMEOUT_SECONDS", 0.0)
-    told: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-    forwarder = forwarding(Half(b"answer"))
+    contexts: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: contexts.append(context))
+    forwarder = forwarding(FakeStream(b"answer"))
     pairs = portforward._StreamPairs(forwarder)
-    streams = [Opened(kind) for kind in (("error", "data") if whole else ("error",))]
+    streams = [OpenedStream(kind) for kind in (("error", "data") if has_both_streams else ("error",))]
     for stream in streams:
         await pairs.add(cast("SpdyStream", stream))
     for _ in range(5):
         await asyncio.sleep(0)
     await finished(forwarder)
-    assert (told, [stream.refused for stream in streams]) == ([], [not whole] * len(streams))
-    assert streams[-1].written == (b"answer" if whole else b"")
+    assert (contexts, [stream.refused for stream in streams]) == ([], [not has_both_streams] * len(streams))
+    assert streams[-1].written == (b"answer" if has_both_streams else b"")
 
 
 @pytest.mark.parametrize("half_closes", [True, False])
 @pytest.mark.parametrize("steps", range(24))
 async def test_port_forward_stopped_at_any_point_leaves_nothing_open(steps: int, half_closes: bool) -> None:
     before = asyncio.all_tasks()
-    data, pod = Half(b"question", quiet=not half_closes), Half(b"answer")
+    data, pod = FakeStream(b"question", quiet=not half_closes), FakeStream(b"answer")
     forwarder = forwarding(pod)
-    forwarder.start(80, data, Half(), half_close=half_closes)
+    forwarder.start(80, data, FakeStream(), half_close=half_closes)
     for _ in range(steps):
         await asyncio.sleep(0)
     await forwarder.stop()

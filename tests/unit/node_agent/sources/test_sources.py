@@ -43,8 +43,8 @@ def images(pods: tuple[Pod, ...]) -> dict[str, str]:
     return {pod.metadata.name: pod.spec.containers[0].image for pod in pods}
 
 
-def reading(text: str, known: tuple[Pod, ...] = ()) -> ParsedManifest:
-    return parse_manifest(text, ORIGIN, known, NOW)
+def parse(text: str, previous: tuple[Pod, ...] = ()) -> ParsedManifest:
+    return parse_manifest(text, ORIGIN, previous, NOW)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -57,7 +57,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_static_pod_has_annotations_node_and_uid_of_its_content() -> None:
-    [pod] = reading(manifest("web")).pods
+    [pod] = parse(manifest("web")).pods
     meta = pod.metadata
     assert (meta.name, meta.namespace, pod.spec.node_name, pod.status.phase) == (
         "web-node-1",
@@ -76,7 +76,7 @@ def test_static_pod_has_annotations_node_and_uid_of_its_content() -> None:
     [same] = parse_manifest(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
     assert same.metadata.uid == meta.uid, "when it is read does not matter"
     others = [
-        reading(manifest("web", "toolbox:2")),
+        parse(manifest("web", "toolbox:2")),
         parse_manifest(manifest("web"), ManifestOrigin("node-2", "file", "/a.yaml"), (), NOW),
         parse_manifest(manifest("web"), ManifestOrigin("Node-1", "file", "/b.yaml"), (), NOW),
     ]
@@ -114,7 +114,7 @@ def test_static_pod_drops_server_set_fields() -> None:
     ],
 )
 def test_static_pod_with_api_references_is_rejected(spec: str, path: str) -> None:
-    [refusal] = reading(manifest("web").replace("spec: {", "spec: {" + spec + ", ")).rejected
+    [refusal] = parse(manifest("web").replace("spec: {", "spec: {" + spec + ", ")).rejected
     assert [problem.path for problem in refusal.problems] == [path]
 
 
@@ -154,26 +154,26 @@ def test_static_pod_references_are_found_by_path() -> None:
 
 def test_static_pod_needs_a_name_that_fits_with_the_nodes() -> None:
     for name in ('""', "x" * 250):
-        [refusal] = reading(manifest(name)).rejected
+        [refusal] = parse(manifest(name)).rejected
         assert {problem.path for problem in refusal.problems} == {"metadata.name"}
-    [refusal] = reading(manifest("web").replace("name: web", "generateName: web")).rejected
+    [refusal] = parse(manifest("web").replace("name: web", "generateName: web")).rejected
     assert refusal.problems[0].path == "metadata.name"
 
 
 def test_invalid_document_affects_no_other_document() -> None:
-    before = reading("\n---\n".join([manifest("a"), manifest("b"), manifest("c")])).pods
+    before = parse("\n---\n".join([manifest("a"), manifest("b"), manifest("c")])).pods
     broken = [manifest("a", "new"), "{", manifest("c").replace("image", "imagine")]
-    after = reading("\n---\n".join(broken), before)
+    after = parse("\n---\n".join(broken), before)
     assert images(after.pods) == {"a-node-1": "new", "b-node-1": "toolbox", "c-node-1": "toolbox"}
     assert [refusal.number for refusal in after.rejected] == [2, 3]
-    assert images(reading(manifest("a"), after.pods).pods) == {"a-node-1": "toolbox"}
+    assert images(parse(manifest("a"), after.pods).pods) == {"a-node-1": "toolbox"}
 
 
 def test_pod_list_items_need_no_kind() -> None:
     item = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
-    whole = {"apiVersion": "v1", "kind": "PodList", "items": [item]}
-    assert images(reading(json.dumps(whole, indent="\t")).pods) == {"a-node-1": "i"}
-    [refusal] = reading('{"apiVersion": "v1", "kind": "PodList", "items": 7}').rejected
+    pod_list = {"apiVersion": "v1", "kind": "PodList", "items": [item]}
+    assert images(parse(json.dumps(pod_list, indent="\t")).pods) == {"a-node-1": "i"}
+    [refusal] = parse('{"apiVersion": "v1", "kind": "PodList", "items": 7}').rejected
     assert refusal.problems[0].path == "items"
 
 
@@ -181,21 +181,21 @@ def test_pod_list_items_need_no_kind() -> None:
 
 
 def test_first_of_equally_named_pods_is_taken() -> None:
-    [first], [second] = reading(manifest("web")).pods, reading(manifest("web", "second")).pods
-    [other] = reading(manifest("db")).pods
+    [first], [second] = parse(manifest("web")).pods, parse(manifest("web", "second")).pods
+    [other] = parse(manifest("db")).pods
     pods, duplicates = merge_sources(
         [SourcePods("a", (first, other)), SourcePods("b", (second,)), SourcePods("c", (first,))]
     )
     assert images(tuple(pods.values())) == {"web-node-1": "toolbox", "db-node-1": "toolbox"}
-    found = [(duplicate.pod, duplicate.location, duplicate.first_location) for duplicate in duplicates]
-    assert found == [(second, "b", "a"), (first, "c", "a")]
+    ignored = [(duplicate.pod, duplicate.location, duplicate.first_location) for duplicate in duplicates]
+    assert ignored == [(second, "b", "a"), (first, "c", "a")]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
 class Folder:
-    """A directory, and the pods that it makes: name and image."""
+    """A directory of manifests and its pods, as name and image."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -237,10 +237,10 @@ async def test_file_source_follows_its_files(folder: Folder) -> None:
 
 
 async def test_file_source_is_synced_after_the_first_read(folder: Folder) -> None:
-    looks = [folder.source.synced]
+    synced_states = [folder.source.synced]
     await folder.pods()
-    looks.append(folder.source.synced)
-    assert looks == [False, True]
+    synced_states.append(folder.source.synced)
+    assert synced_states == [False, True]
 
 
 async def test_file_source_reports_no_change_for_equal_content(folder: Folder) -> None:
@@ -303,7 +303,7 @@ class Site:
         self.body: bytes = b""
         self.status = 200
         self.etag = ""
-        self.asked: list[dict[str, str]] = []
+        self.requests: list[dict[str, str]] = []
         self.changes = 0
         self.recorder = FakeEventRecorder()
 
@@ -311,7 +311,7 @@ class Site:
         self.changes += 1
 
     async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(dict(request.headers))
+        self.requests.append(dict(request.headers))
         if self.etag and request.headers.get("If-None-Match") == self.etag:
             return web.Response(status=304)
         headers = {"ETag": self.etag, "Last-Modified": "Sat, 31 Jan 2026 12:00:00 GMT"} if self.etag else {}
@@ -352,9 +352,9 @@ async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> 
     assert source.source_pods[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "http"
     await source.read(http)
     assert (of(source), page.changes) == ({"web-node-1": "toolbox"}, 1)
-    assert page.asked[1]["If-None-Match"] == '"1"'
-    assert page.asked[1]["If-Modified-Since"] == "Sat, 31 Jan 2026 12:00:00 GMT"
-    assert [asked["X-Rack"] for asked in page.asked] == ["7", "7"]
+    assert page.requests[1]["If-None-Match"] == '"1"'
+    assert page.requests[1]["If-Modified-Since"] == "Sat, 31 Jan 2026 12:00:00 GMT"
+    assert [headers_of_request["X-Rack"] for headers_of_request in page.requests] == ["7", "7"]
     page.body, page.etag = b"", '"2"'
     await source.read(http)
     assert (of(source), page.changes) == ({}, 2)
@@ -398,21 +398,21 @@ async def test_url_source_reports_an_unreachable_url_once(caplog: pytest.LogCapt
         await source.read(http)
         await source.read(http)
     assert not source.synced
-    assert len([row for row in caplog.records if "manifest URL" in row.message]) == 1
+    assert len([record for record in caplog.records if "manifest URL" in record.message]) == 1
 
 
 # --- socket -----------------------------------------------------------------------------------------------------------
 
 
 class LocalApiClient:
-    """The socket of a node, and who asks there."""
+    """A client of the agent's local API."""
 
     def __init__(self, root: Path, http: aiohttp.ClientSession) -> None:
         self.root = root
         self.http = http
         self.source = LocalApiSource(root / "s", root / "submitted", "Node-1", lambda: None, FakeEventRecorder())
 
-    async def ask(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
+    async def request(self, method: str, path: str, body: str = "") -> tuple[int, dict[str, object]]:
         async with self.http.request(
             method, f"http://node{path}", data=io.BytesIO(body.encode() if isinstance(body, str) else body)
         ) as answer:
@@ -439,19 +439,19 @@ async def local_api(root: Path) -> AsyncIterator[LocalApiClient]:
 async def test_local_api_source_creates_replaces_and_deletes_pods(tmp_path: Path) -> None:
     async with local_api(tmp_path) as local_pods:
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
-        code, body = await local_pods.ask("POST", "/pods", manifest("web"))
+        code, body = await local_pods.request("POST", "/pods", manifest("web"))
         assert code == 201
         assert body["metadata"]["name"] == "web-node-1"  # type: ignore[index]
-        assert (await local_pods.ask("POST", "/pods", manifest("web", "other")))[0] == 409
+        assert (await local_pods.request("POST", "/pods", manifest("web", "other")))[0] == 409
         assert local_pods.pods() == {"web-node-1": "toolbox"}
-        assert (await local_pods.ask("PUT", "/pods/red/web", manifest("web", "toolbox:2")))[0] == 200
-        assert (await local_pods.ask("PUT", "/pods/red/db", DB))[0] == 201
+        assert (await local_pods.request("PUT", "/pods/red/web", manifest("web", "toolbox:2")))[0] == 200
+        assert (await local_pods.request("PUT", "/pods/red/db", DB))[0] == 201
         assert local_pods.pods() == {"web-node-1": "toolbox:2", "db-node-1": "toolbox"}
-        code, body = await local_pods.ask("GET", "/pods")
+        code, body = await local_pods.request("GET", "/pods")
         assert (code, len(body["items"])) == (200, 2)  # type: ignore[arg-type]
-        assert (await local_pods.ask("DELETE", "/pods/red/web"))[0] == 200
-        assert (await local_pods.ask("DELETE", "/pods/red/web"))[0] == 404
-        assert (await local_pods.ask("GET", "/pods/red/web"))[0] == 404
+        assert (await local_pods.request("DELETE", "/pods/red/web"))[0] == 200
+        assert (await local_pods.request("DELETE", "/pods/red/web"))[0] == 404
+        assert (await local_pods.request("GET", "/pods/red/web"))[0] == 404
         assert local_pods.pods() == {"db-node-1": "toolbox"}
 
 
@@ -466,9 +466,9 @@ DB = json.dumps(
 
 
 async def test_local_api_source_keeps_pods_over_a_restart(tmp_path: Path) -> None:
-    async with local_api(tmp_path) as here:
-        await here.ask("POST", "/pods", manifest("web"))
-        [uid] = [pod.metadata.uid for source in here.source.source_pods for pod in source.pods]
+    async with local_api(tmp_path) as local_pods:
+        await local_pods.request("POST", "/pods", manifest("web"))
+        [uid] = [pod.metadata.uid for source in local_pods.source.source_pods for pod in source.pods]
     (tmp_path / "submitted" / ".part.json").write_text("{")
     async with local_api(tmp_path) as local_pods:
         assert [pod.metadata.uid for source in local_pods.source.source_pods for pod in source.pods] == [uid]
@@ -478,7 +478,7 @@ async def test_local_api_source_keeps_pods_over_a_restart(tmp_path: Path) -> Non
 async def test_local_api_source_rejects_invalid_pods_by_path(tmp_path: Path) -> None:
     wrong = manifest("Web").replace("main, image", "Main, imagine").replace("spec: {", "spec: {nodeName: a_b, ")
     async with local_api(tmp_path) as local_pods:
-        code, body = await local_pods.ask("POST", "/pods", wrong)
+        code, body = await local_pods.request("POST", "/pods", wrong)
         assert (code, body["kind"], body["reason"]) == (422, "Status", "Invalid")
         assert {cause["field"] for cause in body["details"]["causes"]} == {  # type: ignore[index]
             "metadata.name",
@@ -488,21 +488,21 @@ async def test_local_api_source_rejects_invalid_pods_by_path(tmp_path: Path) -> 
             "spec.containers[0].imagine",
         }
         for text in ("{", "", manifest("a") + "---\n" + manifest("b"), "kind: Pod", "[]"):
-            assert (await local_pods.ask("POST", "/pods", text))[0] in {400, 422}
-        assert (await local_pods.ask("PUT", "/pods/blue/web", manifest("web")))[0] == 400
-        assert (await local_pods.ask("POST", "/pods", "#" * (11 << 20)))[0] == 413
-        assert (await local_pods.ask("PATCH", "/pods/red/web"))[0] == 405
-        assert (await local_pods.ask("GET", "/nothing"))[0] == 404
+            assert (await local_pods.request("POST", "/pods", text))[0] in {400, 422}
+        assert (await local_pods.request("PUT", "/pods/blue/web", manifest("web")))[0] == 400
+        assert (await local_pods.request("POST", "/pods", "#" * (11 << 20)))[0] == 413
+        assert (await local_pods.request("PATCH", "/pods/red/web"))[0] == 405
+        assert (await local_pods.request("GET", "/nothing"))[0] == 404
         assert local_pods.pods() == {}
         assert not list((tmp_path / "submitted").iterdir())
 
 
 async def test_local_api_source_reports_a_full_disk_and_changes_nothing(tmp_path: Path) -> None:
     async with local_api(tmp_path) as local_pods:
-        await local_pods.ask("POST", "/pods", manifest("web"))
+        await local_pods.request("POST", "/pods", manifest("web"))
         [kept] = (tmp_path / "submitted").iterdir()
         kept.with_name(f".{kept.name}.new").mkdir()  # nothing can be written there
-        code, body = await local_pods.ask("PUT", "/pods/red/web", manifest("web", "new"))
+        code, body = await local_pods.request("PUT", "/pods/red/web", manifest("web", "new"))
         assert code == 507
         assert "nothing was changed" in str(body["message"])
         assert local_pods.pods() == {"web-node-1": "toolbox"}

@@ -49,7 +49,7 @@ FIRST = {
     "pids/pids.current": "4\n",
     "pids/pids.max": "max\n",
 }
-PLACE = "/kubepods/podx/c"
+CGROUP = "/kubepods/podx/c"
 EXPECTED = CgroupUsage(
     cpu=5_000_000_000,
     user=3_000_000_000,
@@ -79,21 +79,25 @@ EXPECTED = CgroupUsage(
 
 @pytest.fixture(params=[1, 2])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupReader:
-    """The same group in both versions, of process 77."""
+    """Return a reader of the same cgroup in both versions, for process 77."""
     mount, proc = tmp_path / "cgroup", tmp_path / "proc" / "77"
     proc.mkdir(parents=True)
     if request.param == 1:
-        rows = {f"{path.partition('/')[0]}{PLACE}/{path.partition('/')[2]}": text for path, text in FIRST.items()}
-        (proc / "cgroup").write_text(f"9:cpu,cpuacct:{PLACE}\n4:memory:{PLACE}\n3:pids:{PLACE}\n1:name=systemd:/\n")
+        files_by_path = {
+            f"{path.partition('/')[0]}{CGROUP}/{path.partition('/')[2]}": text for path, text in FIRST.items()
+        }
+        (proc / "cgroup").write_text(f"9:cpu,cpuacct:{CGROUP}\n4:memory:{CGROUP}\n3:pids:{CGROUP}\n1:name=systemd:/\n")
     else:
-        rows = {f"{PLACE.lstrip('/')}/{path}": text for path, text in SECOND.items()} | {"cgroup.controllers": "cpu"}
-        (proc / "cgroup").write_text(f"0::{PLACE}\n")
-    for path, text in rows.items():
+        files_by_path = {f"{CGROUP.lstrip('/')}/{path}": text for path, text in SECOND.items()} | {
+            "cgroup.controllers": "cpu"
+        }
+        (proc / "cgroup").write_text(f"0::{CGROUP}\n")
+    for path, text in files_by_path.items():
         (mount / path).parent.mkdir(parents=True, exist_ok=True)
         (mount / path).write_text(text)
-    found = CgroupReader(mount, proc.parent)
-    assert found.version == request.param
-    return found
+    reader = CgroupReader(mount, proc.parent)
+    assert reader.version == request.param
+    return reader
 
 
 def test_cgroup_versions_yield_the_same_usage(files: CgroupReader) -> None:
@@ -128,9 +132,9 @@ def test_cgroup_without_a_limit_has_no_available_memory() -> None:
 
 
 def test_cgroup_parents_are_listed() -> None:
-    found = parse_memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
-    assert found == {"memory": "/a/b", "cpu": "/a", "cpuacct": "/a", "": "/"}
-    assert parent_cgroups(found) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
+    reader = parse_memberships("4:memory:/a/b\n2:cpu,cpuacct:/a\n0::/\n")
+    assert reader == {"memory": "/a/b", "cpu": "/a", "cpuacct": "/a", "": "/"}
+    assert parent_cgroups(reader) == {"memory": "/a", "cpu": "/", "cpuacct": "/", "": "/"}
 
 
 def test_summed_usage_has_no_limits() -> None:

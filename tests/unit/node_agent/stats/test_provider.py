@@ -33,7 +33,7 @@ ABOVE = f"/kubepods/besteffort/pod{UID}"
 
 @dataclass
 class Tree:
-    """Version 2 of control groups, and /proc."""
+    """Files of cgroup version 2 and of /proc."""
 
     root: Path
 
@@ -65,7 +65,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 class StatsHost:
-    """Reports, and what they are made of."""
+    """A stats provider and its inputs."""
 
     def __init__(self, tree: Tree) -> None:
         self.docker = FakeDocker()
@@ -95,7 +95,7 @@ class StatsHost:
 
 
 @pytest.fixture
-def asked(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> StatsHost:
+def stats_host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> StatsHost:
     monkeypatch.setattr(provider, "MIN_SAMPLE_AGE_SECONDS", 0.0)
     return StatsHost(tree)
 
@@ -140,19 +140,19 @@ async def test_disk_usage_is_scanned_at_intervals(stats_host: StatsHost, monkeyp
     scratch.mkdir(parents=True)
     (scratch / "one").write_bytes(b"x" * 100_000)
 
-    def taken(document: Any) -> int:
+    def used_bytes(document: Any) -> int:
         [row] = [row for row in document["pods"][0]["volume"] if row["name"] == "scratch"]
         return int(row["usedBytes"])
 
-    first = taken(await stats_host.summary())
+    first = used_bytes(await stats_host.summary())
     assert first >= 100_000
     (scratch / "two").write_bytes(b"x" * 100_000)
-    assert taken(await stats_host.summary()) == first
+    assert used_bytes(await stats_host.summary()) == first
     monkeypatch.setattr(disk, "MIN_SCAN_INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(disk, "SCAN_INTERVAL_FACTOR", 0)
     stats_host.disks._next_scan_at = 0.0
     await stats_host.disks.scan_if_due(stats_host.pods)
-    assert taken(await stats_host.summary()) >= first + 100_000
+    assert used_bytes(await stats_host.summary()) >= first + 100_000
     stats_host.pods = []
     await stats_host.disks.scan_if_due([])
     assert stats_host.disks.last(UID) is None

@@ -78,12 +78,12 @@ RATES = {"": 250_000_000, UID: 30_000_000, MAIN.id: 20_000_000, "/kubepods": 40_
 
 
 def values(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
-    """As Prometheus reads it: name → labels → value."""
-    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    """Parse metrics as Prometheus does: name → labels → value."""
+    values_by_name: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
     for family in text_string_to_metric_families(text):
-        for row in family.samples:
-            found.setdefault(row.name, {})[tuple(sorted(row.labels.items()))] = row.value
-    return found
+        for sample in family.samples:
+            values_by_name.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return values_by_name
 
 
 def test_summary_has_node_pod_and_container_stats() -> None:
@@ -133,59 +133,61 @@ def test_summary_of_a_host_network_pod_has_no_network() -> None:
 
 def test_resource_metrics_equal_kubelets_format() -> None:
     text = format_families(metrics.resource_families(FIGURES))
-    seen = values(text)
+    families = values(text)
     labels = (("container", "main"), ("namespace", "red"), ("pod", "web"))
-    assert seen["container_cpu_usage_seconds_total"] == {labels: 2.0}
-    assert seen["container_memory_working_set_bytes"] == {labels: 600.0}
-    assert seen["container_start_time_seconds"] == {labels: NOW.timestamp()}
-    assert seen["pod_cpu_usage_seconds_total"] == {labels[1:]: 3.0}
-    assert seen["node_cpu_usage_seconds_total"] == {(): 9.0}
-    assert seen["resource_scrape_error"] == {(): 0.0}
+    assert families["container_cpu_usage_seconds_total"] == {labels: 2.0}
+    assert families["container_memory_working_set_bytes"] == {labels: 600.0}
+    assert families["container_start_time_seconds"] == {labels: NOW.timestamp()}
+    assert families["pod_cpu_usage_seconds_total"] == {labels[1:]: 3.0}
+    assert families["node_cpu_usage_seconds_total"] == {(): 9.0}
+    assert families["resource_scrape_error"] == {(): 0.0}
     assert "node_cpu_usage_seconds_total 9.0 1700000000500\n" in text
 
 
 def test_cadvisor_metrics_equal_kubelets_format() -> None:
-    seen = values(format_families(cadvisor.cadvisor_families(FIGURES, 4, {"machine_id": "m"})))
-    used = {dict(labels)["id"]: dict(labels) for labels in seen["container_cpu_usage_seconds_total"]}
+    families = values(format_families(cadvisor.cadvisor_families(FIGURES, 4, {"machine_id": "m"})))
+    used = {dict(labels)["id"]: dict(labels) for labels in families["container_cpu_usage_seconds_total"]}
     assert set(used) == {"/", "/kubepods", "/kubepods/podX", "/kubepods/podX/m", "/kubepods/podX/s"}
     main = used["/kubepods/podX/m"]
     assert (main["container"], main["namespace"], main["pod"], main["name"]) == ("main", "red", "web", MAIN.id)
     assert used["/kubepods/podX/s"]["container"] == "POD"
     assert used["/kubepods/podX"]["pod"] == "web"
-    sent = {dict(labels)["pod"]: value for labels, value in seen["container_network_transmit_bytes_total"].items()}
+    sent = {dict(labels)["pod"]: value for labels, value in families["container_network_transmit_bytes_total"].items()}
     assert sent == {"": 0.0, "web": 20.0}
-    assert "container_cpu_cfs_throttled_periods_total" not in seen, "nothing has a limit of CPU"
-    assert list(seen["machine_cpu_cores"].values()) == [4.0]
-    assert 30.0 in seen["container_fs_usage_bytes"].values()
+    assert "container_cpu_cfs_throttled_periods_total" not in families, "nothing has a limit of CPU"
+    assert list(families["machine_cpu_cores"].values()) == [4.0]
+    assert 30.0 in families["container_fs_usage_bytes"].values()
 
 
 def test_kubelet_metrics_count_pods_and_containers() -> None:
     exited = make_container(POD, state="exited", restarts=1, ended=1)
-    known = [PodWithContainers(POD, group_containers([make_sandbox(), MAIN, exited]))]
-    seen = values(
-        format_families(metrics.kubelet_families("node-1", known, {(UID, "data"): DISK, (UID, "scratch"): DISK}))
+    pods = [PodWithContainers(POD, group_containers([make_sandbox(), MAIN, exited]))]
+    families = values(
+        format_families(metrics.kubelet_families("node-1", pods, {(UID, "data"): DISK, (UID, "scratch"): DISK}))
     )
-    assert seen["kubelet_node_name"] == {(("node", "node-1"),): 1.0}
-    assert seen["kubelet_running_pods"] == {(): 1.0}
-    states = {dict(labels)["container_state"]: value for labels, value in seen["kubelet_running_containers"].items()}
+    assert families["kubelet_node_name"] == {(("node", "node-1"),): 1.0}
+    assert families["kubelet_running_pods"] == {(): 1.0}
+    states = {
+        dict(labels)["container_state"]: value for labels, value in families["kubelet_running_containers"].items()
+    }
     assert states == {"created": 0, "exited": 1, "running": 1}
     claim = (("namespace", "red"), ("persistentvolumeclaim", "mine"))
-    assert seen["kubelet_volume_stats_used_bytes"] == {claim: 400.0}
-    assert seen["kubelet_volume_stats_inodes_free"] == {claim: 70.0}
+    assert families["kubelet_volume_stats_used_bytes"] == {claim: 400.0}
+    assert families["kubelet_volume_stats_inodes_free"] == {claim: 70.0}
 
 
 def test_probe_metrics_are_removed_with_their_pod() -> None:
     counts = ProbeMetrics()
     for success, seconds in ((True, 0.003), (True, 0.2), (False, 20.0), (None, 0.01)):
         counts.record(MAIN, "Liveness", success, seconds)
-    seen = values(format_families(counts.families()))
-    results = {dict(labels)["result"]: value for labels, value in seen["prober_probe_total"].items()}
+    families = values(format_families(counts.families()))
+    results = {dict(labels)["result"]: value for labels, value in families["prober_probe_total"].items()}
     assert results == {"successful": 2, "failed": 1, "unknown": 1}
-    buckets = {dict(labels)["le"]: value for labels, value in seen["prober_probe_duration_seconds_bucket"].items()}
+    buckets = {dict(labels)["le"]: value for labels, value in families["prober_probe_duration_seconds_bucket"].items()}
     assert (buckets["0.005"], buckets["0.01"], buckets["0.25"], buckets["10"], buckets["+Inf"]) == (1, 2, 3, 3, 4)
-    [labels] = seen["prober_probe_duration_seconds_sum"]
+    [labels] = families["prober_probe_duration_seconds_sum"]
     assert dict(labels)["probe_type"] == "Liveness"
-    assert seen["prober_probe_duration_seconds_sum"][labels] == pytest.approx(20.213)
+    assert families["prober_probe_duration_seconds_sum"][labels] == pytest.approx(20.213)
     counts.remove_pod(UID)
     assert format_families(counts.families()) == ""
 

@@ -18,12 +18,12 @@ from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.fault_injection import INJECTOR
 
 
-def made(**texts: str) -> dict[str, PayloadFile]:
+def payload(**texts: str) -> dict[str, PayloadFile]:
     return {name.replace("__", "/"): PayloadFile(text.encode(), 0o640) for name, text in texts.items()}
 
 
-def seen(root: Path) -> dict[str, str]:
-    """As a container sees it: what the names that it is shown lead to."""
+def visible_files(root: Path) -> dict[str, str]:
+    """Return the files as a container sees them: the targets of the links."""
     entries = [entry for entry in root.iterdir() if not entry.name.startswith("..")]
     paths = [Path(folder, name) for entry in entries for folder, _, names in os.walk(entry) for name in names]
     paths += [entry for entry in entries if entry.is_file()]
@@ -34,8 +34,8 @@ def texts(files: Mapping[str, PayloadFile]) -> dict[str, str]:
     return {path: file.content.decode() for path, file in files.items()}
 
 
-OLD = made(a="1", b="1", d__x="1", d__deep__y="1")
-NEW = made(a="2", c="2", d__x="2")
+OLD = payload(a="1", b="1", d__x="1", d__deep__y="1")
+NEW = payload(a="2", c="2", d__x="2")
 
 
 def test_atomic_volume_has_kubelets_symlinks(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_atomic_volume_has_kubelets_symlinks(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / current).stat().st_mode) == 0o755
     assert stat.S_IMODE((tmp_path / current / "d" / "deep").stat().st_mode) == 0o755
     assert stat.S_IMODE((tmp_path / "d" / "x").stat().st_mode) == 0o640
-    assert seen(tmp_path) == texts(OLD)
+    assert visible_files(tmp_path) == texts(OLD)
 
 
 def test_unchanged_volume_content_is_not_written(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_unchanged_volume_content_is_not_written(tmp_path: Path) -> None:
     assert not write_payload(tmp_path, {**OLD, "a": PayloadFile(b"1", 0o600)})
     (tmp_path / "..data" / "a").write_text("by hand")
     assert write_payload(tmp_path, OLD)
-    assert seen(tmp_path) == texts(OLD)
+    assert visible_files(tmp_path) == texts(OLD)
     assert len([name for name in os.listdir(tmp_path) if name.startswith("..")]) == 2
 
 
@@ -78,7 +78,7 @@ def test_empty_payload_makes_an_empty_volume(tmp_path: Path) -> None:
     assert not write_payload(tmp_path, {})
     assert write_payload(tmp_path, OLD)
     assert write_payload(tmp_path, {})
-    assert seen(tmp_path) == {}
+    assert visible_files(tmp_path) == {}
 
 
 def test_killed_writer_leaves_the_old_or_the_new_content_complete(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_killed_writer_leaves_the_old_or_the_new_content_complete(tmp_path: Path
         behind = {str(path.relative_to(root / "..data")): path.read_text() for path in _files(root / "..data")}
         assert behind in (texts(OLD), texts(NEW)), f"killed after {number} of {acts}"
         write_payload(root, NEW)
-        assert seen(root) == texts(NEW)
+        assert visible_files(root) == texts(NEW)
         assert len([name for name in os.listdir(root) if name.startswith("..")]) == 2
 
 
@@ -116,7 +116,7 @@ def test_writer_reaches_the_last_payload_from_any_state(
     root = tmp_path_factory.mktemp("volume")
     for state in states:
         write_payload(root, state)
-    found = {str(path.relative_to(root / "..data")): path.read_bytes() for path in _files(root / "..data")}
-    assert found == {path: file.content for path, file in states[-1].items()}
-    shown = {name for name in os.listdir(root) if not name.startswith("..")}
-    assert shown == {path.split("/")[0] for path in states[-1]}
+    content = {str(path.relative_to(root / "..data")): path.read_bytes() for path in _files(root / "..data")}
+    assert content == {path: file.content for path, file in states[-1].items()}
+    names = {name for name in os.listdir(root) if not name.startswith("..")}
+    assert names == {path.split("/")[0] for path in states[-1]}

@@ -39,19 +39,19 @@ FILES = make_pod(
 
 
 def text(host: World) -> str:
-    """What the container reads."""
+    """Return the content that the container reads."""
     (bind, *_) = host.docker.spec_of(host.docker.find("main")[-1]).binds
     source, target, options = bind.split(":")
     assert (target, options) == ("/v", "ro")
     return Path(source, "a").read_text()
 
 
-def there(written: Path) -> bool:
+def has_files(written: Path) -> bool:
     return (written / "a").exists()
 
 
 def mount_events(host: World) -> list[str]:
-    return [message for reason, message, _ in host.told if reason == "FailedMount"]
+    return [message for reason, message, _ in host.recorded_events if reason == "FailedMount"]
 
 
 async def test_pod_waits_for_missing_volume_objects_with_a_reason(tmp_path: Path) -> None:
@@ -73,25 +73,25 @@ async def test_pod_with_init_containers_waits_for_all_volumes(tmp_path: Path) ->
     staged = replace(FILES, spec=replace(FILES.spec, init_containers=(first,)))
     async with world(tmp_path / "w") as host:
         await host.live(staged, lambda: bool(mount_events(host)))
-        rows = (*host.status.init_container_statuses, *host.status.container_statuses)
-        assert [status.state.waiting and status.state.waiting.reason for status in rows] == ["PodInitializing"] * 2
+        statuses = (*host.status.init_container_statuses, *host.status.container_statuses)
+        assert [status.state.waiting and status.state.waiting.reason for status in statuses] == ["PodInitializing"] * 2
 
 
 async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
     pod = make_pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
-    waits, now, recorder = [], NOW, FakeEventRecorder()
+    delays, now, recorder = [], NOW, FakeEventRecorder()
     async with world(tmp_path / "w") as host:
         volumes = VolumeManager(UID, host.references, host.tokens, host.host, recorder.for_pod(pod))
         for _ in range(11):
-            lacking, due = await volumes.set_up(pod, now)
+            lacking, retry_at = await volumes.set_up(pod, now)
             assert "hostPath type check failed" in lacking
-            assert due is not None
-            assert await volumes.set_up(pod, due - timedelta(milliseconds=1)) == (lacking, due)
-            waits.append((due - now).total_seconds())
-            now = due
+            assert retry_at is not None
+            assert await volumes.set_up(pod, retry_at - timedelta(milliseconds=1)) == (lacking, retry_at)
+            delays.append((retry_at - now).total_seconds())
+            now = retry_at
         (tmp_path / "none").touch()
         assert await volumes.set_up(pod, now) == ("", None)
-    assert waits == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
+    assert delays == [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
     assert [reason for reason, _, _ in recorder.events] == ["FailedMount"] * 11
 
 
@@ -103,7 +103,7 @@ async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Pat
         host.objects.put(NEWER)
         await changing
         assert not mount_events(host)
-        host.objects.drop(SETTINGS)
+        host.objects.delete(SETTINGS)
         await host.live(FILES, lambda: bool(mount_events(host)))
         assert text(host) == "2", "what runs keeps what it has"
         assert host.restarts() == [0]
@@ -118,14 +118,14 @@ async def test_unchanged_volumes_are_not_set_up_until_a_container_starts(tmp_pat
         written = Path(volume_dir(pod_dir(host.host, UID), FILES.spec.volumes[0]))
         shutil.rmtree(written)
         assert await volumes.set_up(FILES, NOW) == ("", None)
-        assert not there(written)
+        assert not has_files(written)
         await volumes.invalidate(FILES)
         assert await volumes.set_up(FILES, NOW) == ("", None)
-        assert there(written)
+        assert has_files(written)
         marked = replace(FILES, metadata=replace(FILES.metadata, labels={"a": "b"}))
         shutil.rmtree(written)
         assert await volumes.set_up(marked, NOW) == ("", None)
-        assert there(written), "the pod itself has changed"
+        assert has_files(written), "the pod itself has changed"
 
 
 async def test_claim_volume_mounts_its_persistent_volume(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ async def test_claim_volume_mounts_its_persistent_volume(tmp_path: Path) -> None
             "/api/v1/namespaces/red/persistentvolumeclaims?metadata.name=data",
             "/api/v1/persistentvolumes?metadata.name=disk",
         ]
-        await host.live(pod, lambda: host.gone, leave=True)
+        await host.live(pod, lambda: host.terminated, leave=True)
 
 
 async def test_missing_token_delays_the_pod_with_a_reason(tmp_path: Path) -> None:
@@ -164,29 +164,29 @@ async def test_missing_token_delays_the_pod_with_a_reason(tmp_path: Path) -> Non
         assert not host.docker.find("main"), "nothing but the sandbox, which is made in the meantime"
 
 
-async def _comes_changes_and_goes(host: World) -> None:
+async def _set_up_change_and_remove(host: World) -> None:
     async def settings(item: ConfigMap) -> None:
         host.objects.put(item)
 
-    if not host.gone:
+    if not host.terminated:
         await host.once("made", lambda: settings(SETTINGS))
         await host.once("runs", lambda: host.live(FILES, lambda: host.status.phase == "Running"))
         await host.once("changed", lambda: settings(NEWER))
         await host.once("seen", lambda: host.live(FILES, lambda: text(host) == "2"))
-        await host.live(FILES, lambda: host.gone, leave=True)
+        await host.live(FILES, lambda: host.terminated, leave=True)
 
 
 async def test_agent_killed_after_any_call_leaves_no_volume(tmp_path: Path) -> None:
-    async with world(tmp_path / "whole") as here:
-        await _comes_changes_and_goes(here)
-        whole, calls = here.left(), here.docker.calls
-    assert whole["directories"] == []
+    async with world(tmp_path / "whole") as host:
+        await _set_up_change_and_remove(host)
+        expected, calls = host.remaining(), host.docker.calls
+    assert expected["directories"] == []
     assert calls > 5
     for number in range(1, calls + 1):
         async with world(tmp_path / str(number)) as host:
             host.docker.die_after = number
             with contextlib.suppress(AgentKilled):
-                await _comes_changes_and_goes(host)
+                await _set_up_change_and_remove(host)
             host.docker.die_after = None
-            await _comes_changes_and_goes(host)
-            assert host.left() == whole, f"killed after call {number} of {calls}"
+            await _set_up_change_and_remove(host)
+            assert host.remaining() == expected, f"killed after call {number} of {calls}"

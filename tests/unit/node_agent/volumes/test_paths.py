@@ -40,11 +40,11 @@ BINDS = [
 ]
 
 
-@pytest.mark.parametrize(("mount", "wanted"), BINDS)
-def test_volume_mount_translates_to_a_docker_bind(mount: str, wanted: str) -> None:
+@pytest.mark.parametrize(("mount", "expected"), BINDS)
+def test_volume_mount_translates_to_a_docker_bind(mount: str, expected: str) -> None:
     rights = "securityContext: {privileged: true}"
     pod = make_pod(f"[{{name: main, image: i, {rights}, volumeMounts: [{{mountPath: /m, {mount}}}]}}]", VOLUMES)
-    assert binds(pod, pod.spec.containers[0], "/pods/u") == (wanted,)
+    assert binds(pod, pod.spec.containers[0], "/pods/u") == (expected,)
 
 
 def test_unsupported_volume_mount_is_rejected() -> None:
@@ -71,7 +71,7 @@ PARTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mount", "wanted"), PARTS)
+@pytest.mark.parametrize(("mount", "expected"), PARTS)
 def test_sub_path_translates_to_its_host_path(mount: str, expected: SubPath) -> None:
     mounts = f"[{{name: e, mountPath: /whole}}, {{mountPath: /m, {mount}}}]"
     pod = make_pod(f"[{{name: main, image: i, volumeMounts: {mounts}}}]", VOLUMES)
@@ -79,30 +79,30 @@ def test_sub_path_translates_to_its_host_path(mount: str, expected: SubPath) -> 
 
 
 @pytest.mark.parametrize(
-    ("expression", "words"),
+    ("expression", "message"),
     [("$(NONE)", "the container has no variable NONE"), ("$(UP)/x", "a relative path"), ("$(ROOT)", "a relative path"),
      ("$(EMPTY)", "a relative path")],
 )  # fmt: skip
 def test_invalid_expanded_sub_path_is_rejected(expression: str, message: str) -> None:
     mount = f"[{{name: e, mountPath: /m, subPathExpr: {expression}}}]"
     pod = make_pod(f"[{{name: main, image: i, volumeMounts: {mount}}}]", VOLUMES)
-    known = {"UP": "a/..", "ROOT": "/etc", "EMPTY": ""}
+    env = {"UP": "a/..", "ROOT": "/etc", "EMPTY": ""}
     with pytest.raises(Refused, match=message):
-        list(sub_paths(pod, pod.spec.containers[0], "/pods/u", known))
+        list(sub_paths(pod, pod.spec.containers[0], "/pods/u", env))
 
 
 @pytest.mark.parametrize(
-    ("limit", "resources", "wanted"),
+    ("limit", "resources", "expected"),
     [("", "{}", 1000), ("sizeLimit: 10, ", "{}", 10), ("sizeLimit: 2000, ", "{}", 1000),
      ("", "{limits: {memory: 500}}", 500), ("sizeLimit: 10, ", "{limits: {memory: 500}}", 10)],
 )  # fmt: skip
-def test_memory_volume_size_is_the_smallest_limit(limit: str, resources: str, wanted: int) -> None:
+def test_memory_volume_size_is_the_smallest_limit(limit: str, resources: str, expected: int) -> None:
     volumes = f"  volumes: [{{name: e, emptyDir: {{{limit}medium: Memory}}}}]"
     pod = make_pod(f"[{{name: main, image: i, resources: {resources}}}]", volumes)
-    assert tmpfs_size(pod.spec.volumes[0], pod, 1000) == wanted
+    assert tmpfs_size(pod.spec.volumes[0], pod, 1000) == expected
 
 
-WISH = make_pod(
+POD = make_pod(
     "[{name: main, image: i, volumeMounts: [{name: v, mountPath: /v}]}]",
     "  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]",
 )
@@ -120,29 +120,29 @@ NFS = {"nfs": {"server": "files", "path": "/srv"}, "mountOptions": ["nolock"]}
 
 
 def test_claim_resolves_to_its_persistent_volume() -> None:
-    assert pod_refs(WISH) == {CLAIM}
-    held = objects(NFS)
-    assert list(claimed_volumes({CLAIM: held[CLAIM]})) == [DISK]
-    volume, options = resolve_claim(WISH.spec.volumes[0], "red", held)
+    assert pod_refs(POD) == {CLAIM}
+    claim_objects = objects(NFS)
+    assert list(claimed_volumes({CLAIM: claim_objects[CLAIM]})) == [DISK]
+    volume, options = resolve_claim(POD.spec.volumes[0], "red", claim_objects)
     assert volume.nfs is not None
     assert (volume.nfs.server, volume.nfs.read_only, options) == ("files", False, ("nolock",))
-    pod = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
+    pod = replace(POD, spec=replace(POD.spec, volumes=(volume,)))
     assert binds(pod, pod.spec.containers[0], "/pods/u") == ("/pods/u/volumes/kubernetes.io~nfs/v:/v",)
 
 
 @pytest.mark.parametrize("source", [NFS, {"hostPath": {"path": "/srv"}}])
 def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
-    wish = WISH.spec.volumes[0]
-    claim = replace(wish.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
-    volume, _ = resolve_claim(replace(wish, persistent_volume_claim=claim), "red", objects(source))
-    pod = replace(WISH, spec=replace(WISH.spec, volumes=(volume,)))
+    pod_volume = POD.spec.volumes[0]
+    claim = replace(pod_volume.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
+    volume, _ = resolve_claim(replace(pod_volume, persistent_volume_claim=claim), "red", objects(source))
+    pod = replace(POD, spec=replace(POD.spec, volumes=(volume,)))
     (bind,) = binds(pod, pod.spec.containers[0], "/pods/u")
     assert bind.endswith(":/v:ro")
     assert volume.nfs is None or volume.nfs.read_only
 
 
 @pytest.mark.parametrize(
-    ("held", "words"),
+    ("claim_objects", "message"),
     [
         ({}, 'persistentvolumeclaim "data" not found'),
         (objects(NFS, phase="Pending"), 'persistentvolumeclaim "data" is not bound to a volume: it is Pending'),
@@ -150,7 +150,7 @@ def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
         (objects(NFS, holder="u0"), 'persistentvolume "disk" does not belong to persistentvolumeclaim "data"'),
     ],
 )
-def test_unbound_claim_reports_why(held: dict[Reference, Object], message: str) -> None:
-    with pytest.raises(DriverError) as told:
-        resolve_claim(WISH.spec.volumes[0], "red", held)
-    assert str(told.value) == message
+def test_unbound_claim_reports_why(claim_objects: dict[Reference, Object], message: str) -> None:
+    with pytest.raises(DriverError) as error:
+        resolve_claim(POD.spec.volumes[0], "red", claim_objects)
+    assert str(error.value) == message

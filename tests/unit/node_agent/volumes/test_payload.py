@@ -25,12 +25,12 @@ MATERIAL = PayloadSources(OBJECTS, {"cpu": "4", "memory": "1000"}, {TOKEN: "jwt"
 LIMITS = "{limits: {cpu: 1500m}, requests: {memory: 3Mi}}"
 
 
-def made(source: str, spec: str = "", meta: str = "") -> dict[str, tuple[str, str]]:
-    """The text and the mode of each file of a volume, from YAML."""
+def payload(source: str, spec: str = "", meta: str = "") -> dict[str, tuple[str, str]]:
+    """Return text and mode of each file of a volume that is given as YAML."""
     containers = f"[{{name: main, image: toolbox, resources: {LIMITS}}}]"
     pod = make_pod(containers, f"  volumes: [{{name: v, {source}}}]\n{spec}", meta)
-    found = payload_files(pod.spec.volumes[0], pod, MATERIAL)
-    return {path: (file.content.decode(), f"{file.mode:o}") for path, file in found.items()}
+    files = payload_files(pod.spec.volumes[0], pod, MATERIAL)
+    return {path: (file.content.decode(), f"{file.mode:o}") for path, file in files.items()}
 
 
 GOOD = [
@@ -62,9 +62,9 @@ GOOD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "wanted"), GOOD)
-def test_volume_payload_has_its_files_and_modes(source: str, wanted: dict[str, tuple[str, str]]) -> None:
-    assert made(source, meta=", labels: {z: '1', app: web}") == wanted
+@pytest.mark.parametrize(("source", "expected"), GOOD)
+def test_volume_payload_has_its_files_and_modes(source: str, expected: dict[str, tuple[str, str]]) -> None:
+    assert payload(source, meta=", labels: {z: '1', app: web}") == expected
 
 
 BAD = [
@@ -81,39 +81,39 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "kind", "words"), BAD)
+@pytest.mark.parametrize(("source", "kind", "message"), BAD)
 def test_missing_volume_source_is_named(source: str, kind: type[DriverError], message: str) -> None:
-    with pytest.raises(kind) as told:
-        made(source)
-    assert str(told.value) == message
+    with pytest.raises(kind) as error:
+        payload(source)
+    assert str(error.value) == message
 
 
 def test_fs_group_may_read_its_files() -> None:
     spec = "  securityContext: {fsGroup: 2000}"
-    assert made("configMap: {name: c, defaultMode: 256, items: [{key: a, path: x}]}", spec) == {"x": ("1", "440")}
-    assert made("secret: {secretName: s, defaultMode: 420}", spec) == {"key": ("hidden", "644")}
+    assert payload("configMap: {name: c, defaultMode: 256, items: [{key: a, path: x}]}", spec) == {"x": ("1", "440")}
+    assert payload("secret: {secretName: s, defaultMode: 420}", spec) == {"key": ("hidden", "644")}
 
 
 @pytest.mark.parametrize(
-    ("context", "main", "wanted"),
+    ("context", "main", "expected"),
     [("{}", "{}", (0o644, 0)), ("{fsGroup: 2000}", "{}", (0o640, 0)), ("{runAsUser: 1000}", "{}", (0o600, 1000)),
      ("{runAsUser: 1000}", "{runAsUser: 1001}", (0o644, 0)), ("{fsGroup: 2000, runAsUser: 1000}", "{}", (0o640, 1000))],
 )  # fmt: skip
-def test_token_file_mode_follows_user_and_fs_group(context: str, main: str, wanted: tuple[int, int]) -> None:
+def test_token_file_mode_follows_user_and_fs_group(context: str, main: str, expected: tuple[int, int]) -> None:
     containers = f"[{{name: main, image: i, securityContext: {main}}}, {{name: side, image: i}}]"
     volume = "{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}"
     pod = make_pod(containers, f"  volumes: [{volume}]\n  securityContext: {context}")
     file = payload_files(pod.spec.volumes[0], pod, MATERIAL)["token"]
-    assert (file.content, file.mode, file.owner) == (b"jwt", *wanted)
+    assert (file.content, file.mode, file.owner) == (b"jwt", *expected)
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"),
+    ("value", "escaped"),
     [("plain", "plain"), ('a"b\\c', 'a\\"b\\\\c'), ("two\nlines\t", "two\\nlines\\t"), ("ü€😀", "ü€😀"),
      ("\x00\x7f", "\\x00\\x7f"), ("\u200b", "\\u200b"), ("\U000e0001", "\\U000e0001")],
 )  # fmt: skip
-def test_downward_api_values_are_quoted_as_in_go(value: str, shown: str) -> None:
-    assert format_map({"k": value}) == f'k="{shown}"'
+def test_downward_api_values_are_quoted_as_in_go(value: str, escaped: str) -> None:
+    assert format_map({"k": value}) == f'k="{escaped}"'
 
 
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.text(max_size=10), max_size=5))

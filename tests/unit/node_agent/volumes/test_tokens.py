@@ -21,7 +21,7 @@ async def test_token_is_bound_to_its_pod_and_requested_once() -> None:
     issuer = TokenIssuer()
     async with issuer.tokens() as tokens:
         assert [await tokens.get(make_pod(), WISH) for _ in range(2)] == ["token-1", "token-1"]
-        assert issuer.asked == [
+        assert issuer.requests == [
             (
                 "default",
                 {
@@ -36,9 +36,9 @@ async def test_token_is_bound_to_its_pod_and_requested_once() -> None:
         ]
         other = ServiceAccountTokenProjection(path="token", audience="vault")
         assert await tokens.get(make_pod(spec="  serviceAccountName: robot"), other) == "token-2"
-        assert issuer.asked[1][0] == "robot"
-        assert issuer.asked[1][1]["spec"]["audiences"] == ["vault"]
-        assert issuer.asked[1][1]["spec"]["expirationSeconds"] == 3600
+        assert issuer.requests[1][0] == "robot"
+        assert issuer.requests[1][1]["spec"]["audiences"] == ["vault"]
+        assert issuer.requests[1][1]["spec"]["expirationSeconds"] == 3600
         tokens.forget(UID)
         assert await tokens.get(make_pod(), WISH) == "token-3"
 
@@ -50,11 +50,11 @@ async def test_token_is_renewed_and_the_old_one_used_while_valid() -> None:
         issuer.now += 0.7 * HOUR
         assert await tokens.get(make_pod(), WISH) == "token-1"
         issuer.now += 0.2 * HOUR
-        issuer.away = True
+        issuer.refuses = True
         assert await tokens.get(make_pod(), WISH) == "token-1"
-        issuer.away = False
+        issuer.refuses = False
         assert await tokens.get(make_pod(), WISH) == "token-2"
-        issuer.away = True
+        issuer.refuses = True
         issuer.now += 2 * HOUR
         with pytest.raises(NotReady, match='token of serviceaccount "default": not for you'):
             await tokens.get(make_pod(), WISH)
@@ -67,7 +67,7 @@ async def test_clock_set_back_does_not_prolong_a_token() -> None:
         issuer.now -= 5 * HOUR
         assert await tokens.get(make_pod(), WISH) == "token-1"
         issuer.now += 0.9 * HOUR
-        issuer.even += 0.9 * HOUR
+        issuer.steady_now += 0.9 * HOUR
         assert await tokens.get(make_pod(), WISH) == "token-2"
         issuer.now += 5 * HOUR
         assert await tokens.get(make_pod(), WISH) == "token-3"

@@ -37,7 +37,7 @@ def decode(dialect: ChannelProtocol, message: bytes) -> ChannelData | None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "known", "name"),
+    ("lines", "supported", "name"),
     [
         ([], EXEC_PROTOCOLS, ""),
         (["", " , "], EXEC_PROTOCOLS, ""),
@@ -49,9 +49,9 @@ def decode(dialect: ChannelProtocol, message: bytes) -> ChannelData | None:
     ],
 )
 def test_channel_protocol_is_the_clients_first_known_one(
-    lines: list[str], known: tuple[ChannelProtocol, ...], name: str | None
+    lines: list[str], supported: tuple[ChannelProtocol, ...], name: str | None
 ) -> None:
-    chosen = negotiate(lines, known)
+    chosen = negotiate(lines, supported)
     assert (chosen and chosen.name) == name
 
 
@@ -63,11 +63,11 @@ def test_channel_messages_round_trip(dialect: ChannelProtocol, channel: int, dat
 @given(st.sampled_from(EXEC_PROTOCOLS), st.binary(max_size=40))
 def test_any_channel_message_is_decoded_or_rejected(dialect: ChannelProtocol, message: bytes) -> None:
     try:
-        piece = decode(dialect, message)
+        part = decode(dialect, message)
     except ValueError:
         assert (dialect, message[0]) == (V5, 255)
     else:
-        assert piece is None or 0 <= piece.channel <= 255
+        assert part is None or 0 <= part.channel <= 255
 
 
 def test_only_v5_has_a_close_signal() -> None:
@@ -88,19 +88,19 @@ def test_invalid_base64_message_is_ignored() -> None:
 def test_channel_message_decodes_equally_at_any_split(
     dialect: ChannelProtocol, channel: int, data: bytes, cuts: list[int]
 ) -> None:
-    decoder, found = ChannelDecoder(dialect), b""
+    decoder, received = ChannelDecoder(dialect), b""
     for _ in range(2):
-        for piece, last in cut(encode_channel_message(dialect, channel, data), cuts):
-            said = decoder.feed(piece, last=last)
-            assert said is None or (said.channel, said.last) == (channel, False)
-            found += said.data if said else b""
-    assert found == data * 2
+        for part, last in cut(encode_channel_message(dialect, channel, data), cuts):
+            decoded = decoder.feed(part, last=last)
+            assert decoded is None or (decoded.channel, decoded.last) == (channel, False)
+            received += decoded.data if decoded else b""
+    assert received == data * 2
 
 
 def cut(message: bytes, cuts: list[int]) -> list[tuple[bytes, bool]]:
-    places = [0, *sorted(min(place, len(message)) for place in cuts), len(message)]
-    pieces = [message[start:end] for start, end in pairwise(places)]
-    return [(piece, number == len(pieces) - 1) for number, piece in enumerate(pieces)]
+    offsets = [0, *sorted(min(offset, len(message)) for offset in cuts), len(message)]
+    parts = [message[start:end] for start, end in pairwise(offsets)]
+    return [(part, number == len(parts) - 1) for number, part in enumerate(parts)]
 
 
 def test_close_signal_and_invalid_base64_decode_at_any_split() -> None:
@@ -119,7 +119,7 @@ def test_close_signal_and_invalid_base64_decode_at_any_split() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "sizes"),
+    ("parts", "sizes"),
     [
         ([b'{"Width":80,"Height":24}'], [TerminalSize(80, 24)]),
         ([b'{"Wid', b'th":80,"Height":24}{"width":1,', b'"height":2}\n\n'], [TerminalSize(80, 24), TerminalSize(1, 2)]),
@@ -132,11 +132,9 @@ def test_close_signal_and_invalid_base64_decode_at_any_split() -> None:
         ([b'{"Width":1,"Height":1}', b"[" * 5000, b'{"Width":2,"Height":2}'], [TerminalSize(1, 1)]),
     ],
 )
-def test_terminal_sizes_decode_at_any_split_until_an_invalid_one(
-    pieces: list[bytes], sizes: list[TerminalSize]
-) -> None:
+def test_terminal_sizes_decode_at_any_split_until_an_invalid_one(parts: list[bytes], sizes: list[TerminalSize]) -> None:
     reader = SizeParser()
-    assert [size for piece in pieces for size in reader.feed(piece)] == sizes
+    assert [size for part in parts for size in reader.feed(part)] == sizes
 
 
 def test_endless_terminal_size_is_not_buffered() -> None:
@@ -146,10 +144,10 @@ def test_endless_terminal_size_is_not_buffered() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8))
-def test_any_terminal_size_data_is_decoded_or_rejected(pieces: list[bytes]) -> None:
+def test_any_terminal_size_data_is_decoded_or_rejected(parts: list[bytes]) -> None:
     reader = SizeParser()
-    for piece in pieces:
-        reader.feed(piece)
+    for part in parts:
+        reader.feed(part)
 
 
 async def test_terminal_size_queue_keeps_only_the_last() -> None:
@@ -238,7 +236,7 @@ def test_port_forward_ports_accept_commas_and_repetition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_ports", "words"),
+    ("given_ports", "message"),
     [
         ([], "is required"),
         ([""], "cannot be empty"),

@@ -31,17 +31,17 @@ MESSAGES = st.lists(
 
 
 def in_cuts(frames: WebSocketFrameParser, data: bytes, cuts: list[int]) -> list[MessagePart | ControlFrame]:
-    places = [0, *sorted(min(place, len(data)) for place in cuts), len(data)]
-    return [one for start, end in pairwise(places) for one in frames.feed(data[start:end])]
+    offsets = [0, *sorted(min(offset, len(data)) for offset in cuts), len(data)]
+    return [item for start, end in pairwise(offsets) for item in frames.feed(data[start:end])]
 
 
-def joined(found: list[MessagePart | ControlFrame]) -> list[bytes]:
-    """The messages."""
+def joined(received: list[MessagePart | ControlFrame]) -> list[bytes]:
+    """Return the messages."""
     messages, message = [], b""
-    for one in found:
-        if isinstance(one, MessagePart):
-            message += one.data
-            if one.last:
+    for item in received:
+        if isinstance(item, MessagePart):
+            message += item.data
+            if item.last:
                 messages.append(message)
                 message = b""
     assert not message
@@ -51,9 +51,9 @@ def joined(found: list[MessagePart | ControlFrame]) -> list[bytes]:
 @given(MESSAGES, st.lists(st.integers(0, 400)))
 def test_websocket_frames_decode_at_any_split(sent: list[tuple[int, bytes]], cuts: list[int]) -> None:
     data = b"".join(masked(FIN | kind, payload) for kind, payload in sent)
-    found = in_cuts(WebSocketFrameParser(), data, cuts)
-    assert joined(found) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
-    assert [one for one in found if isinstance(one, ControlFrame)] == [
+    received = in_cuts(WebSocketFrameParser(), data, cuts)
+    assert joined(received) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
+    assert [item for item in received if isinstance(item, ControlFrame)] == [
         ControlFrame(kind, payload) for kind, payload in sent if kind not in (BINARY, TEXT)
     ]
 
@@ -69,8 +69,8 @@ def test_websocket_length_encodings_are_decoded(size: int) -> None:
 
 def test_control_frames_interleave_with_message_fragments() -> None:
     sent = masked(BINARY, b"one ") + masked(FIN | PING, b"?") + masked(CONTINUATION, b"") + masked(FIN, b"two")
-    found = WebSocketFrameParser().feed(sent)
-    assert found == [MessagePart(b"one ", last=False), ControlFrame(PING, b"?"), MessagePart(b"two", last=True)]
+    received = WebSocketFrameParser().feed(sent)
+    assert received == [MessagePart(b"one ", last=False), ControlFrame(PING, b"?"), MessagePart(b"two", last=True)]
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,15 @@ def test_websocket_protocol_violations_are_rejected(sent: bytes) -> None:
 
 
 def test_endless_websocket_message_is_not_buffered() -> None:
-    frames, piece = WebSocketFrameParser(), b"x" * (64 << 10)
+    frames, chunk = WebSocketFrameParser(), b"x" * (64 << 10)
     frames.feed(struct.pack(">BBQ", FIN | BINARY, 0x80 | 127, 1 << 40) + b"mask")
     tracemalloc.start()
     try:
         for _ in range(500):
-            (part,) = frames.feed(piece)
+            (part,) = frames.feed(chunk)
             assert isinstance(part, MessagePart)
-            assert (len(part.data), part.last) == (len(piece), False)
+            assert (len(part.data), part.last) == (len(chunk), False)
             del part
-        assert tracemalloc.get_traced_memory()[0] < len(piece)
+        assert tracemalloc.get_traced_memory()[0] < len(chunk)
     finally:
         tracemalloc.stop()
