@@ -166,7 +166,7 @@ def test_unenforceable_apparmor_profile_is_rejected() -> None:
 
 def test_sandbox_runs_as_the_pods_user_without_privileges() -> None:
     pod = make_secured_pod(
-        shared={"runAsUser": 5, "runAsGroup": 6, "sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}
+        pod_context={"runAsUser": 5, "runAsGroup": 6, "sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}
     )
     assert sandbox_security(pod) == SecurityOptions(user="5:6", options=("no-new-privileges",))
     assert sysctls(pod) == (("kernel.shm_rmid_forced", "1"),)
@@ -189,7 +189,7 @@ def test_pod_with_a_user_namespace_is_rejected() -> None:
     ],
 )
 def test_host_sysctls_are_rejected(name: str, spec: dict[str, Any], why: str) -> None:
-    assert why in forbidden_sysctl(make_secured_pod(shared={"sysctls": [{"name": name, "value": "1"}]}, **spec))
+    assert why in forbidden_sysctl(make_secured_pod(pod_context={"sysctls": [{"name": name, "value": "1"}]}, **spec))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_host_sysctls_are_rejected(name: str, spec: dict[str, Any], why: str) ->
     ],
 )
 def test_configured_unsafe_sysctls_are_accepted(name: str, allowed: tuple[str, ...], why: str) -> None:
-    result = forbidden_sysctl(make_secured_pod(shared={"sysctls": [{"name": name, "value": "1"}]}), allowed)
+    result = forbidden_sysctl(make_secured_pod(pod_context={"sysctls": [{"name": name, "value": "1"}]}), allowed)
     assert why in result if why else not result
 
 
