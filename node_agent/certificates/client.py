@@ -18,7 +18,7 @@ from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.clock import wall_clock
 from node_agent.config import Settings
-from reconcile.errors import NotReady
+from reconcile.errors import NotReady, os_errors_as
 from reconcile.loop import Loop, LoopTiming, retry_delay
 
 log = logging.getLogger(__name__)
@@ -111,10 +111,8 @@ class ClientCertificate:
     async def _read_certificate(self) -> Certificate | None:
         """Return this node's certificate in the kubeconfig, None if there is none. Reads the file if it has changed."""
         path = Path(self._settings.kubeconfig)
-        try:
+        with os_errors_as(NotReady, path):
             state = await asyncio.to_thread(path.stat)
-        except OSError as error:
-            raise NotReady(f"{path}: {error.strerror}") from None
         file_version = (state.st_mtime_ns, state.st_ino)
         if file_version == self._file_version:
             return self._certificate

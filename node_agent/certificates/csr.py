@@ -22,7 +22,7 @@ from api.pki.pem import BadPem, Certificate, Subject
 from node_agent.certificates import crypto
 from node_agent.certificates.crypto import KeyPair, SigningRequest
 from reconcile import atomic_file
-from reconcile.errors import NotReady
+from reconcile.errors import NotReady, os_errors_as
 
 log = logging.getLogger(__name__)
 
@@ -165,26 +165,21 @@ def is_renewal_due(certificate: Certificate, now: datetime.datetime) -> bool:
 
 def write_file(path: Path, data: bytes) -> None:
     """Write a file atomically and durably, with mode 0600. Raises NotReady."""
-    try:
+    with os_errors_as(NotReady, path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         atomic_file.write(path, data)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None
 
 
 def read_file(path: Path) -> bytes:
     """Return the content of a file, empty if it does not exist. Raises NotReady."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None
+    with os_errors_as(NotReady, path):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return b""
 
 
 def remove_file(path: Path) -> None:
     """Remove a file if it exists. Raises NotReady."""
-    try:
+    with os_errors_as(NotReady, path):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror}") from None

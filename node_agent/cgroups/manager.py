@@ -82,7 +82,7 @@ class CgroupManager:
         return cgroup_parent
 
     async def remove(self, uid: str) -> None:
-        """Remove the cgroup of a pod, whatever its class and the driver that created it. Raises NotReady, Refused."""
+        """Remove the cgroup of a pod of any class and of any driver. Raises NotReady, Refused."""
         for driver in (self._cgroupfs, self._systemd):
             for cgroup in hierarchy.candidate_cgroups(uid, self._root):
                 await asyncio.to_thread(driver.remove, cgroup)

@@ -31,7 +31,7 @@ JOB_REMOVED = MatchRule(type="signal", interface=INTERFACE, member="JobRemoved",
 JOB_REMOVED_OF_SYSTEMD = MatchRule(
     type="signal", sender=BUS_NAME, interface=INTERFACE, member="JobRemoved", path=MANAGER.object_path
 )
-"""The signals that the bus is asked to deliver."""
+"""The signals that the bus delivers."""
 
 UNIT_EXISTS, NO_SUCH_UNIT = f"{BUS_NAME}.UnitExists", f"{BUS_NAME}.NoSuchUnit"
 

@@ -18,7 +18,7 @@ import msgspec
 
 from api.network.attach import Attachment, AttachRequest, NetworkStatus
 from reconcile import atomic_file
-from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.errors import DriverError, Gone, NotReady, Refused, os_errors_as
 
 SUPPORTED_VERSIONS = ("0.4.0", "1.0.0")
 
@@ -233,11 +233,9 @@ class CniNetwork:
 
     def _write_record(self, record: CniRecord) -> None:
         path = self._record_path(record.request.sandbox)
-        try:
+        with os_errors_as(NotReady, path):
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic_file.write(path, msgspec.json.encode(record), atomic_file.READABLE, durable=False)
-        except OSError as error:
-            raise NotReady(f"{path}: {error.strerror or error}") from None
 
     async def _run(self, call: PluginCall) -> bytes:
         """Run a plugin and return its output. Raises NotReady, Refused."""

@@ -125,7 +125,7 @@ class PodManager:
         return await self._cache.get(pod.metadata.uid)
 
     def static_pods(self) -> StaticPods:
-        """Return the static pods of this node. A pod that terminates counts until it is gone."""
+        """Return the static pods of this node, including those that terminate."""
         running = {uid: worker.pod for uid, worker in self._registry.items() if is_static(worker.pod)}
         return StaticPods(running, self._waiting, complete=self._sources_ready)
 

@@ -164,7 +164,7 @@ class StatusManager:
 
 
 def _is_other_pod(error: ApiError) -> bool:
-    """Return whether the pod is gone or another pod has its name: 409, or 422 about the UID from older API servers."""
+    """Return whether the pod was deleted or replaced: 404, 409, or 422 about the UID from older API servers."""
     has_other_uid = isinstance(error, Conflict) and "UID" in str(error)
     return isinstance(error, NotFound) or has_other_uid or (isinstance(error, Invalid) and "metadata.uid" in str(error))
 

@@ -138,7 +138,7 @@ class LogLinker:
         self._dirs = LogDirs(Path(settings.pod_logs_dir), Path(settings.container_logs_dir))
 
     async def update_links(self) -> None:
-        """Create the links of new containers, and remove those of containers that are gone. Raises DriverError."""
+        """Create the links of new containers, and remove those of removed containers. Raises DriverError."""
         containers = await self._docker.list_containers()
         links = await asyncio.to_thread(existing_links, self._dirs)
         for container in missing_links(self._dirs, containers, links):

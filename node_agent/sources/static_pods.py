@@ -18,7 +18,7 @@ MAX_MANIFEST_BYTES = 10 << 20
 
 @dataclass(frozen=True, slots=True)
 class ManifestOrigin:
-    """Where a manifest comes from: the node that reads it, `source` (file or http), and its path or URL."""
+    """The origin of a manifest: the node that reads it, `source` (file or http), and its path or URL."""
 
     node: str
     source: str

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from node_agent.cgroups.hierarchy import MAX_SHARES, MAX_WEIGHT, MIN_SHARES, MIN_WEIGHT
+
 TICK_NANOSECONDS = 10_000_000
 """Nanoseconds in a clock tick: USER_HZ is 100 on all current machines."""
 
@@ -15,8 +17,6 @@ MICROSECOND_NANOSECONDS = 1000
 NO_LIMIT = 1 << 62
 """In version 1, limits from here on mean no limit: the kernel rounds the maximum down to whole pages."""
 
-MAX_SHARES = 262_144
-MAX_WEIGHT = 10_000
 
 Texts = Mapping[str, str]
 """File name → content, without files that do not exist."""
@@ -202,7 +202,9 @@ def _parse_v2(texts: Texts) -> CgroupUsage:
 
 def _shares(weight: int) -> int:
     """Convert a CPU weight of version 2 (1 to 10000) to CPU shares of version 1 (2 to 262144)."""
-    return 2 + (weight - 1) * (MAX_SHARES - 2) // (MAX_WEIGHT - 1) if weight else 0
+    if not weight:
+        return 0
+    return MIN_SHARES + (weight - MIN_WEIGHT) * (MAX_SHARES - MIN_SHARES) // (MAX_WEIGHT - MIN_WEIGHT)
 
 
 def _parse_pairs(texts: Texts, name: str) -> dict[str, int]:

@@ -16,7 +16,7 @@ from node_agent.host import HostInfo, pod_dir
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.stats.model import DiskUsage, FilesystemStats, PodDiskUsage, PodWithContainers
 from node_agent.volumes.paths import is_in_memory, is_pod_owned, volume_dir
-from reconcile.errors import DriverError, NotReady
+from reconcile.errors import DriverError, NotReady, os_errors_as
 
 BLOCK_BYTES = 512
 """Unit of st_blocks (stat(2))."""
@@ -28,10 +28,8 @@ SCAN_INTERVAL_FACTOR = 10
 
 def filesystem_stats(path: str) -> FilesystemStats:
     """Return bytes and inodes of the file system that contains a path. Raises NotReady."""
-    try:
+    with os_errors_as(NotReady, path):
         result = os.statvfs(path)
-    except OSError as error:
-        raise NotReady(f"{path}: {error.strerror or error}") from None
     size = result.f_frsize
     reserved = (result.f_bfree - result.f_bavail) * size
     return FilesystemStats(result.f_bavail * size, result.f_blocks * size, result.f_favail, result.f_files, reserved)

@@ -17,7 +17,6 @@ from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats
 from node_agent.stats.model import FilesystemStats, NodeStats, PodStats, PodWithContainers
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 _ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 

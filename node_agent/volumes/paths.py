@@ -62,7 +62,7 @@ def volume_host_path(pod_dir: str, volume: Volume) -> str:
 
 
 def is_read_only(volume: Volume) -> bool:
-    """Return whether the volume is read-only for all containers, whatever their mounts say."""
+    """Return whether the volume is read-only for all containers, regardless of their mounts."""
     claim = volume.persistent_volume_claim
     nfs = volume.nfs
     return is_projected(volume) or bool(claim and claim.read_only) or bool(nfs and nfs.read_only)
