@@ -116,23 +116,25 @@ def _with_conditions(
     return with_metadata(replace(old, status=status), labels=meta.labels, annotations=meta.annotations)
 
 
-def _validate_conditions(rows: Conditions) -> Iterator[FieldError]:
+def _validate_conditions(conditions: Conditions) -> Iterator[FieldError]:
     seen: set[str] = set()
-    for number, row in enumerate(rows):
+    for number, condition in enumerate(conditions):
         path = f"status.conditions[{number}]"
-        accepted = ("True",) if row.type in (*DECISIONS, FAILED) else ("False", "True", "Unknown")
-        if not row.type:
+        accepted = ("True",) if condition.type in (*DECISIONS, FAILED) else ("False", "True", "Unknown")
+        if not condition.type:
             yield FieldError(f"{path}.type", '""', "a value is required", MISSING)
-        if not row.status:
+        if not condition.status:
             yield FieldError(f"{path}.status", '""', "a value is required", MISSING)
-        elif row.status not in accepted:
-            yield FieldError(f"{path}.status", quoted(row.status), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED)
-        if row.type in DECISIONS and seen & (set(DECISIONS) - {row.type}):
-            wanted = "Approved and Denied conditions are mutually exclusive"
-            yield FieldError(f"{path}.type", quoted(row.type), wanted)
-        if row.type in seen:
-            yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
-        seen.add(row.type)
+        elif condition.status not in accepted:
+            yield FieldError(
+                f"{path}.status", quoted(condition.status), f"{', '.join(accepted)} are accepted", NOT_SUPPORTED
+            )
+        if condition.type in DECISIONS and seen & (set(DECISIONS) - {condition.type}):
+            reason = "Approved and Denied conditions are mutually exclusive"
+            yield FieldError(f"{path}.type", quoted(condition.type), reason)
+        if condition.type in seen:
+            yield FieldError(f"{path}.type", quoted(condition.type), "must be unique", DUPLICATE)
+        seen.add(condition.type)
 
 
 def _removed_conditions(after: Conditions, before: Conditions) -> Iterator[FieldError]:

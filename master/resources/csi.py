@@ -120,12 +120,12 @@ def _check_driver(item: CSIDriver) -> Iterator[FieldError]:
         *((f"spec.volumeLifecycleModes[{number}]", mode, MODES) for number, mode in modes),
     )
     seen = set()
-    for number, row in enumerate(spec.token_requests):
+    for number, request in enumerate(spec.token_requests):
         path = f"spec.tokenRequests[{number}]"
-        if row.audience in seen:
-            yield FieldError(f"{path}.audience", quoted(row.audience), "must be unique", DUPLICATE)
-        seen.add(row.audience)
-        yield from minimum((f"{path}.expirationSeconds", row.expiration_seconds, MIN_TOKEN_SECONDS))
+        if request.audience in seen:
+            yield FieldError(f"{path}.audience", quoted(request.audience), "must be unique", DUPLICATE)
+        seen.add(request.audience)
+        yield from minimum((f"{path}.expirationSeconds", request.expiration_seconds, MIN_TOKEN_SECONDS))
     period = spec.node_allocatable_update_period_seconds
     yield from minimum(("spec.nodeAllocatableUpdatePeriodSeconds", period, MIN_PERIOD_SECONDS))
 
@@ -139,14 +139,14 @@ def _immutable_driver(old: CSIDriver, new: CSIDriver) -> Iterator[FieldError]:
 
 def _check_node(item: CSINode) -> Iterator[FieldError]:
     drivers = item.spec.drivers
-    for number, row in enumerate(drivers):
+    for number, driver in enumerate(drivers):
         path = f"spec.drivers[{number}]"
-        yield from required(f"{path}.name", row.name, _driver_name_error)
-        yield from required(f"{path}.nodeID", row.node_id, _node_id)
-        for index, key in enumerate(row.topology_keys):
+        yield from required(f"{path}.name", driver.name, _driver_name_error)
+        yield from required(f"{path}.nodeID", driver.node_id, _node_id)
+        for index, key in enumerate(driver.topology_keys):
             yield from required(f"{path}.topologyKeys[{index}]", key, names.label_key_error)
-        yield from duplicate_values(f"{path}.topologyKeys[{{}}]", list(row.topology_keys))
-        yield from minimum((f"{path}.allocatable.count", (row.allocatable or VolumeNodeResources()).count, 0))
+        yield from duplicate_values(f"{path}.topologyKeys[{{}}]", list(driver.topology_keys))
+        yield from minimum((f"{path}.allocatable.count", (driver.allocatable or VolumeNodeResources()).count, 0))
     yield from duplicate_values("spec.drivers[{}].name", [driver.name for driver in drivers])
 
 
@@ -157,9 +157,9 @@ def _node_id(text: str) -> str:
 def _immutable_node(old: CSINode, new: CSINode) -> Iterator[FieldError]:
     """Yield an error for each changed driver: only the number of its volumes may change."""
     before = {driver.name: (driver.node_id, driver.topology_keys) for driver in old.spec.drivers}
-    for number, row in enumerate(new.spec.drivers):
-        if before.get(row.name, (row.node_id, row.topology_keys)) != (row.node_id, row.topology_keys):
-            yield FieldError(f"spec.drivers[{number}]", quoted(row.name), "field is immutable", FORBIDDEN)
+    for number, driver in enumerate(new.spec.drivers):
+        if before.get(driver.name, (driver.node_id, driver.topology_keys)) != (driver.node_id, driver.topology_keys):
+            yield FieldError(f"spec.drivers[{number}]", quoted(driver.name), "field is immutable", FORBIDDEN)
 
 
 CSI_DRIVERS = Resource(

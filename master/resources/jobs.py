@@ -41,12 +41,12 @@ def completion_index(pod: Pod) -> int | None:
 
 def parse_indexes(text: str | None, count: int) -> frozenset[int]:
     """Return the indexes in a text that are below `count`; everything else is ignored."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in filter(None, (text or "").split(",")):
         first, dash, last = part.partition("-")
         if first.isdecimal() and (not dash or last.isdecimal()):
-            found.update(range(int(first), min(int(last or first), count - 1) + 1))
-    return frozenset(found)
+            indexes.update(range(int(first), min(int(last or first), count - 1) + 1))
+    return frozenset(indexes)
 
 
 def is_index_list(text: str, count: int) -> bool:
@@ -366,7 +366,7 @@ class Job(Object, frozen=True):
 
 def has_condition(item: Job, condition: str) -> bool:
     """Return whether the job has a condition."""
-    return any(row.type == condition and row.status == "True" for row in item.status.conditions)
+    return any(current.type == condition and current.status == "True" for current in item.status.conditions)
 
 
 def is_job_finished(item: Job) -> bool:

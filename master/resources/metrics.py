@@ -119,24 +119,24 @@ class Summary(Value, frozen=True):
 # --- what becomes of it -----------------------------------------------------------------------------------------------
 
 
-def node_metrics(node: Node, told: Summary, now: datetime.datetime) -> NodeMetrics | None:
+def node_metrics(node: Node, summary: Summary, now: datetime.datetime) -> NodeMetrics | None:
     """Return the metrics of a node; None while the kubelet has none."""
-    usage = _usage(told.node.cpu, told.node.memory)
-    if usage is None or told.node.cpu is None:
+    usage = _usage(summary.node.cpu, summary.node.memory)
+    if usage is None or summary.node.cpu is None:
         return None
     metadata = _metadata(node.metadata, now)
     return NodeMetrics(
-        NodeMetrics.API_VERSION, NodeMetrics.KIND, metadata, told.node.cpu.time or format_time(now), WINDOW, usage
+        NodeMetrics.API_VERSION, NodeMetrics.KIND, metadata, summary.node.cpu.time or format_time(now), WINDOW, usage
     )
 
 
-def pod_metrics(pod: Pod, told: PodStats, now: datetime.datetime) -> PodMetrics | None:
+def pod_metrics(pod: Pod, stats: PodStats, now: datetime.datetime) -> PodMetrics | None:
     """Return the metrics of a pod; None while a container has none, so that a part is never taken for the whole."""
-    rows = [(container.name, _usage(container.cpu, container.memory)) for container in told.containers]
-    containers = tuple(ContainerMetrics(name, usage) for name, usage in sorted(rows) if usage is not None)
-    if not containers or len(containers) < len(rows):
+    usages = [(container.name, _usage(container.cpu, container.memory)) for container in stats.containers]
+    containers = tuple(ContainerMetrics(name, usage) for name, usage in sorted(usages) if usage is not None)
+    if not containers or len(containers) < len(usages):
         return None
-    times = [container.cpu.time for container in told.containers if container.cpu is not None and container.cpu.time]
+    times = [container.cpu.time for container in stats.containers if container.cpu is not None and container.cpu.time]
     timestamp = min(times, default=format_time(now))
     metadata = _metadata(pod.metadata, now)
     return PodMetrics(PodMetrics.API_VERSION, PodMetrics.KIND, metadata, timestamp, WINDOW, containers)

@@ -57,7 +57,7 @@ def _default_priority_class(item: PriorityClass) -> PriorityClass:
 def _validate_priority_class(item: PriorityClass) -> Iterator[FieldError]:
     name = item.metadata.name
     if name.startswith(SYSTEM_PREFIX):
-        known = {row.metadata.name: row.value for row in SYSTEM_CLASSES}
+        known = {system_class.metadata.name: system_class.value for system_class in SYSTEM_CLASSES}
         if known.get(name) != item.value or item.global_default:
             reason = "priority class names with 'system-' prefix are reserved for system use only"
             yield FieldError("metadata.name", quoted(name), reason, FORBIDDEN)

@@ -14,9 +14,9 @@ RawQuantities = Mapping[str, str | int | float]
 ContainerPart = Callable[[Container], RawQuantities]
 
 
-def parse_all(given: RawQuantities) -> dict[str, Amount]:
+def parse_all(quantities: RawQuantities) -> dict[str, Amount]:
     """Return the parsed quantities."""
-    return {name: Amount.parse(text) for name, text in given.items()}
+    return {name: Amount.parse(text) for name, text in quantities.items()}
 
 
 def format_all(amounts: Quantities) -> dict[str, str | int | float]:
@@ -24,9 +24,9 @@ def format_all(amounts: Quantities) -> dict[str, str | int | float]:
     return {name: str(amount) for name, amount in sorted(amounts.items())}
 
 
-def canonical(given: RawQuantities) -> dict[str, str | int | float]:
+def canonical(quantities: RawQuantities) -> dict[str, str | int | float]:
     """Return the same quantities in their shortest form."""
-    return format_all(parse_all(given))
+    return format_all(parse_all(quantities))
 
 
 def requests(container: Container) -> RawQuantities:
@@ -42,13 +42,13 @@ def limits(container: Container) -> RawQuantities:
 def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Amount]:
     """Return the total of a pod. Init containers run before the others; a container without a value counts 0."""
     containers = (*spec.containers, *spec.init_containers)
-    found: dict[str, Amount] = {}
+    totals: dict[str, Amount] = {}
     for name in dict.fromkeys(name for container in containers for name in part(container)):
-        rows = [Amount.parse(part(container)[name]) for container in containers if name in part(container)]
-        binary = next((row.binary for row in rows if row.milli), False)
+        amounts = [Amount.parse(part(container)[name]) for container in containers if name in part(container)]
+        binary = next((amount.binary for amount in amounts if amount.milli), False)
         total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
-        found[name] = Amount(total, binary)
-    return found
+        totals[name] = Amount(total, binary)
+    return totals
 
 
 def plus(left: Quantities, right: Quantities) -> dict[str, Amount]:

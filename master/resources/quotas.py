@@ -117,16 +117,18 @@ def _default_quota(item: ResourceQuota) -> ResourceQuota:
 
 
 def _validate_quota(item: ResourceQuota) -> Iterator[FieldError]:
-    for part, given in (
+    for part, amounts in (
         ("spec.hard", item.spec.hard), ("status.hard", item.status.hard), ("status.used", item.status.used)
     ):  # fmt: skip
-        yield from _validate_hard(part, given)
+        yield from _validate_hard(part, amounts)
     yield from _validate_scopes("spec.scopes", item.spec.scopes, item.spec)
     if item.spec.scope_selector is not None:
-        rows = item.spec.scope_selector.match_expressions
-        yield from _validate_scopes("spec.scopeSelector.matchExpressions", [row.scope_name for row in rows], item.spec)
-        for row in rows:
-            yield from _validate_scope_selector("spec.scopeSelector.matchExpressions", row)
+        requirements = item.spec.scope_selector.match_expressions
+        yield from _validate_scopes(
+            "spec.scopeSelector.matchExpressions", [requirement.scope_name for requirement in requirements], item.spec
+        )
+        for requirement in requirements:
+            yield from _validate_scope_selector("spec.scopeSelector.matchExpressions", requirement)
 
 
 def _validate_hard(path: str, hard: RawQuantities) -> Iterator[FieldError]:
@@ -147,15 +149,15 @@ def _validate_hard(path: str, hard: RawQuantities) -> Iterator[FieldError]:
                 yield FieldError(f"{path}[{name}]", quoted(text), "must be an integer")
 
 
-def _validate_scopes(path: str, found: Iterable[str], spec: ResourceQuotaSpec) -> Iterator[FieldError]:
-    found = tuple(found)
-    for scope in found:
+def _validate_scopes(path: str, scopes: Iterable[str], spec: ResourceQuotaSpec) -> Iterator[FieldError]:
+    scopes = tuple(scopes)
+    for scope in scopes:
         if scope not in QUOTA_SCOPES:
-            yield FieldError(path, quoted(found), "unsupported scope")
+            yield FieldError(path, quoted(scopes), "unsupported scope")
         elif any("/" not in name and not _scope_allows(scope, name) for name in spec.hard):
-            yield FieldError(path, quoted(found), "unsupported scope applied to resource")
-    if any(pair <= set(found) for pair in CONFLICTING_SCOPES):
-        yield FieldError(path, quoted(found), "conflicting scopes")
+            yield FieldError(path, quoted(scopes), "unsupported scope applied to resource")
+    if any(pair <= set(scopes) for pair in CONFLICTING_SCOPES):
+        yield FieldError(path, quoted(scopes), "conflicting scopes")
 
 
 def _scope_allows(scope: str, resource: str) -> bool:
@@ -164,20 +166,20 @@ def _scope_allows(scope: str, resource: str) -> bool:
     return resource in POD_RESOURCES or resource.startswith(("hugepages-", "requests.hugepages-"))
 
 
-def _validate_scope_selector(path: str, row: ScopedResourceSelectorRequirement) -> Iterator[FieldError]:
-    if row.scope_name in EXISTS_ONLY_SCOPES and row.operator != "Exists":
+def _validate_scope_selector(path: str, requirement: ScopedResourceSelectorRequirement) -> Iterator[FieldError]:
+    if requirement.scope_name in EXISTS_ONLY_SCOPES and requirement.operator != "Exists":
         reason = f"must be 'Exist' only operator when scope is any of {', '.join(EXISTS_ONLY_SCOPES)}"
-        yield FieldError(f"{path}.operator", quoted(row.operator), reason)
-    if row.operator in ("In", "NotIn"):
-        if not row.values:
+        yield FieldError(f"{path}.operator", quoted(requirement.operator), reason)
+    if requirement.operator in ("In", "NotIn"):
+        if not requirement.values:
             reason = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
             yield FieldError(f"{path}.values", "[]", reason, MISSING)
-    elif row.operator in ("Exists", "DoesNotExist"):
-        if row.values:
+    elif requirement.operator in ("Exists", "DoesNotExist"):
+        if requirement.values:
             reason = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-            yield FieldError(f"{path}.values", quoted(row.values), reason)
+            yield FieldError(f"{path}.values", quoted(requirement.values), reason)
     else:
-        yield FieldError(f"{path}.operator", quoted(row.operator), "not a valid selector operator")
+        yield FieldError(f"{path}.operator", quoted(requirement.operator), "not a valid selector operator")
 
 
 def _validate_quota_update(old: ResourceQuota, new: ResourceQuota) -> Iterator[FieldError]:
@@ -254,20 +256,20 @@ def _default_limit_range(item: LimitRange) -> LimitRange:
     return replace(item, spec=LimitRangeSpec(limits=tuple(_default_limit(limit) for limit in item.spec.limits)))
 
 
-def _default_limit(row: LimitRangeItem) -> LimitRangeItem:
-    if row.type == CONTAINER_LIMIT:
-        default = {**row.max, **row.default}
-        row = replace(row, default=default, default_request={**row.min, **default, **row.default_request})
-    return replace(row, **{field: canonical(given) for field, given in _limit_fields(row).items()})
+def _default_limit(limit: LimitRangeItem) -> LimitRangeItem:
+    if limit.type == CONTAINER_LIMIT:
+        default = {**limit.max, **limit.default}
+        limit = replace(limit, default=default, default_request={**limit.min, **default, **limit.default_request})
+    return replace(limit, **{field: canonical(amounts) for field, amounts in _limit_fields(limit).items()})
 
 
-def _limit_fields(row: LimitRangeItem) -> dict[str, RawQuantities]:
+def _limit_fields(limit: LimitRangeItem) -> dict[str, RawQuantities]:
     return {
-        "max": row.max,
-        "min": row.min,
-        "default": row.default,
-        "default_request": row.default_request,
-        "max_limit_request_ratio": row.max_limit_request_ratio,
+        "max": limit.max,
+        "min": limit.min,
+        "default": limit.default,
+        "default_request": limit.default_request,
+        "max_limit_request_ratio": limit.max_limit_request_ratio,
     }
 
 
@@ -286,26 +288,29 @@ def _validate_limit_range(item: LimitRange) -> Iterator[FieldError]:
         yield from _validate_limit(path, row)
 
 
-def _validate_limit(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
+def _validate_limit(path: str, limit: LimitRangeItem) -> Iterator[FieldError]:
     bad = False
-    for field, given in _limit_fields(row).items():
+    for field, amounts in _limit_fields(limit).items():
         place = f"{path}.{_JSON_NAMES.get(field, field)}"
-        for problem in (*_validate_resource_names(place, given, row.type), *quantities_at_least_zero(place, given)):
+        for problem in (
+            *_validate_resource_names(place, amounts, limit.type),
+            *quantities_at_least_zero(place, amounts),
+        ):
             bad = True
             yield problem
-    if row.type == POD_LIMIT:
-        for name, given in (("default", row.default), ("defaultRequest", row.default_request)):
-            if given:
+    if limit.type == POD_LIMIT:
+        for name, amounts in (("default", limit.default), ("defaultRequest", limit.default_request)):
+            if amounts:
                 yield FieldError(f"{path}.{name}", "given", "may not be specified when `type` is 'Pod'", FORBIDDEN)
-    if row.type == CLAIM_LIMIT and not {"storage"} & {*row.min, *row.max}:
+    if limit.type == CLAIM_LIMIT and not {"storage"} & {*limit.min, *limit.max}:
         reason = "either minimum or maximum storage value is required, but neither was provided"
         yield FieldError(f"{path}.limits", "{}", reason, MISSING)
     if not bad:
-        yield from _validate_limit_order(path, _default_limit(row))
+        yield from _validate_limit_order(path, _default_limit(limit))
 
 
-def _validate_resource_names(path: str, given: RawQuantities, kind: str) -> Iterator[FieldError]:
-    for name in given:
+def _validate_resource_names(path: str, amounts: RawQuantities, kind: str) -> Iterator[FieldError]:
+    for name in amounts:
         place = f"{path}[{name}]"
         if names.label_key_error(name):
             yield FieldError(place, quoted(name), names.label_key_error(name))
@@ -317,9 +322,9 @@ def _is_standard_resource(name: str) -> bool:
     return name in ("cpu", "memory", "ephemeral-storage") or name.startswith("hugepages-")
 
 
-def _validate_limit_order(path: str, row: LimitRangeItem) -> Iterator[FieldError]:
-    fields = {field: parse_all(given) for field, given in _limit_fields(row).items()}
-    rows = (
+def _validate_limit_order(path: str, limit: LimitRangeItem) -> Iterator[FieldError]:
+    fields = {field: parse_all(amounts) for field, amounts in _limit_fields(limit).items()}
+    orders = (
         ("min", "min", "min value", "max", "max value"),
         ("default_request", "min", "min value", "default_request", "default request value"),
         ("default_request", "default_request", "default request value", "max", "max value"),
@@ -327,13 +332,13 @@ def _validate_limit_order(path: str, row: LimitRangeItem) -> Iterator[FieldError
         ("default", "min", "min value", "default", "default value"),
         ("default", "default", "default value", "max", "max value"),
     )
-    for name in sorted({name for given in fields.values() for name in given}):
-        for at, low, low_words, high, high_words in rows:
+    for name in sorted({name for amounts in fields.values() for name in amounts}):
+        for at, low, low_words, high, high_words in orders:
             less, more = fields[low].get(name), fields[high].get(name)
             if less is not None and more is not None and less.milli > more.milli:
-                found = quoted(str(fields[at].get(name, less)))
+                text = quoted(str(fields[at].get(name, less)))
                 reason = f"{low_words} {less} is greater than {high_words} {more}"
-                yield FieldError(f"{path}.{_JSON_NAMES.get(at, at)}[{name}]", found, reason)
+                yield FieldError(f"{path}.{_JSON_NAMES.get(at, at)}[{name}]", text, reason)
         yield from _validate_ratio(f"{path}.maxLimitRequestRatio[{name}]", name, fields)
 
 

@@ -198,9 +198,9 @@ ENDPOINTS = Resource(
 MAX_ENDPOINTS_SHOWN = 3
 
 
-def _shortened_list(found: list[str]) -> str:
-    more = f" + {len(found) - MAX_ENDPOINTS_SHOWN} more..." if len(found) > MAX_ENDPOINTS_SHOWN else ""
-    return (",".join(found[:MAX_ENDPOINTS_SHOWN]) or "<unset>") + more
+def _shortened_list(items: list[str]) -> str:
+    more = f" + {len(items) - MAX_ENDPOINTS_SHOWN} more..." if len(items) > MAX_ENDPOINTS_SHOWN else ""
+    return (",".join(items[:MAX_ENDPOINTS_SHOWN]) or "<unset>") + more
 
 
 ENDPOINT_SLICES = Resource(
@@ -255,29 +255,29 @@ class EndpointSliceV1beta1(Object, frozen=True):
     ports: tuple[SlicePort, ...] = ()
 
 
-def _endpoint_to_v1beta1(row: newer.Endpoint) -> EndpointV1beta1:
-    places = {HOSTNAME_LABEL: row.node_name, ZONE_LABEL: row.zone}
+def _endpoint_to_v1beta1(endpoint: newer.Endpoint) -> EndpointV1beta1:
+    places = {HOSTNAME_LABEL: endpoint.node_name, ZONE_LABEL: endpoint.zone}
     return EndpointV1beta1(
-        addresses=row.addresses,
-        conditions=row.conditions,
-        hostname=row.hostname,
-        target_ref=row.target_ref,
-        topology=row.deprecated_topology | {key: value for key, value in places.items() if value is not None},
-        node_name=row.node_name,
+        addresses=endpoint.addresses,
+        conditions=endpoint.conditions,
+        hostname=endpoint.hostname,
+        target_ref=endpoint.target_ref,
+        topology=endpoint.deprecated_topology | {key: value for key, value in places.items() if value is not None},
+        node_name=endpoint.node_name,
     )
 
 
-def _endpoint_from_v1beta1(row: EndpointV1beta1) -> newer.Endpoint:
-    host = row.topology.get(HOSTNAME_LABEL)
+def _endpoint_from_v1beta1(endpoint: EndpointV1beta1) -> newer.Endpoint:
+    host = endpoint.topology.get(HOSTNAME_LABEL)
     return newer.Endpoint(
-        addresses=row.addresses,
-        conditions=row.conditions,
-        hostname=row.hostname,
-        node_name=host if row.node_name is None else row.node_name,
-        zone=row.topology.get(ZONE_LABEL),
-        target_ref=row.target_ref,
+        addresses=endpoint.addresses,
+        conditions=endpoint.conditions,
+        hostname=endpoint.hostname,
+        node_name=host if endpoint.node_name is None else endpoint.node_name,
+        zone=endpoint.topology.get(ZONE_LABEL),
+        target_ref=endpoint.target_ref,
         deprecated_topology={
-            key: value for key, value in row.topology.items() if key not in (HOSTNAME_LABEL, ZONE_LABEL)
+            key: value for key, value in endpoint.topology.items() if key not in (HOSTNAME_LABEL, ZONE_LABEL)
         },
     )
 

@@ -106,27 +106,27 @@ UNSUPPORTED_KINDS: Mapping[tuple[str, str], tuple[UnsupportedKind, ...]] = {
 
 
 def _resources() -> Iterator[Resource[Any]]:
-    for (api_version, reason), rows in UNSUPPORTED_KINDS.items():
-        for row in rows:
-            yield _resource(api_version, reason, row)
+    for (api_version, reason), kinds in UNSUPPORTED_KINDS.items():
+        for kind in kinds:
+            yield _resource(api_version, reason, kind)
 
 
-def _resource(api_version: str, reason: str, row: UnsupportedKind) -> Resource[Any]:
+def _resource(api_version: str, reason: str, kind: UnsupportedKind) -> Resource[Any]:
     attributes = {
         "API_VERSION": api_version,
-        "KIND": row.kind,
-        "PLURAL": row.plural,
-        "NAMESPACED": row.namespaced,
-        "__doc__": row.description,
+        "KIND": kind.kind,
+        "PLURAL": kind.plural,
+        "NAMESPACED": kind.namespaced,
+        "__doc__": kind.description,
     }
-    of = msgspec.defstruct(row.kind, [], bases=(Object,), module=__name__, namespace=attributes, frozen=True)
+    of = msgspec.defstruct(kind.kind, [], bases=(Object,), module=__name__, namespace=attributes, frozen=True)
     return Resource(
         type=cast("type[Object]", of),
-        short_names=row.short_names,
+        short_names=kind.short_names,
         columns=(NAME, AGE),
         rules=KindRules(),
-        selectable_fields=lambda item: row.selectable_fields,
-        verbs=row.verbs,
+        selectable_fields=lambda item: kind.selectable_fields,
+        verbs=kind.verbs,
         create_denial=reason,
         listed_empty=True,
     )

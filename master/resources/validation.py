@@ -27,9 +27,9 @@ def quantity_at_least(path: str, text: str | float | None, least: int = 0) -> It
         yield FieldError(path, quoted(text), str(error))
 
 
-def quantities_at_least_zero(path: str, found: Mapping[str, str | int | float]) -> Iterator[FieldError]:
+def quantities_at_least_zero(path: str, quantities: Mapping[str, str | int | float]) -> Iterator[FieldError]:
     """Yield an error for each negative quantity."""
-    for key, text in found.items():
+    for key, text in quantities.items():
         yield from quantity_at_least(f"{path}[{key}]", text)
 
 
@@ -40,10 +40,10 @@ def minimum(*rows: tuple[str, int | None, int]) -> Iterator[FieldError]:
             yield FieldError(path, quoted(value), f"must be greater than or equal to {least}")
 
 
-def exactly_one(path: str, found: Mapping[str, object]) -> Iterator[FieldError]:
+def exactly_one(path: str, fields: Mapping[str, object]) -> Iterator[FieldError]:
     """Yield an error unless exactly one of these fields is set."""
-    named = [name for name, value in found.items() if value is not None]
-    accepted = ", ".join(found)
+    named = [name for name, value in fields.items() if value is not None]
+    accepted = ", ".join(fields)
     if not named:
         yield FieldError(path, "{}", f"exactly one of {accepted} is required", MISSING)
     elif len(named) > 1:
@@ -57,8 +57,8 @@ def immutable(*rows: tuple[str, object, object]) -> Iterator[FieldError]:
             yield FieldError(path, quoted(new), "field is immutable")
 
 
-def max_items(path: str, found: Iterable[object], limit: int) -> Iterator[FieldError]:
+def max_items(path: str, items: Iterable[object], limit: int) -> Iterator[FieldError]:
     """Yield an error if there are more items than allowed."""
-    number = len(tuple(found))
+    number = len(tuple(items))
     if number > limit:
         yield FieldError(path, str(number), f"must have at most {limit} items")

@@ -206,11 +206,11 @@ def _default_storage_class(item: StorageClass) -> StorageClass:
     )
 
 
-def _validate_parameters(found: dict[str, str]) -> Iterator[FieldError]:
-    yield from max_items("parameters", found, MAX_PARAMETERS)
-    if "" in found:
+def _validate_parameters(parameters: dict[str, str]) -> Iterator[FieldError]:
+    yield from max_items("parameters", parameters, MAX_PARAMETERS)
+    if "" in parameters:
         yield FieldError("parameters", '""', "a key must not be empty")
-    if sum(len(key) + len(value) for key, value in found.items()) > MAX_PARAMETER_BYTES:
+    if sum(len(key) + len(value) for key, value in parameters.items()) > MAX_PARAMETER_BYTES:
         yield FieldError("parameters", "given", f"must have at most {MAX_PARAMETER_BYTES} bytes")
 
 
@@ -223,23 +223,23 @@ def _validate_storage_class(item: StorageClass) -> Iterator[FieldError]:
     )
     for number, term in enumerate(item.allowed_topologies):
         path = f"allowedTopologies[{number}].matchLabelExpressions"
-        for index, row in enumerate(term.match_label_expressions):
-            yield from required(f"{path}[{index}].key", row.key, names.label_key_error)
-            if not row.values:
+        for index, expression in enumerate(term.match_label_expressions):
+            yield from required(f"{path}[{index}].key", expression.key, names.label_key_error)
+            if not expression.values:
                 yield FieldError(f"{path}[{index}].values", "[]", "at least one value is required", MISSING)
-            yield from duplicate_values(f"{path}[{index}].values[{{}}]", list(row.values))
+            yield from duplicate_values(f"{path}[{index}].values[{{}}]", list(expression.values))
         yield from duplicate_values(
             f"{path}[{{}}].key", [expression.key for expression in term.match_label_expressions]
         )
 
 
 def _validate_storage_class_update(old: StorageClass, new: StorageClass) -> Iterator[FieldError]:
-    rows = (
+    fields = (
         ("parameters", old.parameters, new.parameters),
         ("provisioner", old.provisioner, new.provisioner),
         ("reclaimPolicy", old.reclaim_policy, new.reclaim_policy),
     )
-    for name, before, after in rows:
+    for name, before, after in fields:
         if before != after:
             yield FieldError(name, quoted(after), f"updates to {name} are forbidden.", FORBIDDEN)
     yield from immutable(("volumeBindingMode", old.volume_binding_mode, new.volume_binding_mode))

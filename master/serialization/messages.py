@@ -52,8 +52,8 @@ class _FieldType(NamedTuple):
 def _lines() -> Mapping[str, str]:
     """Return the line of each message in the file, by the name of the message."""
     lines = FIELDS.read_text().replace("\n ", " ").splitlines()
-    rows = (line.partition(":") for line in lines if line and not line.startswith("#"))
-    return {name: fields for name, _, fields in rows}
+    parts = (line.partition(":") for line in lines if line and not line.startswith("#"))
+    return {name: fields for name, _, fields in parts}
 
 
 def message_names() -> Iterable[str]:
@@ -126,8 +126,8 @@ def _python_fields(name: str) -> Mapping[str, _FieldType]:
         return _AllStrings()
     hints = get_type_hints(of, include_extras=True)
     names = zip(of.__struct_encode_fields__, of.__struct_fields__, strict=True)
-    found = ((encoded, _field_type(hints[attribute])) for encoded, attribute in names)
-    return {encoded: field_type for encoded, field_type in found if field_type is not None}
+    types = ((encoded, _field_type(hints[attribute])) for encoded, attribute in names)
+    return {encoded: field_type for encoded, field_type in types if field_type is not None}
 
 
 class _AllStrings(dict[str, _FieldType]):
