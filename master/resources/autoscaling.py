@@ -166,15 +166,15 @@ def validate_metric(path: str, metric: MetricSpec) -> Iterator[FieldError]:
     """Yield every error of a metric."""
     held = asdict(metric)
     held.pop("type")
-    sources = {("containerResource" if key == "container_resource" else key): row for key, row in held.items()}
-    found = list(exactly_one(path, sources))
+    sources = {("containerResource" if key == "container_resource" else key): source for key, source in held.items()}
+    errors = list(exactly_one(path, sources))
     field = metric.type[:1].lower() + metric.type[1:]
     if metric.type not in METRIC_SOURCES:
         yield FieldError(
             f"{path}.type", quoted(metric.type), f"{', '.join(METRIC_SOURCES)} are accepted", NOT_SUPPORTED
         )
-    elif found:
-        yield from found
+    elif errors:
+        yield from errors
     elif sources[field] is None:
         yield FieldError(f"{path}.{field}", "null", f"is required where the type is {metric.type}", MISSING)
     else:
@@ -228,14 +228,14 @@ def metric_text(metric: MetricSpec, status: MetricStatus | None) -> str:
     source = metric.resource or metric.container_resource
     other = metric.pods or metric.object or metric.external
     target = source.target if source else other.target if other else MetricTarget()
-    found = None
+    measured = None
     if status is not None:
-        seen = status.resource or status.container_resource or status.pods or status.object or status.external
-        found = seen.current if seen is not None else None
+        metric_status = status.resource or status.container_resource or status.pods or status.object or status.external
+        measured = metric_status.current if metric_status is not None else None
     current: object = None
-    if found is not None:
-        current = {UTILIZATION_TARGET: found.average_utilization, VALUE_TARGET: found.value}.get(
-            target.type, found.average_value
+    if measured is not None:
+        current = {UTILIZATION_TARGET: measured.average_utilization, VALUE_TARGET: measured.value}.get(
+            target.type, measured.average_value
         )
     target_value = {UTILIZATION_TARGET: target.average_utilization, VALUE_TARGET: target.value}.get(
         target.type, target.average_value
@@ -379,13 +379,13 @@ def _validate_scaling_rules(path: str, rules: HPAScalingRules | None) -> Iterato
     )
     yield from unsupported_values((f"{path}.selectPolicy", rules.select_policy or "", SELECT_POLICIES))
     yield from quantity_at_least(f"{path}.tolerance", rules.tolerance)
-    for number, row in enumerate(rules.policies):
+    for number, policy in enumerate(rules.policies):
         place = f"{path}.policies[{number}]"
-        if row.type not in POLICY_TYPES:
+        if policy.type not in POLICY_TYPES:
             accepted = f"{', '.join(POLICY_TYPES)} are accepted"
-            yield FieldError(f"{place}.type", quoted(row.type), accepted, NOT_SUPPORTED)
-        yield from minimum((f"{place}.value", row.value, 1))
-        yield from _validate_range(f"{place}.periodSeconds", row.period_seconds, 1, MAX_PERIOD_SECONDS)
+            yield FieldError(f"{place}.type", quoted(policy.type), accepted, NOT_SUPPORTED)
+        yield from minimum((f"{place}.value", policy.value, 1))
+        yield from _validate_range(f"{place}.periodSeconds", policy.period_seconds, 1, MAX_PERIOD_SECONDS)
 
 
 def _validate_range(path: str, value: int | None, least: int, most: int) -> Iterator[FieldError]:
@@ -397,8 +397,8 @@ def _validate_range(path: str, value: int | None, least: int, most: int) -> Iter
 
 
 def _metrics_text(item: HorizontalPodAutoscaler) -> str:
-    specs, found = item.spec.metrics, item.status.current_metrics
-    pairs = [(spec, found[number] if number < len(found) else None) for number, spec in enumerate(specs)]
+    specs, statuses = item.spec.metrics, item.status.current_metrics
+    pairs = [(spec, statuses[number] if number < len(statuses) else None) for number, spec in enumerate(specs)]
     more = f" + {len(specs) - MAX_METRICS_SHOWN} more..." if len(specs) > MAX_METRICS_SHOWN else ""
     return ", ".join(metric_text(*pair) for pair in pairs[:MAX_METRICS_SHOWN]) + more if pairs else "<none>"
 

@@ -69,8 +69,8 @@ def _validate_signer(name: str) -> Iterator[FieldError]:
     elif name == LEGACY_SIGNER:
         yield FieldError(path, quoted(name), "the legacy signerName is not allowed via this API version")
     elif not slash or "/" in rest:
-        wanted = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
-        yield FieldError(path, quoted(name), wanted)
+        reason = "must be a fully qualified domain and path of the form 'example.com/signer-name'"
+        yield FieldError(path, quoted(name), reason)
     elif len(name) > MAX_SIGNER_LENGTH:
         yield FieldError(path, quoted(name), f"must be no more than {MAX_SIGNER_LENGTH} characters")
     else:
@@ -138,17 +138,17 @@ def _validate_conditions(conditions: Conditions) -> Iterator[FieldError]:
 
 
 def _removed_conditions(after: Conditions, before: Conditions) -> Iterator[FieldError]:
-    lasting = {row.type for row in before if row.type in (*DECISIONS, FAILED)}
-    for kind in sorted(lasting - {row.type for row in after}):
-        wanted = f"updates may not remove a condition of type {quoted(kind)}"
-        yield FieldError("status.conditions", "[]", wanted, FORBIDDEN)
+    lasting = {condition.type for condition in before if condition.type in (*DECISIONS, FAILED)}
+    for kind in sorted(lasting - {condition.type for condition in after}):
+        reason = f"updates may not remove a condition of type {quoted(kind)}"
+        yield FieldError("status.conditions", "[]", reason, FORBIDDEN)
 
 
 def _added_conditions(after: Conditions, decided: object) -> Iterator[FieldError]:
-    for row in after:
-        if row.type in DECISIONS and row.type not in decided:  # type: ignore[operator]
-            wanted = f"updates may not add a condition of type {quoted(row.type)}"
-            yield FieldError("status.conditions", quoted(row.type), wanted, FORBIDDEN)
+    for condition in after:
+        if condition.type in DECISIONS and condition.type not in decided:  # type: ignore[operator]
+            reason = f"updates may not add a condition of type {quoted(condition.type)}"
+            yield FieldError("status.conditions", quoted(condition.type), reason, FORBIDDEN)
 
 
 def _validate_certificate(new: bytes, old: bytes) -> Iterator[FieldError]:

@@ -140,14 +140,14 @@ class CronJob(Object, frozen=True):
 
 def _default_cron_job(item: CronJob) -> CronJob:
     spec, job = item.spec, item.spec.job_template.spec
-    kept, failed = spec.successful_jobs_history_limit, spec.failed_jobs_history_limit
+    successful, failed = spec.successful_jobs_history_limit, spec.failed_jobs_history_limit
     template = replace(spec.job_template, spec=replace(job, template=default_template(job.template)))
     spec = replace(
         spec,
         concurrency_policy=spec.concurrency_policy or ALLOW_CONCURRENT,
         suspend=bool(spec.suspend),
         job_template=template,
-        successful_jobs_history_limit=DEFAULT_SUCCESSFUL_JOBS_HISTORY if kept is None else kept,
+        successful_jobs_history_limit=DEFAULT_SUCCESSFUL_JOBS_HISTORY if successful is None else successful,
         failed_jobs_history_limit=DEFAULT_FAILED_JOBS_HISTORY if failed is None else failed,
     )
     return replace(item, spec=spec)
@@ -174,8 +174,8 @@ def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
         ("spec.failedJobsHistoryLimit", spec.failed_jobs_history_limit, 0),
     )
     job = spec.job_template.spec
-    for row in validate_job_spec(job):
-        yield row._replace(path=f"spec.jobTemplate.{row.path}")
+    for error in validate_job_spec(job):
+        yield error._replace(path=f"spec.jobTemplate.{error.path}")
     if job.manual_selector or job.selector is not None:
         reason = "the server makes the selector of each job; none is accepted here"
         yield FieldError("spec.jobTemplate.spec.selector", quoted(format_selector(job.selector)), reason)

@@ -183,13 +183,13 @@ def _validate_deployment(item: Deployment) -> Iterator[FieldError]:
     yield from bad
     yield from validate_template(spec.template, None if bad else spec.selector)
     yield from _validate_strategy(spec.strategy)
-    rows = (("minReadySeconds", spec.min_ready_seconds), ("revisionHistoryLimit", spec.revision_history_limit))
-    for name, value in (*rows, ("progressDeadlineSeconds", spec.progress_deadline_seconds)):
+    fields = (("minReadySeconds", spec.min_ready_seconds), ("revisionHistoryLimit", spec.revision_history_limit))
+    for name, value in (*fields, ("progressDeadlineSeconds", spec.progress_deadline_seconds)):
         if value is not None and value < 0:
             yield FieldError(f"spec.{name}", quoted(value), "must be greater than or equal to 0")
     if spec.progress_deadline_seconds is not None and spec.progress_deadline_seconds <= spec.min_ready_seconds:
-        found = quoted(spec.progress_deadline_seconds)
-        yield FieldError("spec.progressDeadlineSeconds", found, "must be greater than minReadySeconds")
+        text = quoted(spec.progress_deadline_seconds)
+        yield FieldError("spec.progressDeadlineSeconds", text, "must be greater than minReadySeconds")
 
 
 def _validate_strategy(strategy: DeploymentStrategy) -> Iterator[FieldError]:

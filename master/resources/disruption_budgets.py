@@ -71,8 +71,8 @@ class PodDisruptionBudget(Object, frozen=True):
 def _validate_disruption_budget(item: PodDisruptionBudget) -> Iterator[FieldError]:
     spec = item.spec
     if spec.min_available is not None and spec.max_unavailable is not None:
-        found = quoted({"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable})
-        yield FieldError("spec", found, "minAvailable and maxUnavailable cannot be both set")
+        text = quoted({"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable})
+        yield FieldError("spec", text, "minAvailable and maxUnavailable cannot be both set")
     for name, value in (("minAvailable", spec.min_available), ("maxUnavailable", spec.max_unavailable)):
         if wrong := _int_or_percent_problem(value):
             yield FieldError(f"spec.{name}", quoted(value), wrong)
@@ -146,10 +146,10 @@ def _disruption_budget_v1beta1_from_stored(item: PodDisruptionBudget) -> PodDisr
 
 
 def _disruption_budget_v1beta1_to_stored(item: PodDisruptionBudgetV1beta1) -> PodDisruptionBudget:
-    found, spec = item.spec.selector, item.spec
-    if found == EVERY_POD:
+    selector, spec = item.spec.selector, item.spec
+    if selector == EVERY_POD:
         spec = replace(spec, selector=LabelSelector())
-    elif found == LabelSelector():
+    elif selector == LabelSelector():
         spec = replace(spec, selector=None)
     return PodDisruptionBudget(metadata=item.metadata, spec=spec, status=item.status)
 
@@ -187,11 +187,11 @@ def with_disruption_target(pod: Pod, reason: str, message: str, now: datetime.da
     """Return the pod with the condition DisruptionTarget; the first reason is kept."""
     if any(condition.type == DISRUPTION_TARGET and condition.status == "True" for condition in pod.status.conditions):
         return pod
-    row = Condition(
+    condition = Condition(
         type=DISRUPTION_TARGET, status="True", reason=reason, message=message, last_transition_time=format_time(now)
     )
     others = (other for other in pod.status.conditions if other.type != DISRUPTION_TARGET)
-    return replace(pod, status=replace(pod.status, conditions=(*others, row)))
+    return replace(pod, status=replace(pod.status, conditions=(*others, condition)))
 
 
 def with_condition(status: PodDisruptionBudgetStatus, now: datetime.datetime) -> PodDisruptionBudgetStatus:
@@ -206,7 +206,7 @@ def budget_conditions(
     """Return the conditions with DisruptionAllowed set for this reason."""
     old = next((condition for condition in status.conditions if condition.type == DISRUPTION_ALLOWED), None)
     good = str(reason == SUFFICIENT_PODS)
-    row = StatusCondition(
+    condition = StatusCondition(
         type=DISRUPTION_ALLOWED,
         status=good,
         reason=reason,
@@ -214,4 +214,4 @@ def budget_conditions(
         observed_generation=status.observed_generation,
         last_transition_time=old.last_transition_time if old and old.status == good else format_time(now),
     )
-    return (*(other for other in status.conditions if other.type != DISRUPTION_ALLOWED), row)
+    return (*(other for other in status.conditions if other.type != DISRUPTION_ALLOWED), condition)

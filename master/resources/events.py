@@ -128,11 +128,15 @@ class EventV1(Object, frozen=True):
 
 
 def _event_v1_from_stored(item: CoreEvent) -> EventV1:
-    return EventV1(metadata=item.metadata, **{here: getattr(item, there) for here, there in CORE_FIELD_NAMES.items()})
+    return EventV1(
+        metadata=item.metadata, **{name: getattr(item, core_name) for name, core_name in CORE_FIELD_NAMES.items()}
+    )
 
 
 def _event_v1_to_stored(item: EventV1) -> CoreEvent:
-    return CoreEvent(metadata=item.metadata, **{there: getattr(item, here) for here, there in CORE_FIELD_NAMES.items()})
+    return CoreEvent(
+        metadata=item.metadata, **{core_name: getattr(item, name) for name, core_name in CORE_FIELD_NAMES.items()}
+    )
 
 
 CORE_PATHS = {

@@ -171,11 +171,11 @@ def _validate_host(path: str, host: str) -> Iterator[FieldError]:
     try:
         ip_address(host)
     except ValueError:
-        wanted = names.dns_subdomain_error(host.removeprefix("*."))
+        error = names.dns_subdomain_error(host.removeprefix("*."))
     else:
-        wanted = "must be a DNS name, not an IP address"
-    if wanted:
-        yield FieldError(path, quoted(host), wanted)
+        error = "must be a DNS name, not an IP address"
+    if error:
+        yield FieldError(path, quoted(host), error)
 
 
 def _validate_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[FieldError]:
@@ -183,15 +183,15 @@ def _validate_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[F
         return
     if not rule.paths:
         yield FieldError(place, "[]", "at least one path is required", MISSING)
-    for number, row in enumerate(rule.paths):
+    for number, http_path in enumerate(rule.paths):
         path = f"{place}[{number}]"
-        if row.path_type is None:
+        if http_path.path_type is None:
             yield FieldError(f"{path}.pathType", "null", "pathType must be specified", MISSING)
-        elif row.path_type not in PATH_TYPES:
+        elif http_path.path_type not in PATH_TYPES:
             accepted = f"{', '.join(PATH_TYPES)} are accepted"
-            yield FieldError(f"{path}.pathType", quoted(row.path_type), accepted, NOT_SUPPORTED)
-        yield from _validate_path(f"{path}.path", row.path, row.path_type)
-        yield from _validate_backend(f"{path}.backend", row.backend)
+            yield FieldError(f"{path}.pathType", quoted(http_path.path_type), accepted, NOT_SUPPORTED)
+        yield from _validate_path(f"{path}.path", http_path.path, http_path.path_type)
+        yield from _validate_backend(f"{path}.backend", http_path.backend)
 
 
 def _validate_path(place: str, path: str, path_type: str | None) -> Iterator[FieldError]:
@@ -223,8 +223,8 @@ def _validate_backend(path: str, backend: IngressBackend) -> Iterator[FieldError
 
 
 def _service_name_problem(text: str) -> str:
-    wanted = 'lower case letters, digits and "-" are accepted, up to 63, a letter first'
-    return "" if _SERVICE_NAME.fullmatch(text) else wanted
+    accepted = 'lower case letters, digits and "-" are accepted, up to 63, a letter first'
+    return "" if _SERVICE_NAME.fullmatch(text) else accepted
 
 
 def _validate_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:
@@ -246,9 +246,9 @@ def _validate_single_class(item: Ingress) -> Iterator[FieldError]:
 
 
 def _hosts_text(rules: tuple[IngressRule, ...]) -> str:
-    found = [rule.host for rule in rules[:MAX_HOSTS_SHOWN] if rule.host]
+    hosts = [rule.host for rule in rules[:MAX_HOSTS_SHOWN] if rule.host]
     more = f" + {len(rules) - MAX_HOSTS_SHOWN} more..." if len(rules) > MAX_HOSTS_SHOWN else ""
-    return ",".join(found) + more if found else "*"
+    return ",".join(hosts) + more if hosts else "*"
 
 
 def _addresses_text(ingress: Ingress) -> str:
@@ -283,18 +283,18 @@ def _default_ingress_class(item: IngressClass) -> IngressClass:
 
 def _validate_ingress_class(item: IngressClass) -> Iterator[FieldError]:
     yield from required("spec.controller", item.spec.controller, _controller_problem)
-    row, path = item.spec.parameters, "spec.parameters"
-    if row is None:
+    parameters, path = item.spec.parameters, "spec.parameters"
+    if parameters is None:
         return
-    for field, text in (("kind", row.kind), ("name", row.name)):
+    for field, text in (("kind", parameters.kind), ("name", parameters.name)):
         if not text:
             yield FieldError(f"{path}.{field}", '""', f"{field} is required", MISSING)
-    yield from unsupported_values((f"{path}.scope", row.scope or "", SCOPES))
-    if row.scope == NAMESPACE_SCOPE:
-        yield from required(f"{path}.namespace", row.namespace or "", names.dns_label_error)
-    elif row.namespace is not None:
+    yield from unsupported_values((f"{path}.scope", parameters.scope or "", SCOPES))
+    if parameters.scope == NAMESPACE_SCOPE:
+        yield from required(f"{path}.namespace", parameters.namespace or "", names.dns_label_error)
+    elif parameters.namespace is not None:
         reason = "`parameters.scope` is set to 'Cluster'"
-        yield FieldError(f"{path}.namespace", quoted(row.namespace), reason, FORBIDDEN)
+        yield FieldError(f"{path}.namespace", quoted(parameters.namespace), reason, FORBIDDEN)
 
 
 def _parameters_text(ingress_class: IngressClass) -> str:

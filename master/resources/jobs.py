@@ -103,9 +103,9 @@ def matched_rule(policy: SuccessPolicy | None, done: frozenset[int], completions
     """Return the position of the first rule that is met; None if there is none. `done` are the succeeded indexes."""
     for number, rule in enumerate(policy.rules if policy else ()):
         named = rule.succeeded_indexes
-        wanted = frozenset(range(completions)) if named is None else parse_indexes(named, completions)
-        least = len(wanted) if rule.succeeded_count is None else rule.succeeded_count
-        if len(done & wanted) >= least:
+        indexes = frozenset(range(completions)) if named is None else parse_indexes(named, completions)
+        least = len(indexes) if rule.succeeded_count is None else rule.succeeded_count
+        if len(done & indexes) >= least:
             return number
     return None
 
@@ -184,8 +184,8 @@ def default_failure_policy(policy: PodFailurePolicy) -> PodFailurePolicy:
 
 
 def _default_failure_rule(rule: PodFailurePolicyRule) -> PodFailurePolicyRule:
-    rows = tuple(replace(pattern, status=pattern.status or "True") for pattern in rule.on_pod_conditions)
-    return replace(rule, on_pod_conditions=rows)
+    patterns = tuple(replace(pattern, status=pattern.status or "True") for pattern in rule.on_pod_conditions)
+    return replace(rule, on_pod_conditions=patterns)
 
 
 # --- what fits --------------------------------------------------------------------------------------------------------
@@ -198,15 +198,15 @@ def failure_action(policy: PodFailurePolicy | None, pod: Pod) -> tuple[str, str]
             status = next(_matching_container(rule.on_exit_codes, _terminated_statuses(pod)), None)
             if status is not None and status.state.terminated is not None:
                 code = status.state.terminated.exit_code
-                what = f"Container {status.name} for pod {_pod_text(pod)} failed with exit code {code}"
-                return rule.action, f"{what} matching {rule.action} rule at index {number}"
+                message = f"Container {status.name} for pod {_pod_text(pod)} failed with exit code {code}"
+                return rule.action, f"{message} matching {rule.action} rule at index {number}"
         for condition in pod.status.conditions:
             if any(
                 (condition.type, condition.status) == (pattern.type, pattern.status)
                 for pattern in rule.on_pod_conditions
             ):
-                what = f"Pod {_pod_text(pod)} has condition {condition.type}"
-                return rule.action, f"{what} matching {rule.action} rule at index {number}"
+                message = f"Pod {_pod_text(pod)} has condition {condition.type}"
+                return rule.action, f"{message} matching {rule.action} rule at index {number}"
     return COUNT, ""
 
 
@@ -256,11 +256,11 @@ def validate_failure_policy(
             yield FieldError(place, "neither", "specifying one of OnExitCodes and OnPodConditions is required")
         if rule.on_exit_codes is not None:
             yield from _validate_exit_codes(f"{place}.onExitCodes", rule.on_exit_codes, names)
-        for index, row in enumerate(rule.on_pod_conditions):
-            if row.status not in ("", "True", "False", "Unknown"):
+        for index, pattern in enumerate(rule.on_pod_conditions):
+            if pattern.status not in ("", "True", "False", "Unknown"):
                 accepted = "False, True, Unknown are accepted"
                 yield FieldError(
-                    f"{place}.onPodConditions[{index}].status", quoted(row.status), accepted, NOT_SUPPORTED
+                    f"{place}.onPodConditions[{index}].status", quoted(pattern.status), accepted, NOT_SUPPORTED
                 )
 
 
@@ -409,8 +409,8 @@ def _prepare_job_for_create(item: Job) -> Job:
     spec, meta = item.spec, item.metadata
     if not spec.manual_selector:
         template, uid, name = spec.template, meta.uid, meta.name
-        mine = {UID_LABEL: uid, LEGACY_UID_LABEL: uid, NAME_LABEL: name, LEGACY_NAME_LABEL: name}
-        labels = {**template.metadata.labels, **mine}
+        own_labels = {UID_LABEL: uid, LEGACY_UID_LABEL: uid, NAME_LABEL: name, LEGACY_NAME_LABEL: name}
+        labels = {**template.metadata.labels, **own_labels}
         spec = replace(
             spec,
             selector=LabelSelector(match_labels={UID_LABEL: uid}),
@@ -437,8 +437,8 @@ def validate_job_spec(spec: JobSpec) -> Iterator[FieldError]:
     yield from validate_template(spec.template, None, ("Always", *JOB_RESTART_POLICIES))
     policy = spec.template.spec.restart_policy
     if policy in ("", "Always"):
-        wanted = 'valid values: "OnFailure", "Never"'
-        yield FieldError("spec.template.spec.restartPolicy", quoted(policy), wanted, MISSING)
+        accepted = 'valid values: "OnFailure", "Never"'
+        yield FieldError("spec.template.spec.restartPolicy", quoted(policy), accepted, MISSING)
     yield from _validate_modes(spec)
     yield from _validate_indexes(spec)
     yield from _validate_limits(spec)
@@ -513,7 +513,7 @@ def _validate_job(item: Job) -> Iterator[FieldError]:
             yield FieldError("spec.selector", quoted(selector), "with manualSelector a selector is required", MISSING)
         elif not list(check_selector("", selector)):
             bad = validate_template(spec.template, selector, ("Always", *JOB_RESTART_POLICIES))
-            yield from (row for row in bad if row.path == "spec.template.metadata.labels")
+            yield from (error for error in bad if error.path == "spec.template.metadata.labels")
     elif selector is not None and not _is_generated_selector(item, selector):
         yield FieldError("spec.selector", quoted(format_selector(selector)), "`selector` not auto-generated")
     if spec.completion_mode == INDEXED and spec.completions:
@@ -526,8 +526,8 @@ def _validate_job(item: Job) -> Iterator[FieldError]:
 def _is_generated_selector(item: Job, selector: LabelSelector) -> bool:
     keys = frozenset((UID_LABEL, LEGACY_UID_LABEL))
     uid = item.metadata.uid
-    mine = all(key in keys and uid and value == uid for key, value in selector.match_labels.items())
-    return mine and not selector.match_expressions
+    is_own = all(key in keys and uid and value == uid for key, value in selector.match_labels.items())
+    return is_own and not selector.match_expressions
 
 
 def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
@@ -574,7 +574,10 @@ def job_state(item: Job) -> str:
         return COMPLETE if has_condition(item, COMPLETE) else FAILED
     if item.metadata.deletion_timestamp:
         return "Terminating"
-    return next((row for row in (SUSPENDED, FAILURE_TARGET, CRITERIA_MET) if has_condition(item, row)), "Running")
+    return next(
+        (condition for condition in (SUSPENDED, FAILURE_TARGET, CRITERIA_MET) if has_condition(item, condition)),
+        "Running",
+    )
 
 
 def _completions_text(item: Job) -> str:

@@ -66,7 +66,9 @@ def _schema(info: inspect.Type, mark: Mapping[str, object] | None) -> MergeSchem
         options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
         return _schema(options[0], mark) if len(options) == 1 else PLAIN
     if isinstance(info, inspect.StructType):
-        return MergeSchema(MergeKind.STRUCT, fields={row.encode_name: _schema(row.type, None) for row in info.fields})
+        return MergeSchema(
+            MergeKind.STRUCT, fields={field.encode_name: _schema(field.type, None) for field in info.fields}
+        )
     if isinstance(info, inspect.DictType):
         form = MergeKind.ATOMIC if mark else MergeKind.MAP
         return MergeSchema(form, item=_schema(info.value_type, None))

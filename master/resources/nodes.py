@@ -162,8 +162,8 @@ def _validate_runtime_class(item: RuntimeClass) -> Iterator[FieldError]:
         if names.label_key_error(key) or names.label_value_error(value):
             reason = names.label_key_error(key) or names.label_value_error(value)
             yield FieldError(f"scheduling.nodeSelector[{key}]", quoted(value), reason)
-    for number, row in enumerate(item.scheduling.tolerations):
-        yield from check_toleration(f"scheduling.tolerations[{number}]", row)
+    for number, toleration in enumerate(item.scheduling.tolerations):
+        yield from check_toleration(f"scheduling.tolerations[{number}]", toleration)
 
 
 RUNTIME_CLASSES = Resource(

@@ -98,8 +98,8 @@ def validate_template(
         accepted = f"{' or '.join(policies)} is accepted"
         yield FieldError("spec.template.spec.restartPolicy", quoted(policy), accepted)
     if selector is not None and not compile_selector(selector).matches(template.metadata.labels):
-        found = quoted(template.metadata.labels)
-        yield FieldError("spec.template.metadata.labels", found, "`selector` does not match template `labels`")
+        labels = quoted(template.metadata.labels)
+        yield FieldError("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
 
 
 def int_or_percent(value: int | str | None, of: int, up: bool) -> int:

@@ -122,9 +122,9 @@ def pod_state(item: Pod) -> str:
 
 
 def _restarts(item: Pod, now: datetime.datetime) -> str:
-    rows = _running_statuses(item)
-    total = sum(status.restart_count for status in rows)
-    ends = [row.last_state.terminated.finished_at for row in rows if row.last_state.terminated]
+    statuses = _running_statuses(item)
+    total = sum(status.restart_count for status in statuses)
+    ends = [status.last_state.terminated.finished_at for status in statuses if status.last_state.terminated]
     last = max((end for end in ends if end), default=None)
     return f"{total} ({age(last, now)} ago)" if total and last else str(total)
 

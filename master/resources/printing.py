@@ -22,7 +22,7 @@ def duration(seconds: int) -> str:
         return f"{max(seconds, 0)}s"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     years, rest = divmod(days, 365)
-    rows = (
+    forms = (
         (minutes < 10, minutes, "m", seconds % 60, "s"),
         (hours < 3, minutes, "m", 0, ""),
         (hours < 8, hours, "h", minutes % 60, "m"),
@@ -32,8 +32,8 @@ def duration(seconds: int) -> str:
         (years < 8, years, "y", rest, "d"),
         (True, years, "y", 0, ""),
     )
-    _, whole, unit, part, small = next(row for row in rows if row[0])
-    return f"{whole}{unit}{part}{small}" if part else f"{whole}{unit}"
+    _, number, unit, part, small = next(form for form in forms if form[0])
+    return f"{number}{unit}{part}{small}" if part else f"{number}{unit}"
 
 
 def none_if_empty(text: str) -> str:

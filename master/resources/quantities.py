@@ -46,7 +46,7 @@ def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Amount]:
     for name in dict.fromkeys(name for container in containers for name in part(container)):
         amounts = [Amount.parse(part(container)[name]) for container in containers if name in part(container)]
         binary = next((amount.binary for amount in amounts if amount.milli), False)
-        total = pod_request(spec, lambda one, name=name: quantity.to_milli(part(one).get(name, 0)))  # type: ignore[misc]
+        total = pod_request(spec, lambda container, name=name: quantity.to_milli(part(container).get(name, 0)))  # type: ignore[misc]
         totals[name] = Amount(total, binary)
     return totals
 

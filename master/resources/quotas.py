@@ -189,8 +189,10 @@ def _validate_quota_update(old: ResourceQuota, new: ResourceQuota) -> Iterator[F
 
 def _usage_text(item: ResourceQuota, of_limits: bool) -> str:
     used = item.status.used
-    rows = ((name, hard) for name, hard in sorted(item.status.hard.items()) if name.startswith("limits.") == of_limits)
-    return ", ".join(f"{name}: {used.get(name, 0)}/{hard}" for name, hard in rows)
+    limits = (
+        (name, hard) for name, hard in sorted(item.status.hard.items()) if name.startswith("limits.") == of_limits
+    )
+    return ", ".join(f"{name}: {used.get(name, 0)}/{hard}" for name, hard in limits)
 
 
 RESOURCE_QUOTAS = Resource(

@@ -154,8 +154,10 @@ def _validate_binding_update(old: Any, new: Any) -> Iterator[FieldError]:
 
 
 def _subjects_text(item: RoleBinding | ClusterRoleBinding, kind: str) -> str:
-    rows = (subject for subject in item.subjects if subject.kind == kind)
-    return ", ".join(f"{row.namespace}/{row.name}" if kind == "ServiceAccount" else row.name for row in rows)
+    subjects = (subject for subject in item.subjects if subject.kind == kind)
+    return ", ".join(
+        f"{subject.namespace}/{subject.name}" if kind == "ServiceAccount" else subject.name for subject in subjects
+    )
 
 
 _ROLE_COLUMNS = (

@@ -38,11 +38,11 @@ from master.resources.validation import immutable
 
 def _external_addresses(item: Service) -> str:
     spec = item.spec
-    given = [address.ip or address.hostname for address in item.status.load_balancer.ingress]
+    ingress = [address.ip or address.hostname for address in item.status.load_balancer.ingress]
     if spec.type == EXTERNAL_NAME:
         return spec.external_name
-    found = ",".join([*given, *spec.external_ips])
-    return found or ("<pending>" if spec.type == LOAD_BALANCER else "<none>")
+    addresses = ",".join([*ingress, *spec.external_ips])
+    return addresses or ("<pending>" if spec.type == LOAD_BALANCER else "<none>")
 
 
 def _port_text(port: ServicePort) -> str:
@@ -57,8 +57,8 @@ def _prepare_service_for_update(new: Service, old: Service) -> Service:
     """Keep allocated values that the new object omits and may still have."""
     spec = new.spec
     if not spec.cluster_ip and EXTERNAL_NAME not in (spec.type, old.spec.type):
-        kept = old.spec.cluster_ip
-        spec = replace(spec, cluster_ip=kept, cluster_ips=(kept,) if kept else ())
+        cluster_ip = old.spec.cluster_ip
+        spec = replace(spec, cluster_ip=cluster_ip, cluster_ips=(cluster_ip,) if cluster_ip else ())
     if has_node_ports(old) and has_node_ports(new):
         spec = replace(spec, ports=_keep_node_ports(spec.ports, old.spec.ports))
     if needs_health_check_node_port(old.spec) and needs_health_check_node_port(spec):
@@ -73,14 +73,14 @@ def _keep_node_ports(ports: tuple[ServicePort, ...], old: tuple[ServicePort, ...
     """Keep the node port of each port by its name, unless another port has it now."""
     had = {port.name: port.node_port for port in old}
     taken = {(port.node_port, port.protocol) for port in ports}
-    found = []
+    new_ports = []
     for port in ports:
-        kept = (had.get(port.name, 0), port.protocol)
-        if not port.node_port and kept not in taken:
-            taken.add(kept)
-            port = replace(port, node_port=kept[0])  # noqa: PLW2901 the same port with its number
-        found.append(port)
-    return tuple(found)
+        port_key = (had.get(port.name, 0), port.protocol)
+        if not port.node_port and port_key not in taken:
+            taken.add(port_key)
+            port = replace(port, node_port=port_key[0])  # noqa: PLW2901 the same port with its number
+        new_ports.append(port)
+    return tuple(new_ports)
 
 
 _WITH_CLUSTER_IP = (CLUSTER_IP, NODE_PORT, LOAD_BALANCER)
@@ -134,8 +134,8 @@ def _normalize_service_update(document: Any, old: Service) -> Any:
 
 def _node_ports(spec: Mapping[str, Any]) -> list[Any]:
     ports = spec.get("ports")
-    found = [port.get("nodePort") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
-    return [number for number in found if number]
+    node_ports = [port.get("nodePort") for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+    return [number for number in node_ports if number]
 
 
 SERVICES: Resource[Service] = Resource(
@@ -283,15 +283,17 @@ def _endpoint_from_v1beta1(endpoint: EndpointV1beta1) -> newer.Endpoint:
 
 
 def _endpoint_slice_v1beta1_from_stored(item: newer.EndpointSlice) -> EndpointSliceV1beta1:
-    rows = tuple(_endpoint_to_v1beta1(endpoint) for endpoint in item.endpoints)
+    endpoints = tuple(_endpoint_to_v1beta1(endpoint) for endpoint in item.endpoints)
     return EndpointSliceV1beta1(
-        metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports
+        metadata=item.metadata, address_type=item.address_type, endpoints=endpoints, ports=item.ports
     )
 
 
 def _endpoint_slice_v1beta1_to_stored(item: EndpointSliceV1beta1) -> newer.EndpointSlice:
-    rows = tuple(_endpoint_from_v1beta1(endpoint) for endpoint in item.endpoints)
-    return newer.EndpointSlice(metadata=item.metadata, address_type=item.address_type, endpoints=rows, ports=item.ports)
+    endpoints = tuple(_endpoint_from_v1beta1(endpoint) for endpoint in item.endpoints)
+    return newer.EndpointSlice(
+        metadata=item.metadata, address_type=item.address_type, endpoints=endpoints, ports=item.ports
+    )
 
 
 def _validate_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> Iterator[FieldError]:

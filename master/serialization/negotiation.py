@@ -77,9 +77,9 @@ def negotiate(header: str) -> View:
         if form == "":
             return View.OBJECT
         name_and_version = (form.removesuffix("List"), version)
-        found = next((view for view in View if view.value == name_and_version), None)
-        if found is not None and entry.parameters.get("g") == META:
-            return found
+        view = next((view for view in View if view.value == name_and_version), None)
+        if view is not None and entry.parameters.get("g") == META:
+            return view
     raise errors.not_acceptable()
 
 
@@ -122,15 +122,15 @@ def _decode_yaml(body: bytes) -> Any:
         message = f"the body is YAML of {len(body)} bytes; {MAX_YAML_BYTES} are accepted, or JSON of any length"
         raise errors.status_error(413, "RequestEntityTooLarge", message)
     try:
-        found = yaml.parse(body.decode())
+        documents = yaml.parse(body.decode())
     except UnicodeDecodeError as error:
         raise errors.bad_request(f"the body is not UTF-8: {error}") from error
-    problems = [problem for document in found for problem in document.errors]
+    problems = [problem for document in documents for problem in document.errors]
     if problems:
         raise errors.bad_request(f"the body is not YAML as objects are written in: {problems[0]}")
-    if len(found) != 1:
-        raise errors.bad_request(f"the body holds {len(found)} documents; one is accepted")
-    return found[0].value
+    if len(documents) != 1:
+        raise errors.bad_request(f"the body holds {len(documents)} documents; one is accepted")
+    return documents[0].value
 
 
 def _decode_protobuf(body: bytes) -> Any:

@@ -107,15 +107,15 @@ def _struct(message: Message) -> dict[str, Any]:
     unknown = unknown_fields.UnknownFieldSet(message)
     if len(unknown):
         raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
-    given = {descriptor.name: value for descriptor, value in message.ListFields()}
-    found: dict[str, Any] = {}
+    values = {descriptor.name: value for descriptor, value in message.ListFields()}
+    document: dict[str, Any] = {}
     for field in message_fields(name):
-        shown = _field(field, given[field.name]) if field.name in given else None
+        shown = _field(field, values[field.name]) if field.name in values else None
         if field.inline and shown is not None:
-            found |= shown
+            document |= shown
         elif shown is not None and shown != "":
-            found[field.name] = shown
-    return found
+            document[field.name] = shown
+    return document
 
 
 def _field(field: Field, value: Any) -> Any:
