@@ -45,7 +45,7 @@ def encoded(pem: bytes) -> str:
 Kubectl = Callable[..., str]
 
 
-def wish(user: str = "dave", signer: str = CLIENT_SIGNER, **spec: Any) -> dict[str, Any]:
+def csr_spec(user: str = "dave", signer: str = CLIENT_SIGNER, **spec: Any) -> dict[str, Any]:
     pem = keys.create_request(keys.generate_key(), Subject(user, ("dev",)))
     return {"request": base64.b64encode(pem).decode(), "signerName": signer, "usages": list(CLIENT_USAGES), **spec}
 
@@ -65,7 +65,7 @@ def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -
 async def test_signing_request_is_created_by_a_user_and_approved_by_an_administrator(
     server: ApiServer, api_client: UntypedClient, kubectl: Kubectl
 ) -> None:
-    asked = await api_client.create(PATH, metadata={"generateName": "dave-"}, spec=wish(expirationSeconds=3600))
+    asked = await api_client.create(PATH, metadata={"generateName": "dave-"}, spec=csr_spec(expirationSeconds=3600))
     name = asked["metadata"]["name"]
     assert asked["spec"]["username"] == "system:admin"
     assert "system:masters" in asked["spec"]["groups"]
@@ -81,7 +81,7 @@ async def test_signing_request_is_created_by_a_user_and_approved_by_an_administr
     assert "Approved,Issued" in await asyncio.to_thread(kubectl, "get", "csr", name)
     assert "dave" in await asyncio.to_thread(kubectl, "describe", "csr", name)
     refused = f"{name}-2"
-    await api_client.create(PATH, name=refused, spec=wish())
+    await api_client.create(PATH, name=refused, spec=csr_spec())
     said = await asyncio.to_thread(kubectl, "certificate", "deny", refused)
     assert "denied" in said
     assert "Denied" in await asyncio.to_thread(kubectl, "get", "csr", refused)
@@ -98,18 +98,20 @@ async def test_invalid_signing_request_is_rejected_field_by_field(api_client: Un
     assert found["code"] == 422
     assert [word for word in words if word not in found["message"]] == []
     for bad in (rsa_request(1024), rsa_request(2048) * 2, b"\n" * (64 << 10) + rsa_request(2048)):
-        found = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=encoded(bad))})
+        found = await api_client.request(
+            "POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=encoded(bad))}
+        )
         assert (found["code"], "spec.request" in found["message"]) == (422, True)
-    await api_client.create(PATH, name="rsa", spec=wish(request=encoded(rsa_request(2048))))
+    await api_client.create(PATH, name="rsa", spec=csr_spec(request=encoded(rsa_request(2048))))
     group = base64.b64encode(keys.create_request(keys.generate_key(), Subject("eve", ("system:masters",)))).decode()
-    found = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": wish(request=group)})
+    found = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=group)})
     assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)
 
 
 async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its_part(
     api_client: UntypedClient,
 ) -> None:
-    asked = await api_client.create(PATH, name="stays", spec=wish(), status={"certificate": "eA=="})
+    asked = await api_client.create(PATH, name="stays", spec=csr_spec(), status={"certificate": "eA=="})
     assert asked["status"] == {}
     changed = await api_client.request(
         "PATCH", f"{PATH}/stays", {"spec": {"signerName": KUBELET_CLIENT_SIGNER}, "metadata": {"labels": {"a": "b"}}}
@@ -119,7 +121,7 @@ async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its
     found = await api_client.request("PATCH", f"{PATH}/stays/status", {"status": {"conditions": [approved]}})
     assert (found["code"], found["causes"]) == (422, ['Forbidden: updates may not add a condition of type "Approved"'])
     mine = {"signerName": "example.org/mine"}
-    await api_client.create(PATH, name="mine", spec=wish(**mine))
+    await api_client.create(PATH, name="mine", spec=csr_spec(**mine))
     both = {"metadata": {"annotations": {"by": "me"}}, "status": {"conditions": [approved], "certificate": "eA=="}}
     found = await api_client.request("PATCH", f"{PATH}/mine/approval", both)
     assert found["metadata"]["annotations"] == {"by": "me"}
@@ -139,7 +141,7 @@ async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its
 
 
 async def test_signer_reports_why_it_cannot_sign(api_client: UntypedClient) -> None:
-    await api_client.create(PATH, name="fails", spec=wish(usages=["server auth"]))
+    await api_client.create(PATH, name="fails", spec=csr_spec(usages=["server auth"]))
     await api_client.request(
         "PATCH", f"{PATH}/fails/approval", {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
     )
@@ -170,7 +172,7 @@ async def test_approving_and_signing_need_separate_permissions(
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "amy"}
     await api_client.create(f"{rbac}/clusterrolebindings", name="approvers", roleRef=role, subjects=[subject])
     for name, signer in (("hers", "example.org/x"), ("not-hers", "example.com/x")):
-        await api_client.create(PATH, name=name, spec=wish(signerName=signer))
+        await api_client.create(PATH, name=name, spec=csr_spec(signerName=signer))
     patch = {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
     async with user_session(server, tmp_path, "amy") as amy:
         assert (await _patched(amy, f"{PATH}/hers/approval", patch))[0] == 200

@@ -171,7 +171,7 @@ async def test_node_may_read_storage_of_its_pods(callers: Callers) -> None:
             capacity=dict(size), access_modes=("ReadWriteOnce",), host_path=HostPathVolumeSource(path="/srv")
         ),
     )
-    wish = PersistentVolumeClaimSpec(
+    claim_spec = PersistentVolumeClaimSpec(
         access_modes=("ReadWriteOnce",), resources=ResourceRequirements(requests=dict(size)), volume_name="disk"
     )
     volume = Volume(name="v", persistent_volume_claim=PersistentVolumeClaimVolumeSource(claim_name="data"))
@@ -181,7 +181,9 @@ async def test_node_may_read_storage_of_its_pods(callers: Callers) -> None:
     try:
         with pytest.raises(Forbidden):
             await mine.get(PersistentVolume, "disk")
-        await master.create(PersistentVolumeClaim(metadata=ObjectMeta(name="data", namespace="default"), spec=wish))
+        await master.create(
+            PersistentVolumeClaim(metadata=ObjectMeta(name="data", namespace="default"), spec=claim_spec)
+        )
         async with asyncio.timeout(10):
             while (await mine.get(PersistentVolumeClaim, "data", "default")).status.phase != "Bound":
                 await asyncio.sleep(0.01)
@@ -205,7 +207,7 @@ async def test_node_may_read_storage_of_its_pods(callers: Callers) -> None:
 async def test_node_may_not_change_objects_of_others(callers: Callers) -> None:
     theirs = await callers.administrator.get(Pod, "other", "default")
     subnet = HostSubnet(metadata=ObjectMeta(name="x"), host="x", host_ip="10.0.0.1", subnet="10.128.0.0/23")
-    lane = await callers.mine.get(NetNamespace, "default")
+    net_namespace = await callers.mine.get(NetNamespace, "default")
     refused: list[Callable[[], Awaitable[object]]] = [
         lambda: callers.mine.list(Pod),
         lambda: callers.mine.list(Pod, field_selector="spec.nodeName=other"),
@@ -217,7 +219,7 @@ async def test_node_may_not_change_objects_of_others(callers: Callers) -> None:
         lambda: callers.mine.create(Node(metadata=ObjectMeta(name="third"))),
         lambda: callers.mine.create(Namespace(metadata=ObjectMeta(name="third"))),
         lambda: callers.mine.create(subnet),
-        lambda: callers.mine.update(changed(lane, netid=7)),
+        lambda: callers.mine.update(changed(net_namespace, netid=7)),
         lambda: callers.mine.bind(theirs, "mine"),
         lambda: callers.mine.create(Pod(metadata=ObjectMeta(name="new", namespace="default"), spec=SPEC)),
     ]

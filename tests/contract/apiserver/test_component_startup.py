@@ -285,9 +285,9 @@ async def test_kubelet_pod_requests_succeed(server: ApiServer, admin: RawClient)
     uid = (await admin.ask("POST", pods, document)).document["metadata"]["uid"]
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
         reference = {"kind": "Pod", "apiVersion": "v1", "name": "short", "uid": uid}
-        wish = {"expirationSeconds": 3607, "boundObjectRef": reference}
+        token_spec = {"expirationSeconds": 3607, "boundObjectRef": reference}
         path = "/api/v1/namespaces/red/serviceaccounts/default/token"
-        got = await _send(kubelet, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=wish)
+        got = await _send(kubelet, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=token_spec)
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
         assert (await kubelet.ask("GET", f"{pods}/short")).code == 200
         phase = {"metadata": {"uid": uid}, "status": {"phase": "Running", "podIP": "10.128.0.9"}}
@@ -343,8 +343,8 @@ async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin
         assert (await manager.ask("GET", f"{accounts}/job-controller")).code == 404
         assert (await _post(manager, accounts, {"metadata": {"name": "job-controller"}})).code == 201
         path = f"{accounts}/job-controller/token"
-        wish = {"expirationSeconds": 3600}
-        got = await _send(manager, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=wish)
+        token_spec = {"expirationSeconds": 3600}
+        got = await _send(manager, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=token_spec)
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
 
 

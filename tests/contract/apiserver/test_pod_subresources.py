@@ -31,16 +31,16 @@ UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Ve
 
 
 @pytest.fixture
-async def stage(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
+async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
     async with proxy_testbed(server, api_client, tmp_path) as one:
         yield one
 
 
 async def refused(
-    stage: ProxyTestbed, path: str, method: str = "GET", headers: dict[str, str] | None = None
+    testbed: ProxyTestbed, path: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> list[Any]:
     """The code, reason and message of a refusal."""
-    async with stage.session.request(method, path, headers=headers) as answer:
+    async with testbed.session.request(method, path, headers=headers) as answer:
         status = json.loads(await answer.read())
         assert status["kind"] == "Status"
         assert status["code"] == answer.status
@@ -48,10 +48,10 @@ async def refused(
 
 
 async def conversation(
-    stage: ProxyTestbed, path: str, method: str = "POST", headers: dict[str, str] | None = None
+    testbed: ProxyTestbed, path: str, method: str = "POST", headers: dict[str, str] | None = None
 ) -> tuple[Connection, CIMultiDict[str]]:
     """A conversation that has begun, and the headers of the answer."""
-    answer = await stage.session.request(method, path, headers=headers or UPGRADE)
+    answer = await testbed.session.request(method, path, headers=headers or UPGRADE)
     assert answer.status == 101, await answer.text()
     stream = upgraded_connection(answer)
     assert await exactly(stream, 5) == b"hello"
@@ -68,20 +68,20 @@ async def exactly(stream: Connection, size: int) -> bytes:
 # --- logs -------------------------------------------------------------------------------------------------------------
 
 
-async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
+async def test_log_request_reaches_the_node_with_the_masters_certificate(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
         return web.Response(body=b"one\ntwo\n", content_type="application/octet-stream")
 
-    stage.node.answer = log
+    testbed.node.answer = log
     parameters = (
         "follow=true&previous=1&timestamps=&sinceSeconds=5&tailLines=0&limitBytes=7&container=main&pretty=true"
         "&insecureSkipTLSVerifyBackend=true"
     )
-    async with stage.session.get(f"{PODS}/web/log?{parameters}", headers={"Authorization": "Bearer x"}) as answer:
+    async with testbed.session.get(f"{PODS}/web/log?{parameters}", headers={"Authorization": "Bearer x"}) as answer:
         assert (answer.status, answer.content_type, await answer.read()) == (200, "text/plain", b"one\ntwo\n")
-    (asked,) = stage.node.asked
+    (asked,) = testbed.node.asked
     assert (asked.method, asked.path) == ("GET", f"/containerLogs/{PROJECT}/web/main")
     assert dict(asked.query) == {
         "follow": "true", "previous": "true", "timestamps": "true", "sinceSeconds": "5", "tailLines": "0",
@@ -89,7 +89,7 @@ async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: 
     }  # fmt: skip
     assert asked.caller == "commonName=kube-apiserver-kubelet-client"
     assert "Authorization" not in asked.headers
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ async def test_log_request_reaches_the_node_with_the_masters_certificate(stage: 
     ],
 )
 async def test_log_parameters_are_passed_to_the_node(
-    stage: ProxyTestbed, parameters: str, passed: dict[str, str]
+    testbed: ProxyTestbed, parameters: str, passed: dict[str, str]
 ) -> None:
-    await stage.pod("web")
-    async with stage.session.get(f"{PODS}/web/log?{parameters}") as answer:
+    await testbed.pod("web")
+    async with testbed.session.get(f"{PODS}/web/log?{parameters}") as answer:
         assert answer.status == 200
-    assert dict(stage.node.asked[0].query) == passed
+    assert dict(testbed.node.asked[0].query) == passed
 
 
-async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
+async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
     more, gone = asyncio.Semaphore(1), asyncio.Event()
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -127,18 +127,18 @@ async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects
         finally:
             gone.set()
 
-    stage.node.answer = log
-    async with stage.session.get(f"{PODS}/web/log?follow=true") as answer:
+    testbed.node.answer = log
+    async with testbed.session.get(f"{PODS}/web/log?follow=true") as answer:
         for number in range(3):
             assert await answer.content.readline() == f"line {number}\n".encode()
             more.release()
     async with asyncio.timeout(20):
         await gone.wait()
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
+async def test_log_aborted_by_the_node_is_aborted_for_the_client(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
@@ -148,8 +148,8 @@ async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: ProxyTes
         http.transport.abort()
         return answer
 
-    stage.node.answer = log
-    async with stage.session.get(f"{PODS}/web/log") as answer:
+    testbed.node.answer = log
+    async with testbed.session.get(f"{PODS}/web/log") as answer:
         assert answer.status == 200
         with pytest.raises(aiohttp.ClientPayloadError):
             await answer.read()
@@ -164,26 +164,26 @@ async def test_log_aborted_by_the_node_is_aborted_for_the_client(stage: ProxyTes
     ],
 )
 async def test_log_is_sent_as_websocket_messages(
-    stage: ProxyTestbed, protocol: str, type_: aiohttp.WSMsgType, words: list[str | bytes]
+    testbed: ProxyTestbed, protocol: str, type_: aiohttp.WSMsgType, words: list[str | bytes]
 ) -> None:
-    await stage.pod("web")
+    await testbed.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
         return web.Response(body=b"one\n")
 
-    stage.node.answer = log
+    testbed.node.answer = log
     protocols = (protocol,) if protocol else ()
-    async with stage.session.ws_connect(f"{PODS}/web/log", protocols=protocols) as channel:
+    async with testbed.session.ws_connect(f"{PODS}/web/log", protocols=protocols) as channel:
         assert (channel.protocol or "") == protocol
         messages = [message async for message in channel]
     assert [message.data for message in messages] == words
     assert {message.type for message in messages} == {type_}
-    assert "Upgrade" not in stage.node.asked[0].headers
-    await stage.node.quiet()
+    assert "Upgrade" not in testbed.node.asked[0].headers
+    await testbed.node.quiet()
 
 
-async def test_closed_log_websocket_closes_the_log(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
+async def test_closed_log_websocket_closes_the_log(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
@@ -191,16 +191,16 @@ async def test_closed_log_websocket_closes_the_log(stage: ProxyTestbed) -> None:
         await asyncio.Event().wait()
         return answer
 
-    stage.node.answer = log
-    async with stage.session.ws_connect(f"{PODS}/web/log?follow=true") as channel:
-        await until(lambda: stage.node.connections == 1)
+    testbed.node.answer = log
+    async with testbed.session.ws_connect(f"{PODS}/web/log?follow=true") as channel:
+        await until(lambda: testbed.node.connections == 1)
         await channel.close()
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_log_of_an_unscheduled_pod_is_empty(stage: ProxyTestbed) -> None:
-    await stage.pod("waits", node="")
-    async with stage.session.get(f"{PODS}/waits/log") as answer:
+async def test_log_of_an_unscheduled_pod_is_empty(testbed: ProxyTestbed) -> None:
+    await testbed.pod("waits", node="")
+    async with testbed.session.get(f"{PODS}/waits/log") as answer:
         assert (answer.status, await answer.read()) == (204, b"")
 
 
@@ -241,10 +241,10 @@ def invalid(text: str) -> list[Any]:
         ("container=none", [400, "BadRequest", "container none is not valid for pod web"]),
     ],
 )
-async def test_invalid_log_options_are_rejected(stage: ProxyTestbed, parameters: str, refusal: list[Any]) -> None:
-    await stage.pod("web")
-    assert await refused(stage, f"{PODS}/web/log?{parameters}") == refusal
-    assert stage.node.asked == []
+async def test_invalid_log_options_are_rejected(testbed: ProxyTestbed, parameters: str, refusal: list[Any]) -> None:
+    await testbed.pod("web")
+    assert await refused(testbed, f"{PODS}/web/log?{parameters}") == refusal
+    assert testbed.node.asked == []
 
 
 NOT_FOUND = "the server could not find the requested resource ( pods/log web)"
@@ -275,17 +275,17 @@ BUSY = "the server is currently unable to handle the request ( pods/log web)"
     ],
 )
 async def test_log_error_of_the_node_is_passed_to_the_client(
-    stage: ProxyTestbed, code: int, text: str, refusal: tuple[str, str | None]
+    testbed: ProxyTestbed, code: int, text: str, refusal: tuple[str, str | None]
 ) -> None:
-    await stage.pod("web")
+    await testbed.pod("web")
 
     async def log(http: web.Request) -> web.StreamResponse:
         return web.Response(status=code, text=text, headers={"Location": "https://elsewhere/"})
 
-    stage.node.answer = log
+    testbed.node.answer = log
     reason, message = refusal
-    assert await refused(stage, f"{PODS}/web/log") == [code, reason, message or text.strip()]
-    await stage.node.quiet()
+    assert await refused(testbed, f"{PODS}/web/log") == [code, reason, message or text.strip()]
+    await testbed.node.quiet()
 
 
 # --- conversations ----------------------------------------------------------------------------------------------------
@@ -312,28 +312,28 @@ async def test_log_error_of_the_node_is_passed_to_the_client(
     ],
 )
 async def test_streaming_request_reaches_the_node_with_path_and_parameters(
-    stage: ProxyTestbed, path: str, asked: str, query: list[tuple[str, str]]
+    testbed: ProxyTestbed, path: str, asked: str, query: list[tuple[str, str]]
 ) -> None:
-    await stage.pod("web")
+    await testbed.pod("web")
     headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
-    stream, given = await conversation(stage, f"{PODS}/{path}", headers=headers)
+    stream, given = await conversation(testbed, f"{PODS}/{path}", headers=headers)
     assert (given["Upgrade"], given["X-Stream-Protocol-Version"]) == ("other/1.0", "v4.channel.k8s.io")
-    (found,) = stage.node.asked
+    (found,) = testbed.node.asked
     assert (found.method, found.path, found.query) == ("POST", asked, query)
     assert "kube-apiserver-kubelet-client" in found.caller
     stream.abort()
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
 @pytest.mark.parametrize("upgrade", ["SPDY/3.1", "websocket"])
-async def test_upgraded_connection_passes_bytes_unchanged_both_ways(stage: ProxyTestbed, upgrade: str) -> None:
-    await stage.pod("web")
+async def test_upgraded_connection_passes_bytes_unchanged_both_ways(testbed: ProxyTestbed, upgrade: str) -> None:
+    await testbed.pod("web")
     headers = {
         "Connection": "keep-alive, Upgrade", "Upgrade": upgrade, "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io",
     }  # fmt: skip
-    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat", "GET", headers)
-    found = stage.node.asked[0]
+    stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat", "GET", headers)
+    found = testbed.node.asked[0]
     assert found.method == "GET"
     assert {name: found.headers[name] for name in headers if name != "Connection"} == {
         name: value for name, value in headers.items() if name != "Connection"
@@ -349,45 +349,45 @@ async def test_upgraded_connection_passes_bytes_unchanged_both_ways(stage: Proxy
     await sending
     assert hashlib.sha256(got).digest() == hashlib.sha256(sent).digest()
     await stream.end()
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_client_is_disconnected_when_the_node_disconnects(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
-    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+async def test_client_is_disconnected_when_the_node_disconnects(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
+    stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
     await stream.write(b"leave")
     assert await stream.read() == b""
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_node_is_disconnected_when_the_client_disconnects(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
-    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+async def test_node_is_disconnected_when_the_client_disconnects(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
+    stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
     stream.abort()
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_crashed_node_ends_the_streaming_connection(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
-    stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
-    stage.node.conversations[0].abort()
+async def test_crashed_node_ends_the_streaming_connection(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
+    stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
+    testbed.node.conversations[0].abort()
     try:
         assert await stream.read() == b""
     except ConnectionError:
         pass
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_hundred_parallel_streaming_connections_leave_nothing(stage: ProxyTestbed, server: ApiServer) -> None:
-    await stage.pod("web")
+async def test_hundred_parallel_streaming_connections_leave_nothing(testbed: ProxyTestbed, server: ApiServer) -> None:
+    await testbed.pod("web")
     process = psutil.Process(server.pid)
-    warm, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+    warm, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
     await warm.end()
-    await stage.node.quiet()
+    await testbed.node.quiet()
     files = process.num_fds()
 
     async def one(number: int) -> None:
-        stream, _ = await conversation(stage, f"{PODS}/web/exec?command={number}")
+        stream, _ = await conversation(testbed, f"{PODS}/web/exec?command={number}")
         sent = os.urandom(100_000)
         await stream.write(sent)
         assert await exactly(stream, len(sent)) == sent
@@ -395,14 +395,14 @@ async def test_hundred_parallel_streaming_connections_leave_nothing(stage: Proxy
 
     async with asyncio.timeout(60):
         await asyncio.gather(*(one(number) for number in range(100)))
-    await stage.node.quiet()
+    await testbed.node.quiet()
     await until(lambda: process.num_fds() <= files)
 
 
 async def test_client_that_does_not_read_blocks_the_node_and_not_the_master(
-    stage: ProxyTestbed, server: ApiServer
+    testbed: ProxyTestbed, server: ApiServer
 ) -> None:
-    await stage.pod("web")
+    await testbed.pod("web")
     sent: list[int] = []
 
     async def log(http: web.Request) -> web.StreamResponse:
@@ -412,20 +412,20 @@ async def test_client_that_does_not_read_blocks_the_node_and_not_the_master(
             await answer.write(bytes(1 << 16))
             sent.append(1 << 16)
 
-    stage.node.answer = log
+    testbed.node.answer = log
     process = psutil.Process(server.pid)
     before = process.memory_info().rss
-    readers = [await stage.session.get(f"{PODS}/web/log?follow=true", read_bufsize=1024) for _ in range(10)]
+    readers = [await testbed.session.get(f"{PODS}/web/log?follow=true", read_bufsize=1024) for _ in range(10)]
     settled = -1
     while settled != len(sent):
         settled = len(sent)
-        async with stage.session.get("/healthz") as answer:
+        async with testbed.session.get("/healthz") as answer:
             assert answer.status == 200
         await asyncio.wait([asyncio.ensure_future(asyncio.Event().wait())], timeout=0.3)
     assert process.memory_info().rss - before < 20 << 20
     for reader in readers:
         reader.close()
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
 async def test_stopping_master_ends_proxied_connections(tmp_path: Path) -> None:
@@ -434,9 +434,9 @@ async def test_stopping_master_ends_proxied_connections(tmp_path: Path) -> None:
     try:
         async with (
             Client(Kubeconfig.load(master.kubeconfig)) as client,
-            proxy_testbed(master, UntypedClient(client), tmp_path) as stage,
+            proxy_testbed(master, UntypedClient(client), tmp_path) as testbed,
         ):
-            await stage.pod("web")
+            await testbed.pod("web")
 
             async def log(http: web.Request) -> web.StreamResponse:
                 answer = web.StreamResponse()
@@ -444,46 +444,48 @@ async def test_stopping_master_ends_proxied_connections(tmp_path: Path) -> None:
                 await asyncio.Event().wait()
                 return answer
 
-            stage.node.answer = log
-            stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
-            reading = await stage.session.get(f"{PODS}/web/log?follow=true")
+            testbed.node.answer = log
+            stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
+            reading = await testbed.session.get(f"{PODS}/web/log?follow=true")
             stopping = asyncio.create_task(asyncio.to_thread(master.stop))
             with contextlib.suppress(ConnectionError):
                 assert await stream.read() == b""
             with contextlib.suppress(aiohttp.ClientError):
                 await reading.read()
             assert await stopping == 0
-            await stage.node.quiet()
+            await testbed.node.quiet()
             reading.close()
     finally:
         assert "Traceback" not in master.log()
 
 
-async def test_rejection_by_the_node_reaches_the_client_unchanged(stage: ProxyTestbed) -> None:
+async def test_rejection_by_the_node_reaches_the_client_unchanged(testbed: ProxyTestbed) -> None:
     """A client that tries WebSocket first goes on with SPDY when an old node refuses."""
-    await stage.pod("web")
+    await testbed.pod("web")
 
     async def refuse(http: web.Request) -> web.StreamResponse:
         headers = {"X-Accepted-Stream-Protocol-Versions": "v4.channel.k8s.io"}
         return web.Response(status=403, text="unable to upgrade", headers=headers)
 
-    stage.node.refusal = refuse
-    async with stage.session.get(f"{PODS}/web/exec?command=ls", headers={**UPGRADE, "Upgrade": "websocket"}) as answer:
+    testbed.node.refusal = refuse
+    async with testbed.session.get(
+        f"{PODS}/web/exec?command=ls", headers={**UPGRADE, "Upgrade": "websocket"}
+    ) as answer:
         assert (answer.status, await answer.text()) == (403, "unable to upgrade")
         assert answer.headers["X-Accepted-Stream-Protocol-Versions"] == "v4.channel.k8s.io"
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_node_response_without_upgrade_is_an_error(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
+async def test_node_response_without_upgrade_is_an_error(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
 
     async def refuse(http: web.Request) -> web.StreamResponse:
         return web.Response(text="what do you want?")
 
-    stage.node.refusal = refuse
+    testbed.node.refusal = refuse
     message = "invalid upgrade response: status code 200"
-    assert await refused(stage, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == [500, "", message]
-    await stage.node.quiet()
+    assert await refused(testbed, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == [500, "", message]
+    await testbed.node.quiet()
 
 
 @pytest.mark.parametrize(
@@ -512,27 +514,27 @@ async def test_node_response_without_upgrade_is_an_error(stage: ProxyTestbed) ->
     ],
 )
 async def test_invalid_streaming_requests_are_rejected(
-    stage: ProxyTestbed, method: str, path: str, headers: dict[str, str] | None, refusal: list[Any]
+    testbed: ProxyTestbed, method: str, path: str, headers: dict[str, str] | None, refusal: list[Any]
 ) -> None:
-    await stage.pod("web")
-    await stage.pod("two", "a", "b", initContainers=[{"name": "first", "image": "image"}])
-    await stage.pod("waits", node="")
-    assert await refused(stage, f"{PODS}/{path}", method, headers) == refusal
-    assert stage.node.asked == []
+    await testbed.pod("web")
+    await testbed.pod("two", "a", "b", initContainers=[{"name": "first", "image": "image"}])
+    await testbed.pod("waits", node="")
+    assert await refused(testbed, f"{PODS}/{path}", method, headers) == refusal
+    assert testbed.node.asked == []
 
 
 @pytest.mark.parametrize("path", ["web/exec/more", "web/%65xec", "web/prox%79", "web/log/more/still"])
-async def test_malformed_subresource_paths_are_rejected(stage: ProxyTestbed, path: str) -> None:
-    await stage.pod("web")
-    url = yarl.URL(f"{stage.url}{PODS}/{path}", encoded=True)
-    async with stage.session.get(url, headers=UPGRADE) as answer:
+async def test_malformed_subresource_paths_are_rejected(testbed: ProxyTestbed, path: str) -> None:
+    await testbed.pod("web")
+    url = yarl.URL(f"{testbed.url}{PODS}/{path}", encoded=True)
+    async with testbed.session.get(url, headers=UPGRADE) as answer:
         assert (answer.status, (await answer.json())["reason"]) == (404, "NotFound")
-    assert stage.node.asked == []
+    assert testbed.node.asked == []
 
 
-async def test_trailing_slash_in_a_subresource_path_is_accepted(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
-    stream, _ = await conversation(stage, f"{PODS}/web/exec/?command=ls")
+async def test_trailing_slash_in_a_subresource_path_is_accepted(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
+    stream, _ = await conversation(testbed, f"{PODS}/web/exec/?command=ls")
     stream.abort()
 
 
@@ -540,49 +542,51 @@ async def test_trailing_slash_in_a_subresource_path_is_accepted(stage: ProxyTest
     ("method", "path"),
     [("POST", "web/log"), ("PUT", "web/exec"), ("DELETE", "web/attach"), ("PATCH", "web/portforward")],
 )
-async def test_unsupported_methods_on_subresources_are_rejected(stage: ProxyTestbed, method: str, path: str) -> None:
+async def test_unsupported_methods_on_subresources_are_rejected(testbed: ProxyTestbed, method: str, path: str) -> None:
     message = "the server does not allow this method on the requested resource"
-    assert await refused(stage, f"{PODS}/{path}", method) == [405, "MethodNotAllowed", message]
+    assert await refused(testbed, f"{PODS}/{path}", method) == [405, "MethodNotAllowed", message]
 
 
 # --- nodes that cannot be reached -------------------------------------------------------------------------------------
 
 
-async def test_unreachable_node_returns_an_error_status(stage: ProxyTestbed) -> None:
+async def test_unreachable_node_returns_an_error_status(testbed: ProxyTestbed) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken_port:
         port = taken_port.getsockname()[1]
-    await stage.register({"type": "InternalIP", "address": own_address()}, port=port)
-    await stage.pod("web")
+    await testbed.register({"type": "InternalIP", "address": own_address()}, port=port)
+    await testbed.pod("web")
     why = f"dial tcp {own_address()}:{port}: connect: connection refused"
     place = f"https://{own_address()}:{port}/containerLogs/{PROJECT}/web/main"
-    assert await refused(stage, f"{PODS}/web/log") == [500, "", f'Get "{place}": {why}']
+    assert await refused(testbed, f"{PODS}/web/log") == [500, "", f'Get "{place}": {why}']
     failed = [500, "", f"error dialing backend: {why}"]
-    assert await refused(stage, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == failed
+    assert await refused(testbed, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == failed
 
 
-async def test_pod_on_an_unknown_node_returns_an_error_status(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
-    await stage.api_client.request("DELETE", f"/api/v1/nodes/{NODE}")
+async def test_pod_on_an_unknown_node_returns_an_error_status(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
+    await testbed.api_client.request("DELETE", f"/api/v1/nodes/{NODE}")
     gone = [404, "NotFound", f'nodes "{NODE}" not found']
-    assert await refused(stage, f"{PODS}/web/log") == gone
-    assert await refused(stage, f"{PODS}/web/attach", "POST", UPGRADE) == gone
+    assert await refused(testbed, f"{PODS}/web/log") == gone
+    assert await refused(testbed, f"{PODS}/web/attach", "POST", UPGRADE) == gone
 
 
-async def test_node_without_an_address_returns_an_error_status(stage: ProxyTestbed) -> None:
-    await stage.register({"type": "Hostname", "address": ""})
-    await stage.pod("web")
-    assert await refused(stage, f"{PODS}/web/log") == [500, "", "no preferred addresses found; known addresses: ['']"]
+async def test_node_without_an_address_returns_an_error_status(testbed: ProxyTestbed) -> None:
+    await testbed.register({"type": "Hostname", "address": ""})
+    await testbed.pod("web")
+    assert await refused(testbed, f"{PODS}/web/log") == [500, "", "no preferred addresses found; known addresses: ['']"]
 
 
-async def test_kubelet_address_type_preference_is_followed(stage: ProxyTestbed) -> None:
-    await stage.register(
+async def test_kubelet_address_type_preference_is_followed(testbed: ProxyTestbed) -> None:
+    await testbed.register(
         {"type": "Hostname", "address": "no.such.host.invalid"}, {"type": "InternalIP", "address": own_address()}
     )
-    await stage.pod("web")
-    async with stage.session.get(f"{PODS}/web/log") as answer:
+    await testbed.pod("web")
+    async with testbed.session.get(f"{PODS}/web/log") as answer:
         assert answer.status == 200
-    await stage.register({"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": own_address()})
-    async with stage.session.get(f"{PODS}/web/log") as answer:
+    await testbed.register(
+        {"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "Hostname", "address": own_address()}
+    )
+    async with testbed.session.get(f"{PODS}/web/log") as answer:
         assert answer.status == 200
 
 
@@ -598,21 +602,21 @@ async def test_kubelet_serving_certificate_is_verified_when_configured(
     try:
         async with (
             Client(Kubeconfig.load(master.kubeconfig)) as client,
-            proxy_testbed(master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as) as stage,
+            proxy_testbed(master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as) as testbed,
         ):
-            await stage.pod("web")
+            await testbed.pod("web")
             for query in ("", "?insecureSkipTLSVerifyBackend=true"):
-                async with stage.session.get(f"{PODS}/web/log{query}") as answer:
+                async with testbed.session.get(f"{PODS}/web/log{query}") as answer:
                     said = await answer.text()
                     assert answer.status == (200 if trusted or query else 500), said
                 assert trusted or query or "tls: failed to verify certificate: " in said
             if trusted:
-                stream, _ = await conversation(stage, f"{PODS}/web/exec?command=cat")
+                stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
                 stream.abort()
             else:
-                _, _, text = await refused(stage, f"{PODS}/web/exec?command=cat", "POST", UPGRADE)
+                _, _, text = await refused(testbed, f"{PODS}/web/exec?command=cat", "POST", UPGRADE)
                 assert text.startswith("error dialing backend: tls: failed to verify certificate: ")
-            await stage.node.quiet()
+            await testbed.node.quiet()
     finally:
         assert master.stop() == 0
 
@@ -620,8 +624,8 @@ async def test_kubelet_serving_certificate_is_verified_when_configured(
 # --- rights -----------------------------------------------------------------------------------------------------------
 
 
-async def test_discovery_lists_streaming_subresources(stage: ProxyTestbed) -> None:
-    listed = await stage.api_client.request("GET", "/api/v1")
+async def test_discovery_lists_streaming_subresources(testbed: ProxyTestbed) -> None:
+    listed = await testbed.api_client.request("GET", "/api/v1")
     rows = {row["name"]: (row["kind"], row["verbs"]) for row in listed["resources"]}
     both, every = ["create", "get"], ["create", "delete", "get", "patch", "update"]
     assert {name: rows[name] for name in rows if name.split("/")[-1] in
@@ -636,13 +640,13 @@ async def test_discovery_lists_streaming_subresources(stage: ProxyTestbed) -> No
     }  # fmt: skip
 
 
-async def test_streaming_subresources_are_authorized_by_verb(stage: ProxyTestbed) -> None:
-    await stage.pod("web")
+async def test_streaming_subresources_are_authorized_by_verb(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web")
     for name, role in (("viewer", "view"), ("editor", "edit")):
-        await stage.api_client.request(
+        await testbed.api_client.request(
             "DELETE", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings/{name}"
         )
-        await stage.api_client.create(
+        await testbed.api_client.create(
             f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings",
             name=name,
             subjects=[{"kind": "User", "name": name, "apiGroup": "rbac.authorization.k8s.io"}],
@@ -652,24 +656,24 @@ async def test_streaming_subresources_are_authorized_by_verb(stage: ProxyTestbed
     def as_user(name: str) -> dict[str, str]:
         return {**UPGRADE, "Impersonate-User": name}
 
-    async with stage.session.get(f"{PODS}/web/log", headers={"Impersonate-User": "viewer"}) as answer:
+    async with testbed.session.get(f"{PODS}/web/log", headers={"Impersonate-User": "viewer"}) as answer:
         assert answer.status == 200
-    assert "Impersonate-User" not in stage.node.asked[0].headers
+    assert "Impersonate-User" not in testbed.node.asked[0].headers
     exec_ = f"{PODS}/web/exec?command=ls"
     cannot = 'pods "web" is forbidden: User "viewer" cannot create resource "pods/exec" in API group ""'
-    assert await refused(stage, exec_, "POST", as_user("viewer")) == [
+    assert await refused(testbed, exec_, "POST", as_user("viewer")) == [
         403, "Forbidden", f'{cannot} in the namespace "{PROJECT}"',
     ]  # fmt: skip
-    code, _, message = await refused(stage, exec_, "GET", as_user("viewer"))
+    code, _, message = await refused(testbed, exec_, "GET", as_user("viewer"))
     assert code == 403
     assert 'cannot get resource "pods/exec"' in message
-    stream, _ = await conversation(stage, exec_, headers=as_user("editor"))
-    assert not [name for name in stage.node.asked[-1].headers if name.lower().startswith("impersonate")]
+    stream, _ = await conversation(testbed, exec_, headers=as_user("editor"))
+    assert not [name for name in testbed.node.asked[-1].headers if name.lower().startswith("impersonate")]
     stream.abort()
-    code, _, message = await refused(stage, f"/api/v1/nodes/{NODE}/proxy/pods", "GET", as_user("editor"))
+    code, _, message = await refused(testbed, f"/api/v1/nodes/{NODE}/proxy/pods", "GET", as_user("editor"))
     assert code == 403
     assert 'cannot get resource "nodes/proxy" in API group "" at the cluster scope' in message
-    code, _, _ = await refused(stage, f"{PODS}/web/log", headers={"Impersonate-User": f"system:node:{NODE}",
+    code, _, _ = await refused(testbed, f"{PODS}/web/log", headers={"Impersonate-User": f"system:node:{NODE}",
                                                                    "Impersonate-Group": "system:nodes"})  # fmt: skip
     assert code == 403
-    await stage.node.quiet()
+    await testbed.node.quiet()

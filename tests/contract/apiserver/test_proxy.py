@@ -38,13 +38,13 @@ LARGE = 30 << 20
 
 
 @pytest.fixture
-async def stage(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
+async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
     async with proxy_testbed(server, api_client, tmp_path) as one:
         yield one
 
 
-async def refused(stage: ProxyTestbed, path: str, method: str = "GET") -> list[Any]:
-    async with stage.session.request(method, path) as answer:
+async def refused(testbed: ProxyTestbed, path: str, method: str = "GET") -> list[Any]:
+    async with testbed.session.request(method, path) as answer:
         status = json.loads(await answer.read())
         assert status["code"] == answer.status
         # kubectl would ask again for ten seconds.
@@ -104,54 +104,54 @@ def closed_port() -> int:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
-async def test_node_proxy_passes_every_method(stage: ProxyTestbed, method: str) -> None:
+async def test_node_proxy_passes_every_method(testbed: ProxyTestbed, method: str) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb?only=1&x=a+b"
     headers = {"X-Mine": "1", "Connection": "X-Hop", "X-Hop": "1", "Authorization": "Bearer x", "TE": "trailers"}
-    async with stage.session.request(method, path, headers=headers, data=b"words") as answer:
+    async with testbed.session.request(method, path, headers=headers, data=b"words") as answer:
         assert answer.status == 200
         assert answer.headers["X-Node"] == NODE
         if method != "HEAD":
             assert await answer.json() == {"path": "/stats/a/b"}
-    (asked,) = stage.node.asked
+    (asked,) = testbed.node.asked
     assert (asked.method, asked.query, asked.body) == (method, [("only", "1"), ("x", "a b")], b"words")
     assert "kube-apiserver-kubelet-client" in asked.caller
     assert asked.headers["X-Mine"] == "1"
     assert asked.headers["X-Forwarded-For"] == "127.0.0.1"
     assert asked.headers["X-Forwarded-Uri"] == f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb"
     assert not {"X-Hop", "Authorization", "TE"} & set(asked.headers)
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_node_proxy_accepts_the_kubelet_port(stage: ProxyTestbed) -> None:
-    async with stage.session.get(f"/api/v1/nodes/{NODE}:{stage.node.port}/proxy/healthz") as answer:
+async def test_node_proxy_accepts_the_kubelet_port(testbed: ProxyTestbed) -> None:
+    async with testbed.session.get(f"/api/v1/nodes/{NODE}:{testbed.node.port}/proxy/healthz") as answer:
         assert answer.status == 200
-    assert "kube-apiserver-kubelet-client" in stage.node.asked[0].caller
+    assert "kube-apiserver-kubelet-client" in testbed.node.asked[0].caller
 
 
-async def test_node_proxy_reaches_another_port_of_the_node_directly(stage: ProxyTestbed) -> None:
+async def test_node_proxy_reaches_another_port_of_the_node_directly(testbed: ProxyTestbed) -> None:
     async with (
         running(address="0.0.0.0") as port,
-        stage.session.get(f"/api/v1/nodes/{NODE}:{port}/proxy/x/") as answer,
+        testbed.session.get(f"/api/v1/nodes/{NODE}:{port}/proxy/x/") as answer,
     ):
         assert (answer.status, (await answer.json())["path"]) == (200, "/x/")
-    assert stage.node.asked == []
+    assert testbed.node.asked == []
 
 
-async def test_proxy_path_without_a_trailing_slash_is_redirected(stage: ProxyTestbed) -> None:
+async def test_proxy_path_without_a_trailing_slash_is_redirected(testbed: ProxyTestbed) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy"
-    async with stage.session.get(f"{path}?a=b", allow_redirects=False) as answer:
+    async with testbed.session.get(f"{path}?a=b", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (301, f"{path}/?a=b")
-    assert stage.node.asked == []
+    assert testbed.node.asked == []
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
-async def test_pod_proxy_connects_through_the_pods_node(stage: ProxyTestbed) -> None:
+async def test_pod_proxy_connects_through_the_pods_node(testbed: ProxyTestbed) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
+        await testbed.pod("web", ip=POD_IP)
         sent = os.urandom(5 << 20)
-        async with stage.session.post(
+        async with testbed.session.post(
             f"{PODS}/web:{port}/proxy/a%20b/?q=%2B", data=io.BytesIO(sent), headers={"Host": "me"}
         ) as it:
             said = await it.json()
@@ -161,59 +161,59 @@ async def test_pod_proxy_connects_through_the_pods_node(stage: ProxyTestbed) -> 
         assert (said["size"], said["digest"]) == (len(sent), hashlib.sha256(sent).hexdigest())
         assert said["headers"]["Host"] == "me"
         assert said["headers"]["X-Forwarded-Uri"] == f"{PODS}/web:{port}/proxy/a%20b/"
-        assert (stage.node.asked[0].path, len(stage.node.asked)) == (f"/portForward/{PROJECT}/web", 1)
-        await stage.node.quiet()
+        assert (testbed.node.asked[0].path, len(testbed.node.asked)) == (f"/portForward/{PROJECT}/web", 1)
+        await testbed.node.quiet()
 
 
-async def test_proxied_large_response_is_complete(stage: ProxyTestbed) -> None:
+async def test_proxied_large_response_is_complete(testbed: ProxyTestbed) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
-        async with stage.session.get(f"{PODS}/web:{port}/proxy/large") as answer:
+        await testbed.pod("web", ip=POD_IP)
+        async with testbed.session.get(f"{PODS}/web:{port}/proxy/large") as answer:
             got = await answer.read()
     assert (len(got), got == bytes(range(256)) * (LARGE // 256)) == (LARGE, True)
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_proxied_chunked_body_is_passed(stage: ProxyTestbed) -> None:
+async def test_proxied_chunked_body_is_passed(testbed: ProxyTestbed) -> None:
     async def parts() -> AsyncIterator[bytes]:
         for number in range(100):
             yield b"%d," % number * 100
 
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
-        async with stage.session.put(f"{PODS}/web:{port}/proxy/", data=parts()) as answer:
+        await testbed.pod("web", ip=POD_IP)
+        async with testbed.session.put(f"{PODS}/web:{port}/proxy/", data=parts()) as answer:
             said = await answer.json()
     whole = b"".join([part async for part in parts()])
     assert (said["method"], said["digest"]) == ("PUT", hashlib.sha256(whole).hexdigest())
 
 
-async def test_pod_proxy_defaults_to_the_first_declared_port(stage: ProxyTestbed) -> None:
+async def test_pod_proxy_defaults_to_the_first_declared_port(testbed: ProxyTestbed) -> None:
     async with running() as port:
         container = {"name": "main", "image": "image", "ports": [{"containerPort": port}]}
-        await stage.pod("web", ip=POD_IP, containers=[container])
-        async with stage.session.get(f"{PODS}/web/proxy/") as answer:
+        await testbed.pod("web", ip=POD_IP, containers=[container])
+        async with testbed.session.get(f"{PODS}/web/proxy/") as answer:
             assert (await answer.json())["path"] == "/"
 
 
-async def test_pod_proxy_speaks_tls_to_the_pod(stage: ProxyTestbed, server: ApiServer, tmp_path: Path) -> None:
+async def test_pod_proxy_speaks_tls_to_the_pod(testbed: ProxyTestbed, server: ApiServer, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ca = cluster_ca(server)
     context.load_cert_chain(pki.server_certificate(ca, tmp_path, ("elsewhere",), ca.certificate.not_valid_before_utc))
     async with running(context) as port:
-        await stage.pod("web", ip=POD_IP)
-        async with stage.session.get(f"{PODS}/https:web:{port}/proxy/x") as answer:
+        await testbed.pod("web", ip=POD_IP)
+        async with testbed.session.get(f"{PODS}/https:web:{port}/proxy/x") as answer:
             assert (await answer.json())["path"] == "/x"
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_pod_proxy_passes_websockets(stage: ProxyTestbed) -> None:
+async def test_pod_proxy_passes_websockets(testbed: ProxyTestbed) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
-        async with stage.session.ws_connect(f"{PODS}/web:{port}/proxy/chat", protocols=("chat",)) as channel:
+        await testbed.pod("web", ip=POD_IP)
+        async with testbed.session.ws_connect(f"{PODS}/web:{port}/proxy/chat", protocols=("chat",)) as channel:
             assert channel.protocol == "chat"
             await channel.send_str("olleh")
             assert await channel.receive_str() == "hello"
-        await stage.node.quiet()
+        await testbed.node.quiet()
 
 
 @pytest.mark.parametrize(
@@ -226,40 +226,40 @@ async def test_pod_proxy_passes_websockets(stage: ProxyTestbed) -> None:
         ("{prefix}/x", "{prefix}/x"),
     ],
 )
-async def test_proxied_redirects_are_rewritten(stage: ProxyTestbed, to: str, seen: str) -> None:
+async def test_proxied_redirects_are_rewritten(testbed: ProxyTestbed, to: str, seen: str) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
+        await testbed.pod("web", ip=POD_IP)
         names = {"pod": f"{POD_IP}:{port}", "prefix": f"{PODS}/web:{port}/proxy"}
         path = f"{PODS}/web:{port}/proxy/moved"
-        async with stage.session.get(path, params={"to": to.format(**names)}, allow_redirects=False) as answer:
+        async with testbed.session.get(path, params={"to": to.format(**names)}, allow_redirects=False) as answer:
             assert (answer.status, answer.headers["Location"]) == (302, seen.format(**names))
 
 
 @pytest.mark.parametrize(("filler", "moved"), [(0, True), (MAX_PAGE_BYTES - 18, True), (MAX_PAGE_BYTES, False)])
-async def test_proxied_html_links_are_rewritten(stage: ProxyTestbed, filler: int, *, moved: bool) -> None:
+async def test_proxied_html_links_are_rewritten(testbed: ProxyTestbed, filler: int, *, moved: bool) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
+        await testbed.pod("web", ip=POD_IP)
         prefix = f"{PODS}/web:{port}/proxy"
-        async with stage.session.get(f"{prefix}/page?filler={filler}") as answer:
+        async with testbed.session.get(f"{prefix}/page?filler={filler}") as answer:
             got = await answer.read()
             assert answer.content_type == "text/html"
     link = f'<a href="{prefix if moved else ""}/x">x</a>'.encode()
     assert got == link + b"x" * filler
 
 
-async def test_disconnected_proxy_client_leaves_nothing(stage: ProxyTestbed) -> None:
+async def test_disconnected_proxy_client_leaves_nothing(testbed: ProxyTestbed) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
-        answer = await stage.session.get(f"{PODS}/web:{port}/proxy/slowly")
+        await testbed.pod("web", ip=POD_IP)
+        answer = await testbed.session.get(f"{PODS}/web:{port}/proxy/slowly")
         assert await answer.content.readline() == b"begun\n"
         answer.close()
-        await stage.node.quiet()
+        await testbed.node.quiet()
 
 
-async def test_proxy_to_an_unreachable_pod_returns_an_error_status(stage: ProxyTestbed) -> None:
+async def test_proxy_to_an_unreachable_pod_returns_an_error_status(testbed: ProxyTestbed) -> None:
     port = closed_port()
-    await stage.pod("web", ip=POD_IP)
-    await stage.pod("new")
+    await testbed.pod("web", ip=POD_IP)
+    await testbed.pod("new")
     answers = {
         f"web:{port}": [503, "ServiceUnavailable", f"error trying to reach service: error forwarding port {port}: "
                         "connection refused"],
@@ -269,41 +269,41 @@ async def test_proxy_to_an_unreachable_pod_returns_an_error_status(stage: ProxyT
         "ftp:web:21": [400, "BadRequest", 'invalid pod request "ftp:web:21"'],
         "web:x": [503, "ServiceUnavailable", "error trying to reach service: dial tcp: lookup tcp/x: unknown port"],
     }  # fmt: skip
-    assert {name: await refused(stage, f"{PODS}/{name}/proxy/") for name in answers} == answers
-    await stage.node.quiet()
-    await stage.register({"type": "InternalIP", "address": own_address()}, port=port)
+    assert {name: await refused(testbed, f"{PODS}/{name}/proxy/") for name in answers} == answers
+    await testbed.node.quiet()
+    await testbed.register({"type": "InternalIP", "address": own_address()}, port=port)
     why = f"dial tcp {own_address()}:{port}: connect: connection refused"
-    found = await refused(stage, f"{PODS}/web:80/proxy/")
+    found = await refused(testbed, f"{PODS}/web:80/proxy/")
     assert found == [503, "ServiceUnavailable", f"error trying to reach service: {why}"]
 
 
-async def test_proxy_reports_a_node_without_port_forwarding(stage: ProxyTestbed) -> None:
+async def test_proxy_reports_a_node_without_port_forwarding(testbed: ProxyTestbed) -> None:
     async def refuse(http: web.Request) -> web.StreamResponse:
         return web.Response(status=403, text="not you")
 
-    stage.node.refusal = refuse
-    await stage.pod("web", ip=POD_IP)
-    found = await refused(stage, f"{PODS}/web:80/proxy/")
+    testbed.node.refusal = refuse
+    await testbed.pod("web", ip=POD_IP)
+    found = await refused(testbed, f"{PODS}/web:80/proxy/")
     assert found == [503, "ServiceUnavailable", "error trying to reach service: not you"]
-    await stage.node.quiet()
+    await testbed.node.quiet()
 
 
-async def test_host_network_pod_is_proxied_without_its_node(stage: ProxyTestbed) -> None:
+async def test_host_network_pod_is_proxied_without_its_node(testbed: ProxyTestbed) -> None:
     async with running(address="0.0.0.0") as port:
-        await stage.pod("web", ip=own_address(), hostNetwork=True)
-        async with stage.session.get(f"{PODS}/web:{port}/proxy/") as answer:
+        await testbed.pod("web", ip=own_address(), hostNetwork=True)
+        async with testbed.session.get(f"{PODS}/web:{port}/proxy/") as answer:
             assert answer.status == 200
-    assert stage.node.asked == []
+    assert testbed.node.asked == []
 
 
 # --- services ---------------------------------------------------------------------------------------------------------
 
 
-async def service(stage: ProxyTestbed, ports: list[dict[str, Any]], subsets: list[dict[str, Any]]) -> None:
-    await stage.api_client.request("DELETE", f"{SERVICES}/s")
-    await stage.api_client.request("DELETE", f"{ENDPOINTS}/s")
-    await stage.api_client.create(SERVICES, name="s", spec={"ports": ports})
-    await stage.api_client.create(ENDPOINTS, name="s", subsets=subsets)
+async def service(testbed: ProxyTestbed, ports: list[dict[str, Any]], subsets: list[dict[str, Any]]) -> None:
+    await testbed.api_client.request("DELETE", f"{SERVICES}/s")
+    await testbed.api_client.request("DELETE", f"{ENDPOINTS}/s")
+    await testbed.api_client.create(SERVICES, name="s", spec={"ports": ports})
+    await testbed.api_client.create(ENDPOINTS, name="s", subsets=subsets)
 
 
 def address(pod: str, ip: str = POD_IP) -> dict[str, Any]:
@@ -311,22 +311,22 @@ def address(pod: str, ip: str = POD_IP) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["s:http", "s:80", "http:s:http"])
-async def test_service_proxy_connects_to_its_pods(stage: ProxyTestbed, name: str) -> None:
+async def test_service_proxy_connects_to_its_pods(testbed: ProxyTestbed, name: str) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
+        await testbed.pod("web", ip=POD_IP)
         subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": port}]}
-        await service(stage, [{"name": "http", "port": 80}], [subset])
-        async with stage.session.get(f"{SERVICES}/{name}/proxy/x?y") as answer:
+        await service(testbed, [{"name": "http", "port": 80}], [subset])
+        async with testbed.session.get(f"{SERVICES}/{name}/proxy/x?y") as answer:
             said = await answer.json()
     assert (said["path"], said["query"]) == ("/x", "y")
     assert said["headers"]["X-Forwarded-Uri"] == f"{SERVICES}/{name}/proxy/x"
-    assert stage.node.asked[0].path == f"/portForward/{PROJECT}/web"
+    assert testbed.node.asked[0].path == f"/portForward/{PROJECT}/web"
 
 
-async def test_service_proxy_uses_any_ready_pod(stage: ProxyTestbed) -> None:
+async def test_service_proxy_uses_any_ready_pod(testbed: ProxyTestbed) -> None:
     async with running() as port:
         for number in range(3):
-            await stage.pod(f"web-{number}", ip=f"10.128.0.{20 + number}")
+            await testbed.pod(f"web-{number}", ip=f"10.128.0.{20 + number}")
         ready = [address("web-0", "10.128.0.20"), address("web-1", "10.128.0.21"), address("web-0", "10.128.0.99")]
         stranger = {"ip": "10.128.0.50"}
         elsewhere = {"ip": "10.128.0.22", "targetRef": {"kind": "Pod", "name": "web-2", "namespace": "default"}}
@@ -335,18 +335,18 @@ async def test_service_proxy_uses_any_ready_pod(stage: ProxyTestbed) -> None:
              "ports": [{"port": port}]},
             {"addresses": [address("web-2", "10.128.0.22")], "ports": [{"name": "other", "port": port}]},
         ]  # fmt: skip
-        await service(stage, [{"port": 80}], subsets)
+        await service(testbed, [{"port": 80}], subsets)
         for _ in range(30):
-            async with stage.session.get(f"{SERVICES}/s/proxy/") as answer:
+            async with testbed.session.get(f"{SERVICES}/s/proxy/") as answer:
                 assert answer.status == 200
-    assert {asked.path.rpartition("/")[2] for asked in stage.node.asked} == {"web-0", "web-1"}
-    await stage.node.quiet()
+    assert {asked.path.rpartition("/")[2] for asked in testbed.node.asked} == {"web-0", "web-1"}
+    await testbed.node.quiet()
 
 
-async def test_service_proxy_without_endpoints_returns_an_error_status(stage: ProxyTestbed) -> None:
-    await stage.pod("web", ip=POD_IP)
+async def test_service_proxy_without_endpoints_returns_an_error_status(testbed: ProxyTestbed) -> None:
+    await testbed.pod("web", ip=POD_IP)
     subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": 1}]}
-    await service(stage, [{"name": "http", "port": 80}], [subset])
+    await service(testbed, [{"name": "http", "port": 80}], [subset])
 
     def away(text: str) -> list[Any]:
         return [503, "ServiceUnavailable", text]
@@ -360,23 +360,23 @@ async def test_service_proxy_without_endpoints_returns_an_error_status(stage: Pr
         "none:80": [404, "NotFound", 'services "none" not found'],
         "a:b:c:d": [400, "BadRequest", 'invalid service request "a:b:c:d"'],
     }
-    assert {name: await refused(stage, f"{SERVICES}/{name}/proxy/") for name in answers} == answers
-    await service(stage, [{"name": "http", "port": 80}], [])
-    assert await refused(stage, f"{SERVICES}/s:http/proxy/") == away('no endpoints available for service "s"')
+    assert {name: await refused(testbed, f"{SERVICES}/{name}/proxy/") for name in answers} == answers
+    await service(testbed, [{"name": "http", "port": 80}], [])
+    assert await refused(testbed, f"{SERVICES}/s:http/proxy/") == away('no endpoints available for service "s"')
 
 
-async def test_unknown_method_is_rejected_by_the_proxy(stage: ProxyTestbed) -> None:
-    async with stage.session.request("TRACE", f"/api/v1/nodes/{NODE}/proxy/x") as answer:
+async def test_unknown_method_is_rejected_by_the_proxy(testbed: ProxyTestbed) -> None:
+    async with testbed.session.request("TRACE", f"/api/v1/nodes/{NODE}/proxy/x") as answer:
         assert answer.status == 405
 
 
-async def test_hundred_parallel_proxy_requests_succeed(stage: ProxyTestbed) -> None:
+async def test_hundred_parallel_proxy_requests_succeed(testbed: ProxyTestbed) -> None:
     async with running() as port:
-        await stage.pod("web", ip=POD_IP)
+        await testbed.pod("web", ip=POD_IP)
 
         async def one(number: int) -> str:
-            async with stage.session.get(f"{PODS}/web:{port}/proxy/{number}") as answer:
+            async with testbed.session.get(f"{PODS}/web:{port}/proxy/{number}") as answer:
                 return str((await answer.json())["path"])
 
         assert await asyncio.gather(*map(one, range(100))) == [f"/{number}" for number in range(100)]
-    await stage.node.quiet()
+    await testbed.node.quiet()

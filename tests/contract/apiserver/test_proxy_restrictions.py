@@ -28,7 +28,7 @@ POD_IP = "10.128.0.9"
 
 
 @pytest.fixture
-async def stage(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
+async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
     async with proxy_testbed(server, api_client, tmp_path) as one:
         yield one
 
@@ -37,8 +37,8 @@ def port_of(server: ApiServer) -> int:
     return int(server.url.rpartition(":")[2])
 
 
-async def refused(stage: ProxyTestbed, path: str) -> list[Any]:
-    async with stage.session.get(path) as answer:
+async def refused(testbed: ProxyTestbed, path: str) -> list[Any]:
+    async with testbed.session.get(path) as answer:
         status = json.loads(await answer.read())
         assert status["kind"] == "Status", status
         return [status["code"], status.get("reason", ""), status["message"]]
@@ -85,32 +85,36 @@ async def test_kubelet_client_certificate_of_an_earlier_release_is_replaced(tmp_
 )
 @pytest.mark.parametrize("port", ["the master's", "its own"])
 async def test_node_with_an_address_of_the_masters_machine_is_not_proxied(
-    stage: ProxyTestbed, server: ApiServer, address: dict[str, str], port: str
+    testbed: ProxyTestbed, server: ApiServer, address: dict[str, str], port: str
 ) -> None:
-    number = port_of(server) if port == "the master's" else stage.node.port
-    await stage.register(address, port=number)
-    await stage.pod("web")
+    number = port_of(server) if port == "the master's" else testbed.node.port
+    await testbed.register(address, port=number)
+    await testbed.pod("web")
     for path in (f"{NODES}/{NODE}/proxy/api/v1/namespaces", f"{NODES}/{NODE}:{number}/proxy/x", f"{PODS}/web/log"):
-        assert await refused(stage, path) == NOT_ALLOWED
-    assert await refused(stage, f"{NODES}/{NODE}:1/proxy/x") == NOT_ALLOWED
-    assert stage.node.asked == []
+        assert await refused(testbed, path) == NOT_ALLOWED
+    assert await refused(testbed, f"{NODES}/{NODE}:1/proxy/x") == NOT_ALLOWED
+    assert testbed.node.asked == []
 
 
-async def test_node_with_the_masters_address_and_port_is_not_proxied(stage: ProxyTestbed, server: ApiServer) -> None:
-    await stage.register(port=port_of(server))
-    assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
-    await stage.register({"type": "InternalDNS", "address": f"::ffff:{own_address()}"}, port=port_of(server))
-    assert await refused(stage, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
-    await stage.register()
-    assert await refused(stage, f"{NODES}/{NODE}:{port_of(server)}/proxy/api") == NOT_ALLOWED
-    await stage.pod("web", ip=own_address(), hostNetwork=True)
-    assert await refused(stage, f"{PODS}/https:web:{port_of(server)}/proxy/api") == NOT_ALLOWED
+async def test_node_with_the_masters_address_and_port_is_not_proxied(testbed: ProxyTestbed, server: ApiServer) -> None:
+    await testbed.register(port=port_of(server))
+    assert await refused(testbed, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
+    await testbed.register({"type": "InternalDNS", "address": f"::ffff:{own_address()}"}, port=port_of(server))
+    assert await refused(testbed, f"{NODES}/{NODE}/proxy/api") == NOT_ALLOWED
+    await testbed.register()
+    assert await refused(testbed, f"{NODES}/{NODE}:{port_of(server)}/proxy/api") == NOT_ALLOWED
+    await testbed.pod("web", ip=own_address(), hostNetwork=True)
+    assert await refused(testbed, f"{PODS}/https:web:{port_of(server)}/proxy/api") == NOT_ALLOWED
 
 
 async def test_kubelet_client_user_may_use_only_kubelet_subresources(api_client: UntypedClient) -> None:
     async def may(verb: str, subresource: str, resource: str = "nodes") -> bool:
-        wish = {"verb": verb, "resource": resource, "subresource": subresource, "name": NODE}
-        spec = {"user": "kube-apiserver-kubelet-client", "groups": ["system:authenticated"], "resourceAttributes": wish}
+        attributes = {"verb": verb, "resource": resource, "subresource": subresource, "name": NODE}
+        spec = {
+            "user": "kube-apiserver-kubelet-client",
+            "groups": ["system:authenticated"],
+            "resourceAttributes": attributes,
+        }
         answer = await api_client.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", {"spec": spec})
         return bool(answer["status"]["allowed"])
 
@@ -153,35 +157,35 @@ async def test_proxy_to_the_advertised_address_is_rejected() -> None:
         ("ExternalIP", "name"),
     ],
 )
-async def test_proxy_to_reserved_node_addresses_is_rejected(stage: ProxyTestbed, kind: str, address: str) -> None:
+async def test_proxy_to_reserved_node_addresses_is_rejected(testbed: ProxyTestbed, kind: str, address: str) -> None:
     status = {"status": {"addresses": [{"type": kind, "address": address}]}}
-    found = await stage.api_client.request("PATCH", f"{NODES}/{NODE}/status", status)
+    found = await testbed.api_client.request("PATCH", f"{NODES}/{NODE}/status", status)
     assert (found["code"], found["reason"]) == (422, "Invalid")
     assert found["message"].startswith(f'Node "{NODE}" is invalid: status.addresses[0].address: Invalid value:')
-    made = await stage.api_client.request("POST", NODES, {"metadata": {"name": "n9"}, **status})
+    made = await testbed.api_client.request("POST", NODES, {"metadata": {"name": "n9"}, **status})
     assert (made["code"], made["reason"]) == (422, "Invalid")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
 @pytest.mark.parametrize("own", [True, False])
-async def test_proxy_to_reserved_pod_addresses_is_rejected(stage: ProxyTestbed, address: str, *, own: bool) -> None:
-    await stage.pod("web", hostNetwork=not own)
+async def test_proxy_to_reserved_pod_addresses_is_rejected(testbed: ProxyTestbed, address: str, *, own: bool) -> None:
+    await testbed.pod("web", hostNetwork=not own)
     for status in ({"podIP": address}, {"podIPs": [{"ip": address}]}):
-        found = await stage.api_client.request("PATCH", f"{PODS}/web/status", {"status": status})
+        found = await testbed.api_client.request("PATCH", f"{PODS}/web/status", {"status": status})
         assert (found["code"], found["reason"]) == (422, "Invalid"), found
         assert 'Pod "web" is invalid: status.podIP' in found["message"]
 
 
-async def test_host_network_pod_is_proxied_only_at_its_nodes_address(stage: ProxyTestbed) -> None:
+async def test_host_network_pod_is_proxied_only_at_its_nodes_address(testbed: ProxyTestbed) -> None:
     elsewhere = "198.51.100.1"
-    await stage.pod("web", ip=elsewhere, hostNetwork=True)
-    assert await refused(stage, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
+    await testbed.pod("web", ip=elsewhere, hostNetwork=True)
+    assert await refused(testbed, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
     services, endpoints = (f"/api/v1/namespaces/{PROJECT}/{one}" for one in ("services", "endpoints"))
-    await stage.api_client.create(services, name="lies", spec={"ports": [{"port": 80}]})
+    await testbed.api_client.create(services, name="lies", spec={"ports": [{"port": 80}]})
     target = {"kind": "Pod", "name": "web", "namespace": PROJECT}
     subset = {"addresses": [{"ip": elsewhere, "targetRef": target}], "ports": [{"port": 80}]}
-    await stage.api_client.create(endpoints, name="lies", subsets=[subset])
-    assert await refused(stage, f"{services}/lies/proxy/") == NOT_ALLOWED
+    await testbed.api_client.create(endpoints, name="lies", subsets=[subset])
+    assert await refused(testbed, f"{services}/lies/proxy/") == NOT_ALLOWED
 
 
 # --- bytes that are no text -------------------------------------------------------------------------------------------
@@ -218,8 +222,8 @@ async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes
     return head, body
 
 
-async def test_proxied_headers_pass_unchanged_or_are_rejected(stage: ProxyTestbed, server: ApiServer) -> None:
-    await stage.pod("web", ip=POD_IP)
+async def test_proxied_headers_pass_unchanged_or_are_rejected(testbed: ProxyTestbed, server: ApiServer) -> None:
+    await testbed.pod("web", ip=POD_IP)
     text, other = "grüß dich \U0001f600".encode(), "grüß dich".encode("latin-1")
     async with program(text) as (port, heard):
         path = f"{PODS}/web:{port}/proxy/"
@@ -235,9 +239,9 @@ async def test_proxied_headers_pass_unchanged_or_are_rejected(stage: ProxyTestbe
         for whom in (f"{NODES}/{NODE}/proxy/x", f"{PODS}/web/exec?command=ls"):
             head, _ = await raw(server, whom, other + b"\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1")
             assert head.startswith(b"HTTP/1.1 400")
-    assert [asked for asked in stage.node.asked if "portForward" not in asked.path] == []
+    assert [asked for asked in testbed.node.asked if "portForward" not in asked.path] == []
     async with program(other) as (port, _):
         head, body = await raw(server, f"{PODS}/web:{port}/proxy/", text)
         assert head.startswith(b"HTTP/1.1 503")
         assert "the value of the header X-Told of its response is not UTF-8" in json.loads(body)["message"]
-    await stage.node.quiet()
+    await testbed.node.quiet()

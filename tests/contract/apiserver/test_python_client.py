@@ -122,11 +122,11 @@ def test_python_client_applies_every_patch_type(api: client.ApiClient, project: 
     assert [one.name for one in spec.template.spec.containers] == ["side"]
     spec = patched([{"op": "replace", "path": "/spec/replicas", "value": 3}], "application/json-patch+json")
     assert spec.replicas == 3
-    wish = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "two"}, "spec": {"replicas": 5}}
+    manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "two"}, "spec": {"replicas": 5}}
     with pytest.raises(ApiException) as caught:
-        patched(wish, "application/apply-patch+yaml", field_manager="test")
+        patched(manifest, "application/apply-patch+yaml", field_manager="test")
     assert caught.value.status == 409
-    assert patched(wish, "application/apply-patch+yaml", field_manager="test", force=True).replicas == 5
+    assert patched(manifest, "application/apply-patch+yaml", field_manager="test", force=True).replicas == 5
     assert apps.patch_namespaced_deployment_scale("two", project, {"spec": {"replicas": 4}}).spec.replicas == 4
     assert apps.read_namespaced_deployment_scale("two", project).status.selector == "app=made"
 
@@ -192,8 +192,13 @@ def test_python_dynamic_client_discovers_kinds_and_applies(api: client.ApiClient
         maps, body | {"data": {"a": "2"}}, namespace=project, field_manager="two", force_conflicts=True
     )
     assert forced.data.a == "2"
-    lanes = resources.resources.get(api_version="network.openshift.io/v1", kind="NetNamespace")
-    assert wait_for(lambda: [row.netid for row in lanes.get().items if row.metadata.name == project], "a lane")[0] >= 10
+    net_namespaces = resources.resources.get(api_version="network.openshift.io/v1", kind="NetNamespace")
+    assert (
+        wait_for(
+            lambda: [row.netid for row in net_namespaces.get().items if row.metadata.name == project], "a NetNamespace"
+        )[0]
+        >= 10
+    )
     events = maps.watch(namespace=project, field_selector="metadata.name=applied", timeout=5)
     assert next(events)["object"].data.a == "2"
     maps.delete(name="applied", namespace=project)

@@ -24,7 +24,7 @@ def pools(*entries: tuple[str, int]) -> SubnetPools:
 CONFIG = NetworkConfig(pools(("10.128.0.0/14", 9)), SERVICES, PLUGIN_MULTITENANT, mtu=None)
 FLAT = replace(CONFIG, plugin_name=PLUGIN_SUBNET)
 TINY = replace(CONFIG, pools=pools(("10.1.0.0/24", 7)))
-WALL = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
 
 
 def cursor(number: int) -> AllocatorCursor:
@@ -32,7 +32,7 @@ def cursor(number: int) -> AllocatorCursor:
 
 
 def lines(outcomes: Iterable[object]) -> list[str]:
-    """What is wished, in a line each."""
+    """Return one line for each action."""
     return [_line(outcome) for outcome in outcomes]
 
 

@@ -65,7 +65,7 @@ def namespace(name: str, **rest: Any) -> Namespace:
     return Namespace(metadata=meta(name, **rest))
 
 
-def lane(name: str, netid: int) -> NetNamespace:
+def net_namespace(name: str, netid: int) -> NetNamespace:
     return NetNamespace(metadata=meta(name), netname=name, netid=netid)
 
 

@@ -24,7 +24,7 @@ START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 class Simulation:
-    """`objects` by (kind, name); `now` moves when told to."""
+    """The objects by (kind, name), and the time, which tests set."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Any] = {}
@@ -38,7 +38,7 @@ class Simulation:
         return self.all("Pod")
 
     def put(self, item: Object) -> Any:
-        """As a user or a controller creates it."""
+        """Create an object as the API server does, and return it."""
         number, meta = next(self._uids), item.metadata
         name = meta.name or f"{meta.generate_name}{number:05d}"
         begun = {"generation": 1, "resource_version": "1", "creation_timestamp": format_time(self.now)}
@@ -50,18 +50,18 @@ class Simulation:
         return made
 
     def change(self, item: Any) -> None:
-        """As a user changes it; a change of the spec counts up the generation."""
+        """Update an object as a client does. A change of the spec increments its generation."""
         before = self.objects[(item.KIND, item.metadata.name)]
         generation = before.metadata.generation + (item.spec != before.spec)
         self.objects[(item.KIND, item.metadata.name)] = replace(
             item, metadata=replace(item.metadata, generation=generation)
         )
 
-    def drop(self, item: Any) -> None:
+    def remove(self, item: Any) -> None:
         del self.objects[(item.KIND, item.metadata.name)]
 
-    def carry_out(self, writes: Iterable[Any]) -> bool:
-        """Whether anything was written."""
+    def apply(self, writes: Iterable[Any]) -> bool:
+        """Apply the actions of a controller. Return whether there was one."""
         writes = list(writes)
         for write in writes:
             if isinstance(write, Create):
@@ -71,18 +71,18 @@ class Simulation:
                 assert self.objects[key] == write.before, "two writes of one object in a pass"
                 self._keep(write.item)
             elif isinstance(write, Delete):
-                self.end(write.item, policy=write.policy)
+                self.delete(write.item, policy=write.policy)
             elif isinstance(write, ForceDelete):
-                self.drop(write.item)
+                self.remove(write.item)
         return bool(writes)
 
-    def end(self, item: Any, grace: int | None = None, policy: str = "") -> None:
-        """As somebody deletes it: a pod that has a node is marked, and goes when the node lets it go."""
+    def delete(self, item: Any, grace: int | None = None, policy: str = "") -> None:
+        """Delete an object as a client does: a pod with a node, and an object with finalizers, are only marked."""
         node = Node() if item.KIND == "Pod" and item.spec.node_name else None
         options = request.DeleteOptions(grace_period_seconds=grace, propagation_policy=policy)
         left = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self.now, node)
         if left is None:
-            self.drop(item)
+            self.remove(item)
         else:
             self._keep(left)
 
@@ -95,31 +95,31 @@ class Simulation:
     def step(self) -> bool:
         """One pass of every controller."""
         sets, pods = self.all("ReplicaSet"), self.pods()
-        busy = self.carry_out(deployments.reconcile(self.all("Deployment"), sets, pods, self.now))
+        busy = self.apply(deployments.reconcile(self.all("Deployment"), sets, pods, self.now))
         owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
-        busy |= self.carry_out(replica_sets.reconcile(owners, self.pods(), self.now, {}))
+        busy |= self.apply(replica_sets.reconcile(owners, self.pods(), self.now, {}))
         revisions = self.all("ControllerRevision")
         daemons = daemon_sets.reconcile(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
-        busy |= self.carry_out(daemons)
+        busy |= self.apply(daemons)
         claims, revisions = self.all("PersistentVolumeClaim"), self.all("ControllerRevision")
         stateful = stateful_sets.reconcile(self.all("StatefulSet"), self.pods(), claims, revisions, self.now)
-        busy |= self.carry_out(write for write in stateful if not isinstance(write, Warn))
-        busy |= self.carry_out(cron_jobs.reconcile(self.all("CronJob"), self.all("Job"), self.now))
-        busy |= self.carry_out(jobs.reconcile(self.all("Job"), self.pods(), self.now, {}))
+        busy |= self.apply(write for write in stateful if not isinstance(write, Warn))
+        busy |= self.apply(cron_jobs.reconcile(self.all("CronJob"), self.all("Job"), self.now))
+        busy |= self.apply(jobs.reconcile(self.all("Job"), self.pods(), self.now, {}))
         owned = garbage_collector.reconcile(
             list(self.objects.values()),
             lambda row, _: row.kind in BY_KIND,
             lambda item, row: events.invalid_owner_namespace(item, row, self.now),
         )
-        busy |= self.carry_out(owned)
+        busy |= self.apply(owned)
         return busy
 
     def settle(self) -> None:
-        """Until nobody has anything to write."""
+        """Run passes until no controller has an action."""
         for _ in range(200):
             if not self.step():
                 return
-        raise AssertionError("the controllers never come to rest")
+        raise AssertionError("the controllers have actions after 200 passes")
 
     def ready(self, pod: Pod, is_ready: bool = True) -> None:
         row = Condition(type="Ready", status=str(is_ready), last_transition_time=format_time(self.now))

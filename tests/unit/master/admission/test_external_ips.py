@@ -81,7 +81,7 @@ def test_services_may_share_an_external_ip_at_different_ports() -> None:
 TINY = IPv4Network("172.29.0.0/29")
 
 
-def told(item: Service, address: str) -> Service:
+def with_ingress_ip(item: Service, address: str) -> Service:
     row = LoadBalancerIngress(ip=address, ip_mode="VIP")
     return replace(item, status=ServiceStatus(LoadBalancerStatus((row,))))
 
@@ -102,7 +102,7 @@ def balanced(name: str = "web", **rest: Any) -> Service:
 def test_load_balancer_service_gets_an_ingress_ip() -> None:
     services = [balanced("a"), balanced("b"), service("c"), balanced("d", loadBalancerClass="example.org/own")]
     assert addresses(services) == {"a": "172.29.0.1", "b": "172.29.0.2"}
-    kept = [told(services[0], "172.29.0.1"), told(services[1], "172.29.0.2")]
+    kept = [with_ingress_ip(services[0], "172.29.0.1"), with_ingress_ip(services[1], "172.29.0.2")]
     assert lines(ingress_ips.reconcile(TINY, kept, cursor(2))) == []
 
 
@@ -110,16 +110,16 @@ def test_freed_ingress_ip_is_not_reused_at_once_and_one_may_be_requested() -> No
     assert addresses([balanced("a")], start=3) == {"a": "172.29.0.4"}
     asking = balanced("b", loadBalancerIP="172.29.0.2")
     assert addresses([balanced("a"), asking], start=1) == {"a": "172.29.0.3", "b": "172.29.0.2"}
-    assert addresses([told(balanced("a"), "172.29.0.2"), asking], start=2) == {"b": "172.29.0.3"}
+    assert addresses([with_ingress_ip(balanced("a"), "172.29.0.2"), asking], start=2) == {"b": "172.29.0.3"}
 
 
 def test_duplicate_ingress_ip_stays_with_the_older_service() -> None:
-    older = told(balanced("b", created="2025-01-01T00:00:00Z"), "172.29.0.1")
-    assert addresses([told(balanced("a"), "172.29.0.1"), older], start=1) == {"a": "172.29.0.2"}
+    older = with_ingress_ip(balanced("b", created="2025-01-01T00:00:00Z"), "172.29.0.1")
+    assert addresses([with_ingress_ip(balanced("a"), "172.29.0.1"), older], start=1) == {"a": "172.29.0.2"}
 
 
 def test_changed_ingress_network_assigns_new_ips() -> None:
-    services = [told(balanced("a"), "172.29.0.1")]
+    services = [with_ingress_ip(balanced("a"), "172.29.0.1")]
     assert addresses(services, network=IPv4Network("172.28.0.0/24")) == {"a": "172.28.0.1"}
     assert addresses(services, network=None) == {}
 
@@ -135,12 +135,12 @@ def test_service_without_an_ingress_ip_gets_an_event() -> None:
 
 
 def test_external_ip_settings_are_parsed() -> None:
-    wish = network_config(
+    config = network_config(
         MasterConfig(services_node_port_range="31000-31009", external_ip_network_cidrs=("203.0.113.0/24",))
     )
-    assert wish.services.node_ports == range(31000, 31010)
-    assert wish.services.external.admitted == (IPv4Network("203.0.113.0/24"),)
-    assert wish.services.ingress == IPv4Network("172.29.0.0/16")
+    assert config.services.node_ports == range(31000, 31010)
+    assert config.services.external.admitted == (IPv4Network("203.0.113.0/24"),)
+    assert config.services.ingress == IPv4Network("172.29.0.0/16")
     assert network_config(MasterConfig(ingress_ip_network_cidr="")).services.ingress is None
 
 

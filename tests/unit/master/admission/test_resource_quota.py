@@ -189,9 +189,9 @@ def test_quota_rejections_have_the_reference_messages() -> None:
     assert refusal(pod(), quota({"pods": "2"}, {"pods": "2"}), there=there) == (
         'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2'
     )
-    wish = pod({"requests": {"cpu": "3", "memory": "2Gi"}})
+    requested = pod({"requests": {"cpu": "3", "memory": "2Gi"}})
     both = quota({"cpu": "2", "requests.memory": "1Gi", "pods": "9"}, {"cpu": "0", "requests.memory": "0", "pods": "0"})
-    assert refusal(wish, both).endswith(
+    assert refusal(requested, both).endswith(
         "exceeded quota: q, requested: cpu=3,requests.memory=2Gi, used: cpu=0,requests.memory=0, "
         "limited: cpu=2,requests.memory=1Gi"
     )

@@ -75,8 +75,8 @@ def test_unavailable_cluster_ip_is_rejected(address: str) -> None:
 def test_node_ports_are_allocated_requested_and_released() -> None:
     first, cursors = given(service("a", type="NodePort"))
     assert [port.node_port for port in first.spec.ports] == [30000]
-    wished = service("b", type="NodePort", ports=[{"port": 80, "nodePort": 30001}])
-    asked, cursors = given(wished, [first], cursors)
+    requested = service("b", type="NodePort", ports=[{"port": 80, "nodePort": 30001}])
+    asked, cursors = given(requested, [first], cursors)
     assert asked.spec.ports[0].node_port == 30001
     for number in (30000, 29999):
         with pytest.raises(StatusError, match="provided port is"):
@@ -122,11 +122,11 @@ LOCAL = {"type": "LoadBalancer", "externalTrafficPolicy": "Local"}
 def test_local_load_balancer_service_gets_a_health_check_node_port() -> None:
     first, cursors = given(service("a", **LOCAL))
     assert (first.spec.ports[0].node_port, first.spec.health_check_node_port) == (30000, 30001)
-    wished, _ = given(service("b", **LOCAL, healthCheckNodePort=30009), [first], cursors)
-    assert (wished.spec.ports[0].node_port, wished.spec.health_check_node_port) == (30002, 30009)
+    requested, _ = given(service("b", **LOCAL, healthCheckNodePort=30009), [first], cursors)
+    assert (requested.spec.ports[0].node_port, requested.spec.health_check_node_port) == (30002, 30009)
     for number in (30000, 30001, 29999):
         with pytest.raises(StatusError, match=r"spec\.healthCheckNodePort.*provided port is"):
-            given(service("c", **LOCAL, healthCheckNodePort=number), [first, wished], cursors)
+            given(service("c", **LOCAL, healthCheckNodePort=number), [first, requested], cursors)
     with pytest.raises(StatusError, match=r"spec\.healthCheckNodePort.*provided port is"):
         given(service("c", **LOCAL, healthCheckNodePort=30050, ports=[{"port": 80, "nodePort": 30050}]))
 
@@ -183,21 +183,21 @@ def test_service_type_change_allocates_and_releases_fields(
 
 def test_service_type_change_removes_fields_of_the_old_type() -> None:
     old, _ = given(service(**LOCAL, sessionAffinity="ClientIP"))
-    told = replace(old, status=ServiceStatus(LoadBalancerStatus((LoadBalancerIngress(ip="172.29.0.1"),))))
-    assert [one.ip for one in kept(after(told, {"selector": {"a": "b"}})).status.load_balancer.ingress] == [
+    balanced = replace(old, status=ServiceStatus(LoadBalancerStatus((LoadBalancerIngress(ip="172.29.0.1"),))))
+    assert [one.ip for one in kept(after(balanced, {"selector": {"a": "b"}})).status.load_balancer.ingress] == [
         "172.29.0.1"
     ]
-    same = kept(after(told, {"ports": [{"port": 81}]}))
+    same = kept(after(balanced, {"ports": [{"port": 81}]}))
     numbers = (same.spec.ports[0].node_port, same.spec.health_check_node_port)
     assert numbers == (old.spec.ports[0].node_port, old.spec.health_check_node_port)
-    other = kept(after(told, {"externalTrafficPolicy": "Cluster"}))
+    other = kept(after(balanced, {"externalTrafficPolicy": "Cluster"}))
     assert other.spec.health_check_node_port == 0
-    inside = kept(after(told, {"type": "ClusterIP", "sessionAffinity": "None"}))
+    inside = kept(after(balanced, {"type": "ClusterIP", "sessionAffinity": "None"}))
     assert inside.status.load_balancer.ingress == ()
     assert inside.spec.session_affinity_config is None
     assert inside.spec.health_check_node_port == 0
-    assert after(told, {"healthCheckNodePort": 30700}) == ["spec.healthCheckNodePort"]
-    assert after(told, {"loadBalancerClass": "example.org/a"}) == ["spec.loadBalancerClass"]
+    assert after(balanced, {"healthCheckNodePort": 30700}) == ["spec.healthCheckNodePort"]
+    assert after(balanced, {"loadBalancerClass": "example.org/a"}) == ["spec.loadBalancerClass"]
 
 
 def kept(item: Service | list[str]) -> Service:

@@ -223,7 +223,7 @@ TOKEN = "abcdef.0123456789abcdef"
 
 
 def secret(**changes: str) -> Secret:
-    told = {
+    fields = {
         "token-id": "abcdef",
         "token-secret": "0123456789abcdef",
         "usage-bootstrap-authentication": "true",
@@ -234,7 +234,7 @@ def secret(**changes: str) -> Secret:
     return Secret(
         metadata=meta,
         type=authentication.BOOTSTRAP_TOKEN_TYPE,
-        data={key: value.encode() for key, value in told.items()},
+        data={key: value.encode() for key, value in fields.items()},
     )
 
 

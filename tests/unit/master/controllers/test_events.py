@@ -12,7 +12,7 @@ from api.core.node import Namespace
 from api.validation.registry import check, check_update
 from master.controllers import events, expiration
 from master.resources.events import EVENTS
-from tests.unit.master.action_lines import WALL, lines
+from tests.unit.master.action_lines import NOW, lines
 from tests.unit.master.examples import meta, namespace, pod
 
 PULLED = make_event(
@@ -21,14 +21,14 @@ PULLED = make_event(
     "Pulled",
     "there ",
     EventSource(component="podlane-node-agent", host="n1"),
-    WALL,
+    NOW,
 )
 
 
 def test_event_name_has_object_and_time() -> None:
     assert PULLED.metadata.name == "web.64752550bf000"
     assert PULLED.metadata.namespace == "red"
-    long = make_event(object_reference(pod("a" * 253)), "Normal", "R", "m", EventSource(), WALL)
+    long = make_event(object_reference(pod("a" * 253)), "Normal", "R", "m", EventSource(), NOW)
     assert len(long.metadata.name) == 253
     assert list(check(long)) == []
 
@@ -36,13 +36,13 @@ def test_event_name_has_object_and_time() -> None:
 def test_events_of_cluster_scoped_objects_are_in_default() -> None:
     about = object_reference(namespace("red"))
     assert about.kind == Namespace.KIND
-    told = make_event(about, "Normal", "R", "m", EventSource(), WALL)
-    assert told.metadata.namespace == "default"
-    assert list(check(told)) == []
+    event = make_event(about, "Normal", "R", "m", EventSource(), NOW)
+    assert event.metadata.namespace == "default"
+    assert list(check(event)) == []
 
 
 def test_event_table_row() -> None:
-    later = WALL + timedelta(seconds=141)
+    later = NOW + timedelta(seconds=141)
     assert EVENTS.cells(PULLED, later) == (
         "2m21s", "Normal", "Pulled", "pod/web", "spec.containers{main}", "podlane-node-agent, n1", "there", "2m21s", 1,
         PULLED.metadata.name,
@@ -87,11 +87,11 @@ def test_events_expire_an_hour_after_their_last_occurrence() -> None:
     old = replace(PULLED, metadata=meta("old"), last_timestamp="2026-01-01T10:59:59Z")
     fresh = replace(PULLED, metadata=meta("fresh"), last_timestamp="2026-01-01T11:00:00Z")
     undated = replace(PULLED, metadata=meta("undated"), last_timestamp=None)
-    assert lines(expiration.expired_events([old, fresh, undated], WALL)) == ["- Event old", "- Event undated"]
+    assert lines(expiration.expired_events([old, fresh, undated], NOW)) == ["- Event old", "- Event undated"]
 
 
 def test_scheduler_emits_events() -> None:
-    made = [events.scheduled(pod("a"), "n1", WALL).item, events.failed_scheduling(pod("b"), "no room", WALL).item]
+    made = [events.scheduled(pod("a"), "n1", NOW).item, events.failed_scheduling(pod("b"), "no room", NOW).item]
     assert [(e.type, e.reason, e.message, e.source.component) for e in made if isinstance(e, Event)] == [
         ("Normal", "Scheduled", "Successfully assigned red/a to n1", "default-scheduler"),
         ("Warning", "FailedScheduling", "no room", "default-scheduler"),

@@ -13,7 +13,7 @@ from api.core.node import Namespace, NamespaceSpec
 from api.meta.types import Object
 from master.controllers.actions import Update
 from master.controllers.namespaces import reconcile
-from tests.unit.master.action_lines import WALL, lines
+from tests.unit.master.action_lines import NOW, lines
 from tests.unit.master.examples import meta, namespace, pod
 
 THEN = "2026-01-01T00:00:00Z"
@@ -28,26 +28,26 @@ def config(name: str, *finalizers: str, place: str = "red", deleted: str | None 
     return ConfigMap(metadata=meta(name, namespace=place, finalizers=finalizers, deletion_timestamp=deleted))
 
 
-def wished(item: Namespace, *contents: Object) -> list[str]:
-    return lines(reconcile([item, namespace("blue")], contents, WALL))
+def actions(item: Namespace, *contents: Object) -> list[str]:
+    return lines(reconcile([item, namespace("blue")], contents, NOW))
 
 
 def test_terminating_namespace_deletes_its_pods_and_then_itself() -> None:
-    assert wished(ending(), pod("a"), pod("c", namespace="blue")) == ["end Pod a"]
-    assert wished(ending(), pod("b", deleted=THEN)) == ["~ Namespace red"], "it says what it waits for"
-    assert wished(ending()) == ["- Namespace red"]
+    assert actions(ending(), pod("a"), pod("c", namespace="blue")) == ["end Pod a"]
+    assert actions(ending(), pod("b", deleted=THEN)) == ["~ Namespace red"], "it says what it waits for"
+    assert actions(ending()) == ["- Namespace red"]
 
 
 def test_terminating_namespace_deletes_other_objects_at_once() -> None:
     inside, outside = (Event(metadata=meta(name, namespace=place)) for name, place in (("in", "red"), ("out", "blue")))
-    assert wished(ending(), pod("a"), inside, outside) == ["end Pod a", "- Event in"]
-    assert wished(ending(), inside) == ["- Event in", "- Namespace red"]
+    assert actions(ending(), pod("a"), inside, outside) == ["end Pod a", "- Event in"]
+    assert actions(ending(), inside) == ["- Event in", "- Namespace red"]
 
 
 def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
-    assert wished(ending(), config("held", "mine/x"), config("free")) == ["end ConfigMap held", "- ConfigMap free"]
+    assert actions(ending(), config("held", "mine/x"), config("free")) == ["end ConfigMap held", "- ConfigMap free"]
     held = [config(name, "mine/x", deleted=THEN) for name in ("a", "b")]
-    (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], WALL)
+    (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], NOW)
     assert isinstance(change, Update)
     assert isinstance(change.item, Namespace)
     found = {row.type: (row.status, row.reason, row.message) for row in change.item.status.conditions}
@@ -71,18 +71,18 @@ def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
         ),
     }  # fmt: skip
     assert change.item.spec == ending("kubernetes").spec, "it is still held"
-    later = WALL + datetime.timedelta(hours=1)
+    later = NOW + datetime.timedelta(hours=1)
     assert not list(reconcile([change.item], [*held, pod("p", deleted=THEN)], later)), "that is told once"
     (second,) = reconcile([change.item], held, later)
     assert second.item.status.conditions[3].last_transition_time == "2026-01-01T12:00:00Z"  # type: ignore[attr-defined]
 
 
 def test_namespace_controller_removes_only_its_own_finalizer() -> None:
-    (change,) = reconcile([ending("kubernetes", holders=("mine",))], [], WALL)
+    (change,) = reconcile([ending("kubernetes", holders=("mine",))], [], NOW)
     assert isinstance(change, Update)
     assert change.item == ending(holders=("mine",))
-    assert wished(ending(holders=("mine",))) == []
-    (change,) = reconcile([ending("kubernetes", "theirs")], [], WALL)
+    assert actions(ending(holders=("mine",))) == []
+    (change,) = reconcile([ending("kubernetes", "theirs")], [], NOW)
     assert change.item == ending("theirs")
-    assert wished(ending("theirs")) == []
-    assert wished(ending("kubernetes")) == ["- Namespace red"]
+    assert actions(ending("theirs")) == []
+    assert actions(ending("kubernetes")) == ["- Namespace red"]

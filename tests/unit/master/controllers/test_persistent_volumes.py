@@ -60,16 +60,16 @@ def phases(items: Items) -> list[str]:
 
 def test_claim_and_volume_bind_when_either_names_the_other() -> None:
     for pair in ((disk("d", claim="c"), claim("c")), (disk("d"), claim("c", volume="d"))):
-        volume, wish = settled(*pair)
+        volume, bound_claim = settled(*pair)
         assert isinstance(volume, PersistentVolume)
-        assert isinstance(wish, PersistentVolumeClaim)
+        assert isinstance(bound_claim, PersistentVolumeClaim)
         holder = volume.spec.claim_ref
         assert holder is not None
         assert (holder.kind, holder.namespace, holder.name, holder.uid) == (
             "PersistentVolumeClaim", "red", "c", "uid-c",
         )  # fmt: skip
-        assert (wish.spec.volume_name, wish.status.capacity) == ("d", {"storage": "1Gi"})
-        assert phases([volume, wish]) == ["Bound", "Bound"]
+        assert (bound_claim.spec.volume_name, bound_claim.status.capacity) == ("d", {"storage": "1Gi"})
+        assert phases([volume, bound_claim]) == ["Bound", "Bound"]
 
 
 def test_claim_that_names_a_volume_binds_to_no_other() -> None:
@@ -87,11 +87,11 @@ def test_volume_is_not_bound_to_a_new_claim_of_the_same_name() -> None:
 
 
 def test_claim_of_a_deleted_volume_is_lost() -> None:
-    _, wish = settled(disk("d", claim="c"), claim("c"))
-    assert phases(settled(wish)) == ["Lost"]
+    _, bound_claim = settled(disk("d", claim="c"), claim("c"))
+    assert phases(settled(bound_claim)) == ["Lost"]
 
 
-def wish(name: str = "c", size: str = "1Gi", **more: Any) -> PersistentVolumeClaim:
+def bound_claim(name: str = "c", size: str = "1Gi", **more: Any) -> PersistentVolumeClaim:
     return claim(name, **{"storageClassName": "", "resources": {"requests": {"storage": size}}, **more})
 
 
@@ -102,28 +102,28 @@ def volume_of(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "")
 
 def test_unnamed_claim_binds_to_the_smallest_matching_volume() -> None:
     disks = [disk("large", capacity={"storage": "9Gi"}), disk("small"), disk("mid", capacity={"storage": "2Gi"})]
-    assert volume_of(*disks, wish()) == "small"
-    assert volume_of(*disks, wish(size="1500Mi")) == "mid"
-    assert volume_of(*disks, wish(size="10Gi")) == ""
-    assert volume_of(disk("d", claim="other"), wish()) == ""
-    assert volume_of(disk("d", accessModes=["ReadWriteMany"]), wish()) == ""
+    assert volume_of(*disks, bound_claim()) == "small"
+    assert volume_of(*disks, bound_claim(size="1500Mi")) == "mid"
+    assert volume_of(*disks, bound_claim(size="10Gi")) == ""
+    assert volume_of(disk("d", claim="other"), bound_claim()) == ""
+    assert volume_of(disk("d", accessModes=["ReadWriteMany"]), bound_claim()) == ""
     both = disk("d", accessModes=["ReadWriteMany", "ReadWriteOnce"])
-    assert volume_of(both, wish(accessModes=["ReadWriteMany"])) == "d"
+    assert volume_of(both, bound_claim(accessModes=["ReadWriteMany"])) == "d"
     red, blue = (replace(disk(name), metadata=meta(name, labels={"of": name})) for name in ("red", "blue"))
-    assert volume_of(red, blue, wish(selector={"matchLabels": {"of": "red"}})) == "red"
+    assert volume_of(red, blue, bound_claim(selector={"matchLabels": {"of": "red"}})) == "red"
 
 
 def test_claim_binds_only_to_volumes_of_its_storage_class() -> None:
     fast, plain = disk("fast", storageClassName="ssd"), disk("plain")
-    assert volume_of(fast, plain, wish(storageClassName="ssd")) == "fast"
-    assert volume_of(fast, plain, wish(storageClassName="tape")) == ""
-    assert volume_of(fast, plain, wish(storageClassName=None)) == "plain"
-    assert volume_of(fast, plain, wish(storageClassName=None), usual="ssd") == "fast"
-    assert volume_of(fast, wish(), usual="ssd") == ""
+    assert volume_of(fast, plain, bound_claim(storageClassName="ssd")) == "fast"
+    assert volume_of(fast, plain, bound_claim(storageClassName="tape")) == ""
+    assert volume_of(fast, plain, bound_claim(storageClassName=None)) == "plain"
+    assert volume_of(fast, plain, bound_claim(storageClassName=None), usual="ssd") == "fast"
+    assert volume_of(fast, bound_claim(), usual="ssd") == ""
 
 
 def test_two_claims_never_share_a_volume() -> None:
-    found = settled(disk("a"), disk("b"), wish("c1"), wish("c2"), wish("c3"))
+    found = settled(disk("a"), disk("b"), bound_claim("c1"), bound_claim("c2"), bound_claim("c3"))
     had = [one.spec.volume_name for one in found if isinstance(one, PersistentVolumeClaim)]
     assert had == ["a", "b", ""]
 
@@ -133,8 +133,8 @@ NAMES = st.sampled_from(["", "a", "b"])
 
 @given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
 def test_volume_binding_converges_without_double_bindings(volumes: tuple[str, str], claims: tuple[str, str]) -> None:
-    items = [disk(name, claim=wish) for name, wish in zip("ab", volumes, strict=True)]
-    wishes = [claim(name, volume=wish) for name, wish in zip("ab", claims, strict=True)]
+    items = [disk(name, claim=bound_claim) for name, bound_claim in zip("ab", volumes, strict=True)]
+    wishes = [claim(name, volume=bound_claim) for name, bound_claim in zip("ab", claims, strict=True)]
     found = settled(*items, *wishes)
     bound = [item for item in found if item.status.phase == "Bound"]
     had = [item.spec.volume_name for item in bound if isinstance(item, PersistentVolumeClaim)]

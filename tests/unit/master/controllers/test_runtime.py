@@ -40,7 +40,7 @@ def event(kind: str, new: Object, old: Object | None = None) -> WatchEvent:
 
 
 FULL = quota({"pods": "2"}, {"pods": "2"})
-RELIEF = [
+CHANGES = [
     (event("MODIFIED", quota({"pods": "2"}, {"pods": "1"}), FULL), True),
     (event("MODIFIED", quota({"pods": "3"}, {"pods": "2"}), FULL), True),
     (event("DELETED", FULL, FULL), True),
@@ -51,16 +51,16 @@ RELIEF = [
 ]
 
 
-@pytest.mark.parametrize(("news", "is_relief"), RELIEF)
-def test_create_back_off_is_reset_when_quota_is_freed(news: WatchEvent, is_relief: bool) -> None:
+@pytest.mark.parametrize(("change", "resets"), CHANGES)
+def test_create_back_off_is_reset_when_quota_is_freed(change: WatchEvent, resets: bool) -> None:
     known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
-    found = reset_after(known, news, 10.0)
-    assert found["mine"].until == (10.0 if is_relief else 50.0)
+    found = reset_after(known, change, 10.0)
+    assert found["mine"].until == (10.0 if resets else 50.0)
     assert found["theirs"] == known["theirs"]
     assert found["mine"].seconds == 8.0
 
 
-def wish(**spec: Any) -> Pod:
+def new_pod(**spec: Any) -> Pod:
     item = pod("p")
     return replace(item, spec=replace(item.spec, **spec))
 
@@ -71,12 +71,12 @@ CLASSES = (
 )
 USUAL = PriorityClass(metadata=meta("usual"), value=3, global_default=True)
 RANKS = [
-    (wish(), CLASSES, ("", 0, "PreemptLowerPriority")),
-    (wish(priority_class_name="high"), CLASSES, ("high", 9, "PreemptLowerPriority")),
-    (wish(priority_class_name="low"), CLASSES, ("low", -4, "Never")),
-    (wish(priority_class_name="high", priority=9, preemption_policy="PreemptLowerPriority"), CLASSES,
+    (new_pod(), CLASSES, ("", 0, "PreemptLowerPriority")),
+    (new_pod(priority_class_name="high"), CLASSES, ("high", 9, "PreemptLowerPriority")),
+    (new_pod(priority_class_name="low"), CLASSES, ("low", -4, "Never")),
+    (new_pod(priority_class_name="high", priority=9, preemption_policy="PreemptLowerPriority"), CLASSES,
      ("high", 9, "PreemptLowerPriority")),
-    (wish(), (*CLASSES, USUAL), ("usual", 3, "PreemptLowerPriority")),
+    (new_pod(), (*CLASSES, USUAL), ("usual", 3, "PreemptLowerPriority")),
 ]  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSub
 from master.config import NetworkConfig
 from master.controllers.actions import Create, ForceDelete, Update
 from master.network_controller.reconcile import ClusterState, Plan, Write, plan
-from tests.unit.master.action_lines import CONFIG, TINY, WALL, lines
-from tests.unit.master.examples import lane, meta, namespace, node, subnet
+from tests.unit.master.action_lines import CONFIG, NOW, TINY, lines
+from tests.unit.master.examples import meta, namespace, net_namespace, node, subnet
 
 EMPTY = ClusterState((), (), None, (), ())
 
@@ -36,15 +36,15 @@ def network_of(done: Plan) -> ClusterNetwork:
     return done.network.item
 
 
-def first(seen: ClusterState, wish: NetworkConfig = CONFIG) -> tuple[ClusterNetwork, ClusterState]:
+def first(seen: ClusterState, config: NetworkConfig = CONFIG) -> tuple[ClusterNetwork, ClusterState]:
     """The network as it stands after the first pass over nothing."""
-    network = network_of(plan(wish, EMPTY, WALL))
+    network = network_of(plan(config, EMPTY, NOW))
     network = replace(network, metadata=replace(network.metadata, resource_version="1", uid="u"))
     return network, with_fields(seen, network=network)
 
 
 def test_first_pass_creates_the_cluster_network_with_its_cursors() -> None:
-    done = plan(CONFIG, EMPTY, WALL)
+    done = plan(CONFIG, EMPTY, NOW)
     assert isinstance(done.network, Create)
     assert numbered(network_of(done)) == {"subnets": 0, "vnids": 0}
     assert done.rest == ()
@@ -52,7 +52,7 @@ def test_first_pass_creates_the_cluster_network_with_its_cursors() -> None:
 
 def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() -> None:
     _, seen = first(ClusterState((namespace("red"), namespace("default")), (node("a"),), None, (), ()))
-    done = plan(CONFIG, seen, WALL)
+    done = plan(CONFIG, seen, NOW)
     assert isinstance(done.network, Update)
     assert numbered(network_of(done)) == {"subnets": 1, "vnids": 1}
     assert lines(done.rest) == [
@@ -64,43 +64,45 @@ def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() 
 
 def test_reconciled_state_causes_no_write() -> None:
     network, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (), ()))
-    done = plan(CONFIG, seen, WALL)
+    done = plan(CONFIG, seen, NOW)
     settled = with_fields(
         seen,
         network=network_of(done),
         host_subnets=(subnet("a", "10.128.0.0/23"),),
-        net_namespaces=(lane("red", 10),),
+        net_namespaces=(net_namespace("red", 10),),
     )
-    assert plan(CONFIG, settled, WALL) == Plan(None, (), {})
+    assert plan(CONFIG, settled, NOW) == Plan(None, (), {})
     assert network != network_of(done)
 
 
 def test_unreadable_cursors_are_reset() -> None:
-    network, seen = first(ClusterState((namespace("red"),), (), None, (), (lane("blue", 10),)))
+    network, seen = first(ClusterState((namespace("red"),), (), None, (), (net_namespace("blue", 10),)))
     for text in ("", "[]", '{"vnids": "x"}', "7"):
         metadata = replace(network.metadata, annotations={CURSORS_ANNOTATION: text})
-        done = plan(CONFIG, with_fields(seen, network=replace(network, metadata=metadata)), WALL)
+        done = plan(CONFIG, with_fields(seen, network=replace(network, metadata=metadata)), NOW)
         assert lines(done.rest) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
 
 
 def test_younger_project_with_a_duplicate_vnid_gets_a_new_one() -> None:
-    older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
+    older = replace(net_namespace("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
     projects = (namespace("red"), namespace("blue"), namespace("new"))
-    _, seen = first(ClusterState(projects, (), None, (), (older, lane("blue", 10))))
-    done = plan(CONFIG, seen, WALL)
+    _, seen = first(ClusterState(projects, (), None, (), (older, net_namespace("blue", 10))))
+    done = plan(CONFIG, seen, NOW)
     assert lines(done.rest) == ["~ NetNamespace blue 11"]
     assert done.warnings == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
 
 
 def test_joined_projects_move_with_their_vnid() -> None:
-    asking = replace(lane("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK_ANNOTATION: "join:blue"}))
+    asking = replace(
+        net_namespace("green", 12), metadata=meta("green", annotations={CHANGE_NETWORK_ANNOTATION: "join:blue"})
+    )
     projects = tuple(map(namespace, ("red", "blue", "green")))
-    _, seen = first(ClusterState(projects, (), None, (), (lane("blue", 10), asking, lane("red", 11))))
-    (change,) = plan(CONFIG, seen, WALL).rest
+    _, seen = first(ClusterState(projects, (), None, (), (net_namespace("blue", 10), asking, net_namespace("red", 11))))
+    (change,) = plan(CONFIG, seen, NOW).rest
     joined = change.item
     assert isinstance(joined, NetNamespace)
-    older = replace(lane("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
-    done = plan(CONFIG, with_fields(seen, net_namespaces=(lane("blue", 10), joined, older)), WALL)
+    older = replace(net_namespace("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
+    done = plan(CONFIG, with_fields(seen, net_namespaces=(net_namespace("blue", 10), joined, older)), NOW)
     assert lines(done.rest) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
 
 
@@ -109,9 +111,9 @@ def test_younger_node_with_a_duplicate_subnet_gets_a_new_one() -> None:
     older = subnet("b", "10.128.0.0/22", ip="10.245.2.4")
     older = replace(older, metadata=replace(older.metadata, creation_timestamp="2025-01-01T00:00:00Z"))
     _, seen = first(ClusterState((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
-    done = plan(CONFIG, seen, WALL)
+    done = plan(CONFIG, seen, NOW)
     assert lines(done.rest) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
-    after = plan(CONFIG, with_fields(seen, host_subnets=(older,)), WALL)
+    after = plan(CONFIG, with_fields(seen, host_subnets=(older,)), NOW)
     assert lines(after.rest) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
 
 
@@ -119,15 +121,15 @@ def test_conflicting_manual_host_subnet_is_reported_and_kept() -> None:
     over_another = subnet("x", "10.128.0.0/23", ip="10.9.9.9", uid="")
     at_anothers = subnet("y", "10.128.8.0/23", ip="10.245.2.3", uid="")
     _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
-    done = plan(CONFIG, seen, WALL)
+    done = plan(CONFIG, seen, NOW)
     assert done.rest == ()
     assert set(done.warnings) == {"hostsubnet x", "hostsubnet y", "node a"}
 
 
 def test_invalid_network_objects_are_reported_and_kept() -> None:
-    bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(lane("red", 10), netname="blue"))
+    bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(net_namespace("red", 10), netname="blue"))
     _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
-    done = plan(CONFIG, seen, WALL)
+    done = plan(CONFIG, seen, NOW)
     assert (done.network, done.rest) == (None, ())
     assert set(done.warnings) == {"hostsubnet a", "netnamespace red"}
 
@@ -153,7 +155,7 @@ class Server:
             del self.objects[key]
         else:
             revision = next(self.revisions)
-            made = write.item.metadata.creation_timestamp or (WALL + datetime.timedelta(seconds=revision)).isoformat()
+            made = write.item.metadata.creation_timestamp or (NOW + datetime.timedelta(seconds=revision)).isoformat()
             stamped = replace(write.item.metadata, resource_version=str(revision), creation_timestamp=made)
             self.objects[key] = replace(write.item, metadata=stamped)
         return True
@@ -167,7 +169,7 @@ class Actor:
     """One that believes to be in charge: it sees each kind as it was when it looked, and writes in its own time."""
 
     server: Server
-    wish: NetworkConfig
+    config: NetworkConfig
     seen: ClusterState = EMPTY
     todo: list[Write] = field(default_factory=list)
 
@@ -184,7 +186,7 @@ class Actor:
 
     def decide(self) -> None:
         """What it was about to write it has forgotten: it was refused the numbers."""
-        done = plan(self.wish, self.seen, WALL)
+        done = plan(self.config, self.seen, NOW)
         if done.network is None or self.server.write(done.network):
             self.todo = list(done.rest)
 
@@ -243,8 +245,8 @@ def test_any_state_is_repaired_by_one_leader(steps: list[tuple[int, str, int]], 
         else:
             actor.act()
     if doubled:
-        server.write(Create(replace(lane("p0", 10), metadata=meta("p0", creation_timestamp=None))))
-        server.write(Create(replace(lane("p1", 10), metadata=meta("p1", creation_timestamp=None))))
+        server.write(Create(replace(net_namespace("p0", 10), metadata=meta("p0", creation_timestamp=None))))
+        server.write(Create(replace(net_namespace("p1", 10), metadata=meta("p1", creation_timestamp=None))))
         server.write(Create(replace(subnet("b", "10.1.0.0/25", ip="10.245.2.4"), subnet="10.1.0.0/24")))
     world = ClusterState((namespace("p0"), namespace("p1")), (node("a"), node("b", ip="10.245.2.4")), None, (), ())
     alone = Actor(server, TINY)

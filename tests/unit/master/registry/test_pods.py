@@ -63,9 +63,9 @@ def test_eviction_rejections_have_the_reference_messages(
     with pytest.raises(StatusError) as refused:
         budget_after_eviction(pod("a"), budgets, NOW)
     status = refused.value.status
-    told = [status.message, *(cause.message for cause in (status.details.causes if status.details else ()))]
+    messages = [status.message, *(cause.message for cause in (status.details.causes if status.details else ()))]
     assert status.code == code
-    assert any(why in text for text in told), told
+    assert any(why in text for text in messages), messages
 
 
 FREE = [

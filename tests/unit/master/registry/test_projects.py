@@ -37,8 +37,8 @@ def test_only_project_display_fields_are_mutable() -> None:
 
 
 def test_project_request_creates_a_project_with_an_administrator() -> None:
-    wish = decode_project_request({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
-    assert requested_project(wish, "bob")["metadata"]["annotations"] == {
+    project_request = decode_project_request({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
+    assert requested_project(project_request, "bob")["metadata"]["annotations"] == {
         "openshift.io/display-name": "Red",
         "openshift.io/description": "",
         "openshift.io/requester": "bob",

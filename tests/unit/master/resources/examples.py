@@ -27,7 +27,7 @@ NODE = {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-1", "topol
 POD = {"kind": "Pod", "name": "web", "namespace": "red"}
 
 
-TOLD = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "example.org/c", "reportingInstance": "c-1",
+EVENT = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "example.org/c", "reportingInstance": "c-1",
         "action": "Binding", "reason": "Scheduled", "type": "Normal", "regarding": POD}  # fmt: skip
 
 
@@ -86,7 +86,7 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("storageclasses", {**SC, "allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]}),
     ("csidrivers", {"spec": {"tokenRequests": [{"audience": "a"}, {"expirationSeconds": 600}]}}),
     ("csinodes", NODE),
-    ("events", {**TOLD, "note": "x", "series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}),
+    ("events", {**EVENT, "note": "x", "series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}}),
     ("events", {"regarding": POD, "deprecatedFirstTimestamp": "2026-01-01T00:00:00Z", "deprecatedCount": 3,
                 "deprecatedSource": {"component": "kubelet", "host": "n"}}),
     ("podtemplates", {"template": TEMPLATE}),

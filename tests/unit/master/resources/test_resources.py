@@ -18,6 +18,7 @@ from master.serialization.negotiation import View
 from tests.unit.master.resources.examples import (
     BACKEND,
     CPU,
+    EVENT,
     GOOD,
     HITS,
     KINDS,
@@ -28,7 +29,6 @@ from tests.unit.master.resources.examples import (
     SC,
     TARGET,
     TEMPLATE,
-    TOLD,
     document,
     egress,
     held_by,
@@ -71,16 +71,16 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("csinodes", {"spec": {"drivers": [{"name": "a", "nodeID": "n"}] * 2}}, "spec.drivers[1].name"),
     ("csinodes", {"spec": {"drivers": [{"name": "a", "nodeID": "n", "allocatable": {"count": -1}}]}},
      "spec.drivers[0].allocatable.count"),
-    *(("events", {key: value for key, value in TOLD.items() if key != missing}, missing)
+    *(("events", {key: value for key, value in EVENT.items() if key != missing}, missing)
       for missing in ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type")),
-    ("events", {**TOLD, "regarding": {**POD, "namespace": "blue"}}, "regarding.namespace"),
-    ("events", {**TOLD, "eventTime": "yesterday"}, "eventTime"),
-    ("events", {**TOLD, "reportingController": "a b"}, "reportingController"),
-    ("events", {**TOLD, "action": "a" * 129}, "action"),
-    ("events", {**TOLD, "note": "a" * 1025}, "note"),
-    ("events", {**TOLD, "type": "Loud"}, "type"),
-    ("events", {**TOLD, "series": {"count": 1, "lastObservedTime": "2026-01-01T00:01:00Z"}}, "series.count"),
-    ("events", {**TOLD, "series": {"count": 2}}, "series.lastObservedTime"),
+    ("events", {**EVENT, "regarding": {**POD, "namespace": "blue"}}, "regarding.namespace"),
+    ("events", {**EVENT, "eventTime": "yesterday"}, "eventTime"),
+    ("events", {**EVENT, "reportingController": "a b"}, "reportingController"),
+    ("events", {**EVENT, "action": "a" * 129}, "action"),
+    ("events", {**EVENT, "note": "a" * 1025}, "note"),
+    ("events", {**EVENT, "type": "Loud"}, "type"),
+    ("events", {**EVENT, "series": {"count": 1, "lastObservedTime": "2026-01-01T00:01:00Z"}}, "series.count"),
+    ("events", {**EVENT, "series": {"count": 2}}, "series.lastObservedTime"),
 ]  # fmt: skip
 
 BAD += [
@@ -193,8 +193,8 @@ FIXED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("csidrivers", {}, {"spec": {"attachRequired": False}}, "spec.attachRequired"),
     ("csidrivers", {}, {"spec": {"volumeLifecycleModes": ["Ephemeral"]}}, "spec.volumeLifecycleModes"),
     ("csinodes", NODE, {"spec": {"drivers": [{"name": "csi.example.org", "nodeID": "n-2"}]}}, "spec.drivers[0]"),
-    ("events", TOLD, {**TOLD, "deprecatedSource": {"component": "c"}}, "deprecatedSource"),
-    ("events", TOLD, {**TOLD, "regarding": {**POD, "uid": "u"}}, "regarding"),
+    ("events", EVENT, {**EVENT, "deprecatedSource": {"component": "c"}}, "deprecatedSource"),
+    ("events", EVENT, {**EVENT, "regarding": {**POD, "uid": "u"}}, "regarding"),
 ]
 
 ROWS: list[tuple[str, dict[str, Any], list[object]]] = [

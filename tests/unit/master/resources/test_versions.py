@@ -79,17 +79,17 @@ def test_event_round_trips_through_the_other_version(item: Event) -> None:
 
 
 ABOUT_NODE = {"involvedObject": {"kind": "Node", "name": "n"}}
-TOLD = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "example.org/c", "reportingInstance": "c-1",
+EVENT = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "example.org/c", "reportingInstance": "c-1",
         "action": "Binding", "reason": "Bound"} | ABOUT_NODE  # fmt: skip
 EVENTS_OF_THE_CORE = [
     ("default", ABOUT_NODE, []),
     ("kube-system", ABOUT_NODE, ["involvedObject.namespace"]),
-    ("kube-system", TOLD, []),
-    ("red", TOLD, ["involvedObject.namespace"]),
-    ("default", {**TOLD, "action": ""}, ["action"]),
-    ("default", {**TOLD, "reportingComponent": "a b"}, ["reportingComponent"]),
-    ("default", {**TOLD, "reportingInstance": "a" * 129}, ["reportingInstance"]),
-    ("default", {**TOLD, "message": "a" * 1025}, ["message"]),
+    ("kube-system", EVENT, []),
+    ("red", EVENT, ["involvedObject.namespace"]),
+    ("default", {**EVENT, "action": ""}, ["action"]),
+    ("default", {**EVENT, "reportingComponent": "a b"}, ["reportingComponent"]),
+    ("default", {**EVENT, "reportingInstance": "a" * 129}, ["reportingInstance"]),
+    ("default", {**EVENT, "message": "a" * 1025}, ["message"]),
 ]
 
 
@@ -249,9 +249,9 @@ def test_pod_address_contains_only_owner_and_address() -> None:
         spec=PodSpec(containers=(secret,)),
         status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
     )
-    told = msgspec.json.encode(POD_ADDRESSES.from_stored(item))
-    assert b"10.128.0.5" in told
-    assert b"hidden" not in told
+    converted = msgspec.json.encode(POD_ADDRESSES.from_stored(item))
+    assert b"10.128.0.5" in converted
+    assert b"hidden" not in converted
 
 
 def record(item: Event, revision: int) -> Record:
@@ -263,8 +263,8 @@ def test_converted_watch_event_has_kind_name_and_revision() -> None:
     about = ObjectReference(name="web")
     item = Event(metadata=meta("e", namespace="red"), involved_object=about, message="hello", count=1)
     before, after = record(item, 3), record(msgspec.structs.replace(item, count=2), 4)
-    told = convert_event(EVENTS_V1, Happened("MODIFIED", after, before))
-    assert msgspec.json.decode(told.record.data) == {
+    converted = convert_event(EVENTS_V1, Happened("MODIFIED", after, before))
+    assert msgspec.json.decode(converted.record.data) == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": msgspec.to_builtins(after.object.metadata),
@@ -273,7 +273,7 @@ def test_converted_watch_event_has_kind_name_and_revision() -> None:
         "deprecatedSource": {},
         "deprecatedCount": 2,
     }
-    assert (told.type, told.record.revision, told.record.key) == ("MODIFIED", 4, after.key)
-    assert told.previous is not None
-    assert told.previous.object.deprecated_count == 1
+    assert (converted.type, converted.record.revision, converted.record.key) == ("MODIFIED", 4, after.key)
+    assert converted.previous is not None
+    assert converted.previous.object.deprecated_count == 1
     assert convert_record(BY_KIND["Event"], after) is after

@@ -28,7 +28,7 @@ from master.resources.printing import duration
 from master.resources.scheme import BY_KIND
 from master.serialization import tables
 from master.serialization.negotiation import View
-from tests.unit.master.examples import lane, meta, namespace, node, pod, subnet
+from tests.unit.master.examples import meta, namespace, net_namespace, node, pod, subnet
 
 NOW = datetime.datetime(2026, 1, 1, 0, 2, 21, tzinfo=datetime.UTC)
 
@@ -136,7 +136,7 @@ def test_network_kinds_table_rows() -> None:
     assert table("HostSubnet", subnet("n", "10.128.0.0/23"))["rows"][0]["cells"] == [
         "n", "n", "10.245.2.3", "10.128.0.0/23", "", "",
     ]  # fmt: skip
-    assert table("NetNamespace", lane("red", 10))["rows"][0]["cells"] == ["red", 10, ""]
+    assert table("NetNamespace", net_namespace("red", 10))["rows"][0]["cells"] == ["red", 10, ""]
     assert table("Namespace", namespace("red"))["rows"][0]["cells"] == ["red", "Active", "2m21s"]
 
 

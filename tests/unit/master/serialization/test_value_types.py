@@ -69,10 +69,10 @@ def test_every_kubernetes_kind_has_a_message() -> None:
         resource.kind for resource in BUILTIN if message_of(resource.type.API_VERSION, resource.kind) in message_names()
     }
     left = {resource.kind for resource in BUILTIN if resource.group not in ours} - known
-    assert left <= UNMADE, left - UNMADE
+    assert left <= NOT_CREATABLE, left - NOT_CREATABLE
 
 
-UNMADE = {resource.kind for resource in BUILTIN if "create" not in resource.verbs}
+NOT_CREATABLE = {resource.kind for resource in BUILTIN if "create" not in resource.verbs}
 
 
 def test_openapi_integer_format_equals_the_message_type() -> None:

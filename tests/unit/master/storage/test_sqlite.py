@@ -11,7 +11,7 @@ import pytest
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from master.resources.scheme import STORED_TYPES, group_resource
-from master.storage.interface import Compacted, Key, Record, WatchEvent
+from master.storage.interface import Compacted, Key, Record
 from master.storage.revision_log import RevisionLog
 from master.storage.sqlite import SQLiteStorage
 from master.storage.watch_cache import HistoryLimits
@@ -42,10 +42,6 @@ async def reopened(path: Path, keep: HistoryLimits = HistoryLimits()) -> SQLiteS
 
 def names(records: list[Record]) -> list[str]:
     return [record.key.name for record in records]
-
-
-def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
-    return [(event.type, event.record.key.name, event.record.revision) for event in events]
 
 
 async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:

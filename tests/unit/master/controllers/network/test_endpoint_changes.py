@@ -19,14 +19,14 @@ from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Record, WatchEvent, with_revision
 from tests.testbed.apiserver.changes import key_of
-from tests.unit.master.action_lines import WALL
+from tests.unit.master.action_lines import NOW
 from tests.unit.master.examples import meta, pod
 
 
 class Kept:
     """A store of a few objects that tells of what is written, and is looked at as controllers look."""
 
-    now = WALL
+    now = NOW
 
     def __init__(self) -> None:
         self.objects: dict[Key, Any] = {}
@@ -67,7 +67,7 @@ class Kept:
             for write in written:
                 self.drop(write.item) if isinstance(write, ForceDelete) else self.put(write.item)  # type: ignore[union-attr]
         services, pods, known, slices = map(self.list_kind, ENDPOINT_KINDS)
-        assert list(endpoints.reconcile(services, pods, known, slices, WALL)) == [], "a look at everything finds more"
+        assert list(endpoints.reconcile(services, pods, known, slices, NOW)) == [], "a look at everything finds more"
 
 
 def service(name: str, **selector: str) -> Service:

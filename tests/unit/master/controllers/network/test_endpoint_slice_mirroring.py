@@ -48,8 +48,8 @@ def ready(item: EndpointSlice) -> list[tuple[str, bool | None]]:
 
 
 def test_each_endpoints_subset_has_a_slice() -> None:
-    wish = made(subset("10.1.0.2", waiting=("10.1.0.3",)), subset("10.1.0.4", port=SECURE), labels={"mine": "kept"})
-    first, second = kept(reconcile([service()], [wish], []))
+    source = made(subset("10.1.0.2", waiting=("10.1.0.3",)), subset("10.1.0.4", port=SECURE), labels={"mine": "kept"})
+    first, second = kept(reconcile([service()], [source], []))
     assert ready(first) == [("10.1.0.2", True), ("10.1.0.3", False)]
     assert (ready(second), second.ports[0].port) == ([("10.1.0.4", True)], 443)
     assert first.metadata.labels == {
@@ -59,7 +59,7 @@ def test_each_endpoints_subset_has_a_slice() -> None:
     }
     assert [owner.kind for owner in first.metadata.owner_references] == ["Endpoints"]
     assert not [*check(first), *check(second)]
-    assert list(reconcile([service()], [wish], [first, second])) == []
+    assert list(reconcile([service()], [source], [first, second])) == []
 
 
 def test_mirrored_slice_follows_its_endpoints() -> None:
@@ -73,11 +73,11 @@ def test_mirrored_slice_follows_its_endpoints() -> None:
 
 
 def test_endpoints_of_selector_services_are_not_mirrored() -> None:
-    wish = made(subset("10.1.0.2"))
-    old = kept(reconcile([service()], [wish], []))
+    source = made(subset("10.1.0.2"))
+    old = kept(reconcile([service()], [source], []))
     gone = ["- EndpointSlice web-0"]
-    assert lines(reconcile([service(selector={"app": "web"})], [wish], old)) == gone
-    assert lines(reconcile([], [wish], old)) == gone
+    assert lines(reconcile([service(selector={"app": "web"})], [source], old)) == gone
+    assert lines(reconcile([], [source], old)) == gone
     assert lines(reconcile([service()], [], old)) == gone
     assert lines(reconcile([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == gone
     foreign = EndpointSlice(metadata=meta("x", namespace="red"), address_type="IPv4", endpoints=(Endpoint(),))

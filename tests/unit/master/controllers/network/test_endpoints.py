@@ -16,7 +16,7 @@ from api.meta.types import Condition
 from api.validation.registry import check, decode, default
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network import endpoints
-from tests.unit.master.action_lines import WALL
+from tests.unit.master.action_lines import NOW
 from tests.unit.master.examples import meta, pod, service
 
 # --- endpoints --------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def backend(number: int, ready: bool = True, port: int = 8080, **metadata: Any) 
 
 def of(chosen: Service, pods: list[Pod], slices: list[EndpointSlice] | None = None) -> list[Any]:
     chosen = replace(chosen, metadata=meta("web", namespace="red"))
-    return list(endpoints.reconcile([chosen], pods, [], slices or [], WALL))
+    return list(endpoints.reconcile([chosen], pods, [], slices or [], NOW))
 
 
 def made_slices(writes: list[Any]) -> list[EndpointSlice]:
@@ -133,12 +133,12 @@ def test_headless_service_endpoints_are_labelled() -> None:
 
 def test_endpoints_have_the_last_change_trigger_time() -> None:
     web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
-    first: list[Any] = [write.item for write in endpoints.reconcile([web], [backend(1)], [], [], WALL)]
+    first: list[Any] = [write.item for write in endpoints.reconcile([web], [backend(1)], [], [], NOW)]
     assert {item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for item in first} == {
         "2026-01-01T12:00:00.000000Z"
     }
     there, piece = first[0], replace(first[1], metadata=replace(first[1].metadata, name="web-1"))
-    later = WALL + datetime.timedelta(milliseconds=250)
+    later = NOW + datetime.timedelta(milliseconds=250)
     assert list(endpoints.reconcile([web], [backend(1)], [there], [piece], later)) == []
     marked = replace(web, metadata=replace(web.metadata, labels={"a": "b"}))
     second = list(endpoints.reconcile([marked], [backend(1)], [there], [piece], later))

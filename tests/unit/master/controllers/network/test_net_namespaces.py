@@ -15,12 +15,14 @@ from master.allocators import FIRST_VNID, AllocatorCursor
 from master.controllers.actions import Create, ForceDelete, Update
 from master.controllers.network.net_namespaces import reconcile_net_namespaces
 from tests.unit.master.action_lines import CONFIG, FLAT, cursor, lines
-from tests.unit.master.examples import lane, namespace
+from tests.unit.master.examples import namespace, net_namespace
 
 
-def asking(name: str, netid: int, wish: str) -> NetNamespace:
-    one = lane(name, netid)
-    return replace(one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK_ANNOTATION: wish, "kept": "yes"}))
+def asking(name: str, netid: int, requested: str) -> NetNamespace:
+    one = net_namespace(name, netid)
+    return replace(
+        one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK_ANNOTATION: requested, "kept": "yes"})
+    )
 
 
 def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
@@ -35,9 +37,9 @@ def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
 
 
 def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
-    lanes = [lane("default", 0), lane("red", 10), lane("blue", 11)]
+    net_namespaces = [net_namespace("default", 0), net_namespace("red", 10), net_namespace("blue", 11)]
     projects = [namespace("default"), namespace("blue"), namespace("green")]
-    assert lines(reconcile_net_namespaces(CONFIG, projects, lanes, cursor(2))) == [
+    assert lines(reconcile_net_namespaces(CONFIG, projects, net_namespaces, cursor(2))) == [
         "- NetNamespace red 10",
         "+ NetNamespace green 12",
         "~ Cursor c 3",
@@ -45,9 +47,9 @@ def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
 
 
 def test_joined_and_terminating_namespaces_keep_their_vnid() -> None:
-    lanes = [lane("red", 10), lane("blue", 10)]
+    net_namespaces = [net_namespace("red", 10), net_namespace("blue", 10)]
     projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
-    assert lines(reconcile_net_namespaces(CONFIG, projects, lanes, cursor(1))) == []
+    assert lines(reconcile_net_namespaces(CONFIG, projects, net_namespaces, cursor(1))) == []
 
 
 def test_flat_plugin_allocates_no_vnids() -> None:
@@ -60,7 +62,7 @@ PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("requested", "expected"),
     [
         ("global", ["~ NetNamespace red 0"]),
         ("join:blue", ["~ NetNamespace red 11"]),
@@ -77,26 +79,26 @@ PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
         ),
     ],
 )
-def test_change_network_request_is_applied(wish: str, expected: list[str]) -> None:
-    found = [lane("default", 0), asking("red", 10, wish), lane("blue", 11)]
+def test_change_network_request_is_applied(requested: str, expected: list[str]) -> None:
+    found = [net_namespace("default", 0), asking("red", 10, requested), net_namespace("blue", 11)]
     assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, found, cursor(2))) == expected
 
 
 def test_change_network_annotation_is_removed_with_the_vnid_change() -> None:
     (change,) = reconcile_net_namespaces(
-        CONFIG, PROJECTS[1:], [asking("red", 10, "global"), lane("blue", 11)], cursor(2)
+        CONFIG, PROJECTS[1:], [asking("red", 10, "global"), net_namespace("blue", 11)], cursor(2)
     )
     assert isinstance(change, Update)
     assert change.item.metadata.annotations == {"kept": "yes"}
 
 
 def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
-    shared = [lane("default", 0), asking("red", 10, "isolate"), lane("blue", 10)]
+    shared = [net_namespace("default", 0), asking("red", 10, "isolate"), net_namespace("blue", 10)]
     assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, shared, cursor(1))) == [
         "~ NetNamespace red 11",
         "~ Cursor c 2",
     ]
-    world = [lane("default", 0), asking("red", 0, "isolate"), lane("blue", 10)]
+    world = [net_namespace("default", 0), asking("red", 0, "isolate"), net_namespace("blue", 10)]
     assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, world, cursor(1))) == [
         "~ NetNamespace red 11",
         "~ Cursor c 2",
@@ -128,9 +130,9 @@ def test_default_namespace_cannot_be_isolated() -> None:
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
 
 
-@pytest.mark.parametrize("wish", ["", "Global", "join", "join:", "isolate:red", "global "])
-def test_invalid_change_network_annotation_is_rejected(wish: str) -> None:
-    (problem,) = check(asking("red", 10, wish))
+@pytest.mark.parametrize("requested", ["", "Global", "join", "join:", "isolate:red", "global "])
+def test_invalid_change_network_annotation_is_rejected(requested: str) -> None:
+    (problem,) = check(asking("red", 10, requested))
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
 
 
@@ -141,31 +143,33 @@ WISHES = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *WISHES])), max_size=25))
 def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> None:
     """Whatever is asked in whatever order: of those who share a number, all but one have asked for it."""
-    alive, lanes, at = {"default"}, dict[str, NetNamespace](), AllocatorCursor()
+    alive, net_namespaces, at = {"default"}, dict[str, NetNamespace](), AllocatorCursor()
     askers = set[str]()
-    for name, wish in steps:
-        if wish == "make":
+    for name, requested in steps:
+        if requested == "make":
             alive.add(name)
-        elif wish == "end" and name != "default":
+        elif requested == "end" and name != "default":
             alive.discard(name)
-        elif wish and name in lanes:
-            lanes[name] = asking(name, lanes[name].netid, wish)
+        elif requested and name in net_namespaces:
+            net_namespaces[name] = asking(name, net_namespaces[name].netid, requested)
             askers.add(name)
-        for outcome in list(reconcile_net_namespaces(CONFIG, map(namespace, sorted(alive)), lanes.values(), at)):
+        for outcome in list(
+            reconcile_net_namespaces(CONFIG, map(namespace, sorted(alive)), net_namespaces.values(), at)
+        ):
             if isinstance(outcome, Create | Update) and isinstance(outcome.item, NetNamespace):
-                lanes[outcome.item.metadata.name] = outcome.item
+                net_namespaces[outcome.item.metadata.name] = outcome.item
             elif isinstance(outcome, Create | Update) and isinstance(outcome.item, AllocatorCursor):
                 at = outcome.item
             elif isinstance(outcome, ForceDelete):
-                del lanes[outcome.item.metadata.name]
+                del net_namespaces[outcome.item.metadata.name]
                 askers.discard(outcome.item.metadata.name)
-        silent = Counter(one.netid for one in lanes.values() if one.metadata.name not in askers)
+        silent = Counter(one.netid for one in net_namespaces.values() if one.metadata.name not in askers)
         assert all(count == 1 for count in silent.values())
-        assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in lanes.values())
+        assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in net_namespaces.values())
 
 
 @pytest.mark.parametrize(
-    ("wish", "joined", "after"),
+    ("requested", "joined", "after"),
     [
         ("join:blue", "", "blue"),
         ("join:green", "", "blue"),
@@ -175,13 +179,13 @@ def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> 
         ("global", "blue", ""),
     ],
 )
-def test_netnamespace_annotation_names_the_joined_project(wish: str, joined: str, after: str) -> None:
-    """Where nobody keeps VNIDs apart, that tells a lane that is shared on purpose from one that is not."""
-    red = asking("red", 12, wish)
+def test_netnamespace_annotation_names_the_joined_project(requested: str, joined: str, after: str) -> None:
+    """Where nobody keeps VNIDs apart, that tells a VNID that is shared on purpose from one that is not."""
+    red = asking("red", 12, requested)
     red.metadata.annotations.update({JOINED_ANNOTATION: joined} if joined else {})
-    green = lane("green", 11)
+    green = net_namespace("green", 11)
     green.metadata.annotations[JOINED_ANNOTATION] = "blue"
-    found = [lane("default", 0), lane("blue", 11), green, red]
+    found = [net_namespace("default", 0), net_namespace("blue", 11), green, red]
     changes = reconcile_net_namespaces(CONFIG, [namespace(one.netname) for one in found], found, cursor(3))
     (moved,) = [one.item for one in changes if isinstance(one, Update) and isinstance(one.item, NetNamespace)]
     assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after

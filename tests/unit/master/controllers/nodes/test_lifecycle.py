@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from api.core.node import Lease, LeaseSpec, Node
 from api.meta.types import OwnerReference
 from master.controllers.nodes import lifecycle
-from tests.unit.master.action_lines import WALL, lines
+from tests.unit.master.action_lines import NOW, lines
 from tests.unit.master.examples import meta, node
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -18,8 +18,8 @@ def test_unresponsive_node_becomes_unknown_after_its_grace_period_once() -> None
     seen = lifecycle.update_heartbeats({}, [quiet, lively], [], now=100.0)
     lively = node("lively", heartbeat="2026-01-01T00:00:10Z")
     seen = lifecycle.update_heartbeats(seen, [quiet, lively], [], now=130.0)
-    assert list(lifecycle.expired_nodes([quiet, lively], seen, 40, 139.0, WALL)) == []
-    (change,) = lifecycle.expired_nodes([quiet, lively], seen, 40, 140.0, WALL)
+    assert list(lifecycle.expired_nodes([quiet, lively], seen, 40, 139.0, NOW)) == []
+    (change,) = lifecycle.expired_nodes([quiet, lively], seen, 40, 140.0, NOW)
     lost = change.item
     assert isinstance(lost, Node)
     row = lost.status.conditions[0]
@@ -30,7 +30,7 @@ def test_unresponsive_node_becomes_unknown_after_its_grace_period_once() -> None
         "2026-01-01T12:00:00Z",
     )
     assert row.last_heartbeat_time == "2026-01-01T00:00:00Z"
-    assert list(lifecycle.expired_nodes([lost], seen, 40, 500.0, WALL)) == []
+    assert list(lifecycle.expired_nodes([lost], seen, 40, 500.0, NOW)) == []
     # Our own writing is not a sign of life of the node.
     assert lifecycle.update_heartbeats(seen, [lost], [], now=500.0) == {
         ("quiet", "uid-quiet"): seen[("quiet", "uid-quiet")]
@@ -40,8 +40,8 @@ def test_unresponsive_node_becomes_unknown_after_its_grace_period_once() -> None
 def test_master_start_gives_every_node_a_full_grace_period() -> None:
     stale = node("a", heartbeat="2020-01-01T00:00:00Z")
     seen = lifecycle.update_heartbeats({}, [stale], [], now=1000.0)
-    assert list(lifecycle.expired_nodes([stale], seen, 40, 1039.0, WALL)) == []
-    assert len(list(lifecycle.expired_nodes([stale], seen, 40, 1040.0, WALL))) == 1
+    assert list(lifecycle.expired_nodes([stale], seen, 40, 1039.0, NOW)) == []
+    assert len(list(lifecycle.expired_nodes([stale], seen, 40, 1040.0, NOW))) == 1
 
 
 def leased(name: str, renewed: str, owner: str = "", namespace: str = "kube-node-lease") -> Lease:
@@ -54,7 +54,7 @@ def test_renewed_lease_keeps_a_node_ready_without_status_updates() -> None:
     seen = lifecycle.update_heartbeats({}, nodes, [leased("a", "1"), leased("b", "1")], now=0.0)
     elsewhere = leased("b", "2", namespace="red")
     seen = lifecycle.update_heartbeats(seen, nodes, [leased("a", "2"), leased("b", "1"), elsewhere], now=30.0)
-    assert [change.item.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, WALL)] == ["b"]
+    assert [change.item.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, NOW)] == ["b"]
 
 
 def test_lease_is_deleted_with_its_node() -> None:
@@ -70,5 +70,5 @@ def test_lease_is_deleted_with_its_node() -> None:
 def test_node_that_never_reported_becomes_unknown() -> None:
     mute = replace(node("a"), status=type(node("a").status)())
     seen = lifecycle.update_heartbeats({}, [mute], [], now=0.0)
-    (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, WALL)
+    (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, NOW)
     assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]

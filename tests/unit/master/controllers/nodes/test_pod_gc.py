@@ -8,7 +8,7 @@ from api.core.pod import Pod
 from master.controllers.actions import Update
 from master.controllers.nodes.pod_gc import missing_nodes, orphaned_pods, terminated_pods
 from master.resources.metadata import with_metadata
-from tests.unit.master.action_lines import WALL, lines
+from tests.unit.master.action_lines import NOW, lines
 from tests.unit.master.examples import node, pod
 
 
@@ -23,14 +23,14 @@ def test_pods_of_a_deleted_node_are_removed_after_a_grace_period() -> None:
     absent = missing_nodes({}, [node("here")], pods, now=10.0)
     assert absent == {"gone": 10.0}
     assert missing_nodes(absent, [node("here")], pods, now=60.0) == {"gone": 10.0}
-    assert lines(orphaned_pods(pods, absent, 40, 49.0, WALL)) == []
-    assert lines(orphaned_pods(pods, absent, 40, 50.0, WALL)) == ["- Pod ran", "- Pod ending"]
+    assert lines(orphaned_pods(pods, absent, 40, 49.0, NOW)) == []
+    assert lines(orphaned_pods(pods, absent, 40, 50.0, NOW)) == ["- Pod ran", "- Pod ending"]
     assert missing_nodes(absent, [node("here"), node("gone")], pods, now=70.0) == {}
 
 
 def test_pod_with_tracking_finalizer_fails_before_removal() -> None:
     lost = with_metadata(pod("p", node="gone", phase="Running", host_ip="10.245.2.3"), finalizers=("counted",))
-    (change,) = orphaned_pods([lost], {"gone": 0.0}, 40, 50.0, WALL)
+    (change,) = orphaned_pods([lost], {"gone": 0.0}, 40, 50.0, NOW)
     assert isinstance(change, Update)
     failed = change.item
     assert isinstance(failed, Pod)
@@ -39,9 +39,9 @@ def test_pod_with_tracking_finalizer_fails_before_removal() -> None:
     assert (row.type, row.reason, row.message) == (
         "DisruptionTarget", "DeletionByPodGC", "PodGC: node no longer exists",
     )  # fmt: skip
-    assert lines(orphaned_pods([failed], {"gone": 0.0}, 40, 50.0, WALL)) == ["end Pod p"]
+    assert lines(orphaned_pods([failed], {"gone": 0.0}, 40, 50.0, NOW)) == ["end Pod p"]
     leaving = with_metadata(failed, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=0)
-    assert lines(orphaned_pods([leaving], {"gone": 0.0}, 40, 50.0, WALL)) == []
+    assert lines(orphaned_pods([leaving], {"gone": 0.0}, 40, 50.0, NOW)) == []
 
 
 def test_terminated_pods_are_removed_evicted_first_then_oldest() -> None:

@@ -15,7 +15,7 @@ from master.controllers.nodes import taint_eviction
 from master.controllers.nodes import taints as node_taints
 from master.controllers.nodes.lifecycle import was_suspended
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
-from tests.unit.master.action_lines import WALL, lines
+from tests.unit.master.action_lines import NOW, lines
 from tests.unit.master.examples import meta, node, pod
 
 PREFIX = "node.kubernetes.io/"
@@ -37,7 +37,7 @@ def with_taints(one: Node, *taints: Taint) -> Node:
 
 def changed(*nodes: Node) -> dict[str, list[str]]:
     found = {}
-    for change in node_taints.reconcile(nodes, WALL):
+    for change in node_taints.reconcile(nodes, NOW):
         assert isinstance(change.item, Node)
         found[change.item.metadata.name] = shown(change.item.spec.taints)
     return found
@@ -65,7 +65,7 @@ def changed(*nodes: Node) -> dict[str, list[str]]:
 def test_node_taints_follow_its_conditions(one: Node, wanted: list[str]) -> None:
     assert changed(one, node("b")) == ({"a": wanted} if wanted else {})
     assert shown(node_taints.effective_taints(one)) == wanted
-    (change,) = (*node_taints.reconcile([one, node("b")], WALL), None)[:1]
+    (change,) = (*node_taints.reconcile([one, node("b")], NOW), None)[:1]
     if change is not None:
         assert isinstance(change.item, Node)
         assert {taint.time_added for taint in change.item.spec.taints} == {NOON}
@@ -76,14 +76,14 @@ def test_node_taints_follow_its_conditions(one: Node, wanted: list[str]) -> None
 
 def test_foreign_taints_are_kept_and_existing_ones_keep_their_time() -> None:
     gpu, old = Taint(key="gpu", effect="NoSchedule"), Taint(PREFIX + "not-ready", effect="NoExecute", time_added="then")
-    (change,) = node_taints.reconcile([with_taints(node("a", ready="False"), old, gpu), node("b")], WALL)
+    (change,) = node_taints.reconcile([with_taints(node("a", ready="False"), old, gpu), node("b")], NOW)
     assert isinstance(change.item, Node)
     assert change.item.spec.taints == (
         old,
         gpu,
         Taint(PREFIX + "not-ready", effect="NoSchedule", time_added=NOON),
     )
-    (change,) = node_taints.reconcile([with_taints(node("a", ready="Unknown"), old, gpu), node("b")], WALL)
+    (change,) = node_taints.reconcile([with_taints(node("a", ready="Unknown"), old, gpu), node("b")], NOW)
     assert isinstance(change.item, Node)
     assert shown(change.item.spec.taints) == ["gpu:NoSchedule", "unreachable:NoExecute", "unreachable:NoSchedule"]
 
@@ -149,7 +149,7 @@ def test_pod_is_evicted_when_its_toleration_expires(
     since = taint_eviction.taint_times({}, nodes, grace=40, now=100.0)
 
     def leaves(now: float) -> bool:
-        return bool(list(taint_eviction.evictions(nodes, [on("p", *tolerations)], since, now, WALL)))
+        return bool(list(taint_eviction.evictions(nodes, [on("p", *tolerations)], since, now, NOW)))
 
     assert leaves(1_000_000.0) == (after is not None)
     if after is not None:
@@ -163,14 +163,14 @@ def test_evicted_pods_get_an_event_and_others_are_kept() -> None:
     elsewhere = [pod("waiting"), pod("well", node="b", phase="Running"), pod("lost", node="gone")]
     pods = [on("goes"), on("ended", phase="Succeeded"), on("going", deleted=NOON), mirror, *elsewhere]
     since = taint_eviction.taint_times({}, nodes, 40, 0.0)
-    end, told = taint_eviction.evictions(nodes, pods, since, 0.0, WALL)
+    end, event = taint_eviction.evictions(nodes, pods, since, 0.0, NOW)
     assert isinstance(end, Delete)
     assert isinstance(end.item, Pod)
     assert lines([end]) == ["end Pod goes"]
     (row,) = end.item.status.conditions
     assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "DeletionByTaintManager")
-    assert isinstance(told, Create)
-    assert told.item.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
+    assert isinstance(event, Create)
+    assert event.item.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
 
 
 def test_toleration_seconds_count_from_first_observation_and_after_a_start_grace_period() -> None:
@@ -181,8 +181,8 @@ def test_toleration_seconds_count_from_first_observation_and_after_a_start_grace
     assert taint_eviction.taint_times(first, [node("a")], grace=40, now=170.0) == {}
     assert taint_eviction.taint_times({}, nodes, grace=40, now=180.0)["uid-a", UNREACHABLE.key] == 180.0
     hasty = on("p", bears("drain"), bears(UNREACHABLE.key, 0))
-    assert not list(taint_eviction.evictions(nodes, [hasty], first, 139.0, WALL))
-    assert list(taint_eviction.evictions(nodes, [hasty], first, 140.0, WALL))
+    assert not list(taint_eviction.evictions(nodes, [hasty], first, 139.0, NOW))
+    assert list(taint_eviction.evictions(nodes, [hasty], first, 140.0, NOW))
 
 
 def test_suspended_master_evicts_no_pod() -> None:
@@ -197,14 +197,14 @@ def test_suspended_master_evicts_no_pod() -> None:
 def test_pods_of_an_unreachable_node_become_unready() -> None:
     rows = (Condition(type="Initialized", status="True"), Condition(type="Ready", status="True", observed_generation=3))
     here, there = (replace(pod(name, node=name), status=replace(pod("p").status, conditions=rows)) for name in "ab")
-    (change,) = node_taints.pods_not_ready([node("a", ready="Unknown"), node("b", ready="False")], [here, there], WALL)
+    (change,) = node_taints.pods_not_ready([node("a", ready="Unknown"), node("b", ready="False")], [here, there], NOW)
     assert isinstance(change, Update)
     assert isinstance(change.item, Pod)
     assert change.item.status.conditions == (
         rows[0],
         Condition(type="Ready", status="False", last_transition_time=NOON, observed_generation=3),
     )
-    assert not list(node_taints.pods_not_ready([node("a", ready="Unknown")], [change.item], WALL))
+    assert not list(node_taints.pods_not_ready([node("a", ready="Unknown")], [change.item], NOW))
 
 
 def test_scheduler_respects_pending_node_taints() -> None:

@@ -48,13 +48,13 @@ def web(name: str, node: str = "", namespace: str = "default", app: str = "web",
     return replace(made, metadata=metadata, spec=replace(made.spec, **spec))
 
 
-def near(key: str = ZONE, wish: LabelSelector | None = WEB, **more: Any) -> Affinity:
-    term = PodAffinityTerm(topology_key=key, label_selector=wish, **more)
+def near(key: str = ZONE, selector: LabelSelector | None = WEB, **more: Any) -> Affinity:
+    term = PodAffinityTerm(topology_key=key, label_selector=selector, **more)
     return Affinity(pod_affinity=PodAffinity(required_during_scheduling_ignored_during_execution=(term,)))
 
 
-def far(key: str = HOST, wish: LabelSelector | None = WEB, **more: Any) -> Affinity:
-    term = PodAffinityTerm(topology_key=key, label_selector=wish, **more)
+def far(key: str = HOST, selector: LabelSelector | None = WEB, **more: Any) -> Affinity:
+    term = PodAffinityTerm(topology_key=key, label_selector=selector, **more)
     return Affinity(pod_anti_affinity=PodAntiAffinity(required_during_scheduling_ignored_during_execution=(term,)))
 
 
@@ -115,7 +115,7 @@ def test_affinity_term_covers_its_own_or_named_namespaces(more: dict[str, Any], 
 
 
 def test_affinity_term_without_a_selector_matches_no_pod() -> None:
-    pods = [web("there", node="a1"), web("new", affinity=far(wish=None))]
+    pods = [web("there", node="a1"), web("new", affinity=far(selector=None))]
     assert answers([ZONES[0]], pods) == {"new": "a1"}
 
 
@@ -221,8 +221,8 @@ def test_topology_spread_never_exceeds_max_skew(apps: list[str], skew: int, coun
 
 
 def test_affinity_expressions_match_pods() -> None:
-    wish = LabelSelector(match_expressions=(LabelSelectorRequirement(key="app", operator="NotIn", values=("db",)),))
-    pods = [web("there", node="a1"), web("new", app="db", affinity=far(wish=wish))]
+    selector = LabelSelector(match_expressions=(LabelSelectorRequirement(key="app", operator="NotIn", values=("db",)),))
+    pods = [web("there", node="a1"), web("new", app="db", affinity=far(selector=selector))]
     assert "anti-affinity" in answers([ZONES[0]], pods)["new"]
 
 

@@ -98,8 +98,8 @@ def test_preemption_happens_once_and_nominates_the_node() -> None:
     assert not pass_over(waiting, going)
     half = replace(going, spec=at("half", 2).spec)
     small = at("small", 1, on="")
-    told = [one.item.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
-    assert told == [""], "the small one does not take what is being made free for the important one"
+    node_names = [one.item.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
+    assert node_names == [""], "the small one does not take what is being made free for the important one"
     (placed,) = (one for one in pass_over(waiting) if isinstance(one, Update))
     assert (placed.item.spec.node_name, placed.item.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
 

@@ -159,7 +159,7 @@ def test_manually_created_job_is_not_counted() -> None:
 def test_jobs_are_deleted_with_their_cron_job() -> None:
     world = Times()
     world.wait(10)
-    world.end(world.cron)
+    world.delete(world.cron)
     world.settle()
     assert not [*world.all("Job"), *world.pods()]
 
@@ -184,7 +184,7 @@ def test_no_scheduled_time_starts_two_jobs_after_crashes(policy: str, actions: l
             made += [
                 write.item.metadata.name for write in found if isinstance(write, Create) and isinstance(write.item, Job)
             ]
-            world.carry_out(found)
+            world.apply(found)
             assert policy == "Allow" or sum(not is_job_finished(job) for job in world.all("Job")) <= 1
     assert len(set(made)) == len(made)
     world.wait(10)
@@ -259,7 +259,7 @@ def test_deleted_job_is_reported_missing_once_and_a_replaced_one_is_not() -> Non
     world = Times()
     world.wait(10.1)
     (job,) = world.all("Job")
-    world.drop(job)
+    world.remove(job)
     world.wait(1)
     assert missed(world) == [f"Active job went missing: {job.metadata.name}"]
     assert world.active == []

@@ -50,7 +50,7 @@ class Daemons(Simulation):
         self.put(daemon_set(**spec))
 
     @property
-    def wish(self) -> DaemonSet:
+    def daemon_set(self) -> DaemonSet:
         found: DaemonSet = self.all("DaemonSet")[0]
         return found
 
@@ -81,14 +81,14 @@ class Daemons(Simulation):
     def run(self, pod: Pod) -> None:
         """One step of a pod's life: it gets a node, is ready, has ended."""
         if pod.metadata.deletion_timestamp:
-            self.end(pod, grace=0)
+            self.delete(pod, grace=0)
         elif not pod.spec.node_name:
             self.bind(pod)
         elif ready_since(pod) is None and pod.status.phase in ("Pending", "Running"):
             self.ready(pod)
 
     def roll(self, image: str) -> None:
-        current = self.wish
+        current = self.daemon_set
         main = replace(current.spec.template.spec.containers[0], image=image)
         template = replace(current.spec.template, spec=replace(current.spec.template.spec, containers=(main,)))
         self.change(replace(current, spec=replace(current.spec, template=template)))
@@ -109,11 +109,11 @@ def test_daemon_set_creates_one_pod_per_node_bound_by_the_scheduler() -> None:
     assert not any(pod.spec.node_name for pod in world.pods())
     world.start_all()
     assert sorted(pod.spec.node_name for pod in world.pods()) == ["n0", "n1", "n2"]
-    assert DAEMON_SETS.cells(world.wish, world.now)[1:7] == (3, 3, 3, 3, 3, "<none>")
+    assert DAEMON_SETS.cells(world.daemon_set, world.now)[1:7] == (3, 3, 3, 3, 3, "<none>")
     world.put(examples.node("n3"))
     world.start_all()
     assert world.places == ["n0", "n1", "n2", "n3"]
-    world.drop(world.pods()[0])
+    world.remove(world.pods()[0])
     world.start_all()
     assert world.places == ["n0", "n1", "n2", "n3"]
 
@@ -127,10 +127,10 @@ def test_daemon_set_pods_are_created_on_matching_nodes_only() -> None:
     world.change(replace(node, metadata=replace(node.metadata, labels={"disk": "fast"})))
     world.start_all()
     assert world.places == ["n1"]
-    assert DAEMON_SETS.cells(world.wish, world.now)[6] == "disk=fast"
+    assert DAEMON_SETS.cells(world.daemon_set, world.now)[6] == "disk=fast"
     world.change(replace(world.node("n1"), metadata=replace(node.metadata, labels={})))
     world.settle()
-    assert world.wish.status.number_misscheduled == 1
+    assert world.daemon_set.status.number_misscheduled == 1
     world.start_all()
     assert not world.pods()
 
@@ -146,7 +146,7 @@ def test_daemon_set_respects_taints_except_node_condition_taints() -> None:
     world.taint("n1", Taint(key="own", effect="NoSchedule"))
     world.start_all()
     assert world.places == ["n1", "n2"], "what is there stays"
-    assert world.wish.status.number_misscheduled == 1
+    assert world.daemon_set.status.number_misscheduled == 1
     world.taint("n1", Taint(key="own", effect="NoExecute"))
     world.start_all()
     assert world.places == ["n2"]
@@ -184,9 +184,9 @@ def test_daemon_set_on_delete_updates_only_deleted_pods() -> None:
     world.roll("i:2")
     world.start_all()
     assert world.images == {"i:1"}
-    assert world.wish.status.updated_number_scheduled == 0
+    assert world.daemon_set.status.updated_number_scheduled == 0
     for pod in world.pods():
-        world.end(pod)
+        world.delete(pod)
     world.start_all()
     assert world.images == {"i:2"}
 
@@ -198,7 +198,7 @@ def test_daemon_set_rolls_back_and_limits_its_history() -> None:
         world.start_all()
     revisions = {one.revision: one for one in world.all("ControllerRevision")}
     assert sorted(revisions) == [3, 4, 5]
-    current = world.wish
+    current = world.daemon_set
     document = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "i:4"}]}}}}
     undone = patch.strategic_merge_patch(document, revisions[3].data, DAEMON_SETS.merge_schema)
     assert undone["spec"]["template"]["spec"]["containers"][0]["image"] == "i:2"
@@ -206,7 +206,7 @@ def test_daemon_set_rolls_back_and_limits_its_history() -> None:
     world.start_all()
     assert sorted(one.revision for one in world.all("ControllerRevision")) == [4, 5, 6]
     assert world.images == {"i:2"}
-    assert current.metadata.uid == world.wish.metadata.uid
+    assert current.metadata.uid == world.daemon_set.metadata.uid
 
 
 def test_daemon_set_handles_a_revision_name_collision() -> None:
@@ -217,7 +217,7 @@ def test_daemon_set_handles_a_revision_name_collision() -> None:
     world = Daemons(1)
     world.put(other)
     world.start_all()
-    assert world.wish.status.collision_count == 1
+    assert world.daemon_set.status.collision_count == 1
     assert len(world.pods()) == 1
     assert len(world.all("ControllerRevision")) == 2
 
@@ -250,15 +250,15 @@ def test_daemon_set_rollout_stays_within_its_bounds_and_completes(
     world.start_all()
     assert world.images == {"i:2"}
     assert world.places == sorted(f"n{number}" for number in range(nodes))
-    status = world.wish.status
+    status = world.daemon_set.status
     assert (status.updated_number_scheduled, status.number_available, status.number_unavailable) == (nodes, nodes, 0)
 
 
 def one_pass(world: Daemons, cut: int) -> None:
     """One pass that is killed after so many of its writes."""
     kept = world.all("ControllerRevision")
-    found = list(daemon_sets.reconcile([world.wish], world.all("Node"), world.pods(), kept, world.now))
-    world.carry_out(found[:cut])
+    found = list(daemon_sets.reconcile([world.daemon_set], world.all("Node"), world.pods(), kept, world.now))
+    world.apply(found[:cut])
 
 
 WRONG = [

@@ -23,7 +23,7 @@ def test_deployment_is_deleted_with_its_replica_sets_and_pods() -> None:
     world.put(deployment(replicas=2))
     world.settle()
     assert (len(world.all("ReplicaSet")), len(world.pods())) == (1, 2)
-    world.drop(world.all("Deployment")[0])
+    world.remove(world.all("Deployment")[0])
     world.settle()
     assert {kind for kind, _ in world.objects} == {"Event"}
 
@@ -36,8 +36,8 @@ def test_deployment_emits_events_for_scaling_and_pods() -> None:
     roll(world, "i:2")
     all_ready(world)
     (second,) = (one.metadata.name for one in world.all("ReplicaSet") if one.metadata.name != first)
-    told = [one.message for one in world.all("Event") if one.involved_object.kind == "Deployment"]
-    assert sorted(told) == sorted(
+    messages = [one.message for one in world.all("Event") if one.involved_object.kind == "Deployment"]
+    assert sorted(messages) == sorted(
         (
             f"Scaled up replica set {first} from 0 to 1",
             f"Scaled down replica set {first} from 1 to 0",

@@ -36,7 +36,7 @@ def job(**spec: Any) -> Job:
 
 
 class Work(Simulation):
-    """A simulation with one job in it, whose pods end as they are told to."""
+    """A simulation with one job in it, whose pods end when the test says so."""
 
     def __init__(self, **spec: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Work(Simulation):
     def let_go(self, pod: Pod) -> None:
         """What the node does with a pod that is being deleted, when it has ended."""
         if pod.metadata.deletion_timestamp:
-            self.end(pod, grace=0)
+            self.delete(pod, grace=0)
 
     def wait(self, seconds: float) -> None:
         self.now += datetime.timedelta(seconds=seconds)
@@ -265,7 +265,7 @@ def test_pod_replacement_policy_decides_when_deleted_pods_are_replaced(policy: s
     work = Work(podReplacementPolicy=policy)
     work.settle()
     work.run(work.active()[0])
-    work.end(work.active()[0])
+    work.delete(work.active()[0])
     work.settle()
     assert (len(work.active()), work.job.status.failed) == ((1, 1) if at_once else (0, 0))
     assert work.job.status.terminating == 1
@@ -459,7 +459,7 @@ def one_pass(work: Work, killed: bool, withdrawn: list[str]) -> None:
     ended = [write.item for write in found if isinstance(write, Delete) and isinstance(write.item, Pod)]
     withdrawn += [pod.metadata.name for pod in ended if not has_finalizer(pod)]
     before = work.job.status
-    work.carry_out(found)
+    work.apply(found)
     after = work.job.status
     assert after.succeeded >= before.succeeded
     assert after.failed >= before.failed
@@ -535,9 +535,9 @@ def happen(work: Work, what: str, number: int, withdrawn: list[str]) -> None:
         if what == "let go":
             work.let_go(pod)
         elif what == "force":
-            work.end(pod, grace=0)
+            work.delete(pod, grace=0)
         elif what == "delete":
-            work.end(pod)
+            work.delete(pod)
         elif pod.status.phase not in ("Succeeded", "Failed"):
             work.run(pod) if what == "run" else work.finish(pod, int(what == "fail"))
 

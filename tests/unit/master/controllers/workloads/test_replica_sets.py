@@ -23,7 +23,7 @@ def test_replica_set_creates_and_deletes_pods_to_its_replicas(kind: str) -> None
     world.settle()
     (status,) = (item.status for item in world.all(kind))
     assert (status.replicas, status.ready_replicas, status.available_replicas) == (3, 3, 3)
-    world.drop(world.pods()[0])
+    world.remove(world.pods()[0])
     world.settle()
     assert len(world.pods()) == 3
     world.change(replace(world.all(kind)[0], spec=replace(world.all(kind)[0].spec, replicas=0)))
@@ -54,7 +54,7 @@ def test_replica_set_adopts_and_releases_pods_by_labels() -> None:
     assert len(world.pods()) == 3
     alone = next(pod for pod in world.pods() if pod.metadata.name == first.metadata.name)
     assert alone.metadata.owner_references == ()
-    world.drop(second)
+    world.remove(second)
     world.change(replace(alone, metadata=replace(alone.metadata, labels={"app": "web"})))
     world.settle()
     assert len(world.pods()) == 2

@@ -51,22 +51,22 @@ class Stateful(Simulation):
         self.put(stateful_set(**spec))
 
     @property
-    def wish(self) -> StatefulSet:
+    def stateful_set(self) -> StatefulSet:
         found: StatefulSet = self.all("StatefulSet")[0]
         return found
 
     def respec(self, **changes: Any) -> None:
-        self.change(replace(self.wish, spec=replace(self.wish.spec, **changes)))
+        self.change(replace(self.stateful_set, spec=replace(self.stateful_set.spec, **changes)))
 
     def roll(self, image: str) -> None:
-        template = self.wish.spec.template
+        template = self.stateful_set.spec.template
         main = replace(template.spec.containers[0], image=image)
         self.respec(template=replace(template, spec=replace(template.spec, containers=(main,))))
 
     def live(self, pod: Pod) -> None:
         """One step of a pod's life: it gets a node, is ready, has ended."""
         if pod.metadata.deletion_timestamp:
-            self.end(pod, grace=0)
+            self.delete(pod, grace=0)
         elif not pod.spec.node_name:
             self.change(replace(pod, spec=replace(pod.spec, node_name="n")))
         elif ready_since(pod) is None and pod.status.phase in ("Pending", "Running"):
@@ -121,8 +121,8 @@ def test_stateful_set_creates_named_pods_with_claims_in_order() -> None:
         world.settle()
         assert world.names == names
     world.start_all()
-    assert STATEFUL_SETS.cells(world.wish, world.now) == ("db", "3/3", "0s", "main", "i:1")
-    status = world.wish.status
+    assert STATEFUL_SETS.cells(world.stateful_set, world.now) == ("db", "3/3", "0s", "main", "i:1")
+    status = world.stateful_set.status
     assert (status.replicas, status.available_replicas, status.current_replicas, status.updated_replicas) == (3,) * 4
     assert status.current_revision == status.update_revision == revision.metadata.name
 
@@ -182,7 +182,7 @@ def test_deleted_stateful_pod_is_recreated_under_its_name() -> None:
     world = Stateful(replicas=2)
     world.start_all()
     before = world.pods()[0]
-    world.end(before)
+    world.delete(before)
     world.settle()
     assert len(world.pods()) == 2, "the old one ends first"
     world.start_all()
@@ -213,7 +213,7 @@ def test_foreign_pod_with_a_stateful_name_is_not_changed() -> None:
     world.settle()
     assert [one.metadata.labels for one in world.pods()] == [{}]
     revisions = world.all("ControllerRevision")
-    found = stateful_sets.reconcile([world.wish], world.pods(), [], revisions, world.now)
+    found = stateful_sets.reconcile([world.stateful_set], world.pods(), [], revisions, world.now)
     assert [write.about for write in found if isinstance(write, Warn)] == ["p/db-0"]
 
 
@@ -222,7 +222,7 @@ def test_stateful_set_rolls_out_from_last_to_first() -> None:
     world.start_all()
     world.roll("i:2")
     world.settle()
-    status = world.wish.status
+    status = world.stateful_set.status
     assert status.current_revision != status.update_revision
     assert [bool(pod.metadata.deletion_timestamp) for pod in world.pods()] == [False, False, True]
     seen = [dict(world.images)]
@@ -234,7 +234,7 @@ def test_stateful_set_rolls_out_from_last_to_first() -> None:
             seen.append(dict(world.images))
     whole = [list(images.values()) for images in seen if len(images) == 3]
     assert whole == [["i:1"] * 3, ["i:1", "i:1", "i:2"], ["i:1", "i:2", "i:2"], ["i:2"] * 3]
-    status = world.wish.status
+    status = world.stateful_set.status
     assert status.current_revision == status.update_revision
     assert (status.current_replicas, status.updated_replicas) == (3, 3)
 
@@ -245,10 +245,10 @@ def test_stateful_set_rollout_stops_at_the_partition() -> None:
     world.roll("i:2")
     world.start_all()
     assert world.images == {"db-0": "i:1", "db-1": "i:1", "db-2": "i:2"}
-    world.end(world.pods()[0])
+    world.delete(world.pods()[0])
     world.start_all()
     assert world.images["db-0"] == "i:1", "made again from the old template"
-    strategy = world.wish.spec.update_strategy
+    strategy = world.stateful_set.spec.update_strategy
     assert strategy.rolling_update is not None
     world.respec(update_strategy=replace(strategy, rolling_update=replace(strategy.rolling_update, partition=0)))
     world.start_all()
@@ -261,7 +261,7 @@ def test_stateful_set_on_delete_updates_only_deleted_pods() -> None:
     world.roll("i:2")
     world.start_all()
     assert set(world.images.values()) == {"i:1"}
-    world.end(world.pods()[1])
+    world.delete(world.pods()[1])
     world.start_all()
     assert world.images == {"db-0": "i:1", "db-1": "i:2"}
 
@@ -305,7 +305,7 @@ def test_claim_retention_policy_applies_when_scaled_down(policy: dict[str, str],
 def test_claim_retention_policy_applies_when_deleted(policy: dict[str, str], left: int) -> None:
     world = Stateful(replicas=2, persistentVolumeClaimRetentionPolicy=policy)
     world.start_all()
-    world.end(world.wish)
+    world.delete(world.stateful_set)
     world.start_all()
     assert not world.pods()
     there = [claim for claim in world.all("PersistentVolumeClaim") if not claim.metadata.deletion_timestamp]
@@ -319,20 +319,22 @@ def one_pass(world: Stateful, cut: int) -> None:
     """One pass that is killed after so many of its writes."""
     pods, claims = world.pods(), world.all("PersistentVolumeClaim")
     serving = {pod.metadata.name for pod in pods if ready_since(pod) and not pod.metadata.deletion_timestamp}
-    kept, wish = world.all("ControllerRevision"), world.wish
+    kept, stateful_set = world.all("ControllerRevision"), world.stateful_set
     alive = {pod.metadata.name for pod in pods if pod.status.phase != "Failed"}
-    over = {f"db-{number}" for number in range(wish.spec.replicas or 0, MOST)} - alive
+    over = {f"db-{number}" for number in range(stateful_set.spec.replicas or 0, MOST)} - alive
     found = [
-        write for write in stateful_sets.reconcile([wish], pods, claims, kept, world.now) if not isinstance(write, Warn)
+        write
+        for write in stateful_sets.reconcile([stateful_set], pods, claims, kept, world.now)
+        if not isinstance(write, Warn)
     ][:cut]
-    if wish.spec.pod_management_policy == "OrderedReady":
+    if stateful_set.spec.pod_management_policy == "OrderedReady":
         for write in found:
             if isinstance(write, Create | Delete) and isinstance(write.item, Pod):
                 before = range(int(write.item.metadata.name.rpartition("-")[2]))
                 waited = serving | over if isinstance(write, Delete) else serving
                 assert write.item.status.phase == "Failed" or {f"db-{number}" for number in before} <= waited
         assert sum(isinstance(write, Delete) for write in found) <= 1
-    world.carry_out(found)
+    world.apply(found)
 
 
 ACTIONS = st.sampled_from(["pass", "pass", "live", "live", "live", "delete", "fail", "scale", "roll", "force"])
@@ -377,11 +379,11 @@ def test_stateful_set_order_and_identity_always_hold(
             happen(world, what, world.pods()[number % len(world.pods())])
     world.now += datetime.timedelta(seconds=60)
     world.start_all()
-    wanted = world.wish.spec.replicas or 0
+    wanted = world.stateful_set.spec.replicas or 0
     assert world.names == [f"db-{number}" for number in range(wanted)]
-    assert set(world.images.values()) <= {world.wish.spec.template.spec.containers[0].image}
+    assert set(world.images.values()) <= {world.stateful_set.spec.template.spec.containers[0].image}
     assert set(world.claims) >= {f"data-{name}" for name in world.names}
-    status = world.wish.status
+    status = world.stateful_set.status
     assert (status.replicas, status.ready_replicas, status.updated_replicas) == (wanted,) * 3
     assert status.current_revision == status.update_revision
 
@@ -392,7 +394,7 @@ def happen(world: Stateful, what: str, pod: Pod) -> None:
     elif what == "fail":
         world.change(replace(pod, status=replace(pod.status, phase="Failed", conditions=())))
     else:
-        world.end(pod, grace=0 if what == "force" else None)
+        world.delete(pod, grace=0 if what == "force" else None)
 
 
 WRONG = [
@@ -432,7 +434,7 @@ def test_stateful_set_with_a_name_unfit_for_hostnames_is_rejected(name: str) -> 
 
 def test_stateful_set_identity_fields_are_immutable() -> None:
     world = Stateful(replicas=1)
-    old = world.wish
+    old = world.stateful_set
     assert writes.prepare_update(
         STATEFUL_SETS, replace(old, spec=replace(old.spec, replicas=3, min_ready_seconds=1)), old
     )

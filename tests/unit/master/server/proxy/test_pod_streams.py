@@ -57,10 +57,10 @@ def test_log_since_time_is_passed_in_whole_seconds(moment: datetime.datetime) ->
 
 
 @given(st.dictionaries(st.sampled_from(["sinceTime", "tailLines", "limitBytes", "stream", "follow"]), st.text()))
-def test_any_log_query_is_passed_or_rejected(wish: dict[str, str]) -> None:
+def test_any_log_query_is_passed_or_rejected(query: dict[str, str]) -> None:
     code = 200
     try:
-        pod_streams.parse_log_options(MultiDict(wish), "p")
+        pod_streams.parse_log_options(MultiDict(query), "p")
     except StatusError as refused:
         code = refused.status.code
     assert code in (200, 400, 422)
