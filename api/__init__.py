@@ -1,1 +1,1 @@
-"""The shared vocabulary: what can be wished for, and how it travels. Imports nothing of ours."""
+"""Types of the API, their validation and encoding, and its client. Imports no other package of ours."""

@@ -34,7 +34,7 @@ class TokenReviewStatus(Value, frozen=True):
 
 
 class TokenReview(Object, frozen=True):
-    """A check of a token: whether it is valid, and whose it is."""
+    """A query whether a token is valid, and which user it belongs to."""
 
     API_VERSION = "authentication.k8s.io/v1"
     KIND = "TokenReview"

@@ -45,7 +45,7 @@ class CertificateSigningRequestSpec(Value, frozen=True):
 
 
 class CertificateSigningRequestCondition(Value, frozen=True):
-    """A decision about a request. `reason` names who or what decided."""
+    """A decision about a request. `reason` names the component that decided."""
 
     type: str = ""
     status: str = ""

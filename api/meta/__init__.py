@@ -1,1 +1,1 @@
-"""What every object has (Kubernetes: meta/v1)."""
+"""Parts that all objects share (Kubernetes: meta/v1)."""

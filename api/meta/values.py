@@ -27,7 +27,7 @@ class ValueType:
     name: str
     """The type in protobuf."""
     error: Callable[[Any], str]
-    """Return what is accepted, for a value that is not; empty for a value that is."""
+    """Return what is accepted, if the value is not accepted; otherwise an empty text."""
     format: str = ""
     """The format in OpenAPI; empty for that of the Python type."""
 

@@ -122,11 +122,13 @@ def _check_hook(path: str, hook: LifecycleHandler, ports: Sequence[str], grace: 
 
 def _check_one_handler(path: str, holder: Probe | LifecycleHandler, accepted: tuple[str, ...]) -> Iterator[FieldError]:
     values = {field.encode_name: getattr(holder, field.name) for field in struct_fields(type(holder))}
-    given = [name for name in accepted if values[name] is not None]
-    if not given:
+    set_fields = [name for name in accepted if values[name] is not None]
+    if not set_fields:
         yield FieldError(path, "{}", f"one of {', '.join(accepted)} is required", MISSING)
-    for name in given[1:]:
-        yield FieldError(f"{path}.{name}", "given", f"only one handler is accepted, and there is {given[0]}", FORBIDDEN)
+    for name in set_fields[1:]:
+        yield FieldError(
+            f"{path}.{name}", "given", f"only one handler is accepted, and there is {set_fields[0]}", FORBIDDEN
+        )
 
 
 def _check_handler(path: str, holder: Probe | LifecycleHandler, ports: Sequence[str]) -> Iterator[FieldError]:
@@ -280,11 +282,11 @@ def check_env(path: str, container: Container) -> Iterator[FieldError]:
 
 def _check_env_from(path: str, source: EnvFromSource) -> Iterator[FieldError]:
     refs = (("configMapRef", source.config_map_ref), ("secretRef", source.secret_ref))
-    given = [(field, ref) for field, ref in refs if ref is not None]
-    if len(given) != 1:
-        found = quoted([field for field, _ in given])
+    set_fields = [(field, ref) for field, ref in refs if ref is not None]
+    if len(set_fields) != 1:
+        found = quoted([field for field, _ in set_fields])
         yield FieldError(path, found, "exactly one of configMapRef and secretRef is required", MISSING)
-    for field, ref in given:
+    for field, ref in set_fields:
         yield from _check_object_name(f"{path}.{field}", ref.name)
     if source.prefix and not is_env_name(source.prefix):
         yield FieldError(f"{path}.prefix", quoted(source.prefix), 'printable characters but "=" are accepted')
@@ -292,9 +294,9 @@ def _check_env_from(path: str, source: EnvFromSource) -> Iterator[FieldError]:
 
 def _check_value_from(path: str, source: EnvVarSource) -> Iterator[FieldError]:
     fields = struct_fields(type(source))
-    given = [field.encode_name for field in fields if getattr(source, field.name) is not None]
-    if len(given) != 1:
-        yield FieldError(path, quoted(given), "exactly one source is required", MISSING)
+    set_fields = [field.encode_name for field in fields if getattr(source, field.name) is not None]
+    if len(set_fields) != 1:
+        yield FieldError(path, quoted(set_fields), "exactly one source is required", MISSING)
     if source.file_key_ref is not None:
         yield FieldError(f"{path}.fileKeyRef", "given", "is not supported by this version", FORBIDDEN)
     for key_field, ref in (("configMapKeyRef", source.config_map_key_ref), ("secretKeyRef", source.secret_key_ref)):

@@ -81,10 +81,10 @@ def check_volumes(volumes: tuple[Volume, ...]) -> Iterator[FieldError]:
 
 def _check_one_source(path: str, holder: Volume | VolumeProjection, accepted: tuple[str, ...]) -> Iterator[FieldError]:
     json_names = {field.name: field.encode_name for field in struct_fields(type(holder))}
-    given = [json_names[name] for name, value in asdict(holder).items() if name != "name" and value is not None]
-    if len(given) != 1:
-        yield FieldError(path, quoted(given), f"exactly one of {', '.join(accepted)} is required", MISSING)
-    for name in given:
+    set_fields = [json_names[name] for name, value in asdict(holder).items() if name != "name" and value is not None]
+    if len(set_fields) != 1:
+        yield FieldError(path, quoted(set_fields), f"exactly one of {', '.join(accepted)} is required", MISSING)
+    for name in set_fields:
         if name not in accepted:
             yield FieldError(f"{path}.{name}", "given", f"{', '.join(accepted)} are accepted", FORBIDDEN)
 
@@ -313,10 +313,10 @@ def check_persistent_volume(volume: PersistentVolume) -> Iterator[FieldError]:
 
 def _check_volume_source(spec: PersistentVolumeSpec) -> Iterator[FieldError]:
     sources = {"nfs": spec.nfs, "hostPath": spec.host_path, "local": spec.local, "csi": spec.csi}
-    given = [name for name, source in sources.items() if source is not None]
-    if len(given) != 1:
-        yield FieldError("spec", quoted(given), "exactly one of nfs and hostPath is required", MISSING)
-    for name in given:
+    set_fields = [name for name, source in sources.items() if source is not None]
+    if len(set_fields) != 1:
+        yield FieldError("spec", quoted(set_fields), "exactly one of nfs and hostPath is required", MISSING)
+    for name in set_fields:
         if name not in ("nfs", "hostPath"):
             yield FieldError(f"spec.{name}", "given", "nfs and hostPath are accepted", FORBIDDEN)
     if spec.nfs is not None:

@@ -1,6 +1,6 @@
 """HorizontalPodAutoscaler (v2 and v1) and its metrics. Stored and served; no controller acts on it. Pure.
 
-autoscaling/v1 has one metric, the use of CPU. Annotations hold what it has no fields for, as in Kubernetes.
+autoscaling/v1 has one metric, the CPU usage. Annotations hold the fields that it does not have, as in Kubernetes.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def cpu_utilization_metric(percent: int) -> MetricSpec:
     )
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 def _path_segment(text: str) -> str:
@@ -220,7 +220,7 @@ def _validate_target(path: str, target: MetricTarget, accepted: tuple[str, ...])
     yield from quantity_at_least(f"{path}.averageValue", target.average_value)
 
 
-# --- how it is shown --------------------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def metric_text(metric: MetricSpec, status: MetricStatus | None) -> str:
@@ -260,7 +260,7 @@ class HPAScalingPolicy(Value, frozen=True):
 
 
 class HPAScalingRules(Value, frozen=True):
-    """The limits of how fast the number of pods changes."""
+    """The limits of the rate at which the number of pods changes."""
 
     stabilization_window_seconds: Int32 | None = None
     select_policy: str | None = None
@@ -353,7 +353,7 @@ def _default_scaling_rules(rules: HPAScalingRules | None, usual: HPAScalingRules
     )
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 def _validate_autoscaler(item: HorizontalPodAutoscaler) -> Iterator[FieldError]:
@@ -393,7 +393,7 @@ def _validate_range(path: str, value: int | None, least: int, most: int) -> Iter
         yield FieldError(path, quoted(value), f"must be between {least} and {most}")
 
 
-# --- how it is shown --------------------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def _metrics_text(item: HorizontalPodAutoscaler) -> str:
@@ -442,7 +442,7 @@ _ANNOTATION_TYPES: dict[str, Any] = {
     CURRENT_METRICS_ANNOTATION: tuple[MetricStatus, ...],
     CONDITIONS_ANNOTATION: tuple[Condition, ...],
 }
-"""Annotation → what it is as JSON."""
+"""Annotations that hold fields as JSON, with these fields."""
 
 
 class HorizontalPodAutoscalerV1Spec(Value, frozen=True):

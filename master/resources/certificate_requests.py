@@ -82,7 +82,7 @@ def _validate_signer(name: str) -> Iterator[FieldError]:
             yield FieldError(path, quoted(rest), wrong)
 
 
-# --- what is decided --------------------------------------------------------------------------------------------------
+# --- conditions -------------------------------------------------------------------------------------------------------
 
 
 def _replace_approval(
@@ -163,7 +163,7 @@ def _validate_certificate(new: bytes, old: bytes) -> Iterator[FieldError]:
         yield FieldError(path, "<certificate data>", str(error))
 
 
-# --- for people -------------------------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def _csr_state(item: CertificateSigningRequest) -> str:

@@ -49,7 +49,7 @@ def is_time_zone(name: str) -> bool:
 
 
 def schedule_problem(schedule: str) -> str:
-    """Return what is wrong with a schedule; empty if it is valid."""
+    """Return why a schedule is not valid; empty if it is."""
     if "TZ" in schedule:
         return "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
     if len(schedule) > MAX_SCHEDULE_LENGTH:

@@ -89,7 +89,7 @@ class CSINode(Object, frozen=True):
 
 
 def _driver_name_error(text: str) -> str:
-    """Return what is wrong with a driver's name: it must be a domain of up to 63 characters."""
+    """Return why a driver's name is not valid: it must be a domain of up to 63 characters. Empty if it is."""
     return names.dns_subdomain_error(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
 
 

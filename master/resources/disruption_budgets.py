@@ -82,7 +82,7 @@ def _validate_disruption_budget(item: PodDisruptionBudget) -> Iterator[FieldErro
 
 
 def _int_or_percent_problem(value: int | str | None) -> str:
-    """Return what is wrong with a number of pods; empty if it is valid."""
+    """Return why a number of pods is not valid; empty if it is."""
     if isinstance(value, int):
         return "" if value >= 0 else "must be greater than or equal to 0"
     if any(validate_int_or_percent("", value)):

@@ -188,7 +188,7 @@ def _default_failure_rule(rule: PodFailurePolicyRule) -> PodFailurePolicyRule:
     return replace(rule, on_pod_conditions=patterns)
 
 
-# --- what fits --------------------------------------------------------------------------------------------------------
+# --- failure policy of finished pods ----------------------------------------------------------------------------------
 
 
 def failure_action(policy: PodFailurePolicy | None, pod: Pod) -> tuple[str, str]:
@@ -231,7 +231,7 @@ def _matching_container(
             yield status
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 def validate_failure_policy(
@@ -374,7 +374,7 @@ def is_job_finished(item: Job) -> bool:
     return has_condition(item, COMPLETE) or has_condition(item, FAILED)
 
 
-# --- what the server fills in -----------------------------------------------------------------------------------------
+# --- defaults and fields that the server sets -------------------------------------------------------------------------
 
 
 def default_job_spec(spec: JobSpec) -> JobSpec:
@@ -420,7 +420,7 @@ def _prepare_job_for_create(item: Job) -> Job:
     return replace(item, metadata=meta, spec=spec, status=JobStatus())
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 def validate_job_spec(spec: JobSpec) -> Iterator[FieldError]:
@@ -565,7 +565,7 @@ def _immutable_template(item: Job) -> PodTemplateSpec:
     return replace(template, metadata=meta, spec=free)
 
 
-# --- how it is shown --------------------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def job_state(item: Job) -> str:

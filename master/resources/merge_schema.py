@@ -1,4 +1,4 @@
-"""How patches and server-side apply merge the parts of a type: maps, list maps, sets, atomic values. Pure."""
+"""Merge behaviour of types in patches and server-side apply: maps, list maps, sets, atomic values. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class MergeKind(Enum):
     MAP = "map"
     """An object with keys of the user's, all values alike."""
     LIST_MAP = "list map"
-    """A list of objects that are told apart by their `keys`."""
+    """A list of objects that are identified by their `keys`."""
     SET = "set"
-    """A list of plain values of which each stands for itself."""
+    """A list of plain values that is merged as a set."""
     ATOMIC = "atomic"
     """One thing: a plain value, or an object or a list that is always written as a whole."""
 

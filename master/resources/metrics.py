@@ -64,7 +64,7 @@ class PodMetrics(Object, frozen=True):
     containers: tuple[ContainerMetrics, ...] = ()
 
 
-# --- what a node tells ------------------------------------------------------------------------------------------------
+# --- summaries of kubelets --------------------------------------------------------------------------------------------
 
 
 class CpuStats(Value, frozen=True):
@@ -116,7 +116,7 @@ class Summary(Value, frozen=True):
     pods: tuple[PodStats, ...] = ()
 
 
-# --- what becomes of it -----------------------------------------------------------------------------------------------
+# --- metrics from summaries -------------------------------------------------------------------------------------------
 
 
 def node_metrics(node: Node, summary: Summary, now: datetime.datetime) -> NodeMetrics | None:

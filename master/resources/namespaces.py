@@ -16,7 +16,7 @@ from master.resources.printing import AGE, NAME
 from master.resources.resource import VERBS, Column, Resource, Subresource, Version
 
 KUBERNETES_FINALIZER = "kubernetes"
-"""Stands in `spec.finalizers` until everything in the namespace is gone."""
+"""The finalizer in `spec.finalizers`, which is removed when the namespace is empty."""
 
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
@@ -79,7 +79,7 @@ PROJECT_REQUESTS = "projectrequests"
 PROJECT_REQUESTS_PATH = f"/apis/{PROJECT_GROUP}/v1/{PROJECT_REQUESTS}"
 DISPLAY_NAME_ANNOTATION, DESCRIPTION_ANNOTATION = "openshift.io/display-name", "openshift.io/description"
 REQUESTER_ANNOTATION = "openshift.io/requester"
-"""Annotations of a namespace: what people call it, what it is for, who asked for it."""
+"""Annotations of a namespace: its title, its description, and the user who requested it."""
 
 MUTABLE_ANNOTATIONS = (DISPLAY_NAME_ANNOTATION, DESCRIPTION_ANNOTATION)
 

@@ -49,7 +49,7 @@ def _prepare_pod_for_update(new: Pod, old: Pod) -> Pod:
     return msgspec.structs.replace(new, spec=spec, status=old.status)
 
 
-# --- how a pod looks in a table ---------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 def _termination_reason(status: ContainerStatus) -> str:

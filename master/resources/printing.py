@@ -9,7 +9,7 @@ from master.resources.resource import Column
 
 
 def age(text: str | None, now: datetime.datetime) -> str:
-    """Return how long ago a time was, as text."""
+    """Return the time since a point in time, as text."""
     then = parse_time(text)
     return "<unknown>" if then is None else duration(int((now - then).total_seconds()))
 

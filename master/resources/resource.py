@@ -1,4 +1,4 @@
-"""What the server must know of a resource: its type, strategy, columns and subresources. Pure.
+"""Declaration of a resource: its type, strategy, columns and subresources. Pure.
 
 A resource is declared in one file, as one `Resource`; the rest of the master knows resources only through this type.
 """
@@ -68,7 +68,7 @@ def accept_status(new: O) -> O:
 
 @dataclass(frozen=True, slots=True)
 class Scale(Generic[O]):
-    """The scale subresource: how to read and write the number of pods of an object."""
+    """The scale subresource: functions that read and write the number of pods of an object."""
 
     replicas: Callable[[O], int]
     """Return the desired number of pods."""
@@ -82,7 +82,7 @@ class Scale(Generic[O]):
 
 @dataclass(frozen=True, slots=True)
 class Version(Generic[O]):
-    """How the objects of one version are stored as objects of another. No field may be lost in a round trip."""
+    """The conversion of a version whose objects are stored as those of another. A round trip must keep every field."""
 
     of: AnyResource
     """The resource as which the objects are stored."""
@@ -141,7 +141,7 @@ class Resource(Generic[O]):
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     selectable_fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
-    """Return the fields for field selectors, beside `metadata.name` and `metadata.namespace`."""
+    """Return the fields for field selectors, in addition to `metadata.name` and `metadata.namespace`."""
     prepare_for_create: Callable[[O], O] = reset_status
     """Set what the server decides about a new object, such as its status.
 
@@ -166,7 +166,7 @@ class Resource(Generic[O]):
     """Return whether an object that is being deleted must stay for another reason than its finalizers."""
     scale: Scale[O] | None = None
     subresources: tuple[Subresource[O], ...] = ()
-    """Subresources beside `status` and `scale`. A `status` in it replaces the usual one."""
+    """Subresources other than `status` and `scale`. A `status` in it replaces the usual one."""
     stored_as: Version[O] | None = None
     """How objects are stored, if the resource is another version or a projection of another resource."""
     status_update_keeps_metadata: bool = False

@@ -228,7 +228,7 @@ ENDPOINT_SLICES = Resource(
 )
 
 HOSTNAME_LABEL, ZONE_LABEL = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
-"""Keys of `topology` for what later forms have fields for."""
+"""Keys of `topology` that are fields in v1."""
 
 
 class EndpointV1beta1(Value, frozen=True):

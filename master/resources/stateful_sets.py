@@ -131,7 +131,7 @@ def with_claims(spec: PodSpec, claims: Iterable[tuple[str, str]]) -> PodSpec:
     return replace(spec, volumes=(*volumes, *(volume for volume in spec.volumes if volume.name not in own)))
 
 
-# --- what the server fills in -----------------------------------------------------------------------------------------
+# --- defaults and fields that the server sets -------------------------------------------------------------------------
 
 
 def _default_stateful_set(item: StatefulSet) -> StatefulSet:
@@ -164,7 +164,7 @@ def _default_claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeCla
     return replace(full, api_version=full.API_VERSION, kind=full.KIND, status=status)
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- validation -------------------------------------------------------------------------------------------------------
 
 
 def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
@@ -235,7 +235,7 @@ def _immutable_part(spec: StatefulSetSpec) -> StatefulSetSpec:
     )
 
 
-# --- how it is shown --------------------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
 STATEFUL_SETS = Resource(

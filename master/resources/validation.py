@@ -34,7 +34,7 @@ def quantities_at_least_zero(path: str, quantities: Mapping[str, str | int | flo
 
 
 def minimum(*rows: tuple[str, int | None, int]) -> Iterator[FieldError]:
-    """Yield an error for each (path, number, least) whose number is given and less."""
+    """Yield an error for each (path, number, minimum) whose number is less than the minimum. None is accepted."""
     for path, value, least in rows:
         if value is not None and value < least:
             yield FieldError(path, quoted(value), f"must be greater than or equal to {least}")

@@ -25,7 +25,7 @@ from master.resources.resource import Column, Resource
 from master.resources.validation import immutable, max_items, required
 
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
-"""Keeps what is being deleted as long as it is in use."""
+"""The finalizer that delays the deletion while the object is in use."""
 
 
 def access_modes_text(names: tuple[str, ...]) -> str:
@@ -96,7 +96,7 @@ PERSISTENT_VOLUMES = Resource(
 )
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
-"""Keeps what is being deleted as long as it is in use."""
+"""The finalizer that delays the deletion while the object is in use."""
 
 
 def _prepare_claim_for_create(item: PersistentVolumeClaim) -> PersistentVolumeClaim:
@@ -194,7 +194,7 @@ def default_class(classes: Iterable[StorageClass]) -> str:
 
 
 def qualified_name_problem(text: str) -> str:
-    """Return what is wrong with a provisioner: it must be a qualified name in lower case."""
+    """Return why a provisioner is not valid: it must be a qualified name. Case is ignored. Empty if it is."""
     return names.label_key_error(text.lower())
 
 

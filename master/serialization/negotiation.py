@@ -134,7 +134,7 @@ def _decode_yaml(body: bytes) -> Any:
 
 
 def _decode_protobuf(body: bytes) -> Any:
-    # The runtime takes 5 MB, which a master need not have before somebody sends such a body.
+    # The runtime takes 5 MB. It is imported when the first client sends such a body.
     from master.serialization import protobuf  # noqa: PLC0415
 
     try:
