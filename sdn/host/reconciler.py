@@ -87,9 +87,9 @@ class HostReconciler:
             self.links = await self._drivers.netlink.links()
             link = underlay_link(self._identity.address, self.links)
             if link is None:
-                found = ", ".join(sorted(self.links))
+                names = ", ".join(sorted(self.links))
                 raise NotReady(
-                    f"the node's address {self._identity.address} is on no local link; the links are {found}"
+                    f"the node's address {self._identity.address} is on no local link; the links are {names}"
                 )
             self._mtu = link.mtu - TUNNEL_OVERHEAD
         return self._mtu
@@ -130,13 +130,13 @@ class HostReconciler:
         """
         routes = await self._drivers.netlink.routes()
         bridge = self._bridge()
-        found = tuple(conflicts(network.cluster, self._identity.address, self.links, routes, bridge))
+        current = tuple(conflicts(network.cluster, self._identity.address, self.links, routes, bridge))
         is_ours = bridge is not None and OWNER in bridge.external_ids
-        if found and self._verified_for is None and not is_ours:
-            raise Refused(f"nothing is set up: {'; '.join(found)}")
-        if found and found != self._conflicts:
-            log.warning("the node's network conflicts with the cluster's", extra={"reason": "; ".join(found)})
-        self._conflicts = found
+        if current and self._verified_for is None and not is_ours:
+            raise Refused(f"nothing is set up: {'; '.join(current)}")
+        if current and current != self._conflicts:
+            log.warning("the node's network conflicts with the cluster's", extra={"reason": "; ".join(current)})
+        self._conflicts = current
 
     async def _put_bridge(self, network: NodeNetwork) -> None:
         bridge = self._bridge()

@@ -225,16 +225,21 @@ class BridgeLayout:
 
     `partition_of` returns the partition of a flow. `unknown_flows` is the partition whose sync deletes flows that the
     pipeline never writes. `groups` is the partition that has all groups. The switch itself writes the flows of
-    `learned_table` that expire. `renumbered_flow` and `renumbered_group` return what a flow or a group of the previous
-    version has to become in today's tables, and leave those of today as they are.
+    `learned_table` that expire.
+
+    A bridge with the flow `previous_version_flow` is as the previous version left it. `renumbered_flow` and
+    `renumbered_group` return what a flow or a group of that version has to become in today's tables, and leave those
+    of today as they are. `transition_flows` lead from tables that only that version has to those of today.
     """
 
     partition_of: Callable[[Flow], str]
     unknown_flows: str
     groups: str
     learned_table: int
+    previous_version_flow: Flow
     renumbered_flow: Callable[[Flow], Flow]
     renumbered_group: Callable[[Group], Group]
+    transition_flows: frozenset[Flow]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from sdn.model.flow import Action, BridgeLayout, Flow
-from sdn.model.match import Match
+from sdn.model.flow import Action, BridgeLayout, Flow, Goto
+from sdn.model.match import Match, ct_state, ip
 from sdn.pipeline.cookies import NODE_COOKIE, CookieCategory, category_of
 from sdn.pipeline.drops import DropReason, drop_cookie
-from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
+from sdn.pipeline.renumbering import PREVIOUS_ONLY_TABLES, PREVIOUS_TABLES, renumbered_flow, renumbered_group
 from sdn.pipeline.tables import Priority, Table
 
 
@@ -51,6 +51,11 @@ BRIDGE_LAYOUT = BridgeLayout(
     unknown_flows=Partition.NODE,
     groups=Partition.SERVICE,
     learned_table=Table.SESSION_AFFINITY,
+    previous_version_flow=Flow(13, int(Priority.TOP), ip() & ct_state("est"), (Goto(20),), NODE_COOKIE),
     renumbered_flow=renumbered_flow,
     renumbered_group=renumbered_group,
+    transition_flows=frozenset(
+        Flow(table, int(Priority.MISS), Match(), (Goto(int(PREVIOUS_TABLES[table])),), NODE_COOKIE)
+        for table in PREVIOUS_ONLY_TABLES
+    ),
 )

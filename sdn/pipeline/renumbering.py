@@ -3,6 +3,9 @@
 The flows of the node and those of services are written at different times: the service proxy first needs the services
 from the API server. When a new version of the daemon starts, its first write replaces the flows of the node and moves
 those of services, in one bundle. So no packet meets tables of both versions.
+
+A packet that is in connection tracking at that moment returns to a table of the previous version. For some seconds,
+flows there lead it on to today's table, and so the packet is not lost.
 """
 
 from __future__ import annotations
@@ -24,12 +27,13 @@ PREVIOUS_TABLES: dict[int, Table] = {
 }
 """Tables of the previous version that its flows of services are in or lead to."""
 
-_PREVIOUS_SERVICE_TABLES = frozenset(PREVIOUS_TABLES) - {int(table) for table in Table}
+PREVIOUS_ONLY_TABLES = frozenset(PREVIOUS_TABLES) - {int(table) for table in Table}
+"""Those that have no flows today. The previous version has no flow of a service in another table."""
 
 
 def renumbered_flow(flow: Flow) -> Flow:
     """Return the flow of a service in today's tables. A flow that is in one of them already stays as it is."""
-    if flow.table not in _PREVIOUS_SERVICE_TABLES:
+    if flow.table not in PREVIOUS_ONLY_TABLES:
         return flow
     table, actions = int(PREVIOUS_TABLES[flow.table]), tuple(map(_renumbered_action, flow.actions))
     return Flow(table, flow.priority, flow.match, actions, flow.cookie)

@@ -57,6 +57,7 @@ from sdn.pipeline.tables import (
     CT_ZONE_HAIRPIN,
     CT_ZONE_SERVICE,
     DESTINATION,
+    ENDPOINT_INDEX,
     ENDPOINT_IP,
     ENDPOINT_PORT,
     HAIRPIN_IP,
@@ -325,7 +326,7 @@ def _load_balance(
         return (_dnat_to(endpoints[0]),), FlowSet()
     if port.key.protocol is Protocol.UDP:
         flows = _endpoint_flows(group_id, endpoints, cookie)
-        select = Multipath(len(endpoints), ENDPOINT_IP)
+        select = Multipath(len(endpoints), ENDPOINT_INDEX)
         return (set_service_id, select, Goto(Table.ENDPOINT_DNAT)), FlowSet(frozenset(flows))
     return (GroupAction(group_id),), FlowSet(groups=frozenset({_group(group_id, endpoints)}))
 
@@ -339,7 +340,7 @@ def _session_affinity_flows(
     kube-proxy.
     """
     service = ip() & field_equals(SERVICE_ID, group_id)
-    select = (Multipath(len(endpoints), ENDPOINT_IP), Goto(Table.ENDPOINT_DNAT))
+    select = (Multipath(len(endpoints), ENDPOINT_INDEX), Goto(Table.ENDPOINT_DNAT))
     yield make_flow(Table.AFFINITY_CHECK, Priority.MISS, service, *select, cookie=cookie)
     for index, endpoint in enumerate(sorted(endpoints)):
         address = int(endpoint.address)
@@ -353,14 +354,14 @@ def _session_affinity_flows(
             (SERVICE_ID, group_id),
             ((ENDPOINT_IP, address), (ENDPOINT_PORT, endpoint.port)),
         )
-        selected = service & field_equals(ENDPOINT_IP, index)
+        selected = service & field_equals(ENDPOINT_INDEX, index)
         yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, learn, _dnat_to(endpoint), cookie=cookie)
 
 
 def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
     """Apply DNAT to the endpoint whose index was selected."""
     for index, endpoint in enumerate(sorted(endpoints)):
-        selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_IP, index)
+        selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_INDEX, index)
         yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, _dnat_to(endpoint), cookie=cookie)
 
 

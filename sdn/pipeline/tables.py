@@ -17,6 +17,8 @@ SRC_VNID = REG0
 ARP_SCRATCH = REG1
 DESTINATION = REG2
 SERVICE_ID, ENDPOINT_IP, ENDPOINT_PORT = REG3, REG4, REG5
+ENDPOINT_INDEX = ENDPOINT_IP
+"""The same register: a selected endpoint has an index in ENDPOINT_DNAT, a remembered one has its address."""
 
 CT_ZONE_SERVICE, CT_ZONE_HAIRPIN = 1, 2
 """Conntrack zones: of connections to services, and of connections of pods to themselves through a service."""

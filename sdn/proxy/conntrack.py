@@ -51,17 +51,17 @@ def _filters_of_port(port: ServicePortInfo) -> Iterator[ConntrackFilter]:
 
 def udp_frontends(node_ip: IPv4Address, ports: Iterable[ServicePortInfo]) -> UdpFrontends:
     """Return the UDP frontends of these ports on a node, with the endpoints of each."""
-    found: dict[AddressPort, frozenset[AddressPort]] = {}
+    endpoints_of: dict[AddressPort, frozenset[AddressPort]] = {}
     for port in ports:
         if port.key.protocol is not Protocol.UDP:
             continue
         if port.cluster_ip is not None:
-            found[port.cluster_ip, port.port] = _address_ports(port.internal_endpoints)
+            endpoints_of[port.cluster_ip, port.port] = _address_ports(port.internal_endpoints)
         endpoints = _external_address_ports(port)
-        found.update({(ip, port.port): endpoints for ip in port.external_ips})
+        endpoints_of.update({(ip, port.port): endpoints for ip in port.external_ips})
         if port.node_port:
-            found[node_ip, port.node_port] = endpoints
-    return found
+            endpoints_of[node_ip, port.node_port] = endpoints
+    return endpoints_of
 
 
 def changed_udp_frontends(node_ip: IPv4Address, change: ServicePortChange) -> UdpFrontends:

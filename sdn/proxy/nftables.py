@@ -195,13 +195,13 @@ def _endpoint_elements(
 
 def _affinity_ids(endpoints: tuple[EndpointInfo, ...], begin: int) -> Mapping[int, EndpointInfo]:
     """Return endpoints by a number that follows from the endpoint, so that it survives changes of the others."""
-    found: dict[int, EndpointInfo] = {}
+    endpoint_of: dict[int, EndpointInfo] = {}
     for endpoint in endpoints:
         number = crc32(_target(endpoint).encode()) >> 1
-        while number | begin << 16 in found:
+        while number | begin << 16 in endpoint_of:
             number = (number + 1) & 0x7FFFFFFF
-        found[number | begin << 16] = endpoint
-    return found
+        endpoint_of[number | begin << 16] = endpoint
+    return endpoint_of
 
 
 def _target(endpoint: EndpointInfo) -> str:

@@ -209,16 +209,16 @@ def frontends(service: Service) -> frozenset[Frontend]:
     """Return all frontends that a service claims, including those that belong to an older service."""
     if not is_proxied(service):
         return frozenset()
-    found: set[Frontend] = set()
+    claimed: set[Frontend] = set()
     cluster_ip = parse_ipv4(service.spec.cluster_ip)
     external = external_ips(service)
     for port in service.spec.ports:
         protocol = protocol_of(port.protocol)
-        found.add(Frontend(FrontendKind.CLUSTER_IP, cluster_ip, protocol, port.port))
-        found.update(Frontend(FrontendKind.EXTERNAL_IP, ip, protocol, port.port) for ip in external)
+        claimed.add(Frontend(FrontendKind.CLUSTER_IP, cluster_ip, protocol, port.port))
+        claimed.update(Frontend(FrontendKind.EXTERNAL_IP, ip, protocol, port.port) for ip in external)
         if has_node_ports(service) and port.node_port:
-            found.add(Frontend(FrontendKind.NODE_PORT, None, protocol, port.node_port))
-    return frozenset(found)
+            claimed.add(Frontend(FrontendKind.NODE_PORT, None, protocol, port.node_port))
+    return frozenset(claimed)
 
 
 def parse_ipv4(text: str) -> IPv4Address | None:
@@ -376,7 +376,7 @@ def _candidates(
 
     An endpoint that is in several slices has the best of its conditions.
     """
-    found: dict[tuple[str, Protocol], dict[tuple[str, int], _CandidateEndpoint]] = {}
+    candidates: dict[tuple[str, Protocol], dict[tuple[str, int], _CandidateEndpoint]] = {}
     for endpoint_slice in slices:
         if endpoint_slice.address_type != "IPv4":
             continue
@@ -385,13 +385,13 @@ def _candidates(
             port_name = (port.name or "", protocol_of(port.protocol))
             if not port.port or port_name not in port_names:
                 continue
-            known = found.setdefault(port_name, {})
+            known = candidates.setdefault(port_name, {})
             for address in addresses:
                 before = known.get((address.text, port.port))
                 is_better = address.is_ready or address.is_draining
                 if before is None or (not before.address.is_ready and is_better):
                     known[address.text, port.port] = _CandidateEndpoint(address, port.port)
-    return {port_name: list(known.values()) for port_name, known in found.items()}
+    return {port_name: list(known.values()) for port_name, known in candidates.items()}
 
 
 def _endpoint_address(endpoint: Endpoint, config: ProxyConfig) -> Iterator[_EndpointAddress]:

@@ -151,18 +151,18 @@ class _TraceParser:
         self._read_output(action, packet)
 
     def _read_fields(self, action: str) -> None:
-        if found := _SET_VNID.search(action):
-            self.vnid = int(found[1] or found[2], 16)
-        if found := _SET_SOURCE_MAC.search(action):
-            self._source_mac = found[1]
-        if found := _SET_TUNNEL.search(action):
-            self._tunnel = found[1]
-        if found := _DNAT.search(action):
-            self.endpoint = found[1]
+        if matched := _SET_VNID.search(action):
+            self.vnid = int(matched[1] or matched[2], 16)
+        if matched := _SET_SOURCE_MAC.search(action):
+            self._source_mac = matched[1]
+        if matched := _SET_TUNNEL.search(action):
+            self._tunnel = matched[1]
+        if matched := _DNAT.search(action):
+            self.endpoint = matched[1]
 
     def _read_output(self, action: str, packet: str) -> None:
-        if found := _OUTPUT.fullmatch(action):
-            self.outputs.append(_port_name(int(found[1]), self._tunnel, self._network))
+        if matched := _OUTPUT.fullmatch(action):
+            self.outputs.append(_port_name(int(matched[1]), self._tunnel, self._network))
         elif action == "IN_PORT":
             in_port = None if packet.startswith("arp") else _IN_PORT.search(packet)
             if in_port is None:
@@ -185,10 +185,10 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 def _step(table_number: int, text: str, network: NodeNetwork) -> TraceStep:
     table = max(table for table in Table if table <= table_number).name.lower()
-    found = _FLOW.match(text)
-    if found is None:
+    matched = _FLOW.match(text)
+    if matched is None:
         return TraceStep(table=table)
-    return TraceStep(table=table, flow=found[1] or found[4], owner=_owner_name(int(found[3] or "0", 16), network))
+    return TraceStep(table=table, flow=matched[1] or matched[4], owner=_owner_name(int(matched[3] or "0", 16), network))
 
 
 def _owner_name(cookie: int, network: NodeNetwork) -> str:

@@ -138,6 +138,10 @@ class BridgeState:
             removed_groups=[group for number, group in present.groups.items() if number not in desired.groups],
         )
 
+    def has_previous_version(self) -> bool:
+        """Return True if the previous version has written the flows."""
+        return any(self._layout.previous_version_flow in state.flows for state in self._partitions.values())
+
     def renumbering(self, written: str) -> FlowDiff:
         """Return the difference that moves what the previous version has left to today's tables.
 

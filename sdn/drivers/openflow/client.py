@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from sdn.model.flow import BridgeLayout, Flow, FlowSet
 from sdn.model.host import ConntrackFilter
 
 RECONNECT_SECONDS = 0.1
+
+TRANSITION_SECONDS = 3.0
+"""Time for which flows of a transition stay. The switch forgets the old paths of packets in half a second."""
 
 
 class OpenFlowClient:
@@ -30,6 +34,8 @@ class OpenFlowClient:
         self._on_change = on_change
         self._connection: Connection | None = None
         self._desired: dict[str, FlowSetState] = {}
+        self._transition_flows: frozenset[Flow] = frozenset()
+        self._transition: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
     @property
@@ -77,6 +83,8 @@ class OpenFlowClient:
         then unchanged.
         """
         async with self._lock:
+            if not self._desired:
+                return await self._make_first(partition, FlowSetState.of(desired))
             return await self._make(partition, FlowSetState.of(desired))
 
     async def restore(self) -> DiffCount:
@@ -110,16 +118,39 @@ class OpenFlowClient:
             desired.apply(diff)
             return await self._make(partition, desired)
 
-    async def _make(self, partition: str, desired: FlowSetState) -> DiffCount:
+    async def _make_first(self, partition: str, desired: FlowSetState) -> DiffCount:
+        """Make the first partition as desired, and move what the previous version has left in the others."""
+        state = await self._require_connection().bridge_state()
+        if not state.has_previous_version():
+            return await self._make(partition, desired)
+        self._transition_flows = self._layout.transition_flows
+        count = await self._make(partition, desired, state.renumbering(partition))
+        self._transition = asyncio.create_task(self._end_transition())
+        return count
+
+    async def _make(self, partition: str, desired: FlowSetState, other: FlowDiff | None = None) -> DiffCount:
+        """Make a partition as desired, and another difference, in one bundle."""
         connection = self._require_connection()
         state = await connection.bridge_state()
+        if partition == self._layout.unknown_flows:
+            desired.flows |= self._transition_flows
         diff = state.diff(partition, desired)
-        if not self._desired:
-            diff += state.renumbering(partition)
-        count = await _commit(connection, diff)
+        count = await _commit(connection, diff if other is None else diff + other)
         self._desired[partition] = desired
         state.in_sync.add(partition)
         return count
+
+    async def _end_transition(self) -> None:
+        """Delete the flows of the transition. If the switch does not answer, the next sync deletes them."""
+        await asyncio.sleep(TRANSITION_SECONDS)
+        partition, flows = self._layout.unknown_flows, self._transition_flows
+        self._transition_flows = frozenset()
+        with contextlib.suppress(DriverError):
+            async with self._lock:
+                if partition in self._desired:
+                    desired = self._desired[partition].copy()
+                    desired.flows -= flows
+                    await self._make(partition, desired)
 
     async def flush_conntrack(self, filters: Iterable[ConntrackFilter]) -> None:
         """Delete the conntrack entries that these filters select. Raises NotReady and Refused."""

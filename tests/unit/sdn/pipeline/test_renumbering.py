@@ -78,10 +78,12 @@ def test_first_sync_of_the_node_moves_every_flow_to_todays_tables(
     state = BridgeState(BRIDGE_LAYOUT, before.flows, before.groups)
     desired = FlowSetState.of(FlowSet(compile_flows(NETWORK)))
     diff = state.diff(Partition.NODE, desired) + state.renumbering(Partition.NODE)
+    assert state.has_previous_version()
     assert after(before, diff) == today
     state.apply(diff)
     assert state.flows() == today.flows
     assert not state.renumbering(Partition.NODE)
+    assert not state.has_previous_version()
 
 
 def test_tables_of_services_have_numbers_that_the_previous_version_does_not_use_for_services() -> None:
