@@ -288,10 +288,10 @@ def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
     row.fail_mode = bridge.fail_mode
     for key, value in bridge.external_ids:
         row.setkey("external_ids", key, value)
+    tables = {number: transaction.insert(idl.tables["Flow_Table"]) for number, _ in bridge.table_names}
     for number, name in bridge.table_names:
-        table = transaction.insert(idl.tables["Flow_Table"])
-        table.name = name
-        row.setkey("flow_tables", number, table)
+        tables[number].name = name
+    row.flow_tables = tables
     present = {port.name: port for port in _ports_of(row)}
     local = Port(bridge.name, type="internal")
     for port in bridge.ports if bridge.name in present else (local, *bridge.ports):

@@ -12,10 +12,12 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import IPv4Network
 from pathlib import Path
 
 from api.core.services import ServicePort
 from lab.process import run
+from lab.topology import EXTERNAL_IP_NETWORK
 from tests.testbed.netns.packet_world import PacketWorld, running_world
 from tests.testbed.netns.services import TARGET_PORT, answering, create_service, register, wait_for_answer
 from tests.testbed.wait import wait_until
@@ -23,13 +25,14 @@ from tests.testbed.wait import wait_until
 STATE = Path(__file__).parent / "previous_version"
 THIRD_OCTET = 19
 NODE = "node-1"
+NFTABLES = (("ip", "podlane"), ("ip", "podlane-services"), ("netdev", "podlane-guard"))
 
 STREAM_PORTS = {81: 8081, 83: 8083}
 DATAGRAM_PORT, DATAGRAM_TARGET = 82, 8082
 WEB, STREAM, STICKY, INBOX, EMPTY, SHOP = (f"172.30.77.{number}" for number in range(1, 7))
 """Cluster IPs of the services."""
 
-WEB_EXTERNAL_IP = "172.29.77.1"
+WEB_EXTERNAL_IP = str(IPv4Network(EXTERNAL_IP_NETWORK).network_address + 77)
 PREVIOUS_SETS = (
     *("own", "outside", "node_ports", "outside_fronts", "nodes", "backends", "sticky_ids", "askers"),
     "outside_affinity",
@@ -75,10 +78,13 @@ def record(cluster: PacketWorld, program: str) -> None:
     """Let the program take the node over, and write what it leaves. VNIDs are written by name."""
     ours = cluster.specification(f"{NODE} sdn")
     cluster.kill(f"{NODE} sdn")
+    _clear(cluster)
     cluster.start(f"{NODE} sdn", replace(ours, command=(program, *ours.command[1:])))
-    wait_until(lambda: any("table=13" in flow for flow in cluster.flows(NODE)), "the flows of services")
+    wait_until(lambda: any("table=20" in group for group in _groups(cluster)), "the groups of services")
     wait_until(lambda: cluster.network_ready(NODE), "the network")
-    wait_for_answer(cluster.nodes[NODE].namespace, STICKY, 80)
+    for address in (WEB, STICKY, SHOP):
+        wait_for_answer(cluster.nodes[NODE].namespace, address, 80)
+        wait_for_answer(cluster.pod_namespace("admin-a"), address, 80)
     cluster.kill(f"{NODE} sdn")
     vnids = {cluster.vnid(project): project for project in ("red", "blue")}
     STATE.mkdir(exist_ok=True)
@@ -86,7 +92,7 @@ def record(cluster: PacketWorld, program: str) -> None:
     (STATE / "flows.txt").write_text(flows)
     (STATE / "groups.txt").write_text("\n".join(sorted(_groups(cluster))) + "\n")
     (STATE / "tables.txt").write_text("".join(f"{number} {name}\n" for number, name in table_names(cluster).items()))
-    for family, table in (("ip", "podlane"), ("ip", "podlane-services"), ("netdev", "podlane-guard")):
+    for family, table in NFTABLES:
         text = cluster.in_node(NODE, "nft", "list", "table", family, table)
         (STATE / f"{table}.nft").write_text(re.sub(r" expires \w+", "", text))
 
@@ -97,12 +103,10 @@ def restore(cluster: PacketWorld) -> None:
     folder = cluster.nodes[NODE].root
     for name in ("flows", "groups"):
         (folder / f"{name}.txt").write_text(_by_number((STATE / f"{name}.txt").read_text(), vnids))
+    _clear(cluster)
     switch = str(cluster.nodes[NODE].ovs / "br0.mgmt")
-    _ofctl("replace-flows", switch, "/dev/null")
-    _ofctl("del-groups", switch)
     _ofctl("add-groups", switch, str(folder / "groups.txt"))
     _ofctl("replace-flows", switch, str(folder / "flows.txt"))
-    cluster.vsctl(NODE, "clear", "bridge", "br0", "flow_tables")
     for row in (STATE / "tables.txt").read_text().splitlines():
         number, name = row.split()
         cluster.vsctl(
@@ -117,10 +121,17 @@ def restore(cluster: PacketWorld) -> None:
             "br0",
             f"flow_tables:{number}=@t",
         )
-    for family, table in (("ip", "podlane"), ("ip", "podlane-services"), ("netdev", "podlane-guard")):
-        text = f"table {family} {table}\ndelete table {family} {table}\n{(STATE / f'{table}.nft').read_text()}"
-        (folder / "table.nft").write_text(text)
-        cluster.in_node(NODE, "nft", "-f", str(folder / "table.nft"))
+    for _, table in NFTABLES:
+        cluster.in_node(NODE, "nft", "-f", str(STATE / f"{table}.nft"))
+
+
+def _clear(cluster: PacketWorld) -> None:
+    """Delete flows, groups, names of tables and nftables tables."""
+    switch = str(cluster.nodes[NODE].ovs / "br0.mgmt")
+    _ofctl("del-flows", switch)
+    _ofctl("del-groups", switch)
+    cluster.vsctl(NODE, "clear", "bridge", "br0", "flow_tables")
+    cluster.in_node(NODE, "nft", "flush", "ruleset")
 
 
 def remains(cluster: PacketWorld) -> list[str]:
