@@ -1,11 +1,13 @@
-"""A node, its network without pods, and generated ports of services."""
+"""A node, its network without pods, generated ports of services, and flows as the previous version numbers them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import strategies as st
 
+from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.topology import Cluster, Node, NodeNetwork, Peer
 
@@ -43,3 +45,24 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
             affinity_timeout_seconds=draw(st.sampled_from((0, 10800))),
         )
     return found
+
+
+PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 70: 30, 90: 40}
+"""Number in the previous version by today's number."""
+
+
+def previous_action(action: Action) -> Action:
+    if isinstance(action, Goto | Ct | Resubmit | Learn):
+        return replace(action, table=PREVIOUS[action.table])
+    return action
+
+
+def previous_flow(flow: Flow) -> Flow:
+    return replace(flow, table=PREVIOUS[flow.table], actions=tuple(map(previous_action, flow.actions)))
+
+
+def previous_group(group: Group) -> Group:
+    return Group(
+        group.number,
+        tuple(Bucket(bucket.weight, tuple(map(previous_action, bucket.actions))) for bucket in group.buckets),
+    )

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from hypothesis import given
 
 from sdn.drivers.openflow.bridge_state import BridgeState, FlowDiff, FlowSetState
-from sdn.model.flow import Action, Bucket, Ct, Flow, FlowSet, Goto, Group, Learn, Resubmit
+from sdn.model.flow import Flow, FlowSet, Group
 from sdn.model.service_port import ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
@@ -16,29 +16,9 @@ from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
 from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table
 from sdn.topology import Pod
-from tests.unit.sdn.pipeline.examples import NODE, VIEW, port_sets
-
-PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 70: 30, 90: 40}
-"""Number in the previous version by today's number."""
+from tests.unit.sdn.pipeline.examples import NODE, VIEW, port_sets, previous_flow, previous_group
 
 NETWORK = replace(VIEW, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}), multicast=frozenset({10}))
-
-
-def previous_action(action: Action) -> Action:
-    if isinstance(action, Goto | Ct | Resubmit | Learn):
-        return replace(action, table=PREVIOUS[action.table])
-    return action
-
-
-def previous_flow(flow: Flow) -> Flow:
-    return replace(flow, table=PREVIOUS[flow.table], actions=tuple(map(previous_action, flow.actions)))
-
-
-def previous_group(group: Group) -> Group:
-    return Group(
-        group.number,
-        tuple(Bucket(bucket.weight, tuple(map(previous_action, bucket.actions))) for bucket in group.buckets),
-    )
 
 
 def service_flows(ports: dict[ServicePortName, ServicePortInfo]) -> FlowSet:
