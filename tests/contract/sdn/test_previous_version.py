@@ -15,7 +15,7 @@ from sdn.drivers.openflow.bridge_state import DiffCount
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.model.flow import Flow, FlowSet
 from sdn.pipeline.compiler import compile_flows
-from sdn.pipeline.cookies import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
 from sdn.pipeline.service import ServiceFlows
 from sdn.topology import Pod
 from tests.testbed.trace.dummy_switch import DummySwitch
