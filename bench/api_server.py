@@ -68,9 +68,9 @@ async def _fan_out(server: ApiServer, client: Client, say: Say) -> list[Measurem
             with RawWatches(server.url, context, path, count) as ours:
                 grown = (resident(server) - before) / count / 1000
                 samples = [await _told(ours, _write(client, f"e{count}-{number}")) for number in range(EVENTS)]
-            with RawWatches(peer, context, "/watch", count) as theirs:
+            with RawWatches(peer, context, "/watch", count) as raw_watches:
                 async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:
-                    floor = [await _told(theirs, _shout(http, peer)) for _ in range(EVENTS)]
+                    floor = [await _told(raw_watches, _shout(http, peer)) for _ in range(EVENTS)]
             what, bare = f"one event to {count} watches, the last one", "aiohttp alone, TLS"
             figures.append(Measurement(what, "ms", tuple(samples), budget, bare, tuple(floor)))
             figures.append(Measurement(f"master, growth per watch, {count} watches", "KB", (grown,)))

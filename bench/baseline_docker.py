@@ -26,7 +26,9 @@ class BarePods:
             base_url=f"unix://{socket}", version="1.41", timeout=120, max_pool_size=max(IN_FLIGHT)
         )
         filters = {"label": f"io.kubernetes.pod.name={pod}"}
-        rows = [self._client.inspect_container(row["Id"]) for row in self._client.containers(filters=filters)]
+        rows = [
+            self._client.inspect_container(container["Id"]) for container in self._client.containers(filters=filters)
+        ]
         self._box = _wish(next(row for row in rows if row["HostConfig"]["NetworkMode"] == "none"))
         self._main = _wish(next(row for row in rows if row["HostConfig"]["NetworkMode"] != "none"))
         self._made: list[str] = []

@@ -79,7 +79,10 @@ def _rules(port: ServicePortInfo) -> str:
 
 
 def _endpoint_chains(port: ServicePortInfo) -> dict[str, EndpointInfo]:
-    return {_chain("SEP", f"{_name(port)}{one.address}:{one.port}"): one for one in port.internal_endpoints}
+    return {
+        _chain("SEP", f"{_name(port)}{endpoint.address}:{endpoint.port}"): endpoint
+        for endpoint in port.internal_endpoints
+    }
 
 
 def _chain(kind: str, name: str) -> str:

@@ -70,8 +70,8 @@ async def _rounds(cluster: NetnsCluster, node: str, address: str, spaces: list[s
         )
         await client.create(pod)
         ports = (ServicePort(port=PORT, target_port=TARGET_PORT, protocol="TCP"),)
-        wish = ServiceSpec(selector={"app": "end"}, cluster_ip=CALLED, ports=ports)
-        await client.create(Service(metadata=ObjectMeta(name="end", namespace="default"), spec=wish))
+        service_spec = ServiceSpec(selector={"app": "end"}, cluster_ip=CALLED, ports=ports)
+        await client.create(Service(metadata=ObjectMeta(name="end", namespace="default"), spec=service_spec))
 
         async def turn(ready: bool) -> float:
             """Milliseconds from the beginning of the write."""

@@ -37,8 +37,8 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
         names = [f"one{number}" for number in range(IN_FLIGHT)] + [f"crowd{number}" for number in range(CROWD)]
         say(f"{len(names)} network namespaces")
         spaces = cluster.add_namespaces(names)
-        ours, bare = cluster.lab.nodes
-        figures = asyncio.run(_measure(ours, bare, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
+        lab_node, bare = cluster.lab.nodes
+        figures = asyncio.run(_measure(lab_node, bare, spaces[:IN_FLIGHT], spaces[IN_FLIGHT:], say))
         say(f"{IDLE_SECONDS} s of idleness with {CROWD} pods")
         daemon = cluster.process(f"{cluster.lab.nodes[0].name} sdn")
         before = daemon.cpu_times()
@@ -53,9 +53,9 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
 
 
 async def _measure(
-    ours: LabNode, bare: LabNode, spaces: list[str], crowd: list[str], say: Callable[[str], None]
+    lab_node: LabNode, bare: LabNode, spaces: list[str], crowd: list[str], say: Callable[[str], None]
 ) -> list[Measurement]:
-    async with SdnNetwork(f"{ours.root}/sdn.sock") as network, _floor(bare) as floor:
+    async with SdnNetwork(f"{lab_node.root}/sdn.sock") as network, _floor(bare) as floor:
         pods = Pods(network)
         target = await pods.attach(crowd[0])
         await floor.attach([crowd[0]])

@@ -27,7 +27,7 @@ PLUGINS = Path("/usr/lib/cni")
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """One pod at a time, each way in each round."""
     with NetnsCluster(bench_lab(2), with_sdn=1) as cluster:
-        ours, bare = cluster.lab.nodes
+        lab_node, bare = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"r{number}" for number in range(ROUNDS)])
         script, bridge = Script(bare), BridgePlugin(bare)
         script.prepare()
@@ -35,7 +35,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
         say(f"{ROUNDS} pods, attached and detached in three ways")
         for number, space in enumerate(spaces):
             for name, attach, detach in (
-                (OURS, partial(_attach, ours, space), partial(_detach, ours, space)),
+                (OURS, partial(_attach, lab_node, space), partial(_detach, lab_node, space)),
                 ("script", partial(script.attach, space, number), partial(script.detach, space)),
                 ("bridge", partial(bridge.call, "ADD", space), partial(bridge.call, "DEL", space)),
             ):

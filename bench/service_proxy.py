@@ -73,10 +73,10 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
             say(f"{count:,} services of {ENDPOINTS} endpoints")
             ports = [_port(number) for number in range(count)]
             with inside(namespace):
-                found, packets[count] = asyncio.run(_ours(ports, namespace, node.ovs / f"{BRIDGE}.mgmt"))
+                samples, packets[count] = asyncio.run(_ours(ports, namespace, node.ovs / f"{BRIDGE}.mgmt"))
             rivals = _theirs(ports, namespace, RIVALS.get(count, 0), say)
             if count > 1:
-                figures += _beside(count, found, rivals)
+                figures += _beside(count, samples, rivals)
             if rivals.packets:
                 figures.append(
                     Measurement(
@@ -101,15 +101,15 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
     return figures
 
 
-def _beside(count: int, found: _Samples, rivals: _Samples) -> list[Measurement]:
+def _beside(count: int, samples: _Samples, rivals: _Samples) -> list[Measurement]:
     floor = "iptables-restore as kube-proxy" if rivals.loads else ""
     name = f"{count:,} services of {ENDPOINTS} endpoints in the firewall"
     few = "3" if count == max(RIVALS) else ""
     return [
-        Measurement(name, "s", found.loads, floor=floor, floor_samples=rivals.loads),
-        Measurement(f"{name}: one changed", "ms", found.changes, floor=floor, floor_samples=rivals.changes),
-        Measurement(f"{name} and the switch", "s", found.both_loads, few and "3 s"),
-        Measurement(f"{name} and the switch: one changed", "ms", found.both_changes, few and "10 ms"),
+        Measurement(name, "s", samples.loads, floor=floor, floor_samples=rivals.loads),
+        Measurement(f"{name}: one changed", "ms", samples.changes, floor=floor, floor_samples=rivals.changes),
+        Measurement(f"{name} and the switch", "s", samples.both_loads, few and "3 s"),
+        Measurement(f"{name} and the switch: one changed", "ms", samples.both_changes, few and "10 ms"),
     ]
 
 
@@ -127,7 +127,7 @@ class _Samples:
 
 
 async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> tuple[_Samples, tuple[float, ...]]:
-    found = _Samples()
+    samples = _Samples()
     firewall = NftablesBackend(nft := Nftables(), lambda: None)
     openflow = OpenFlowClient(bridge, BRIDGE_LAYOUT, lambda: None)
     await firewall.open()
@@ -135,11 +135,11 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(openflow.run())
             await asyncio.to_thread(wait_until, lambda: openflow.connected, "the switch")
-            found.loads, found.changes = await _measured(ports, nft, [firewall], openflow)
+            samples.loads, samples.changes = await _measured(ports, nft, [firewall], openflow)
             both: list[ProxyBackend] = [firewall, OpenFlowBackend(openflow, ProxyMode.NFTABLES)]
-            found.both_loads, found.both_changes = await _measured(ports, nft, both, openflow)
+            samples.both_loads, samples.both_changes = await _measured(ports, nft, both, openflow)
             serving.cancel()
-        return found, _first_packets(ports, namespace)
+        return samples, _first_packets(ports, namespace)
     finally:
         await nft.run(_GONE)
         await firewall.close()
@@ -169,9 +169,9 @@ async def _measured(
 
 
 def _theirs(ports: list[ServicePortInfo], namespace: str, times: int, say: Callable[[str], None]) -> _Samples:
-    found = _Samples()
+    samples = _Samples()
     if not times:
-        return found
+        return samples
     loads, changes = [], []
     for turn in range(times):
         say(f"the same as kube-proxy does it, {turn + 1} of {times}")
@@ -185,10 +185,10 @@ def _theirs(ports: list[ServicePortInfo], namespace: str, times: int, say: Calla
         begin = time.perf_counter()
         baseline_kube_proxy.restore(namespace, baseline_kube_proxy.one(ports, before, ports[number]))
         changes.append((time.perf_counter() - begin) * 1000)
-    found.loads, found.changes = tuple(loads), tuple(changes)
-    found.packets = _first_packets(ports, namespace)
+    samples.loads, samples.changes = tuple(loads), tuple(changes)
+    samples.packets = _first_packets(ports, namespace)
     baseline_kube_proxy.clear(namespace)
-    return found
+    return samples
 
 
 def _port(number: int) -> ServicePortInfo:

@@ -37,9 +37,9 @@ async def query_node(client: Client, spec: NodeQuerySpec, timeout_seconds: float
 async def _answer(client: Client, query: NodeQuery, timeout_seconds: float) -> NodeQueryStatus:
     deadline = time.monotonic() + timeout_seconds
     while True:
-        found = await client.get(NodeQuery, query.metadata.name)
-        if found.status.answered:
-            return found.status
+        node_query = await client.get(NodeQuery, query.metadata.name)
+        if node_query.status.answered:
+            return node_query.status
         if time.monotonic() > deadline:
             name = query.spec.node_name
             raise QueryFailed(f"{name} has not answered within {timeout_seconds:.0f} s; does podlane-sdn run there?")

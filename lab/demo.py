@@ -114,8 +114,8 @@ async def pods_running(client: Client) -> Tally:
 
 
 def _why(thing: Node | Pod) -> str:
-    rows = [row for row in thing.status.conditions if row.type == "Ready"]
-    return rows[0].message or rows[0].reason if rows else "has said nothing yet"
+    conditions = [condition for condition in thing.status.conditions if condition.type == "Ready"]
+    return conditions[0].message or conditions[0].reason if conditions else "has said nothing yet"
 
 
 async def show(client: Client, lab: Lab) -> Matrix:
@@ -141,12 +141,12 @@ async def show(client: Client, lab: Lab) -> Matrix:
     ]
     print("\n" + table(("PROJECT", "POD", "STATUS", "IP", "NODE"), listed))
     services = [
-        one
-        for one in (await client.list(Service)).items
-        if one.metadata.name == SERVICE and one.metadata.namespace in PROJECTS
+        service
+        for service in (await client.list(Service)).items
+        if service.metadata.name == SERVICE and service.metadata.namespace in PROJECTS
     ]
-    services.sort(key=lambda one: PROJECTS.index(one.metadata.namespace))
-    fronts = [(one.metadata.namespace, SERVICE, one.spec.cluster_ip) for one in services]
+    services.sort(key=lambda service: PROJECTS.index(service.metadata.namespace))
+    fronts = [(service.metadata.namespace, SERVICE, service.spec.cluster_ip) for service in services]
     print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), fronts))
     vnids = {item.netname: item.netid for item in net_namespaces}
     called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in fronts]

@@ -174,7 +174,7 @@ def remove_pod_cgroups(root: str) -> None:
     slices = f"{root.replace('-', '_')}.slice"
     for name in {top.name for top in (*CGROUPS.glob(slices), *CGROUPS.glob(f"*/{slices}"))}:
         succeeds("systemctl", "stop", name)
-    for top in [one for name in (root, slices) for one in (*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}"))]:
+    for top in [path for name in (root, slices) for path in (*CGROUPS.glob(name), *CGROUPS.glob(f"*/{name}"))]:
         # Docker's own groups go at the same time; a walk does not mind.
         for group, _, _ in os.walk(top, topdown=False):
             with contextlib.suppress(OSError):

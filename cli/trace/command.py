@@ -38,11 +38,11 @@ async def run(client: Client, arguments: argparse.Namespace) -> None:
 
 
 def _find_host(text: str, topology: ClusterTopology) -> Host:
-    found = topology.find_host(text)
-    if found is None:
+    host = topology.find_host(text)
+    if host is None:
         with_address = "PROJECT/POD of a pod or PROJECT/SERVICE of a service that has one"
         raise QueryFailed(f"{text!r} is neither an address nor {with_address}, nor a node")
-    return found
+    return host
 
 
 async def load_topology(client: Client) -> ClusterTopology:

@@ -33,13 +33,13 @@ def meant(specs: Iterable[str], focus: str) -> tuple[str, ...]:
 
 def counted(specs: Iterable[str], rows: Iterable[Result]) -> str:
     """For each group how many passed, failed and were not asked, and for each reason how many have it."""
-    ends = {row.spec: row.outcome for row in rows}
+    ends = {result.spec: result.outcome for result in rows}
     groups: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
     for spec in specs:
-        found = _GROUP.search(spec)
+        actual = _GROUP.search(spec)
         outcome = ends.get(spec, "not asked")
-        groups.setdefault(found[1] if found else "", Counter())[outcome] += 1
+        groups.setdefault(actual[1] if actual else "", Counter())[outcome] += 1
         if outcome == "not asked":
             reasons[reason(spec)] += 1
     lines = [f"{'':22}passed  failed  not asked"]
@@ -66,13 +66,13 @@ def main() -> int:
 
 def _told(reports: Path, focus: str) -> int:
     rows = tuple(results(reports))
-    asked = {row.spec for row in rows}
+    requested = {result.spec for result in rows}
     specs = meant(names(reports), focus)
-    forgotten = [spec for spec in specs if spec not in asked and not reason(spec)]
+    forgotten = [spec for spec in specs if spec not in requested and not reason(spec)]
     sys.stdout.write(f"{table(rows)}\n\n{counted(specs, rows)}\n")
     for spec in forgotten:
         say(f"has to pass and was not run: {spec}")
-    failed = [row for row in rows if row.outcome == "failed"]
+    failed = [result for result in rows if result.outcome == "failed"]
     say(f"{len(rows) - len(failed)} passed, {len(failed)} failed ({reports})")
     return 1 if failed or forgotten or not rows else 0
 

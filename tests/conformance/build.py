@@ -64,9 +64,9 @@ def build() -> None:
 
 def _source() -> Path:
     """The unpacked sources, patched as Debian does; fetched by a list of our own."""
-    found = sorted(HOME.glob("kubernetes-*/go.mod"))
-    if found:
-        return found[0].parent
+    paths = sorted(HOME.glob("kubernetes-*/go.mod"))
+    if paths:
+        return paths[0].parent
     _say("fetching the sources")
     lists = HOME / "apt"
     for folder in ("lists/partial", "cache/archives/partial"):

@@ -42,8 +42,8 @@ def load(socket: str) -> None:
 
 
 def _images() -> Mapping[str, tuple[bytes, tuple[str, ...]]]:
-    key, who = keys.generate_key(), Subject("localhost", dns_names=("localhost",))
-    certificate = keys.self_signed(key, who, datetime.datetime.now(datetime.UTC))
+    key, subject = keys.generate_key(), Subject("localhost", dns_names=("localhost",))
+    certificate = keys.self_signed(key, subject, datetime.datetime.now(datetime.UTC))
     agnhost, busybox = (BINARIES / "agnhost").read_bytes(), _with({})
     nginx = _with({"www/index.html": (PAGE, READABLE)})
     httpd = _with({"usr/local/apache2/htdocs/index.html": (PAGE, READABLE), **_program("printenv")})

@@ -117,5 +117,5 @@ class StockCluster(PacketWorld):
 
     def lanes(self) -> dict[str, int]:
         """The VNID of each project."""
-        found = self.call_api(lambda client: client.list(NetNamespace)).items
-        return {lane.netname: lane.netid for lane in found}
+        net_namespaces = self.call_api(lambda client: client.list(NetNamespace)).items
+        return {lane.netname: lane.netid for lane in net_namespaces}

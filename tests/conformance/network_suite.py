@@ -125,9 +125,9 @@ def main() -> int:
     with network_lab() as lab:
         asker = Asker((*_place(lab), "env", *PROXY), lab.kubeconfig, _kubectl(reports), lab.size)
         run_specs(asker, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
-    rows = tuple(row for row in results(reports) if re.search(focus, row.spec))
+    rows = tuple(result for result in results(reports) if re.search(focus, result.spec))
     sys.stdout.write(table(rows) + "\n")
-    ends = Counter(row.outcome for row in rows)
+    ends = Counter(result.outcome for result in rows)
     say(f"{ends['passed']} passed, {ends['failed']} failed ({reports})")
     return 1 if ends["failed"] or not ends["passed"] else 0
 

@@ -73,16 +73,16 @@ def _result(case: Xml.Element) -> Result:
     failure = case.find("failure")
     if failure is None:
         return Result(case.attrib["name"], "passed")
-    said = failure.text or ""
-    lines = (STAMP.sub("", line).strip() for line in said.splitlines())
+    output = failure.text or ""
+    lines = (STAMP.sub("", line).strip() for line in output.splitlines())
     why = next((line for line in lines if line and not NO_REASON.match(line)), "")
     return Result(case.attrib["name"], "failed", why[:SHOWN])
 
 
 def names(folder: Path) -> frozenset[str]:
     """Every spec that there is, whether it was run or not."""
-    found = (Xml.parse(path).getroot().iter("testcase") for path in folder.glob("junit_*.xml"))
-    return frozenset(case.attrib["name"] for cases in found for case in cases)
+    actual = (Xml.parse(path).getroot().iter("testcase") for path in folder.glob("junit_*.xml"))
+    return frozenset(case.attrib["name"] for cases in actual for case in cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +124,22 @@ def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Pat
 
 def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
     """Tell from time to time how far it is."""
-    begin = told = time.monotonic()
+    begin = reported = time.monotonic()
     while process.poll() is None:
         time.sleep(1)
-        if time.monotonic() - told > REPORT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
             ends = Counter(re.findall(r'"msg":"(PASSED|FAILED) ', log.read_text(errors="replace")))
-            say(f"{ends['PASSED']} passed, {ends['FAILED']} failed, after {told - begin:.0f} s")
+            say(f"{ends['PASSED']} passed, {ends['FAILED']} failed, after {reported - begin:.0f} s")
 
 
 def table(rows: Iterable[Result]) -> str:
     """For a person: what failed and why first, then what passed."""
     lines = []
-    for row in sorted(rows, key=lambda row: (row.outcome, row.spec)):
-        lines.append(f"{row.outcome:9}{row.spec}")
-        if row.outcome == "failed":
-            lines.append(f"{'':9}  {row.why}")
+    for result in sorted(rows, key=lambda result: (result.outcome, result.spec)):
+        lines.append(f"{result.outcome:9}{result.spec}")
+        if result.outcome == "failed":
+            lines.append(f"{'':9}  {result.why}")
     return "\n".join(lines)
 
 
@@ -156,7 +156,7 @@ def main() -> int:
         run_specs(Asker(node.place, node.root / "admin"), focus, NOT_ASKED, reports)
     rows = tuple(results(reports))
     sys.stdout.write(table(rows) + "\n")
-    ends = Counter(row.outcome for row in rows)
+    ends = Counter(result.outcome for result in rows)
     say(f"{ends['passed']} passed, {ends['failed']} failed ({reports})")
     return 1 if ends["failed"] or not ends["passed"] else 0
 

@@ -57,8 +57,8 @@ def pod(cluster: Components, name: str, spec: str, cpu: str = "10m") -> None:
 
 def reasons(cluster: Components, name: str, component: str) -> set[str]:
     """Of the events that a component told of an object."""
-    found = json.loads(cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
-    tellers = ((row["reason"], row.get("reportingComponent") or row["source"]["component"]) for row in found["items"])
+    actual = json.loads(cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
+    tellers = ((row["reason"], row.get("reportingComponent") or row["source"]["component"]) for row in actual["items"])
     return {reason for reason, teller in tellers if teller == component}
 
 
@@ -104,12 +104,12 @@ def test_kubelet_registers_with_the_master_and_runs_pods(cluster: Components) ->
     cluster.kubectl("delete", "pod", "theirs", "--grace-period=1")
     assert cluster.refusals("kubelet") == []
     rows = json.loads(cluster.kubectl("get", "csr", "-o", "json"))["items"]
-    asked = {row["spec"]["signerName"]: row for row in rows if JOINING & set(row["spec"]["groups"])}
-    assert asked[KUBELET_CLIENT_SIGNER]["status"]["conditions"][0]["reason"] == "AutoApproved"
-    assert asked[KUBELET_CLIENT_SIGNER]["spec"]["username"].startswith("system:bootstrap:")
+    requested = {row["spec"]["signerName"]: row for row in rows if JOINING & set(row["spec"]["groups"])}
+    assert requested[KUBELET_CLIENT_SIGNER]["status"]["conditions"][0]["reason"] == "AutoApproved"
+    assert requested[KUBELET_CLIENT_SIGNER]["spec"]["username"].startswith("system:bootstrap:")
     # Two nodes are at this address: somebody has to say that it is the kubelet's.
-    assert "conditions" not in asked[KUBELET_SERVING_SIGNER]["status"]
-    name = asked[KUBELET_SERVING_SIGNER]["metadata"]["name"]
+    assert "conditions" not in requested[KUBELET_SERVING_SIGNER]["status"]
+    name = requested[KUBELET_SERVING_SIGNER]["metadata"]["name"]
     cluster.kubectl("certificate", "approve", name)
     current = cluster.root / "kubelet" / "pki" / "kubelet-server-current.pem"
     wait_until(current.exists, "it has a serving certificate")

@@ -217,13 +217,13 @@ def raw(node: StockPair, name: str, path: str) -> str:
     return node.kubectl("get", "--raw", f"/api/v1/nodes/{name}/proxy{path}")
 
 
-def shape(found: Any) -> Any:
+def shape(actual: Any) -> Any:
     """The names of what is told; of lists those of all members."""
-    if isinstance(found, dict):
-        return {key: shape(value) for key, value in found.items()}
-    if isinstance(found, list):
+    if isinstance(actual, dict):
+        return {key: shape(value) for key, value in actual.items()}
+    if isinstance(actual, list):
         merged: dict[str, Any] = {}
-        for one in found:
+        for one in actual:
             merged |= shape(one) if isinstance(one, dict) else {}
         return merged
     return None
@@ -284,12 +284,12 @@ def test_kubelet_api_authorizes_service_accounts_by_cluster_rbac(node: StockPair
     runs = ("POST", "/run/default/POD/main?cmd=id")
 
     def table(address: str, pod: str) -> dict[tuple[str, str], tuple[int, str]]:
-        found = {}
+        actual = {}
         for name, token in tokens.items():
             for method, path in (*requests, (runs[0], runs[1].replace("POD", pod))):
                 status, body = asked(node, address, method, path, token)
-                found[name, path.replace(pod, "POD")] = (status, "" if status == 200 else body)
-        return found
+                actual[name, path.replace(pod, "POD")] = (status, "" if status == 200 else body)
+        return actual
 
     ours, theirs = table(NODE_IP, "talker"), table(KUBELET_IP, "theirs")
     statuses = {key: status for key, (status, _) in ours.items()}

@@ -75,16 +75,18 @@ def test_subnets_and_vnids_equal_those_of_our_own_master(world: StockCluster) ->
 
 @pytest.mark.parametrize("kind", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
 def test_kubectl_tables_have_the_columns_of_our_own_master(world: StockCluster, kind: str) -> None:
-    ours = BY_KIND[kind]
+    resource = BY_KIND[kind]
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
     async def ask(client: Client) -> bytes:
-        path = f"/apis/network.openshift.io/v1/{ours.plural}"
+        path = f"/apis/network.openshift.io/v1/{resource.plural}"
         async with client._open_response("GET", path, headers={"Accept": accept}) as response:
             return await response.read()
 
     columns = json.loads(world.call_api(ask))["columnDefinitions"]
-    assert [(row["name"], row["type"]) for row in columns] == [(row.name, row.type) for row in ours.columns]
+    assert [(column["name"], column["type"]) for column in columns] == [
+        (column.name, column.type) for column in resource.columns
+    ]
 
 
 def test_running_pods_follow_vnid_changes(world: StockCluster) -> None:
@@ -223,13 +225,13 @@ def test_controller_that_lost_leadership_while_suspended_exits_without_writing(w
     wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
     world.signal(NETWORK, signal.SIGSTOP)
     wait_until(lambda: world.ready(10246) == "ok", "the second one is the leader")
-    said = len(world.said(NETWORK))
+    output = len(world.said(NETWORK))
     world.kubectl("create", "namespace", "meanwhile")
     assert laned(world, "meanwhile")
     world.signal(NETWORK, signal.SIGCONT)
     wait_until(lambda: not world.is_alive(NETWORK), "it ends")
-    assert "objects written" not in world.said(NETWORK)[said:]
-    assert "somebody else may be in charge" in world.said(NETWORK)[said:]
+    assert "objects written" not in world.said(NETWORK)[output:]
+    assert "somebody else may be in charge" in world.said(NETWORK)[output:]
     world.start(NETWORK, world.controllers())
     world.stop("second")
     wait_until(lambda: world.ready(10247) == "ok", "it is the leader again")
@@ -284,8 +286,8 @@ def test_kubernetes_services_are_proxied_and_isolated_by_project(world: StockClu
     with answering(world, "red-a", "red-c", "blue-a"):
         service = create_service(world, "web", "red", {"app": "red-c"})
         caller = world.pods["red-a"]
-        found = wait_for_answer(world.pod_namespace("red-a"), service.spec.cluster_ip, 80)
-        assert tuple(found) == ("red-c", str(caller.address))
+        answer = wait_for_answer(world.pod_namespace("red-a"), service.spec.cluster_ip, 80)
+        assert tuple(answer) == ("red-c", str(caller.address))
         with pytest.raises(TimeoutError):
             call(world.pod_namespace("blue-a"), service.spec.cluster_ip, 80, seconds=0.3)
         assert wait_for_answer(world.nodes["node-1"].namespace, service.spec.cluster_ip, 80)[0] == "red-c"
@@ -320,9 +322,10 @@ def refused(world: StockCluster, *flags: str) -> str:
 
 def test_wrong_service_network_is_detected_before_anything_is_written(world: StockCluster) -> None:
     before = world.kubectl("get", "clusternetwork", "default", "-o", "yaml")
-    said = refused(world, "--service-network=10.96.0.0/12")
+    output = refused(world, "--service-network=10.96.0.0/12")
     assert (
-        "serviceNetwork is 10.96.0.0/12, but the service kubernetes of this cluster has the address 172.30.0.1" in said
+        "serviceNetwork is 10.96.0.0/12, but the service kubernetes of this cluster has the address 172.30.0.1"
+        in output
     )
     assert world.kubectl("get", "clusternetwork", "default", "-o", "yaml") == before
 

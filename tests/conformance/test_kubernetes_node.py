@@ -51,9 +51,9 @@ spec:
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[StockNode]:
-    with StockNode() as one:
-        one.agent()
-        yield one
+    with StockNode() as stock_node:
+        stock_node.agent()
+        yield stock_node
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ def events(node: StockNode, name: str) -> set[str]:
 
 
 def test_node_agent_registers_renews_its_lease_and_is_ready(node: StockNode) -> None:
-    found = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))
-    assert {"type": "InternalIP", "address": NODE_IP} in found["status"]["addresses"]
+    actual = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))
+    assert {"type": "InternalIP", "address": NODE_IP} in actual["status"]["addresses"]
     wait_until(lambda: "taints" not in json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["spec"], "no taint")
     path = "jsonpath={.spec.renewTime}"
     first = node.kubectl("-n", "kube-node-lease", "get", "lease", NODE, "-o", path)
@@ -148,5 +148,5 @@ def test_killed_agent_resumes_its_pods(web: StockNode) -> None:
 def said_by(token: str) -> dict[str, Any]:
     """The claims of a JSON web token."""
     claims = token.split(".")[1]
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-    return found
+    actual: dict[str, Any] = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    return actual

@@ -21,18 +21,18 @@ LONG = 150.0
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[JoiningNode]:
-    with JoiningNode() as one:
-        one.hand_out()
-        one.agent()
-        yield one
+    with JoiningNode() as joining_node:
+        joining_node.hand_out()
+        joining_node.agent()
+        yield joining_node
 
 
 def test_machine_joins_by_bootstrap_token_and_registers(node: JoiningNode) -> None:
     (first, *_) = node.requests(KUBELET_CLIENT_SIGNER)
     assert first[1] == ["Approved"]
-    found = node.certificate()
-    assert found is not None
-    assert (found.subject.user, found.subject.groups) == (SUBJECT, ("system:nodes",))
+    certificate = node.certificate()
+    assert certificate is not None
+    assert (certificate.subject.user, certificate.subject.groups) == (SUBJECT, ("system:nodes",))
     assert (node.root / "node").stat().st_mode & 0o777 == 0o600
 
 

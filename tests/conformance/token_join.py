@@ -46,7 +46,7 @@ class JoiningNode(StockNode):
         (self.root / "node").unlink()
         for name, role, group in BINDINGS:
             self.kubectl("create", "clusterrolebinding", name, f"--clusterrole={role}", f"--group={group}")
-        told = {
+        reported = {
             "token-id": TOKEN_ID,
             "token-secret": TOKEN_SECRET,
             "usage-bootstrap-authentication": "true",
@@ -54,7 +54,7 @@ class JoiningNode(StockNode):
             "auth-extra-groups": GROUP,
         }
         meta = {"name": f"bootstrap-token-{TOKEN_ID}", "namespace": "kube-system"}
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": told}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": reported}
         secret["type"] = "bootstrap.kubernetes.io/token"
         self.kubectl("apply", "-f", "-", stdin=json.dumps(secret))
         ca = (self.root / "ca.crt").read_bytes()
@@ -98,6 +98,6 @@ class JoiningNode(StockNode):
         return Path(self.root / "podlane-node-agent.log").read_text(errors="replace")
 
 
-def over(one: Certificate) -> bool:
+def over(certificate: Certificate) -> bool:
     """Whether nobody takes it any more."""
-    return one.not_after < datetime.datetime.now(datetime.UTC)
+    return certificate.not_after < datetime.datetime.now(datetime.UTC)

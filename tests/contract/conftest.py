@@ -33,10 +33,10 @@ def _dockers_sockets() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """A master of the module's own."""
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 @pytest.fixture

@@ -30,16 +30,16 @@ def main() -> int:
     parser.add_argument("--program", default="schemathesis", help="where schemathesis is")
     parser.add_argument("--examples", type=int, default=20, help="how many random requests for each operation")
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")
-    found = parser.parse_args()
+    actual = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = ApiServer(Path(folder))
         server.start()
         try:
             files = _credentials(server.kubeconfig)
-            bad = [one for one in found.documents if not _passes(server.url, one, files, found)]
+            bad = [document for document in actual.documents if not _passes(server.url, document, files, actual)]
         finally:
             ended = server.stop()
-    sys.stdout.write(f"fuzz: {len(found.documents) - len(bad)} of {len(found.documents)} documents hold\n")
+    sys.stdout.write(f"fuzz: {len(actual.documents) - len(bad)} of {len(actual.documents)} documents hold\n")
     return 1 if bad or ended else 0
 
 
@@ -54,20 +54,20 @@ def _credentials(kubeconfig: Path) -> tuple[Path, Path]:
     return certificate, authority
 
 
-def _passes(url: str, document: str, files: tuple[Path, Path], wish: argparse.Namespace) -> bool:
+def _passes(url: str, document: str, files: tuple[Path, Path], desired: argparse.Namespace) -> bool:
     certificate, authority = files
     flags = {
         "url": url,
         "request-cert": certificate,
         "tls-verify": authority,
         "phases": "coverage,fuzzing",
-        "max-examples": wish.examples,
-        "seed": wish.seed,
+        "max-examples": desired.examples,
+        "seed": desired.seed,
         "checks": CHECKS,
         "request-timeout": ANSWER_SECONDS,
         "warnings": "off",
     }
-    command = [wish.program, "run", f"{url}/openapi/v3/{document}"]
+    command = [desired.program, "run", f"{url}/openapi/v3/{document}"]
     options = [f"--{name}={value}" for name, value in flags.items()]
     done = subprocess.run(
         [*command, "--continue-on-failure", *options],

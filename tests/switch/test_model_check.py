@@ -61,5 +61,5 @@ PLAN = GeneratedCluster(
 @pytest.mark.parametrize("hole", MUTANTS)
 def test_model_check_detects_every_mutant(switches: dict[str, DummySwitch], hole: str) -> None:
     assert not list(find_differences(load(PLAN, switches)))
-    found = list(find_differences(load(PLAN, switches, MUTANTS[hole].compiled)))
-    assert any(line.startswith(MUTANTS[hole].shown_by) for line in found), found
+    actual = list(find_differences(load(PLAN, switches, MUTANTS[hole].compiled)))
+    assert any(line.startswith(MUTANTS[hole].shown_by) for line in actual), actual

@@ -71,8 +71,8 @@ def ends(world: TraceWorld, caller: str, address: IPv4Address, port: int) -> set
 
 def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
     """Who fares otherwise than the model says."""
-    found = []
-    backends = {one.address for one in port.internal_endpoints}
+    actual = []
+    backends = {endpoint.address for endpoint in port.internal_endpoints}
     for caller, pod in world.pods.items():
         if pod.address in backends:
             continue  # it may be sent back, which is no output
@@ -80,12 +80,12 @@ def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
         for front, (address, number) in fronts(world).items():
             here = ends(world, caller, address, number)
             if here != here & _may_end(world, pod.node, port) or bool(here) != is_let:
-                found.append(f"{caller} at the {front}: {here}")
-    return found
+                actual.append(f"{caller} at the {front}: {here}")
+    return actual
 
 
 def _may_end(world: TraceWorld, node: str, port: ServicePortInfo) -> set[tuple[str, int]]:
-    addresses = {one.address for one in port.internal_endpoints}
+    addresses = {endpoint.address for endpoint in port.internal_endpoints}
     pods = {(pod.node, world.ports[name]) for name, pod in world.pods.items() if pod.address in addresses}
     return pods or {(node, GATEWAY_OFPORT)}
 
@@ -121,8 +121,8 @@ HOLES = {"no look at the VNID": "reg0", "no look at the port": "tcp_dst"}
 def test_mutant_of_service_flows_is_detected(world: TraceWorld, hole: str) -> None:
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
-        rows = ServiceFlows(world.views[name].node).sync([port])
-        switch.replace_services(FlowSet(without_fields(rows.flows, Table.SERVICE_LB, HOLES[hole]), rows.groups))
+        flow_set = ServiceFlows(world.views[name].node).sync([port])
+        switch.replace_services(FlowSet(without_fields(flow_set.flows, Table.SERVICE_LB, HOLES[hole]), flow_set.groups))
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 
 
@@ -132,7 +132,11 @@ def test_mutant_of_the_table_before_service_flows_is_detected(world: TraceWorld)
     node = world.node_address("node-2")
     assert not ends(world, "blue-a", node, 30080)
     for name, switch in world.switches.items():
-        closing = [one for one in compile_flows(world.views[name]) if one.table == Table.SERVICE_LB and not one.actions]
+        closing = [
+            compile_flow
+            for compile_flow in compile_flows(world.views[name])
+            if compile_flow.table == Table.SERVICE_LB and not compile_flow.actions
+        ]
         switch.replace(compile_flows(world.views[name]) - frozenset(closing))
     try:
         assert ends(world, "blue-a", node, 30080) == {("node-1", GATEWAY_OFPORT)}

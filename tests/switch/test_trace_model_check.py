@@ -73,9 +73,9 @@ def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPo
         r"through a tunnel from (.+) as VNID (\d+)": "{one} {other} --from-tunnel {sender} --vnid {1}",
     }
     for form, words in forms.items():
-        found = re.fullmatch(form, name)
-        if found is not None:
-            given = found.groups()
+        actual = re.fullmatch(form, name)
+        if actual is not None:
+            given = actual.groups()
             mac = mac_text(mac_of(IPv4Address(given[0]))) if "{mac}" in words else ""
             return words.format(
                 *given,
@@ -93,15 +93,15 @@ def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPo
     raise AssertionError(f"{name!r} has no words")
 
 
-def begins(world: TraceWorld, asked: Attempt, source: RunningPod, target: RunningPod) -> str:
+def begins(world: TraceWorld, attempt: Attempt, source: RunningPod, target: RunningPod) -> str:
     """What the model makes of it; the gateway is no pod, and the switch answers honest ARP."""
-    if asked.name == "to the outside":
+    if attempt.name == "to the outside":
         return f"delivered: {full_name(source)} reaches the outside, with the address of {source.node}"
-    if asked.arrives:
+    if attempt.arrives:
         return f"delivered: {full_name(source)} reaches {full_name(target)} on {target.node}"
-    if asked.name == f"to {world.gateway(target.node)}":
+    if attempt.name == f"to {world.gateway(target.node)}":
         return f"delivered: {full_name(source)} reaches {target.node} itself"
-    if asked.name.startswith("an ARP question"):
+    if attempt.name.startswith("an ARP question"):
         return f"answered: the switch of {source.node} gives {full_name(source)} the MAC of {full_name(target)}, "
     return "dropped because "
 
@@ -110,12 +110,12 @@ def begins(world: TraceWorld, asked: Attempt, source: RunningPod, target: Runnin
 def test_trace_sentence_agrees_with_the_model(world: TraceWorld, one: str, other: str) -> None:
     source, target = world.pods[one], world.pods[other]
     wrong = []
-    for asked in attempts(layout_of(world), source, target):
-        if asked.name.startswith("LLDP"):
+    for attempt in attempts(layout_of(world), source, target):
+        if attempt.name.startswith("LLDP"):
             continue  # the command has no other kinds of frames
-        for name in FRAGMENTS if asked.name == "in fragments" else (asked.name,):
+        for name in FRAGMENTS if attempt.name == "in fragments" else (attempt.name,):
             words = in_words(world, name, source, target)
             sentence = sentence_for(world, words)
-            if not sentence.startswith(begins(world, asked, source, target)) or GENERIC in sentence:
+            if not sentence.startswith(begins(world, attempt, source, target)) or GENERIC in sentence:
                 wrong.append((name, words, sentence))
     assert not wrong

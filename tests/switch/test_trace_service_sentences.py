@@ -57,10 +57,10 @@ def served(world: TraceWorld, node: str) -> tuple[ServicePortInfo, ...]:
 @pytest.fixture(scope="module")
 def world() -> Iterator[TraceWorld]:
     with ExitStack() as stack:
-        made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
-        for name, switch in made.switches.items():
-            switch.replace_services(ServiceFlows(made.views[name].node).sync(served(made, name)))
-        yield made
+        trace_world = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
+        for name, switch in trace_world.switches.items():
+            switch.replace_services(ServiceFlows(trace_world.views[name].node).sync(served(trace_world, name)))
+        yield trace_world
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +122,8 @@ def test_trace_sentence_states_the_outcome_of_a_service_connection(
 
 def test_trace_names_one_endpoint_with_session_affinity(world: TraceWorld, ports: Ports) -> None:
     target = {"red/red-b on node-1", "red/red-c on node-2"}
-    said = sentence_for(world, "red/red-a red/sticky", ports)
-    assert said in {f"delivered: red/red-a reaches {one}, an endpoint of the service red/sticky" for one in target}
+    output = sentence_for(world, "red/red-a red/sticky", ports)
+    assert output in {f"delivered: red/red-a reaches {one}, an endpoint of the service red/sticky" for one in target}
 
 
 def test_trace_lists_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:
@@ -154,14 +154,14 @@ def test_trace_sentence_agrees_with_the_vnids_for_every_pod(world: TraceWorld, p
             fronts = [f"{port.cluster_ip} {kind} 80", *(f"{address} {kind} 80" for address in port.external_ips)]
             fronts += [f"{world.node_address(node)} {kind} {port.node_port}" for node in NODES]
             for front in fronts:
-                said = sentence_for(world, f"{full_name(pod)} {front}", ports)
+                output = sentence_for(world, f"{full_name(pod)} {front}", ports)
                 if 0 not in {ours, port.vnid} and ours != port.vnid:
                     expected = f"dropped because {pod.project} (VNID {ours}) may not connect to the service"
                 elif port.cluster_endpoints:
                     expected = f"delivered: {full_name(pod)} reaches "
                 else:
                     expected = f"refused by {pod.node}: the service "
-                assert said.startswith(expected), front
+                assert output.startswith(expected), front
 
 
 def test_trace_of_an_external_ip_names_services_as_the_flow_owner(world: TraceWorld, ports: Ports) -> None:
@@ -171,12 +171,14 @@ def test_trace_of_an_external_ip_names_services_as_the_flow_owner(world: TraceWo
 
 def test_trace_ends_at_the_userspace_proxy() -> None:
     with DummySwitch() as switch, DummySwitch() as other:
-        made = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
-        here = {"node-1": served(made, "node-1")}
-        switch.replace_services(ServiceFlows(made.views["node-1"].node, ProxyMode.USERSPACE).sync(here["node-1"]))
-        assert sentence_for(made, "red/red-a red/web", here) == (
+        trace_world = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
+        here = {"node-1": served(trace_world, "node-1")}
+        switch.replace_services(
+            ServiceFlows(trace_world.views["node-1"].node, ProxyMode.USERSPACE).sync(here["node-1"])
+        )
+        assert sentence_for(trace_world, "red/red-a red/web", here) == (
             "delivered: red/red-a reaches the proxy of node-1, which connects to an endpoint of the service red/web"
         )
-        assert sentence_for(made, "blue/blue-a red/web", here) == (
+        assert sentence_for(trace_world, "blue/blue-a red/web", here) == (
             "dropped because blue (VNID 11) may not connect to the service red/web (VNID 10)"
         )

@@ -131,7 +131,7 @@ def _kernel() -> str:
 def _share(socket: Path, log: Path) -> subprocess.Popen[bytes]:
     """The host's root as files; a descriptor stays open for every file that the machine has seen."""
     options = ("source=/", "cache=always", "sandbox=chroot", "no_posix_lock")
-    command = [str(VIRTIOFSD), f"--socket-path={socket}", *(word for one in options for word in ("-o", one))]
+    command = [str(VIRTIOFSD), f"--socket-path={socket}", *(word for option in options for word in ("-o", option))]
     most = os.sysconf("SC_OPEN_MAX")
     with log.open("wb") as output:
         process = subprocess.Popen([*command, f"--rlimit-nofile={most}"], stdout=output, stderr=output)
@@ -154,7 +154,7 @@ def _boot(where: Path, cgroup_version: int, seconds: float) -> tuple[int, str]:
         *("-chardev", f"socket,id=host,path={where}/host.sock", "-device", "vhost-user-fs-pci,chardev=host,tag=host"),
         *("-kernel", _kernel(), "-initrd", f"{where}/initrd", "-append", " ".join(words), "-serial", "stdio"),
     ]
-    said = []
+    output = []
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     ) as machine:
@@ -163,12 +163,12 @@ def _boot(where: Path, cgroup_version: int, seconds: float) -> tuple[int, str]:
         patience.start()
         try:
             for line in machine.stdout:
-                said.append(line.rstrip() + "\n")
-                sys.stdout.write(said[-1])
+                output.append(line.rstrip() + "\n")
+                sys.stdout.write(output[-1])
         finally:
             patience.cancel()
             machine.kill()
-    text = "".join(said)
+    text = "".join(output)
     ended = ENDED.search(text)
     assert ended is not None, f"the machine did not come to the end of the script within {seconds:.0f} s:\n{text}"
     return int(ended[1]), text

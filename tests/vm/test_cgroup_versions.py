@@ -35,8 +35,8 @@ def test_resource_tests_pass_on_each_cgroup_version(version: int, driver: str) -
     script = SCRIPT.format(
         source=machine.ROOT, patience=PATIENCE, driver=driver, python=sys.executable, tests=" ".join(INSIDE)
     )
-    code, said = machine.run(script, version, SECONDS)
-    summary = re.findall(r"=+ (.*passed.*) in ", said)
-    assert code == 0, said
+    code, output = machine.run(script, version, SECONDS)
+    summary = re.findall(r"=+ (.*passed.*) in ", output)
+    assert code == 0, output
     assert len(summary) == 1
     assert "skipped" not in summary[0]

@@ -45,8 +45,8 @@ def test_service_tests_pass_on_the_kernel_datapath() -> None:
         left_out=LEFT_OUT,
         tests=" ".join(INSIDE),
     )
-    code, said = machine.run(script, 2, SECONDS)
-    summary = re.findall(r"=+ (.*passed.*) in ", said)
-    assert code == 0, said
+    code, output = machine.run(script, 2, SECONDS)
+    summary = re.findall(r"=+ (.*passed.*) in ", output)
+    assert code == 0, output
     assert len(summary) == 1
     assert "skipped" not in summary[0]

@@ -42,28 +42,34 @@ FILES = CgroupfsDriver()
 
 @pytest.fixture
 def driver() -> Iterator[SystemdDriver]:
-    one = SystemdDriver(FILES)
-    yield one
+    systemd_driver = SystemdDriver(FILES)
+    yield systemd_driver
     for where in (
         *candidate_cgroups(UID, ROOT),
         *reversed(hierarchy.parent_cgroups(ROOT)),
         CgroupPath((ROOT.strip("/"),)),
     ):
-        one.remove(where)
+        systemd_driver.remove(where)
 
 
 def held(limits: CgroupLimits) -> dict[str, tuple[str, str]]:
     """By file what the kernel has and what it should have."""
     folder = hierarchy.slice_path(HERE).lstrip("/")
-    rows = hierarchy.limit_files(limits, FILES.version)
-    return {row.file: ((MOUNT / row.controller / folder / row.file).read_text().strip(), row.text) for row in rows}
+    cgroup_files = hierarchy.limit_files(limits, FILES.version)
+    return {
+        cgroup_file.file: (
+            (MOUNT / cgroup_file.controller / folder / cgroup_file.file).read_text().strip(),
+            cgroup_file.text,
+        )
+        for cgroup_file in cgroup_files
+    }
 
 
 def test_slice_is_created_with_its_limits_and_removed_completely(driver: SystemdDriver) -> None:
     for _ in range(2):
         assert driver.create(HERE, LIMITS) == hierarchy.slice_unit(HERE)
-    for found, wanted in held(LIMITS).values():
-        assert found == wanted
+    for actual, wanted in held(LIMITS).values():
+        assert actual == wanted
     assert driver.children(pods_cgroup(ROOT)) == {f"pod{UID}"}
     for where in candidate_cgroups(UID, ROOT):
         driver.remove(where)
@@ -73,11 +79,11 @@ def test_slice_is_created_with_its_limits_and_removed_completely(driver: Systemd
 
 
 def test_slice_limits_change_and_end_after_an_agent_restart(driver: SystemdDriver) -> None:
-    for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
-        SystemdDriver(FILES).create(HERE, wish)
-        for file, (found, wanted) in held(wish).items():
+    for cgroup_limits in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
+        SystemdDriver(FILES).create(HERE, cgroup_limits)
+        for file, (actual, wanted) in held(cgroup_limits).items():
             endless = file == "memory.limit_in_bytes" and wanted == "-1"
-            assert int(found) > 1 << 60 if endless else found == wanted, file
+            assert int(actual) > 1 << 60 if endless else actual == wanted, file
 
 
 def test_stopped_slice_is_created_again(driver: SystemdDriver) -> None:
@@ -85,8 +91,8 @@ def test_stopped_slice_is_created_again(driver: SystemdDriver) -> None:
     subprocess.run(["systemctl", "stop", hierarchy.slice_unit(HERE)], check=True)
     assert not FILES.has_directory(hierarchy.slice_path(HERE))
     driver.create(HERE, LIMITS)
-    for found, wanted in held(LIMITS).values():
-        assert found == wanted
+    for actual, wanted in held(LIMITS).values():
+        assert actual == wanted
 
 
 def test_slice_with_a_running_process_is_kept(driver: SystemdDriver) -> None:

@@ -19,11 +19,11 @@ async def test_conflicting_writer_reads_the_winning_write(api_client: UntypedCli
         for _ in range(CHANGES):
             refused = ""
             while True:
-                found = await api_client.request("GET", f"{PATH}/shared")
-                version = found["metadata"]["resourceVersion"]
+                actual = await api_client.request("GET", f"{PATH}/shared")
+                version = actual["metadata"]["resourceVersion"]
                 assert version != refused, "the same again after it was too old"
-                found["data"]["count"] = str(int(found["data"]["count"]) + 1)
-                answer = await api_client.request("PUT", f"{PATH}/shared", found)
+                actual["data"]["count"] = str(int(actual["data"]["count"]) + 1)
+                answer = await api_client.request("PUT", f"{PATH}/shared", actual)
                 if answer.get("reason") != "Conflict":
                     break
                 refused = version

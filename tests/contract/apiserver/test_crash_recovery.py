@@ -37,10 +37,10 @@ START_SECONDS = 0.5
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(tmp_path)
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -107,10 +107,10 @@ class Writer:
         self.known[name] = wanted
         self.unsure = None
 
-    def check(self, found: dict[str, str]) -> None:
+    def check(self, actual: dict[str, str]) -> None:
         """Compare with what there is after a restart, and go on from there."""
         for name in {*self.known, *(() if self.unsure is None else (self.unsure[0],))}:
-            there, wanted = found.get(name), self.known.get(name)
+            there, wanted = actual.get(name), self.known.get(name)
             assert there == wanted or (name, there) == self.unsure, f"{name}: {there}, acknowledged was {wanted}"
             self.known[name] = there
         self.unsure = None
@@ -140,10 +140,10 @@ class Count:
         self.told.add(value)
         self.acknowledged += 1
 
-    def check(self, found: dict[str, str]) -> None:
+    def check(self, actual: dict[str, str]) -> None:
         """What was acknowledged is counted, and no more than was tried."""
-        assert max(self.told, default=0) <= int(found[COUNTER]) <= self.tries
-        assert len(self.told) <= int(found[COUNTER])
+        assert max(self.told, default=0) <= int(actual[COUNTER]) <= self.tries
+        assert len(self.told) <= int(actual[COUNTER])
 
 
 async def _survivors(kubeconfig: Kubeconfig) -> tuple[dict[str, str], int]:
@@ -168,10 +168,10 @@ async def test_killed_master_loses_no_acknowledged_write(server: ApiServer) -> N
             server.stop(signal.SIGKILL)
             await asyncio.gather(*writing)
         await asyncio.to_thread(server.start)
-        found, revision = await _survivors(kubeconfig)
+        actual, revision = await _survivors(kubeconfig)
         for writer in writers:
-            writer.check(found)
-        count.check(found)
+            writer.check(actual)
+        count.check(actual)
         assert newest < revision, "revisions only grow"
         newest = revision
     assert count.acknowledged >= KILLS

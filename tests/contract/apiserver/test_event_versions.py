@@ -29,28 +29,28 @@ async def client(server: ApiServer) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def wire(server: ApiServer) -> AsyncIterator[RawClient]:
-    async with RawClient(server.kubeconfig) as one:
-        yield one
+    async with RawClient(server.kubeconfig) as raw_client:
+        yield raw_client
 
 
 async def test_event_written_in_one_version_is_read_and_changed_in_the_other(client: Client) -> None:
     api_client = UntypedClient(client)
-    made = await api_client.create(NEWER, name="a", **TOLD)
-    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it starts")
+    created = await api_client.create(NEWER, name="a", **TOLD)
+    assert (created["apiVersion"], created["note"]) == ("events.k8s.io/v1", "it starts")
     core = await api_client.request("GET", f"{CORE}/a")
     assert (core["apiVersion"], core["message"], core["involvedObject"]) == ("v1", "it starts", NODE)
     assert core["reportingComponent"] == "kube-proxy"
-    assert core["metadata"] == made["metadata"]
+    assert core["metadata"] == created["metadata"]
 
     series = {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}
     again = await api_client.request("PATCH", f"{NEWER}/a", {"series": series})
     assert again["series"] == series
     older = await api_client.request("PATCH", f"{CORE}/a", {"metadata": {"labels": {"seen": "yes"}}})
     assert older["series"] == series
-    found = await api_client.request("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
-    assert [item["metadata"]["labels"] for item in found["items"]] == [{"seen": "yes"}]
-    assert found["kind"] == "EventList"
-    assert found["metadata"]["resourceVersion"] == older["metadata"]["resourceVersion"]
+    actual = await api_client.request("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
+    assert [item["metadata"]["labels"] for item in actual["items"]] == [{"seen": "yes"}]
+    assert actual["kind"] == "EventList"
+    assert actual["metadata"]["resourceVersion"] == older["metadata"]["resourceVersion"]
     assert (await api_client.request("POST", CORE, {"metadata": {"name": "a"}, "involvedObject": NODE}))["code"] == 409
     noted = await api_client.request("PATCH", f"{NEWER}/a", {"note": "other"})
     assert (await api_client.request("GET", f"{CORE}/a"))["message"] == noted["note"] == "other"
@@ -73,10 +73,12 @@ async def test_update_creates_a_missing_event_or_lease(client: Client) -> None:
         assert (await api_client.request("PATCH", one, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
         refused = await api_client.request("PUT", one, {**body, "metadata": {"name": "put", "uid": "of-another"}})
         assert (refused["code"], "UID in precondition: of-another" in refused["message"]) == (409, True)
-        made = await api_client.request("PUT", one, {**body, "metadata": {"name": "put"}})
-        assert (made["metadata"]["name"], await api_client.request("GET", one)) == ("put", made)
-        again = await api_client.request("PUT", one, {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
-        assert again["metadata"]["uid"] == made["metadata"]["uid"]
+        created = await api_client.request("PUT", one, {**body, "metadata": {"name": "put"}})
+        assert (created["metadata"]["name"], await api_client.request("GET", one)) == ("put", created)
+        again = await api_client.request(
+            "PUT", one, {**created, "metadata": {**created["metadata"], "labels": {"a": "b"}}}
+        )
+        assert again["metadata"]["uid"] == created["metadata"]["uid"]
         await api_client.request("DELETE", one)
 
 
@@ -87,8 +89,8 @@ async def test_events_are_watched_in_both_versions(client: Client, wire: RawClie
     await api_client.create(CORE, name="c", involvedObject=NODE, message="by the core", source={"component": "kubelet"})
     await api_client.request("DELETE", NEWER, fieldSelector="metadata.name=b")
 
-    told = [("ADDED", "it starts"), ("ADDED", "by the core"), ("DELETED", "it starts")]
+    reported = [("ADDED", "it starts"), ("ADDED", "by the core"), ("DELETED", "it starts")]
     for path, version, field in ((NEWER, "events.k8s.io/v1", "note"), (CORE, "v1", "message")):
-        events = await wire.watch(path, lambda found: len(found) == 3, resourceVersion=revision)
-        assert [(one["type"], one["object"][field]) for one in events] == told
-        assert {one["object"]["apiVersion"] for one in events} == {version}
+        events = await wire.watch(path, lambda actual: len(actual) == 3, resourceVersion=revision)
+        assert [(event["type"], event["object"][field]) for event in events] == reported
+        assert {event["object"]["apiVersion"] for event in events} == {version}

@@ -38,10 +38,10 @@ class Project:
         assert (await self.api_client.request("PATCH", f"{self.at}/{name}/status", patch))["kind"] == "Pod"
 
     async def budget(self, good: Any) -> Any:
-        found = await self.api_client.wait_until(
+        actual = await self.api_client.wait_until(
             f"{self.budgets}/b", lambda item: item["status"]["observedGeneration"] > 0 and good(item["status"])
         )
-        return found["status"]
+        return actual["status"]
 
     async def evict(self, name: str, **more: Any) -> Any:
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}, **more}
@@ -125,8 +125,8 @@ async def _drained(server: ApiServer, api_client: UntypedClient, program: str, h
         return (out + errors).decode()
 
     drain = ("drain", name, "--force", "--grace-period=0")
-    told = await run(*drain, "--timeout=1s", code=1)
-    assert "Cannot evict pod as it would violate the pod's disruption budget." in told
+    reported = await run(*drain, "--timeout=1s", code=1)
+    assert "Cannot evict pod as it would violate the pod's disruption budget." in reported
     assert len(await project.left()) == 1
     assert (await run("-n", name, "get", "pdb", "b", "--no-headers")).split()[:4] == ["b", "1", "N/A", "0"]
     await project.pod("elsewhere")

@@ -44,10 +44,10 @@ imagePullSecrets: [{name: key}]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server.start()
+    yield api_server
+    assert api_server.stop() == 0
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ async def master(server: ApiServer) -> AsyncIterator[Client]:
 
 
 def pod(name: str, namespace: str, **spec: Any) -> Pod:
-    made = PodSpec(containers=(Container(name="main", image="toolbox"),), **spec)
-    return Pod(metadata=ObjectMeta(name=name, namespace=namespace), spec=made)
+    pod_spec = PodSpec(containers=(Container(name="main", image="toolbox"),), **spec)
+    return Pod(metadata=ObjectMeta(name=name, namespace=namespace), spec=pod_spec)
 
 
 async def test_pod_created_right_after_its_namespace_has_the_default_service_account(master: Client) -> None:
@@ -69,7 +69,7 @@ async def test_pod_created_right_after_its_namespace_has_the_default_service_acc
         assert (made.spec.service_account_name, made.spec.service_account) == ("default", "default")
         (volume,) = made.spec.volumes
         assert re.fullmatch("kube-api-access-[bcdfghjklmnpqrstvwxz2456789]{5}", volume.name)
-        assert [one.name for one in made.spec.containers[0].volume_mounts] == [volume.name]
+        assert [mount.name for mount in made.spec.containers[0].volume_mounts] == [volume.name]
         assert (await master.get(Pod, "p", name)).spec.volumes == made.spec.volumes
         assert (await master.get(ConfigMap, "kube-root-ca.crt", name)).data["ca.crt"].startswith("-----BEGIN")
 
@@ -86,13 +86,13 @@ async def test_missing_service_account_is_awaited_by_controllers_only(server: Ap
 
     await asyncio.to_thread(apply, WAITING)
     async with asyncio.timeout(10):
-        while not [one for one in (await master.list(Event, "robots")).items if words in one.message]:
+        while not [event for event in (await master.list(Event, "robots")).items if words in event.message]:
             await asyncio.sleep(0.01)
     await asyncio.to_thread(apply, ROBOT)
     async with asyncio.timeout(10):
-        while not (found := (await master.list(Pod, "robots")).items):
+        while not (pods := (await master.list(Pod, "robots")).items):
             await asyncio.sleep(0.01)
-    assert found[0].spec.image_pull_secrets == (LocalObjectReference(name="key"),)
+    assert pods[0].spec.image_pull_secrets == (LocalObjectReference(name="key"),)
 
 
 async def test_kubernetes_service_has_the_masters_endpoint(server: ApiServer, master: Client) -> None:

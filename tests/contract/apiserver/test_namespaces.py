@@ -26,13 +26,13 @@ async def test_namespace_deletion_waits_for_objects_with_finalizers(api_client: 
         name="web",
         spec={"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": template},
     )
-    await api_client.wait_until(f"{at}/pods", lambda found: len(found["items"]) == 2)
+    await api_client.wait_until(f"{at}/pods", lambda actual: len(actual["items"]) == 2)
     await api_client.request("DELETE", at)
 
     def remaining(item: object) -> bool:
         rows = item["status"].get("conditions", []) if isinstance(item, dict) else []
-        told = {row["type"]: row["message"] for row in rows if row["status"] == "True"}
-        return told == {
+        reported = {row["type"]: row["message"] for row in rows if row["status"] == "True"}
+        return reported == {
             "NamespaceContentRemaining": "Some resources are remaining: configmaps. has 1 resource instances",
             "NamespaceFinalizersRemaining": "Some content in the namespace has finalizers remaining: "
             "mine.example.org/x in 1 resource instances",
@@ -52,13 +52,13 @@ async def test_namespace_deletion_waits_for_objects_with_finalizers(api_client: 
 
 async def test_finalize_subresource_completes_namespace_deletion(api_client: UntypedClient) -> None:
     at = "/api/v1/namespaces/blue"
-    made = await api_client.create("/api/v1/namespaces", name="blue", spec={"finalizers": ["example.org/mine"]})
-    assert made["spec"]["finalizers"] == ["example.org/mine", "kubernetes"]
+    created = await api_client.create("/api/v1/namespaces", name="blue", spec={"finalizers": ["example.org/mine"]})
+    assert created["spec"]["finalizers"] == ["example.org/mine", "kubernetes"]
     await api_client.request("DELETE", at)
     item = await api_client.wait_until(at, lambda item: item["spec"].get("finalizers") == ["example.org/mine"])
     assert (await api_client.request("GET", f"{at}/finalize"))["code"] == 405
-    gone = await api_client.request("PUT", f"{at}/finalize", {**item, "spec": {}})
-    assert gone["kind"] == "Namespace"
+    removed = await api_client.request("PUT", f"{at}/finalize", {**item, "spec": {}})
+    assert removed["kind"] == "Namespace"
     assert (await api_client.request("GET", at))["code"] == 404
 
 

@@ -27,10 +27,10 @@ PEOPLE = "system:authenticated:oauth"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server.start()
+    yield api_server
+    assert api_server.stop() == 0
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +50,19 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
 
 @pytest.fixture
 async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    async with user_session(server, tmp_path, "bob", PEOPLE) as found:
-        yield found
+    async with user_session(server, tmp_path, "bob", PEOPLE) as session:
+        yield session
 
 
-async def ask(name: str, who: aiohttp.ClientSession, **more: str) -> tuple[int, dict[str, Any]]:
+async def ask(name: str, session: aiohttp.ClientSession, **more: str) -> tuple[int, dict[str, Any]]:
     """POST projectrequests, as `oc new-project` does."""
     body = {"kind": "ProjectRequest", "apiVersion": "project.openshift.io/v1", "metadata": {"name": name}, **more}
-    async with who.post(REQUESTS, json=body) as answer:
+    async with session.post(REQUESTS, json=body) as answer:
         return answer.status, await answer.json()
 
 
-async def names(who: aiohttp.ClientSession) -> list[str]:
-    async with who.get(PROJECTS) as answer:
+async def names(session: aiohttp.ClientSession) -> list[str]:
+    async with session.get(PROJECTS) as answer:
         assert answer.status == 200
         return [item["metadata"]["name"] for item in (await answer.json())["items"]]
 
@@ -73,14 +73,14 @@ async def test_project_request_makes_the_requester_its_administrator(
     async with bob.get(REQUESTS) as answer:
         assert (answer.status, (await answer.json())["status"]) == (200, "Success")
     assert await names(bob) == []
-    status, made = await ask("shop", bob, displayName="The Shop", description="Sells things")
-    assert (status, made["kind"], made["apiVersion"]) == (201, "Project", "project.openshift.io/v1")
-    given = {key.partition("/")[2]: value for key, value in made["metadata"]["annotations"].items()}
+    status, created = await ask("shop", bob, displayName="The Shop", description="Sells things")
+    assert (status, created["kind"], created["apiVersion"]) == (201, "Project", "project.openshift.io/v1")
+    given = {key.partition("/")[2]: value for key, value in created["metadata"]["annotations"].items()}
     assert given == {"display-name": "The Shop", "description": "Sells things", "requester": "bob"}
-    assert made["status"] == {"phase": "Active"}
+    assert created["status"] == {"phase": "Active"}
     assert await names(bob) == ["shop"]
     async with bob.get(f"{PROJECTS}/shop") as answer:
-        assert (await answer.json())["metadata"] == made["metadata"]
+        assert (await answer.json())["metadata"] == created["metadata"]
     for path, code in (("shop", 200), ("foreign", 403), ("nowhere", 403)):
         async with bob.get(f"{PROJECTS}/{path}") as answer:
             assert answer.status == code

@@ -30,8 +30,8 @@ class Project:
         return await self.api_client.request("POST", f"{self.at}/pods", document, **({"dryRun": "All"} if dry else {}))
 
     async def used(self) -> dict[str, str]:
-        found: dict[str, str] = (await self.api_client.request("GET", f"{self.at}/resourcequotas/q"))["status"]["used"]
-        return found
+        actual: dict[str, str] = (await self.api_client.request("GET", f"{self.at}/resourcequotas/q"))["status"]["used"]
+        return actual
 
     async def until_used(self, **used: str) -> None:
         wanted = {name.replace("_", "."): text for name, text in used.items()}
@@ -70,15 +70,15 @@ async def test_quota_is_never_exceeded_while_clients_and_controllers_write(api_c
     await api_client.create(sets, name="r", spec=spec)
 
     async def client(number: int) -> list[str]:
-        told = []
+        reported = []
         for turn in range(6):
-            told.append((await storm.pod(f"p{number}-{turn}"))["kind"])
+            reported.append((await storm.pod(f"p{number}-{turn}"))["kind"])
             await api_client.request("DELETE", f"{storm.at}/pods/p{number}-{turn}")
             if number == 0:
                 await api_client.request("PATCH", f"{sets}/r", {"spec": {"replicas": 1 + 3 * (turn % 2)}})
                 hard = {"spec": {"hard": {"pods": str(6 - turn % 2)}}}
                 await api_client.request("PATCH", f"{storm.at}/resourcequotas/q", hard)
-        return told
+        return reported
 
     answers = [kind for told in await asyncio.gather(*map(client, range(10))) for kind in told]
     assert set(answers) == {"Pod", "Status"}
@@ -154,11 +154,11 @@ async def test_limit_range_sets_defaults_and_rejects(api_client: UntypedClient) 
     bound = Project(api_client, "bound")
     most = {"cpu": "1", "memory": "1Gi"}
     await bound.begin(type="Container", default={"cpu": "500m"}, defaultRequest={"cpu": "100m"}, max=most)
-    made = await bound.pod("a")
+    created = await bound.pod("a")
     resources = {"limits": {"cpu": "500m", "memory": "1Gi"}, "requests": {"cpu": "100m", "memory": "1Gi"}}
-    assert made["spec"]["containers"][0]["resources"] == resources
-    assert made["status"]["qosClass"] == "Burstable"
-    assert made["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
+    assert created["spec"]["containers"][0]["resources"] == resources
+    assert created["status"]["qosClass"] == "Burstable"
+    assert created["metadata"]["annotations"]["kubernetes.io/limit-ranger"] == (
         "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c"
     )
     refused = await bound.pod("b", {"limits": {"cpu": "2", "memory": "2Gi"}})
@@ -208,9 +208,9 @@ async def test_quota_rejects_controllers_and_they_report_it(api_client: UntypedC
         rows = item["status"].get("conditions", ())
         return next((row for row in rows if row["type"] == "ReplicaFailure"), None)
 
-    (mine,) = (await api_client.wait_until("/apis/apps/v1/namespaces/small/replicasets", lambda found: found["items"]))[
-        "items"
-    ]
+    (mine,) = (
+        await api_client.wait_until("/apis/apps/v1/namespaces/small/replicasets", lambda actual: actual["items"])
+    )["items"]
     path = f"/apis/apps/v1/namespaces/small/replicasets/{mine['metadata']['name']}"
     found = failure(await api_client.wait_until(path, failure))
     assert (found["status"], found["reason"]) == ("True", "FailedCreate")
@@ -218,11 +218,11 @@ async def test_quota_rejects_controllers_and_they_report_it(api_client: UntypedC
     assert failure(await api_client.wait_until(f"{deployments}/web", failure))["reason"] == "FailedCreate"
     assert (await small.used())["pods"] == "2"
     events = (await api_client.request("GET", f"{small.at}/events"))["items"]
-    told = [event for event in events if event["reason"] == "FailedCreate"]
-    assert told
-    assert len(told) < 5, "it is not tried again and again"
-    assert told[0]["message"].startswith('Error creating: pods "web-')
-    assert told[0]["involvedObject"]["kind"] == "ReplicaSet"
+    reported = [event for event in events if event["reason"] == "FailedCreate"]
+    assert reported
+    assert len(reported) < 5, "it is not tried again and again"
+    assert reported[0]["message"].startswith('Error creating: pods "web-')
+    assert reported[0]["involvedObject"]["kind"] == "ReplicaSet"
     await api_client.request("PATCH", f"{small.at}/resourcequotas/q", {"spec": {"hard": {"pods": "5"}}})
     await small.until_used(pods="3")
     await api_client.wait_until(path, lambda item: failure(item) is None and item["status"]["replicas"] == 3)
@@ -236,7 +236,7 @@ async def test_job_rejected_by_quota_resumes_when_the_quota_allows(api_client: U
     jobs = "/apis/batch/v1/namespaces/work/jobs"
     await api_client.create(jobs, name="j", spec={"template": template})
     await api_client.wait_until(
-        f"{work.at}/events", lambda found: any(event["reason"] == "FailedCreate" for event in found["items"])
+        f"{work.at}/events", lambda actual: any(event["reason"] == "FailedCreate" for event in actual["items"])
     )
     await api_client.wait_until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 0)
     await api_client.request("PATCH", f"{work.at}/resourcequotas/q", {"spec": {"hard": {"pods": "1"}}})
@@ -251,8 +251,8 @@ async def test_workload_rejected_by_quota_reports_it_in_its_conditions(api_clien
     for plural in ("statefulsets", "deployments"):
         await api_client.create(f"/apis/apps/v1/namespaces/words/{plural}", name="web", spec=spec)
 
-    def told(found: Any) -> dict[tuple[str, str], str]:
-        events = [event for event in found["items"] if event["type"] == "Warning"]
+    def told(actual: Any) -> dict[tuple[str, str], str]:
+        events = [event for event in actual["items"] if event["type"] == "Warning"]
         return {(event["involvedObject"]["kind"], event["reason"]): event["message"] for event in events}
 
     found = told(await api_client.wait_until(f"{words.at}/events", lambda found: len(told(found)) == 2))
@@ -275,8 +275,8 @@ async def test_stateful_set_creates_no_pod_before_its_claims(api_client: Untyped
     }
     await api_client.create("/apis/apps/v1/namespaces/kept/statefulsets", name="db", spec=spec)
 
-    def refused(found: Any) -> Any:
-        return [event for event in found["items"] if event["reason"] == "FailedCreate"]
+    def refused(actual: Any) -> Any:
+        return [event for event in actual["items"] if event["reason"] == "FailedCreate"]
 
     (event, *_) = refused(await api_client.wait_until(f"{kept.at}/events", refused))
     assert event["involvedObject"]["kind"] == "StatefulSet"

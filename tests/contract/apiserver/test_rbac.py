@@ -30,10 +30,10 @@ ROBOT = "system:serviceaccount:red:robot"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server.start()
+    yield api_server
+    assert api_server.stop() == 0
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kube
 
 @pytest.fixture
 async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    async with user_session(server, tmp_path, "bob", "dev") as found:
-        yield found
+    async with user_session(server, tmp_path, "bob", "dev") as session:
+        yield session
 
 
 async def test_user_with_a_certificate_has_the_permissions_of_its_roles(bob: aiohttp.ClientSession) -> None:
@@ -221,8 +221,8 @@ def test_token_secret_authenticates_its_service_account(kubectl: Kubectl, server
 
 async def test_service_account_issuer_keys_are_published(bob: aiohttp.ClientSession, server: ApiServer) -> None:
     async with bob.get("/.well-known/openid-configuration") as answer:
-        found = await answer.json()
-    assert found["jwks_uri"] == f"{server.url}/openid/v1/jwks"
-    assert found["issuer"] == "https://kubernetes.default.svc.cluster.local"
+        actual = await answer.json()
+    assert actual["jwks_uri"] == f"{server.url}/openid/v1/jwks"
+    assert actual["issuer"] == "https://kubernetes.default.svc.cluster.local"
     async with bob.get("/openid/v1/jwks") as answer:
-        assert [key["alg"] for key in (await answer.json())["keys"]] == found["id_token_signing_alg_values_supported"]
+        assert [key["alg"] for key in (await answer.json())["keys"]] == actual["id_token_signing_alg_values_supported"]

@@ -40,11 +40,11 @@ X_MANY = "X-Many: a\r\n" * 1_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("limits"))
-    one.start()
-    yield one
-    log = one.log()
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("limits"))
+    api_server.start()
+    yield api_server
+    log = api_server.log()
+    assert api_server.stop() == 0
     assert "Traceback" not in log
 
 

@@ -35,10 +35,10 @@ DEADLINE_SECONDS = 60.0
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(tmp_path)
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 class Run:

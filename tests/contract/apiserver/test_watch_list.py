@@ -30,10 +30,10 @@ Http = aiohttp.ClientSession
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(Path(tmp_path_factory.mktemp("watch-list")))
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(Path(tmp_path_factory.mktemp("watch-list")))
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ async def _lines(http: Http, query: dict[str, str], accept: str = "application/j
 async def _first(http: Http, query: dict[str, str], accept: str = "application/json") -> list[Any]:
     """Two objects, and what follows them."""
     lines = _lines(http, query, accept)
-    found = [await anext(lines) for _ in range(3)]
+    actual = [await anext(lines) for _ in range(3)]
     await lines.aclose()
-    return found
+    return actual
 
 
 def _told(lines: list[Any]) -> list[tuple[str, str]]:
@@ -81,8 +81,8 @@ def _told(lines: list[Any]) -> list[tuple[str, str]]:
 async def test_watch_list_sends_initial_objects_and_a_bookmark_at_their_end(http: Http, revision: str) -> None:
     """A revision is what the answer must not be older than; it is always the newest."""
     now = await _revision(http)
-    asked = str(now) if revision == "now" else revision
-    lines = await _first(http, WATCH_LIST | BOOKMARKS | ({"resourceVersion": asked} if asked else {}))
+    requested = str(now) if revision == "now" else revision
+    lines = await _first(http, WATCH_LIST | BOOKMARKS | ({"resourceVersion": requested} if requested else {}))
     assert _told(lines) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
     assert lines[2]["object"] == {
         "kind": "Secret",
@@ -119,11 +119,11 @@ async def test_writes_during_a_watch_list_are_neither_lost_nor_repeated(http: Ht
 
     async def follow() -> list[Any]:
         lines = _lines(http, WATCH_LIST | BOOKMARKS)
-        told: list[Any] = []
-        while not {("ADDED", "m59"), ("BOOKMARK", "")} <= set(_told(told)):
-            told.append(await anext(lines))
+        reported: list[Any] = []
+        while not {("ADDED", "m59"), ("BOOKMARK", "")} <= set(_told(reported)):
+            reported.append(await anext(lines))
         await lines.aclose()
-        return told
+        return reported
 
     writing = asyncio.create_task(write())
     seen = await asyncio.gather(*(follow() for _ in range(5)))

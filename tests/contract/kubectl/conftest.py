@@ -15,10 +15,10 @@ from tests.testbed.kubectl import COMMANDS, RunKubectl
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server.start()
+    yield api_server
+    assert api_server.stop() == 0
 
 
 @pytest.fixture(params=COMMANDS, ids=[Path(program).name for program in COMMANDS])

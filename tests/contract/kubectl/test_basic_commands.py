@@ -78,8 +78,8 @@ def test_network_resources_are_shown(kubectl: RunKubectl, project: str) -> None:
     taken = json.dumps({"netid": int(rows[project][0])})
     other = f"{project}-other"
     kubectl("create", "namespace", other)
-    told = kubectl("patch", "netnamespace", other, "--type=merge", "-p", taken, code=1).stderr
-    assert f"{project} has it" in told
+    reported = kubectl("patch", "netnamespace", other, "--type=merge", "-p", taken, code=1).stderr
+    assert f"{project} has it" in reported
     kubectl("delete", "namespace", other, "--timeout=30s")
     short = kubectl("get", "netnamespace", project, "-o", "yaml").stdout
     assert f"netname: {project}" in short
@@ -88,14 +88,14 @@ def test_network_resources_are_shown(kubectl: RunKubectl, project: str) -> None:
 
 
 def test_invalid_manifest_is_rejected_with_all_its_errors(kubectl: RunKubectl) -> None:
-    told = kubectl("create", "-f", "-", "--validate=false", text=WRONG, code=1).stderr
+    reported = kubectl("create", "-f", "-", "--validate=false", text=WRONG, code=1).stderr
     for path in (
         "metadata.name",
         "spec.restartPolicy",
         "spec.subdomain",
         "spec.containers[0].ports[0].containerPort",
     ):
-        assert path in told, told
+        assert path in reported, reported
     kubectl("-n", "default", "get", "pod", "Bad_Name", code=1)
 
 
@@ -112,8 +112,8 @@ def test_config_maps_and_secrets_are_created_and_patched(kubectl: RunKubectl, pr
     seen = json.loads(kubectl(*on, "get", "secret", "s", "-o", "json").stdout)
     assert seen["data"] == {"password": "aGlkZGVu", "user": "bWU="}
     kubectl(*on, "patch", "configmap", "c", "-p", '{"immutable": true}')
-    told = kubectl(*on, "patch", "configmap", "c", "-p", '{"data": {"a": "2"}}', code=1).stderr
-    assert "field is immutable when `immutable` is set" in told
+    reported = kubectl(*on, "patch", "configmap", "c", "-p", '{"data": {"a": "2"}}', code=1).stderr
+    assert "field is immutable when `immutable` is set" in reported
     assert 'configmap "c" deleted' in kubectl(*on, "delete", "configmap", "c").stdout
     kubectl("delete", "namespace", project, "--timeout=30s")
     assert "not found" in kubectl(*on, "get", "secret", "s", code=1).stderr
@@ -123,8 +123,8 @@ def test_conflicting_edit_is_rejected(kubectl: RunKubectl, project: str) -> None
     kubectl("create", "namespace", project)
     old = kubectl("get", "namespace", project, "-o", "json").stdout
     kubectl("label", "namespace", project, "by=another")
-    told = kubectl("replace", "-f", "-", text=old, code=1).stderr
-    assert "the object has been modified" in told
+    reported = kubectl("replace", "-f", "-", text=old, code=1).stderr
+    assert "the object has been modified" in reported
     kubectl("delete", "namespace", project, "--timeout=30s")
 
 
@@ -153,10 +153,10 @@ def test_describe_shows_events_of_its_object(kubectl: RunKubectl, project: str) 
             "source": {"component": "podlane-node-agent", "host": "elsewhere"},
         }
         kubectl("apply", "-f", "-", text=json.dumps(event))
-    told = kubectl("-n", project, "describe", "pod", "web").stdout.partition("Events:")[2]
-    assert "podlane-node-agent" in told
-    assert "the Started of it" in told
-    assert "Warning  BackOff" in told
+    reported = kubectl("-n", project, "describe", "pod", "web").stdout.partition("Events:")[2]
+    assert "podlane-node-agent" in reported
+    assert "the Started of it" in reported
+    assert "Warning  BackOff" in reported
     header, *rows = kubectl("-n", project, "get", "events").stdout.splitlines()
     assert header.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
     assert {row.split()[2]: row.split()[3] for row in rows} == {"Started": "pod/web", "BackOff": "pod/web"}
@@ -180,9 +180,9 @@ def test_server_side_apply_tracks_field_owners(kubectl: RunKubectl, project: str
 
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     assert "configmap/shared serverside-applied" in apply("{a: one, b: one}", "first")
-    told = apply("{a: two}", "second", code=1)
-    assert "Apply failed with 1 conflict: conflict with " in told
-    assert ".data.a" in told
+    reported = apply("{a: two}", "second", code=1)
+    assert "Apply failed with 1 conflict: conflict with " in reported
+    assert ".data.a" in reported
     assert "serverside-applied" in apply("{a: two}", "second", "--force-conflicts")
     apply("{b: one}", "first")
     assert json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json").stdout)["data"] == {
@@ -210,9 +210,9 @@ def test_server_side_apply_takes_over_client_side_applied_fields(kubectl: RunKub
 def test_deployments_are_created_by_imperative_commands(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "deployment", "typed", "--image=toolbox:1", "--replicas=2", "--port=80")
-    found = json.loads(kubectl("-n", project, "get", "deployment", "typed", "-o", "json").stdout)
-    assert found["spec"]["replicas"] == 2
-    assert found["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+    actual = json.loads(kubectl("-n", project, "get", "deployment", "typed", "-o", "json").stdout)
+    assert actual["spec"]["replicas"] == 2
+    assert actual["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
     kubectl("-n", project, "scale", "deployment", "typed", "--replicas=0", "--current-replicas=2")
     assert kubectl("-n", project, "get", "deploy/typed", "-o", "jsonpath={.spec.replicas}").stdout == "0"
     kubectl("-n", project, "set", "image", "deployment/typed", "toolbox=toolbox:2")
@@ -237,9 +237,9 @@ def test_services_are_shown_exposed_and_changed(kubectl: RunKubectl, project: st
 
 
 def test_explain_shows_the_fields(kubectl: RunKubectl) -> None:
-    told = kubectl("explain", "pod.spec.containers.ports").stdout
-    assert "containerPort\t<integer> -required-" in told
-    assert "hostIP\t<string>" in told
+    reported = kubectl("explain", "pod.spec.containers.ports").stdout
+    assert "containerPort\t<integer> -required-" in reported
+    assert "hostIP\t<string>" in reported
     assert "A request of a project for storage." in kubectl("explain", "pvc").stdout
     assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr

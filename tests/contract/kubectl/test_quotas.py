@@ -41,7 +41,7 @@ def test_quotas_and_limit_ranges_are_created_shown_and_enforced(kubectl: RunKube
     assert "limits.memory: 512Mi/1Gi" in row
     refused = kubectl(*on, "run", "r", "--image=toolbox:1", code=1).stderr
     assert "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1" in refused
-    told = [" ".join(line.split()) for line in kubectl("describe", "namespace", project).stdout.splitlines()]
+    reported = [" ".join(line.split()) for line in kubectl("describe", "namespace", project).stdout.splitlines()]
     for line in (
         "Resource Quotas",
         "limits.memory 512Mi 1Gi",
@@ -50,7 +50,7 @@ def test_quotas_and_limit_ranges_are_created_shown_and_enforced(kubectl: RunKube
         "Container memory - 512Mi 512Mi 512Mi -",
         "PersistentVolumeClaim storage - 1Gi - - -",
     ):
-        assert line in told, told
+        assert line in reported, reported
     described = [" ".join(line.split()) for line in kubectl(*on, "describe", "limitrange", "l").stdout.splitlines()]
     assert "Container cpu - 1 100m 200m -" in described
     kubectl(*on, "patch", "quota", "q", "-p", '{"spec": {"hard": {"pods": "2"}}}')

@@ -40,15 +40,15 @@ spec:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"), *FLAGS)
-    one.start()
-    yield one
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("master"), *FLAGS)
+    api_server.start()
+    yield api_server
+    assert api_server.stop() == 0
 
 
 def spec_of(program: RunKubectl, space: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(program("-n", space, "get", "service", "web", "-o", "json").stdout)
-    return {**found["spec"], "status": found["status"]}
+    actual: dict[str, Any] = json.loads(program("-n", space, "get", "service", "web", "-o", "json").stdout)
+    return {**actual["spec"], "status": actual["status"]}
 
 
 @by_both
@@ -63,13 +63,13 @@ def test_service_changes_through_all_types(kubectl: RunKubectl, project: str) ->
     address = spec["status"]["loadBalancer"]["ingress"][0]["ip"]
     row = kubectl(*on, "get", "svc", "web", "--no-headers").stdout.split()
     assert row[1:5] == ["LoadBalancer", spec["clusterIP"], f"{address},203.0.113.7", f"53:{number}/TCP,53:{number}/UDP"]
-    told = [" ".join(line.split()) for line in kubectl(*on, "describe", "svc", "web").stdout.splitlines()]
+    reported = [" ".join(line.split()) for line in kubectl(*on, "describe", "svc", "web").stdout.splitlines()]
     for line in (
         f"HealthCheck NodePort: {health}",
         "Session Affinity: ClientIP",
         "External Traffic Policy: Local",
     ):
-        assert line in told, told
+        assert line in reported, reported
     assert 31000 <= number != health <= 31099
     patch = {"spec": {"type": "NodePort", "sessionAffinity": "None", "externalIPs": None}}
     kubectl(*on, "patch", "svc", "web", "--type=merge", "-p", json.dumps(patch))
@@ -78,8 +78,8 @@ def test_service_changes_through_all_types(kubectl: RunKubectl, project: str) ->
     assert (spec["ports"][1]["nodePort"], "healthCheckNodePort" in spec) == (number, False)
     kubectl(*on, "patch", "svc", "web", "-p", json.dumps({"spec": {"type": "ClusterIP"}}))
     spec = spec_of(kubectl, project)
-    gone = {"externalTrafficPolicy", "sessionAffinityConfig", "allocateLoadBalancerNodePorts"}
-    assert not gone & spec.keys()
+    removed = {"externalTrafficPolicy", "sessionAffinityConfig", "allocateLoadBalancerNodePorts"}
+    assert not removed & spec.keys()
     assert spec["ports"][0] == {"name": "t", "port": 53, "protocol": "TCP", "targetPort": 53}
     name_only = {"spec": {"type": "ExternalName", "externalName": "example.org", "clusterIP": None}}
     kubectl(*on, "patch", "svc", "web", "--type=merge", "-p", json.dumps(name_only))
@@ -103,8 +103,8 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 def test_invalid_service_fields_are_rejected(kubectl: RunKubectl, project: str) -> None:
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     on = ("-n", project)
-    for wish, words in REFUSED:
-        spec = {"ports": [{"port": 80}], **wish}
+    for desired, words in REFUSED:
+        spec = {"ports": [{"port": 80}], **desired}
         manifest = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": spec}
         refused = kubectl(*on, "create", "-f", "-", text=json.dumps(manifest), code=1).stderr
         assert words in refused, refused
@@ -113,18 +113,18 @@ def test_invalid_service_fields_are_rejected(kubectl: RunKubectl, project: str) 
 
 async def test_freed_service_addresses_are_not_reused_at_once_even_after_a_restart(tmp_path: Path) -> None:
     path = "/api/v1/namespaces/default/services"
-    wish = {"type": "LoadBalancer", "ports": [{"port": 80}]}
-    found = []
+    desired = {"type": "LoadBalancer", "ports": [{"port": 80}]}
+    actual = []
     server = ApiServer(tmp_path)
     for number in range(2):
         server.start()
         async with Client(Kubeconfig.load(server.kubeconfig)) as client:
             api_client = UntypedClient(client)
-            await api_client.create(path, name="web", spec=wish)
+            await api_client.create(path, name="web", spec=desired)
             web = await api_client.wait_until(f"{path}/web", lambda one: one["status"]["loadBalancer"].get("ingress"))
             ingress = web["status"]["loadBalancer"]["ingress"][0]["ip"]
-            found.append((web["spec"]["clusterIP"], web["spec"]["ports"][0]["nodePort"], ingress))
+            actual.append((web["spec"]["clusterIP"], web["spec"]["ports"][0]["nodePort"], ingress))
             if not number:
                 await api_client.request("DELETE", f"{path}/web")
         server.stop()
-    assert found == [("172.30.0.2", 30000, "172.29.0.1"), ("172.30.0.3", 30001, "172.29.0.2")]
+    assert actual == [("172.30.0.2", 30000, "172.29.0.1"), ("172.30.0.3", 30001, "172.29.0.2")]

@@ -31,22 +31,22 @@ def test_stored_kinds_are_created_with_a_warning_that_nothing_acts_on_them(kubec
     """The oldest kubectl speaks autoscaling/v1 and JSON, the newest protobuf."""
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     kubectl("-n", project, "create", "deployment", "web", "--image=toolbox:1")
-    made = kubectl("-n", project, "autoscale", "deployment", "web", "--min=1", "--max=3", "--cpu-percent=50")
-    assert "autoscaled" in made.stdout
-    assert "replicas stay as they are" in made.stderr
+    created = kubectl("-n", project, "autoscale", "deployment", "web", "--min=1", "--max=3", "--cpu-percent=50")
+    assert "autoscaled" in created.stdout
+    assert "replicas stay as they are" in created.stderr
     row = kubectl("-n", project, "get", "hpa", "--no-headers").stdout.split()
     assert row[:7] == ["web", "Deployment/web", "cpu:", "<unknown>/50%", "1", "3", "0"]
     spec = "jsonpath={.spec}"
     older = kubectl("-n", project, "get", "horizontalpodautoscalers.v1.autoscaling", "web", "-o", spec).stdout
     assert '"targetCPUUtilizationPercentage":50' in older
-    made = kubectl("-n", project, "create", "ingress", "in", "--rule=a.example.org/x*=web:80")
-    assert "no controller of this master acts on an Ingress" in made.stderr
+    created = kubectl("-n", project, "create", "ingress", "in", "--rule=a.example.org/x*=web:80")
+    assert "no controller of this master acts on an Ingress" in created.stderr
     row = kubectl("-n", project, "get", "ingress", "--no-headers").stdout.split()
     assert row[:4] == ["in", "<none>", "a.example.org", "80"]
     kubectl("create", "priorityclass", f"high-{project}", "--value=1000", "--description=much")
     assert kubectl("get", "pc", f"high-{project}", "--no-headers").stdout.split()[1:3] == ["1000", "false"]
-    made = kubectl("-n", project, "apply", "-f", "-", text=POLICY)
-    assert "it keeps no packet out" in made.stderr
+    created = kubectl("-n", project, "apply", "-f", "-", text=POLICY)
+    assert "it keeps no packet out" in created.stderr
     assert kubectl("-n", project, "get", "netpol", "--no-headers").stdout.split()[:2] == ["closed", "app=web"]
 
 
@@ -56,8 +56,8 @@ def test_webhook_configurations_are_rejected_with_a_reason(kubectl: RunKubectl, 
     assert "MethodNotAllowed" in refused
     assert "admission webhooks are not supported" in refused
     assert "No resources found" in kubectl("get", "validatingwebhookconfigurations,crd,csr").stderr
-    gone = kubectl("delete", "crd", "x", code=1).stderr
-    assert 'customresourcedefinitions.apiextensions.k8s.io "x" not found' in gone
+    removed = kubectl("delete", "crd", "x", code=1).stderr
+    assert 'customresourcedefinitions.apiextensions.k8s.io "x" not found' in removed
 
 
 def test_events_are_equal_in_both_groups(kubectl: RunKubectl, project: str) -> None:

@@ -35,9 +35,9 @@ def test_job_runs_from_creation_to_completion(kubectl: RunKubectl, project: str)
     (pod,) = kubectl("-n", project, "get", "pods", "-l", "job-name=sum", "-o", "name").stdout.split()
     patched(kubectl, project, pod, {"phase": "Succeeded"})
     kubectl("-n", project, "wait", "--for=condition=complete", "job/sum", "--timeout=20s")
-    told = kubectl("-n", project, "describe", "job", "sum").stdout
-    assert "0 Active (0 Ready) / 1 Succeeded / 1 Failed" in told
-    assert "Job completed" in told
+    reported = kubectl("-n", project, "describe", "job", "sum").stdout
+    assert "0 Active (0 Ready) / 1 Succeeded / 1 Failed" in reported
+    assert "Job completed" in reported
     kubectl("-n", project, "delete", "job", "sum")
     kubectl("-n", project, "wait", "--for=delete", pod, "--timeout=20s")
 
@@ -71,7 +71,7 @@ spec:
 """
 
 
-def start(program: RunKubectl, space: str, wish: str) -> None:
+def start(program: RunKubectl, space: str, desired: str) -> None:
     """What a node would do, until the rollout says that it is done: pods that end are let go, others are ready."""
     for _ in range(20):
         listed = program("-n", space, "get", "pods", "-o", "json").stdout
@@ -82,10 +82,10 @@ def start(program: RunKubectl, space: str, wish: str) -> None:
             elif pod["spec"].get("nodeName"):
                 status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
                 patched(program, space, f"pod/{name}", status)
-        told = program("-n", space, "rollout", "status", wish, "--watch=false").stdout
-        if "successfully rolled out" in told or "partitioned roll out complete" in told:
+        reported = program("-n", space, "rollout", "status", desired, "--watch=false").stdout
+        if "successfully rolled out" in reported or "partitioned roll out complete" in reported:
             return
-    raise AssertionError(told)
+    raise AssertionError(reported)
 
 
 def test_daemon_set_is_created_rolled_and_deleted(kubectl: RunKubectl, project: str) -> None:

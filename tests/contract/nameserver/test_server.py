@@ -60,13 +60,15 @@ class Other:
                 other._udp = cast("asyncio.DatagramTransport", transport)
 
             def datagram_received(self, data: bytes, pair: tuple[str, int]) -> None:
-                asked = dns.message.from_wire(data)
-                other.asked.append(str(asked.question[0]))
-                other.ids.append(asked.id)
+                query = dns.message.from_wire(data)
+                other.asked.append(str(query.question[0]))
+                other.ids.append(query.id)
                 other.ports.append(pair[1])
-                told = other.answer(asked)
-                if told is not None and other._udp is not None:
-                    other._udp.sendto(told if isinstance(told, bytes) else told.to_wire(max_size=65535), pair)
+                response = other.answer(query)
+                if response is not None and other._udp is not None:
+                    other._udp.sendto(
+                        response if isinstance(response, bytes) else response.to_wire(max_size=65535), pair
+                    )
 
         await loop.create_datagram_endpoint(Udp, (HERE, self.port))
         return self
@@ -78,9 +80,9 @@ class Other:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = int.from_bytes(await reader.readexactly(2))
-        asked = dns.message.from_wire(await reader.readexactly(length))
+        query = dns.message.from_wire(await reader.readexactly(length))
         assert self.by_tcp is not None
-        wire = self.by_tcp(asked).to_wire(max_size=65535)
+        wire = self.by_tcp(query).to_wire(max_size=65535)
         writer.write(len(wire).to_bytes(2) + wire)
         await writer.drain()
         writer.close()
@@ -89,11 +91,11 @@ class Other:
 def says(address: str, ttl: int = 60, **more: int) -> Callable[[dns.message.Message], dns.message.Message]:
     """Every name has this address."""
 
-    def answer(asked: dns.message.Message) -> dns.message.Message:
-        told = dns.message.make_response(asked)
-        told.answer.append(dns.rrset.from_text(asked.question[0].name, ttl, "IN", "A", address))
-        told.flags |= more.get("flags", 0)
-        return told
+    def answer(query: dns.message.Message) -> dns.message.Message:
+        response = dns.message.make_response(query)
+        response.answer.append(dns.rrset.from_text(query.question[0].name, ttl, "IN", "A", address))
+        response.flags |= more.get("flags", 0)
+        return response
 
     return answer
 
@@ -101,26 +103,26 @@ def says(address: str, ttl: int = 60, **more: int) -> Callable[[dns.message.Mess
 def denies(seconds: int) -> Callable[[dns.message.Message], dns.message.Message]:
     """No name is there."""
 
-    def answer(asked: dns.message.Message) -> dns.message.Message:
-        told = dns.message.make_response(asked)
-        told.set_rcode(dns.rcode.NXDOMAIN)
-        told.authority.append(dns.rrset.from_text("com.", 600, "IN", "SOA", f"a.com. b.com. 1 1 1 1 {seconds}"))
-        return told
+    def answer(query: dns.message.Message) -> dns.message.Message:
+        response = dns.message.make_response(query)
+        response.set_rcode(dns.rcode.NXDOMAIN)
+        response.authority.append(dns.rrset.from_text("com.", 600, "IN", "SOA", f"a.com. b.com. 1 1 1 1 {seconds}"))
+        return response
 
     return answer
 
 
-def fails(asked: dns.message.Message) -> dns.message.Message:
-    told = dns.message.make_response(asked)
-    told.set_rcode(dns.rcode.SERVFAIL)
-    return told
+def fails(query: dns.message.Message) -> dns.message.Message:
+    response = dns.message.make_response(query)
+    response.set_rcode(dns.rcode.SERVFAIL)
+    return response
 
 
 def directory() -> ServiceStore:
-    made = ServiceStore()
+    service_store = ServiceStore()
     many = (endpoint(f"10.128.{number // 250}.{number % 250 + 2}") for number in range(1000))
     few = (endpoint(f"10.128.0.{number}") for number in range(2, 6))
-    made.replace(
+    service_store.replace(
         [
             service("red", "web", '{"clusterIP": "172.30.0.5", "ports": [{"port": 80}]}'),
             service("red", "db", '{"clusterIP": "None"}'),
@@ -129,7 +131,7 @@ def directory() -> ServiceStore:
         ],
         [slice_of("many", "red", *many), slice_of("db", "red", *few)],
     )
-    return made
+    return service_store
 
 
 @pytest.fixture(autouse=True)
@@ -290,7 +292,7 @@ async def test_truncated_upstream_answer_is_retried_over_tcp(answering: Answerin
         assert rows(await ask(port, "www.example.com")) == ["192.0.2.2"]
 
 
-@pytest.mark.parametrize("first", [fails, lambda _: None, lambda asked: b"x" * 100])
+@pytest.mark.parametrize("first", [fails, lambda _: None, lambda query: b"x" * 100])
 async def test_failing_upstream_falls_back_to_the_next(
     answering: Answering, first: Callable[[dns.message.Message], dns.message.Message | bytes | None]
 ) -> None:
@@ -301,12 +303,12 @@ async def test_failing_upstream_falls_back_to_the_next(
 
 
 async def test_upstream_without_edns_is_queried_without_it(answering: Answering) -> None:
-    def old(asked: dns.message.Message) -> dns.message.Message:
-        told = says("192.0.2.1")(asked)
-        if asked.edns >= 0:
-            told = dns.message.make_response(asked)
-            told.set_rcode(dns.rcode.FORMERR)
-        return told
+    def old(query: dns.message.Message) -> dns.message.Message:
+        response = says("192.0.2.1")(query)
+        if query.edns >= 0:
+            response = dns.message.make_response(query)
+            response.set_rcode(dns.rcode.FORMERR)
+        return response
 
     async with Other(answer=old) as other:
         _, port = await answering(other)
@@ -322,17 +324,17 @@ async def test_unresponsive_upstream_is_tried_last_for_a_while(answering: Answer
 
 
 async def test_forged_upstream_answer_is_ignored(answering: Answering) -> None:
-    def forged(asked: dns.message.Message) -> dns.message.Message:
-        told = says("192.0.2.66")(asked)
-        told.id ^= 1
-        return told
+    def forged(query: dns.message.Message) -> dns.message.Message:
+        response = says("192.0.2.66")(query)
+        response.id ^= 1
+        return response
 
     def other_name(asked: dns.message.Message) -> dns.message.Message:
         asked.question[0].name = dns.name.from_text("victim.example.com")
         return says("192.0.2.66")(asked)
 
-    async with Other(answer=forged) as one, Other(answer=other_name) as two, Other(answer=says("192.0.2.1")) as three:
-        _, port = await answering(one, two, three)
+    async with Other(answer=forged) as other, Other(answer=other_name) as two, Other(answer=says("192.0.2.1")) as three:
+        _, port = await answering(other, two, three)
         assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
 
 
@@ -367,16 +369,16 @@ async def test_cluster_names_are_never_forwarded(answering: Answering) -> None:
 
 async def test_forwarding_loop_ends(answering: Answering) -> None:
     """The other one asks us what we asked it, and passes on what we say."""
-    asked: list[asyncio.Task[dns.message.Message]] = []
+    query: list[asyncio.Task[dns.message.Message]] = []
     async with Other() as loop:
         _, port = await answering(loop)
 
         def back(message: dns.message.Message) -> None:
-            asked.append(asyncio.create_task(ask(port, str(message.question[0].name))))
+            query.append(asyncio.create_task(ask(port, str(message.question[0].name))))
 
         loop.answer = back
         assert (await ask(port, "www.example.com", source=POD)).rcode() == dns.rcode.SERVFAIL
-        assert [(await one).rcode() for one in asked] == [dns.rcode.SERVFAIL]
+        assert [(await one).rcode() for one in query] == [dns.rcode.SERVFAIL]
 
 
 async def test_udp_flood_of_one_client_leaves_capacity_for_others(answering: Answering) -> None:

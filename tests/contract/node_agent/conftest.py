@@ -22,8 +22,8 @@ def dockerd() -> Iterator[Dockerd]:
         images.load(str(daemon.socket))
         yield daemon
         client = daemon.client()
-        for row in client.containers(all=True):
-            client.remove_container(row["Id"], force=True)
+        for container in client.containers(all=True):
+            client.remove_container(container["Id"], force=True)
         client.close()
     finally:
         process.terminate()

@@ -35,13 +35,13 @@ LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
 
 @pytest.fixture
 def driver() -> Iterator[CgroupfsDriver]:
-    one = CgroupfsDriver()
+    cgroupfs_driver = CgroupfsDriver()
     try:
-        one.create(pods_cgroup(ROOT), CgroupLimits())
+        cgroupfs_driver.create(pods_cgroup(ROOT), CgroupLimits())
     except NotReady as error:
         pytest.skip(f"no control groups can be made here: {error}")
-    yield one
-    one.remove(CgroupPath((ROOT.strip("/"),)))
+    yield cgroupfs_driver
+    cgroupfs_driver.remove(CgroupPath((ROOT.strip("/"),)))
 
 
 def test_cgroup_is_created_with_its_values_and_removed_completely(driver: CgroupfsDriver) -> None:
@@ -60,9 +60,9 @@ def test_cgroup_is_created_with_its_values_and_removed_completely(driver: Cgroup
 
 
 def test_cgroup_limits_are_changed_and_removed(driver: CgroupfsDriver) -> None:
-    for wish in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
-        driver.create(HERE, wish)
-        for value in limit_files(wish, driver.version):
+    for cgroup_limits in (LIMITS, CgroupLimits(shares=4096, memory=128 << 20), CgroupLimits()):
+        driver.create(HERE, cgroup_limits)
+        for value in limit_files(cgroup_limits, driver.version):
             text = (MOUNT / value.controller / cgroupfs_path(HERE).lstrip("/") / value.file).read_text().strip()
             endless = value.file == "memory.limit_in_bytes" and value.text == "-1"
             assert int(text) > 1 << 60 if endless else text == value.text
@@ -70,16 +70,16 @@ def test_cgroup_limits_are_changed_and_removed(driver: CgroupfsDriver) -> None:
 
 def test_process_runs_in_a_cgroup(driver: CgroupfsDriver) -> None:
     driver.create(HERE, LIMITS)
-    found = (
+    paths = (
         [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
     )
-    assert found
+    assert paths
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            for one in found:
-                Path(one / "cgroup.procs").write_text(str(os.getpid()))
+            for path in paths:
+                Path(path / "cgroup.procs").write_text(str(os.getpid()))
             code = 0
         finally:
             os._exit(code)
@@ -103,10 +103,10 @@ sys.stdin.read()
 
 def test_cgroup_usage_is_read(driver: CgroupfsDriver) -> None:
     driver.create(HERE, LIMITS)
-    found = (
+    paths = (
         [*MOUNT.glob(f"*{cgroupfs_path(HERE)}")] if driver.version == 1 else [MOUNT / cgroupfs_path(HERE).lstrip("/")]
     )
-    enter = "".join(f"echo $$ > {one}/cgroup.procs; " for one in found)
+    enter = "".join(f"echo $$ > {path}/cgroup.procs; " for path in paths)
     command = ["sh", "-c", f'{enter}exec "$0" -c "$1"', sys.executable, WORK]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdin is not None

@@ -76,15 +76,21 @@ async def until(driver: DockerClient, identity: str, holds: Callable[[RuntimeCon
 
 async def test_container_is_created_started_and_removed(driver: DockerClient, uid: str) -> None:
     identity = await driver.create(sandbox(uid))
-    made = await driver.inspect(identity)
-    assert (made.state, made.never_started, made.running, made.pid, made.started_at) == (
+    runtime_container = await driver.inspect(identity)
+    assert (
+        runtime_container.state,
+        runtime_container.never_started,
+        runtime_container.running,
+        runtime_container.pid,
+        runtime_container.started_at,
+    ) == (
         "created",
         True,
         False,
         0,
         None,
     )
-    assert made.created_at is not None
+    assert runtime_container.created_at is not None
     await driver.start(identity)
     runs = await driver.inspect(identity)
     assert (runs.running, runs.exited, runs.is_sandbox, runs.uid) == (True, False, True, uid)
@@ -102,16 +108,20 @@ async def test_container_is_created_started_and_removed(driver: DockerClient, ui
 
 async def test_sandboxes_are_listed_without_their_containers(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, IGNORES_SIGTERM)
-    [network] = [one.id for one in await driver.list_pod_containers(uid) if one.is_sandbox]
+    [network] = [
+        runtime_container.id
+        for runtime_container in await driver.list_pod_containers(uid)
+        if runtime_container.is_sandbox
+    ]
     await driver.kill(network, "SIGKILL")
-    await until(driver, network, lambda one: not one.running)
+    await until(driver, network, lambda runtime_container: not runtime_container.running)
     assert network in await driver.list_sandboxes()
     assert identity not in await driver.list_sandboxes()
 
 
 async def test_exited_container_reports_exit_code_and_times(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
-    seen = await until(driver, identity, lambda one: not one.running)
+    seen = await until(driver, identity, lambda runtime_container: not runtime_container.running)
     assert (seen.state, seen.exit_code, seen.oom_killed, seen.error, seen.exited) == ("exited", 3, False, "", True)
     assert seen.started_at is not None
     assert seen.finished_at is not None
@@ -122,7 +132,11 @@ async def test_exited_container_reports_exit_code_and_times(driver: DockerClient
 async def test_missing_program_fails_the_start_and_the_container(driver: DockerClient, uid: str) -> None:
     with pytest.raises(Refused, match="/nowhere"):
         await started(driver, uid, ("/nowhere",))
-    [seen] = [one for one in await driver.list_pod_containers(uid) if not one.is_sandbox]
+    [seen] = [
+        runtime_container
+        for runtime_container in await driver.list_pod_containers(uid)
+        if not runtime_container.is_sandbox
+    ]
     assert (seen.state, seen.exit_code, seen.never_started, seen.exited) == ("created", 127, False, True)
     assert (seen.started_at, seen.finished_at) == (None, None)
     assert "/nowhere" in seen.error
@@ -140,8 +154,8 @@ async def test_program_that_handles_sigterm_ends_after_it(driver: DockerClient, 
 async def test_container_keeps_its_stop_signal(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     spec = container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
-    for wish, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
-        identity = await driver.create(replace(spec, stop_signal=wish))
+    for desired, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
+        identity = await driver.create(replace(spec, stop_signal=desired))
         assert (await driver.inspect(identity)).stop_signal == kept
 
 
@@ -150,12 +164,12 @@ async def test_program_that_ignores_sigterm_ends_when_killed(driver: DockerClien
     await driver.kill(identity, "SIGTERM")
     assert (await driver.inspect(identity)).running
     await driver.kill(identity, "SIGKILL")
-    assert (await until(driver, identity, lambda one: not one.running)).exit_code == 137
+    assert (await until(driver, identity, lambda runtime_container: not runtime_container.running)).exit_code == 137
 
 
 async def test_signal_and_removal_of_an_ended_or_missing_container_succeed(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
-    await until(driver, identity, lambda one: not one.running)
+    await until(driver, identity, lambda runtime_container: not runtime_container.running)
     await driver.kill(identity, "SIGTERM")
     await driver.remove(identity)
     await driver.kill(identity, "SIGTERM")
@@ -169,7 +183,7 @@ async def test_signal_and_removal_of_an_ended_or_missing_container_succeed(drive
 async def test_removing_a_running_container_ends_its_program(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, IGNORES_SIGTERM)
     await driver.remove(identity)
-    assert [one.name for one in await driver.list_pod_containers(uid)] == ["POD"]
+    assert [runtime_container.name for runtime_container in await driver.list_pod_containers(uid)] == ["POD"]
 
 
 async def test_discard_removes_a_created_container_and_not_a_running_one(driver: DockerClient, uid: str) -> None:
@@ -188,7 +202,7 @@ async def test_name_of_a_dead_container_is_reused_and_that_of_a_running_one_is_n
 ) -> None:
     first = await driver.create(sandbox(uid))
     second = await driver.create(sandbox(uid))
-    assert [one.id for one in await driver.list_pod_containers(uid)] == [second] != [first]
+    assert [runtime_container.id for runtime_container in await driver.list_pod_containers(uid)] == [second] != [first]
     await driver.start(second)
     with pytest.raises(Refused):
         await driver.create(sandbox(uid))
@@ -215,9 +229,9 @@ async def test_name_of_an_unremovable_dead_container_gets_a_suffix(driver: Docke
         second = await driver.create(sandbox(uid))
         await driver.start(second)
         name = f"k8s_POD_web_red_{uid}_0"
-        made = driver.held[second].spec.name if isinstance(driver, FakeDocker) else name_of(driver, second)
-        assert re.fullmatch(f"{name}_[0-9a-f]{{8}}", made)
-        assert {one.id for one in await driver.list_pod_containers(uid)} >= {second}
+        created = driver.held[second].spec.name if isinstance(driver, FakeDocker) else name_of(driver, second)
+        assert re.fullmatch(f"{name}_[0-9a-f]{{8}}", created)
+        assert {runtime_container.id for runtime_container in await driver.list_pod_containers(uid)} >= {second}
     finally:
         if held != Path("/dev/null"):
             run("chattr", "-i", str(held))
@@ -256,7 +270,7 @@ async def test_image_lookup_distinguishes_present_missing_and_invalid_names(driv
 async def test_images_are_listed_and_removed_unless_in_use(driver: DockerClient, uid: str) -> None:
     await add_image(driver, "podlane/extra:1")
     extra = await driver.image_id("podlane/extra:1")
-    [image] = [one for one in await driver.list_images() if one.id == extra]
+    [image] = [stored_image for stored_image in await driver.list_images() if stored_image.id == extra]
     assert image.names == ("podlane/extra:1",)
     network = await running_sandbox(driver, uid)
     identity = await driver.create(container(uid, extra, network, IGNORES_SIGTERM))
@@ -274,10 +288,14 @@ async def test_images_are_listed_and_removed_unless_in_use(driver: DockerClient,
 
 async def test_container_list_includes_exit_states(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 3"))
-    dead = await until(driver, identity, lambda one: not one.running)
-    found = {one.id: one for one in await driver.list_containers() if one.uid == uid}
-    assert found[identity] == dead
-    [network] = [one for one in found.values() if one.is_sandbox]
+    dead = await until(driver, identity, lambda runtime_container: not runtime_container.running)
+    actual = {
+        runtime_container.id: runtime_container
+        for runtime_container in await driver.list_containers()
+        if runtime_container.uid == uid
+    }
+    assert actual[identity] == dead
+    [network] = [runtime_container for runtime_container in actual.values() if runtime_container.is_sandbox]
     assert (network.running, network.labels[label.POD_NAME]) == (True, "web")
     assert network.image_id == await driver.image_id(images.PAUSE)
 
@@ -291,9 +309,9 @@ async def test_started_container_has_a_log_path(driver: DockerClient, uid: str) 
 
 
 async def test_images_are_listed_with_names_and_sizes(driver: DockerClient) -> None:
-    found = {name: image.size_bytes for image in await driver.list_named_images() for name in image.names}
-    assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= found.keys()
-    assert all(size > 0 for size in found.values())
+    actual = {name: image.size_bytes for image in await driver.list_named_images() for name in image.names}
+    assert {name if ":" in name else f"{name}:latest" for name in (images.PAUSE, images.TOOLBOX)} <= actual.keys()
+    assert all(size > 0 for size in actual.values())
 
 
 async def test_unreachable_registry_is_a_retryable_error(driver: DockerClient) -> None:
@@ -302,15 +320,15 @@ async def test_unreachable_registry_is_a_retryable_error(driver: DockerClient) -
 
 
 async def test_docker_events_name_the_pod_of_the_container(driver: DockerClient, uid: str) -> None:
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    received: asyncio.Queue[str] = asyncio.Queue()
     connected = asyncio.Event()
 
     async def next_of_ours() -> None:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while await heard.get() != uid:
+            while await received.get() != uid:
                 pass
 
-    following = asyncio.create_task(driver.watch_events(heard.put_nowait, connected.set))
+    following = asyncio.create_task(driver.watch_events(received.put_nowait, connected.set))
     async with asyncio.timeout(DEADLINE_SECONDS):
         await connected.wait()
     identity = await driver.create(sandbox(uid))
@@ -338,7 +356,7 @@ async def test_exec_returns_at_its_timeout(driver: DockerClient, uid: str) -> No
 
 async def test_exec_in_a_stopped_container_fails(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "exit 0"))
-    await until(driver, identity, lambda one: not one.running)
+    await until(driver, identity, lambda runtime_container: not runtime_container.running)
     with pytest.raises(Refused, match="not running"):
         await driver.exec(identity, ("echo",), 10)
     await driver.remove(identity)
@@ -348,7 +366,7 @@ async def test_exec_in_a_stopped_container_fails(driver: DockerClient, uid: str)
 
 async def test_log_tail_returns_the_last_lines(driver: DockerClient, uid: str) -> None:
     identity = await started(driver, uid, ("sh", "-c", "echo one; echo two; echo three; exit 1"))
-    await until(driver, identity, lambda one: not one.running)
+    await until(driver, identity, lambda runtime_container: not runtime_container.running)
     assert await driver.log_tail(identity, 80, 2048) == "one\ntwo\nthree\n"
     assert await driver.log_tail(identity, 2, 2048) == "two\nthree\n"
     assert await driver.log_tail(identity, 2, 6) == "three\n"
@@ -415,8 +433,8 @@ async def test_private_registry_accepts_valid_credentials_only(dockerd: Dockerd,
         name = f"{address}/private/toolbox:1"
         client = dockerd.client()
         client.tag(images.TOOLBOX, name.rpartition(":")[0], "1")
-        said = list(client.push(name, stream=True, decode=True, auth_config=right._asdict()))
-        assert not [line for line in said if "error" in line]
+        output = list(client.push(name, stream=True, decode=True, auth_config=right._asdict()))
+        assert not [line for line in output if "error" in line]
         client.remove_image(name)
         client.close()
         for wrong in (None, Credential("tester", "guess")):
@@ -454,9 +472,9 @@ def proc(pid: int, name: str) -> str:
 
 def inspected(dockerd: Dockerd, identity: str) -> dict[str, Any]:
     client = dockerd.client()
-    found: dict[str, Any] = client.inspect_container(identity)
+    actual: dict[str, Any] = client.inspect_container(identity)
     client.close()
-    return found
+    return actual
 
 
 def namespace(pid: int, kind: str) -> str:
@@ -469,12 +487,12 @@ def read_process(pid: int) -> Process:
     while (root / "comm").read_text().startswith("runc"):  # Docker says "started" a moment before the program runs
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    said = root / "root/data/said"
+    path = root / "root/data/said"
     return Process(
         environment=set((root / "environ").read_text().split("\0")),
         directory=str((root / "cwd").readlink()),
         oom_score_adj=(root / "oom_score_adj").read_text().strip(),
-        said=said.read_text() if said.exists() else "",
+        said=path.read_text() if path.exists() else "",
         hostname=(root / "root/etc/hostname").read_text().strip(),
         namespaces=(str((root / "ns/net").readlink()), str((root / "ns/ipc").readlink())),
     )
@@ -532,14 +550,14 @@ async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) 
     await real.start(identity)
     pid = (await real.inspect(identity)).pid
     read_process(pid)
-    told = dict(line.split(":\t", 1) for line in proc(pid, "status").splitlines())
-    assert (told["Uid"].split()[1], told["Gid"].split()[1], told["Groups"].split()) == (
+    reported = dict(line.split(":\t", 1) for line in proc(pid, "status").splitlines())
+    assert (reported["Uid"].split()[1], reported["Gid"].split()[1], reported["Groups"].split()) == (
         "1000",
         "1001",
         ["7", "8", "1001"],
     )
-    assert int(told["CapBnd"], 16) == 1 << 12
-    assert (told["NoNewPrivs"], told["Seccomp"]) == ("1", "0")
+    assert int(reported["CapBnd"], 16) == 1 << 12
+    assert (reported["NoNewPrivs"], reported["Seccomp"]) == ("1", "0")
     assert " /proc/sys " not in proc(pid, "mountinfo")
     assert re.search(r" / / ro,", proc(pid, "mountinfo"))
     assert "net.ipv4.ip_unprivileged_port_start" in json.dumps(inspected(dockerd, box)["HostConfig"]["Sysctls"])
@@ -580,7 +598,7 @@ async def test_container_shares_the_process_namespace_of_another(dockerd: Docker
 async def test_container_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, ("sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done"))
-    log = Path((await until(real, identity, lambda one: not one.running)).log_path)
+    log = Path((await until(real, identity, lambda runtime_container: not runtime_container.running)).log_path)
     kept = sorted(log.parent.glob(f"{log.name}*"))
     assert [path.name for path in kept] == [log.name, f"{log.name}.1"]
     assert all(path.stat().st_size < 2 * LOGS.max_bytes for path in kept)
@@ -591,10 +609,10 @@ async def test_image_with_two_names_is_removed_with_both(dockerd: Dockerd) -> No
     real = DockerClient(str(dockerd.socket), LOGS)
     await add_image(real, "podlane/first:1", "podlane/second:1")
     identity = await real.image_id("podlane/first:1")
-    [image] = [one for one in await real.list_images() if one.id == identity]
+    [image] = [stored_image for stored_image in await real.list_images() if stored_image.id == identity]
     assert sorted(image.names) == ["podlane/first:1", "podlane/second:1"]
     await real.remove_image(image)
-    assert identity not in {one.id for one in await real.list_images()}
+    assert identity not in {stored_image.id for stored_image in await real.list_images()}
     assert Path(await real.root_dir()) == dockerd.root / "data"
     real.close()
 
@@ -603,10 +621,16 @@ async def test_container_stats_report_its_usage(dockerd: Dockerd, uid: str) -> N
     real = DockerClient(str(dockerd.socket), LOGS)
     work = "head -c 3000000 /dev/zero > /tmp/written; echo done; exec tail -f /dev/null"
     identity = await started(real, uid, ("sh", "-c", work))
-    seen = await until(real, identity, lambda one: bool(one.log_path) and disk.log_usage(one.log_path)[0] > 0)
+    seen = await until(
+        real,
+        identity,
+        lambda runtime_container: (
+            bool(runtime_container.log_path) and disk.log_usage(runtime_container.log_path)[0] > 0
+        ),
+    )
     written = await real.writable_layer_sizes(uid)
     assert written[identity] >= 3_000_000
-    assert sorted(written) == sorted(one.id for one in await real.list_pod_containers(uid))
+    assert sorted(written) == sorted(runtime_container.id for runtime_container in await real.list_pod_containers(uid))
     size, inodes = disk.directory_usage(Path(seen.layer))
     assert size >= 3_000_000
     assert inodes > 1
@@ -622,17 +646,17 @@ async def test_oom_killed_container_is_distinguished_from_a_failed_one(dockerd: 
     real = DockerClient(str(dockerd.socket), LOGS)
     network = await running_sandbox(real, uid)
     greedy = ("sh", "-c", "x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done")
-    told = []
+    reported = []
     for number in range(8):
         spec = container(uid, await real.image_id(images.TOOLBOX), network, greedy, number)
         identity = await real.create(replace(spec, memory=8 << 20))
         await real.start(identity)
-        seen = await until(real, identity, lambda one: not one.running)
+        seen = await until(real, identity, lambda runtime_container: not runtime_container.running)
         assert seen.exit_code == 137
-        told.append(seen.oom_killed)
+        reported.append(seen.oom_killed)
         if seen.oom_killed:
             break
-    assert told[-1], told
+    assert reported[-1], reported
     real.close()
 
 
@@ -658,14 +682,14 @@ async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
     identity = await real.create(replace(spec, binds=(f"{resolver}:/etc/resolv.conf",)))
     await real.start(identity)
     client = dockerd.client()
-    told = client.inspect_container(network)["NetworkSettings"]
+    reported = client.inspect_container(network)["NetworkSettings"]
     client.close()
-    assert (told["SandboxID"], told["Networks"]) == ("", {})
+    assert (reported["SandboxID"], reported["Networks"]) == ("", {})
     pids = [(await real.inspect(one)).pid for one in (network, identity)]
     box, inside = (os.readlink(f"/proc/{pid}/ns/net") for pid in pids)
     assert box == inside != os.readlink("/proc/self/ns/net")
     links = json.loads(run("nsenter", f"--net=/proc/{pids[0]}/ns/net", "ip", "-json", "address"))
-    assert [(one["ifname"], one["addr_info"][0]["local"]) for one in links] == [("lo", "127.0.0.1")]
+    assert [(link["ifname"], link["addr_info"][0]["local"]) for link in links] == [("lo", "127.0.0.1")]
     assert "UP" in links[0]["flags"]
     assert proc(pids[1], "root/etc/hostname") == "web\n"
     resolver.write_text("nameserver 192.0.2.54\n")
@@ -710,8 +734,8 @@ async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid:
     identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
     await real.start(identity)
     for place in ("/both/later", "/own/later"):
-        made = await real.exec(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
-        assert made.exit_code == 0, made
+        exec_result = await real.exec(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
+        assert exec_result.exit_code == 0, exec_result
     assert [point for point in mounts.mount_points(shared) if point != shared] == [shared / "later"]
     private = shared.parent
     with pytest.raises(Refused, match="not a shared mount"):

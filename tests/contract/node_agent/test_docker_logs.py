@@ -38,15 +38,15 @@ def ended(dockerd: Dockerd) -> str:
     return container
 
 
-async def text(dockerd: Dockerd, container: str, wish: PodLogOptions) -> bytes:
-    async with asyncio.timeout(DEADLINE_SECONDS), stream_logs(str(dockerd.socket), container, wish) as pieces:
+async def text(dockerd: Dockerd, container: str, options: PodLogOptions) -> bytes:
+    async with asyncio.timeout(DEADLINE_SECONDS), stream_logs(str(dockerd.socket), container, options) as pieces:
         return b"".join([piece async for piece in pieces])
 
 
-def asked(wish: PodLogOptions) -> list[str]:
+def asked(options: PodLogOptions) -> list[str]:
     """What differs from asking for nothing."""
-    fields = (field.name for field in dataclasses.fields(wish))
-    return [f"{name}={value}" for name in fields if (value := getattr(wish, name)) != getattr(PodLogOptions(), name)]
+    fields = (field.name for field in dataclasses.fields(options))
+    return [f"{name}={value}" for name in fields if (value := getattr(options, name)) != getattr(PodLogOptions(), name)]
 
 
 ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
@@ -95,10 +95,10 @@ async def test_log_since_time_resumes_to_the_nanosecond(dockerd: Dockerd, ended:
 async def test_terminal_log_is_complete(dockerd: Dockerd) -> None:
     container = start_container(dockerd, "sh", "-c", TALK, flags=("-t",))
     followed = await text(dockerd, container, PodLogOptions(follow=True))
-    said = ALL.replace(b"\n", b"\r\n")
-    assert followed == await text(dockerd, container, PodLogOptions()) == said
+    output = ALL.replace(b"\n", b"\r\n")
+    assert followed == await text(dockerd, container, PodLogOptions()) == output
     timed = await text(dockerd, container, PodLogOptions(timestamps=True))
-    assert STAMP.sub(b"", timed) == said
+    assert STAMP.sub(b"", timed) == output
     assert all(STAMP.match(line) for line in timed.splitlines())
     assert await text(dockerd, container, PodLogOptions(stream="Stderr")) == b""
 
@@ -118,11 +118,11 @@ async def test_followed_log_ends_with_the_unterminated_last_line_once(dockerd: D
     """Docker's own `logs -f` loses a last line without an end more often than not."""
     script = "sleep 0.5; echo whole; printf %20000s x; echo; printf unfinished"
     containers = [start_container(dockerd, "sh", "-c", script, flags=flags) for _ in range(8)]
-    said = await asyncio.gather(*(text(dockerd, one, PodLogOptions(follow=True)) for one in containers))
+    output = await asyncio.gather(*(text(dockerd, container, PodLogOptions(follow=True)) for container in containers))
     end = b"\r\n" if flags else b"\n"
-    assert said == [b"whole" + end + b" " * 19_999 + b"x" + end + b"unfinished"] * 8
+    assert output == [b"whole" + end + b" " * 19_999 + b"x" + end + b"unfinished"] * 8
     timed = await text(dockerd, containers[0], PodLogOptions(timestamps=True))
-    assert STAMP.sub(b"", timed) == said[0]
+    assert STAMP.sub(b"", timed) == output[0]
 
 
 async def test_followed_log_ends_when_the_container_is_removed(dockerd: Dockerd) -> None:

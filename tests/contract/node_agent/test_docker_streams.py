@@ -79,8 +79,8 @@ async def test_exec_returns_stdout_stderr_and_exit_code(dockerd: Dockerd, box: s
 
 async def test_exec_of_a_missing_program_reports_it(dockerd: Dockerd, box: str) -> None:
     async with await execute(dockerd, box, "/nowhere") as program:
-        said, _ = await read_output(program)
-        assert b"/nowhere" in said
+        output, _ = await read_output(program)
+        assert b"/nowhere" in output
         assert await program.exit_code() in {126, 127}
 
 
@@ -189,11 +189,11 @@ async def test_hundred_parallel_exec_programs_are_kept_separate(dockerd: Dockerd
         async with await execute(dockerd, box, "sh", "-c", f"cat; exit {number}", stdin=True) as program:
             await program.write_stdin(b"%d" % number)
             await program.end_stdin()
-            said, _ = await read_output(program)
-            return said, await program.exit_code()
+            output, _ = await read_output(program)
+            return output, await program.exit_code()
 
-    found = await asyncio.gather(*map(one, range(100)))
-    assert found == [(b"%d" % number, number) for number in range(100)]
+    actual = await asyncio.gather(*map(one, range(100)))
+    assert actual == [(b"%d" % number, number) for number in range(100)]
 
 
 @pytest.mark.parametrize("script", ["sleep 1000", "sleep 1000; true", "cat", "yes"])
@@ -330,10 +330,10 @@ async def test_attach_reads_and_writes_and_keeps_the_container_running(dockerd: 
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=True, stderr=True) as process:
         await process.write_stdin(b"hello\n")
         output = process.output()
-        heard: set[tuple[int, bytes]] = set()
-        while len(heard) < 2:
-            heard.add(await anext(output))
-        assert heard == {(1, b"hello\n"), (2, b"hello\n")}
+        received: set[tuple[int, bytes]] = set()
+        while len(received) < 2:
+            received.add(await anext(output))
+        assert received == {(1, b"hello\n"), (2, b"hello\n")}
     async with await attach(str(dockerd.socket), container, stdin=True, stdout=False, stderr=True) as process:
         await process.write_stdin(b"again\n")
         assert await anext(process.output()) == (2, b"again\n")
@@ -472,8 +472,8 @@ async def test_records_of_ended_or_unstarted_exec_programs_are_removed(
 ) -> None:
     monkeypatch.setattr(docker_exec, "RESPONSE_TIMEOUT_SECONDS", 0.1)
     async with docker_session(str(dockerd.socket)) as docker:
-        made = await docker_request(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
-    for identity in (made["Id"], "0" * 64):
+        created = await docker_request(docker, "POST", f"/containers/{box}/exec", {"Cmd": ["sleep", "7004"]})
+    for identity in (created["Id"], "0" * 64):
         ExecJournal(tmp_path).add(identity)
     async with asyncio.timeout(DEADLINE_SECONDS):
         await kill_orphaned_execs(str(dockerd.socket), ExecJournal(tmp_path))

@@ -42,10 +42,10 @@ class Clock:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(tmp_path)
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace:
         async with asyncio.timeout(SECONDS):
             while not holds(found):
                 await asyncio.sleep(0.02)
-                found = sorted((await admin.list(Event, namespace)).items, key=lambda one: one.metadata.name)
-    assert holds(found), [(one.reason, one.message, one.count) for one in found]
+                found = sorted((await admin.list(Event, namespace)).items, key=lambda event: event.metadata.name)
+    assert holds(found), [(event.reason, event.message, event.count) for event in found]
     return found
 
 
@@ -91,10 +91,10 @@ async def test_repeated_events_are_counted_in_one_event(admin: Client, node: Cli
     recorder.pod_event(POD, "BackOff", "waits", "main")
     recorder.pod_event(POD, "BackOff", "waits", "main")
     async with running(recorder):
-        (first,) = await events(admin, lambda found: [one.count for one in found] == [2])
+        (first,) = await events(admin, lambda found: [event.count for event in found] == [2])
         recorder.pod_event(POD, "BackOff", "waits", "main")
         recorder.pod_event(POD, "Started", "runs", "main")
-        found = await events(admin, lambda found: [one.count for one in found] == [3, 1])
+        found = await events(admin, lambda found: [event.count for event in found] == [3, 1])
     assert found[0].metadata.uid == first.metadata.uid
     assert (first.type, first.source.host, first.involved_object.field_path) == (
         "Warning",
@@ -124,7 +124,7 @@ async def test_newest_events_are_sent_once_the_master_returns(server: ApiServer,
         assert recorder.dropped == 5
         server.start()
         found = await events(admin, lambda found: len(found) == MAX_PENDING)
-    names = {one.involved_object.name for one in found}
+    names = {event.involved_object.name for event in found}
     assert "p-4" not in names
     assert {"p-5", f"p-{MAX_PENDING + 4}"} <= names
 
@@ -135,7 +135,7 @@ async def test_rejected_event_delays_no_other(admin: Client, node: Client) -> No
         lost = replace(POD, metadata=replace(POD.metadata, namespace="nowhere", uid="u-2"))
         recorder.pod_event(lost, "Started", "runs", "main")
         recorder.pod_event(POD, "Started", "runs", "main")
-        await events(admin, lambda found: [one.reason for one in found] == ["Started"])
+        await events(admin, lambda found: [event.reason for event in found] == ["Started"])
 
 
 async def test_events_of_one_object_are_rate_limited(admin: Client, node: Client) -> None:
@@ -143,6 +143,6 @@ async def test_events_of_one_object_are_rate_limited(admin: Client, node: Client
     async with running(recorder):
         for number in range(100):
             recorder.pod_event(POD, "Failed", f"for another reason {number}", "main")
-        found = await events(admin, lambda found: sum(one.count for one in found) == 25)
+        found = await events(admin, lambda found: sum(event.count for event in found) == 25)
     assert len(found) == 11
     assert found[-1].message == "(combined from similar events): for another reason 24"

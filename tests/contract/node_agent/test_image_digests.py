@@ -47,11 +47,15 @@ async def test_container_image_id_is_a_pullable_digest(dockerd: Dockerd) -> None
     network = await running_sandbox(driver, "uid-digest")
     spec = container("uid-digest", await driver.image_id(images.TOOLBOX), network, ("tail", "-f", "/dev/null"))
     await driver.create(spec)
-    (_, local) = sorted(await driver.list_pod_containers("uid-digest"), key=lambda one: not one.is_sandbox)
+    (_, local) = sorted(
+        await driver.list_pod_containers("uid-digest"), key=lambda runtime_container: not runtime_container.is_sandbox
+    )
     assert local.digest == "", "an image that was made here is in no registry"
     async with registry(blobs, manifest) as address:
         await driver.pull(f"{address}/team/toolbox:1")
-    (_, pulled) = sorted(await driver.list_pod_containers("uid-digest"), key=lambda one: not one.is_sandbox)
+    (_, pulled) = sorted(
+        await driver.list_pod_containers("uid-digest"), key=lambda runtime_container: not runtime_container.is_sandbox
+    )
     assert pulled.image_id == local.image_id
     assert pulled.digest == f"{address}/team/toolbox@{digest(manifest)}"
     driver.close()

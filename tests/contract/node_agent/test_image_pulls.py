@@ -58,7 +58,7 @@ async def taken_away(dockerd: Dockerd, name: str) -> tuple[dict[str, bytes], byt
     real = driver(dockerd, DEFAULT_LIMITS)
     await add_image(real, name)
     parts = registry_blobs(dockerd, name)
-    [image] = [one for one in await real.list_images() if name in one.names]
+    [image] = [stored_image for stored_image in await real.list_images() if name in stored_image.names]
     await real.remove_image(image)
     real.close()
     return parts

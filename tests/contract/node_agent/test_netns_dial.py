@@ -43,20 +43,20 @@ def listening(pod: str, family: socket.AddressFamily, address: str, port: int = 
 def answer(server: socket.socket) -> bytes:
     """What the next who connects says until its end; it is told goodbye."""
     with server.accept()[0] as client:
-        said = b""
+        output = b""
         while data := client.recv(1 << 16):
-            said += data
+            output += data
         client.sendall(b"goodbye")
-    return said
+    return output
 
 
 def namespaces() -> set[str]:
     """Those of all threads of this process."""
-    found = set()
+    actual = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # One that ends.
-            found.add(os.readlink(task / "ns/net"))
-    return found
+            actual.add(os.readlink(task / "ns/net"))
+    return actual
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -65,13 +65,13 @@ async def test_server_on_ipv4_or_ipv6_loopback_is_reached(
 ) -> None:
     before = open_sockets()
     with listening(pod, family, address) as server:
-        said = asyncio.create_task(asyncio.to_thread(answer, server))
+        output = asyncio.create_task(asyncio.to_thread(answer, server))
         connection = await dial_in_namespace(inhabitant, server.getsockname()[1])
         await connection.write(b"hello" * 100_000)
         await connection.end()
         assert await connection.read() == b"goodbye"
         assert await connection.read() == b""
-        assert await said == b"hello" * 100_000
+        assert await output == b"hello" * 100_000
         connection.abort()
     await until(lambda: open_sockets() <= before, "no socket is left")
 

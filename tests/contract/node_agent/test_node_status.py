@@ -64,10 +64,10 @@ class World:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path, "--node-monitor-grace-seconds", "2")
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(tmp_path, "--node-monitor-grace-seconds", "2")
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def now() -> datetime:
 
 
 def ready(node: Node) -> str:
-    return next(row.status for row in node.status.conditions if row.type == "Ready")
+    return next(condition.status for condition in node.status.conditions if condition.type == "Ready")
 
 
 async def test_node_registers_and_writes_only_changes(world: World) -> None:
@@ -135,7 +135,7 @@ async def test_node_status_keeps_foreign_fields_and_corrects_own_ones(world: Wor
         async def mended() -> bool:
             await node_object.update(HOST_FACTS, NodeHealth(""), now())
             found = await world.shown()
-            return {row.type for row in found.status.conditions} >= {"Ready", THEIRS.type} and bool(
+            return {condition.type for condition in found.status.conditions} >= {"Ready", THEIRS.type} and bool(
                 found.status.addresses
             )
 
@@ -181,15 +181,15 @@ async def test_node_is_ready_while_it_renews_its_lease(world: World) -> None:
             uid = (await world.shown()).metadata.uid
 
             async def renewed_often() -> bool:
-                found = await world.lease()
-                return found is not None and int(found.metadata.resource_version) > begin + 15
+                lease = await world.lease()
+                return lease is not None and int(lease.metadata.resource_version) > begin + 15
 
             begin = int((await world.shown()).metadata.resource_version)
             await until(renewed_often)  # Three seconds of renewals, against a patience of two.
             assert ready(await world.shown()) == "True"
-            found = await world.lease()
-            assert found is not None
-            assert [owner.uid for owner in found.metadata.owner_references] == [uid]
+            lease = await world.lease()
+            assert lease is not None
+            assert [owner.uid for owner in lease.metadata.owner_references] == [uid]
         await until(lambda: _is("Unknown", world))
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
         await until(lambda: _is("True", world))

@@ -39,11 +39,11 @@ SPEC = PodSpec(node_name="n1", containers=(Container(name="main", image="i"),))
 def status(phase: str = "Running", address: str = "10.128.0.2", reason: str = "") -> PodStatus:
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
     since = "2026-01-01T00:00:00Z"
-    rows = tuple(Condition(type=kind, status="True", reason=reason, last_transition_time=since) for kind in kinds)
+    conditions = tuple(Condition(type=kind, status="True", reason=reason, last_transition_time=since) for kind in kinds)
     running = ContainerState(running=ContainerStateRunning(started_at=since))
     return PodStatus(
         phase=phase,
-        conditions=rows,
+        conditions=conditions,
         reason=reason,
         host_ip="10.245.2.3",
         host_ips=(HostIP(ip="10.245.2.3"),),
@@ -78,22 +78,22 @@ class World:
             return None
 
     async def until(self, holds: Callable[[Pod | None], bool]) -> Pod | None:
-        found = await self.pod()
+        pod = await self.pod()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SECONDS):
-                while not holds(found):
+                while not holds(pod):
                     await asyncio.sleep(0.02)
-                    found = await self.pod()
-        assert holds(found), found
-        return found
+                    pod = await self.pod()
+        assert holds(pod), pod
+        return pod
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path)
-    one.start()
-    yield one
-    one.stop()
+    api_server = ApiServer(tmp_path)
+    api_server.start()
+    yield api_server
+    api_server.stop()
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(world: 
         found = await world.until(lambda found: found is not None and found.status.phase == "Running")
     assert found is not None
     assert replace(found.status, conditions=()) == replace(status(), conditions=(), nominated_node_name="n9")
-    assert sorted(found.status.conditions, key=lambda row: row.type) == sorted(
-        (*status().conditions, GATE), key=lambda row: row.type
+    assert sorted(found.status.conditions, key=lambda condition: condition.type) == sorted(
+        (*status().conditions, GATE), key=lambda condition: condition.type
     )
 
 

@@ -32,27 +32,27 @@ def part(pod_dir: Path, path: str, *, may_make: bool = True) -> SubPath:
 
 
 def test_sub_path_directory_is_created_with_its_volumes_mode(pod_dir: Path) -> None:
-    one = part(pod_dir, "a/b")
+    sub_path = part(pod_dir, "a/b")
     before = os.umask(0o077)
     try:
-        mount_sub_paths((one,))
+        mount_sub_paths((sub_path,))
     finally:
         os.umask(before)
     assert stat.S_IMODE((pod_dir / "volume" / "a" / "b").stat().st_mode) == 0o2770
     (pod_dir / "volume" / "a" / "b" / "file").write_text("seen")
-    assert Path(one.target, "file").read_text() == "seen"
-    mount_sub_paths((one,))
+    assert Path(sub_path.target, "file").read_text() == "seen"
+    mount_sub_paths((sub_path,))
     assert len(mounts.mount_points(pod_dir)) == 1
 
 
 def test_sub_path_file_stays_unchanged_until_the_container_is_replaced(pod_dir: Path) -> None:
-    one = part(pod_dir, "key", may_make=False)
+    sub_path = part(pod_dir, "key", may_make=False)
     atomic_writer.write_payload(pod_dir / "volume", {"key": PayloadFile(b"1", 0o644)})
-    mount_sub_paths((one,))
+    mount_sub_paths((sub_path,))
     atomic_writer.write_payload(pod_dir / "volume", {"key": PayloadFile(b"2", 0o644)})
-    assert Path(one.target).read_bytes() == b"1"
-    mount_sub_paths((one,))
-    assert Path(one.target).read_bytes() == b"2"
+    assert Path(sub_path.target).read_bytes() == b"1"
+    mount_sub_paths((sub_path,))
+    assert Path(sub_path.target).read_bytes() == b"2"
     assert len(mounts.mount_points(pod_dir)) == 1
 
 
@@ -76,9 +76,9 @@ def test_sub_path_symlink_cannot_leave_the_volume(pod_dir: Path, path: str) -> N
 def test_sub_path_symlink_within_the_volume_is_followed(pod_dir: Path) -> None:
     (pod_dir / "volume" / "real").mkdir()
     (pod_dir / "volume" / "link").symlink_to("real")
-    one = part(pod_dir, "link")
-    mount_sub_paths((one,))
-    assert os.path.samefile(one.target, pod_dir / "volume" / "real")
+    sub_path = part(pod_dir, "link")
+    mount_sub_paths((sub_path,))
+    assert os.path.samefile(sub_path.target, pod_dir / "volume" / "real")
 
 
 def test_sub_path_symlink_created_meanwhile_is_not_followed(pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

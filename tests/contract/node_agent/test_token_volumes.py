@@ -52,7 +52,7 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
 
 async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: Path) -> None:
     host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), TokenIssuer(), ObjectServer()
-    place, told = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
+    place, fake_event_recorder = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
     server.put(ROOT)
 
     def held() -> tuple[str, str, str]:
@@ -60,7 +60,7 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)
-        volumes = VolumeManager(UID, references, tokens, host, told.for_pod(WISH))
+        volumes = VolumeManager(UID, references, tokens, host, fake_event_recorder.for_pod(WISH))
         await volumes.invalidate(WISH)
         assert await volumes.set_up(WISH, NOW, defer_tokens=True) == ("", None)
         assert not issuer.requests, "a token is all that is lacking"
@@ -78,4 +78,4 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
         assert held()[:2] == ("token-2", "first")
         await volumes.tear_down()
         assert not (Path(pod_dir(host, UID)) / "volumes").exists()
-        assert not told.events
+        assert not fake_event_recorder.events

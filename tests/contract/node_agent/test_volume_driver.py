@@ -195,8 +195,8 @@ def live_and_go(pod_dir: str) -> None:
 
 def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
     """Everything that is mounted or written, but for the names of the directories that files are written to."""
-    found = [Path(folder, name) for folder, folders, names in os.walk(pod_dir) for name in (*folders, *names)]
-    plain = [path for path in found if "/.." not in str(path)]
+    paths = [Path(folder, name) for folder, folders, names in os.walk(pod_dir) for name in (*folders, *names)]
+    plain = [path for path in paths if "/.." not in str(path)]
     stats = [(str(path.relative_to(pod_dir)), path.stat()) for path in sorted(plain)]
     return [(name, stat.S_IMODE(one.st_mode), one.st_uid, one.st_gid) for name, one in stats]
 

@@ -132,8 +132,8 @@ def matches(draw: st.DrawFn) -> Match:
 
 
 def writable(match: Match) -> tuple[Field, ...]:
-    kinds = {one.value for one in match.fields if one.field == f.ETH_TYPE}
-    is_udp = any(one.field == f.IP_PROTO for one in match.fields)
+    kinds = {field_match.value for field_match in match.fields if field_match.field == f.ETH_TYPE}
+    is_udp = any(field_match.field == f.IP_PROTO for field_match in match.fields)
     of_protocol = (OF_IP if f.ETH_IPV4 in kinds else ()) + (OF_ARP if f.ETH_ARP in kinds else ())
     return ANYWHERE + of_protocol + (OF_UDP if is_udp else ())
 
@@ -232,10 +232,10 @@ def test_foreign_flows_are_read_and_removed(switch: DummySwitch, table: int) -> 
     switch.replace(ROWS)
     for stranger in STRANGERS:
         ofctl(switch, "add-flow", f"table={table},{stranger.replace('goto_table:50', 'goto_table:254')}")
-    found = switch.read()
-    assert found >= ROWS
-    assert len(found) == len(ROWS) + len(STRANGERS)
-    assert any(isinstance(one, UnknownFlow) for one in found)
+    actual = switch.read()
+    assert actual >= ROWS
+    assert len(actual) == len(ROWS) + len(STRANGERS)
+    assert any(isinstance(one, UnknownFlow) for one in actual)
     assert switch.replace(ROWS) == DiffCount(0, len(STRANGERS))
     assert switch.read() == ROWS
 
@@ -258,8 +258,8 @@ def test_deleting_one_flow_keeps_its_neighbours(switch: DummySwitch) -> None:
     wide, narrow = f.ip(dst=IPv4Network("10.128.0.0/14")), f.ip(dst=IPv4Address("10.128.0.1"))
     rows = {Flow(30, priority, match, (Output(1),)) for priority in (5, 6) for match in (Match(), f.ip(), wide, narrow)}
     switch.replace(frozenset(rows))
-    for one in sorted(rows, key=str):
-        rows.remove(one)
+    for flow in sorted(rows, key=str):
+        rows.remove(flow)
         assert switch.replace(frozenset(rows)) == DiffCount(0, 1)
         assert switch.read() == rows
 

@@ -24,7 +24,7 @@ MOST_WRITES = 300
 
 def _life(path: Path) -> dict[str, tuple[int, int]]:
     """The newest acknowledged revision of each object, and its step, when the process is killed."""
-    enough, told = random.randint(1, MOST_WRITES), {}
+    enough, reported = random.randint(1, MOST_WRITES), {}
     command = [sys.executable, "-m", "tests.testbed.apiserver.store_writer", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -32,31 +32,33 @@ def _life(path: Path) -> dict[str, tuple[int, int]]:
             if count == enough:
                 process.kill()
             name, revision, step = line.decode().split()
-            told[name] = (int(revision), int(step))
-    return told
+            reported[name] = (int(revision), int(step))
+    return reported
 
 
-def _check_rows(rows: list[LogRow], compacted: int) -> None:
+def _check_rows(log_rows: list[LogRow], compacted: int) -> None:
     """Of what is forgotten, only what is still so is there; after it, everything."""
-    old = [row for row in rows if row.revision <= compacted]
-    assert len({row.name for row in old}) == len(old)
-    assert not [row for row in old if row.removed]
-    assert [row.revision for row in rows[len(old) :]] == list(range(compacted + 1, rows[-1].revision + 1))
+    old = [log_row for log_row in log_rows if log_row.revision <= compacted]
+    assert len({log_row.name for log_row in old}) == len(old)
+    assert not [log_row for log_row in old if log_row.removed]
+    assert [log_row.revision for log_row in log_rows[len(old) :]] == list(
+        range(compacted + 1, log_rows[-1].revision + 1)
+    )
 
 
 async def test_store_killed_while_compacting_keeps_acknowledged_writes(tmp_path: Path) -> None:
     path, newest, forgotten = tmp_path / "store.db", 0, 0
     for _ in range(KILLS):
-        told = _life(path)
+        reported = _life(path)
         journal = RevisionLog(path)
-        rows, compacted = list(journal.rows()), journal.compacted()
+        log_rows, compacted = list(journal.rows()), journal.compacted()
         journal.close()
-        _check_rows(rows, compacted)
-        assert rows[-1].revision >= max(revision for revision, _ in told.values()) > newest
+        _check_rows(log_rows, compacted)
+        assert log_rows[-1].revision >= max(revision for revision, _ in reported.values()) > newest
         assert compacted >= forgotten
-        newest, forgotten = rows[-1].revision, compacted
+        newest, forgotten = log_rows[-1].revision, compacted
         store = await SQLiteStorage.open(path, STORED_TYPES, KEEP)
-        for name, (revision, step) in told.items():
+        for name, (revision, step) in reported.items():
             record = store.get(Key(NAMESPACES, "", name))
             there = (record.revision, int(record.object.metadata.labels["step"])) if record else (0, GONE)
             # One write of each writer was on its way, and may have got there.

@@ -359,11 +359,13 @@ class Model:
                 continue
             assert told(store.events_since(SECRETS, revision)) == self.events[revision:]
             for namespace in ("", "one"):
-                found = [
+                actual = [
                     ((record.key.namespace, record.key.name), (record.revision, record.object.metadata.labels["l"]))
                     for record in store.list_at(SECRETS, namespace, revision)
                 ]
-                assert found == [row for row in sorted(self.states[revision].items()) if namespace in ("", row[0][0])]
+                assert actual == [
+                    item for item in sorted(self.states[revision].items()) if namespace in ("", item[0][0])
+                ]
 
 
 async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact | Reopen]) -> None:

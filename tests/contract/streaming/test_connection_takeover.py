@@ -283,8 +283,8 @@ async def test_unread_data_blocks_the_writer(contexts: tuple[ssl.SSLContext, ssl
             headers={"Connection": "Upgrade", "Upgrade": upgrade},
             ssl=contexts[1],
         )
-        ours = upgraded_connection(response)
-        writing = asyncio.create_task(write(ours))
+        connection = upgraded_connection(response)
+        writing = asyncio.create_task(write(connection))
         with contextlib.suppress(TimeoutError):
             while True:
                 written.clear()
@@ -294,7 +294,7 @@ async def test_unread_data_blocks_the_writer(contexts: tuple[ssl.SSLContext, ssl
         waiting = len(await streams[0].read())
         assert MAX_UNREAD_BYTES < waiting < 2 * MAX_UNREAD_BYTES + (256 << 10)
         writing.cancel()
-        ours.abort()
+        connection.abort()
         go.set()
         await asyncio.wait([writing])
         await server.idle()

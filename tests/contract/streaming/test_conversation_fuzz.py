@@ -182,7 +182,7 @@ async def settled(pod: Pod, tasks: set[asyncio.Task[Any]], files: int) -> None:
 
     def left() -> list[object]:
         running = asyncio.all_tasks() - tasks - {asyncio.current_task()}
-        programs = [one.program for one in pod.server.processes if one.program.returncode is None]
+        programs = [process.program for process in pod.server.processes if process.program.returncode is None]
         return [
             *running,
             *pod.talks,
@@ -224,7 +224,9 @@ async def test_mutated_conversation_ends_and_leaves_nothing(pod: Pod, caplog: py
     log.setLevel(logging.INFO)
     try:
         await everything_mutated(pod)
-        assert not [one for one in caplog.records if one.levelno >= logging.ERROR and not of_a_bad_head(one)]
+        assert not [
+            record for record in caplog.records if record.levelno >= logging.ERROR and not of_a_bad_head(record)
+        ]
     except BaseException as error:
         error.add_note(f"PODLANE_FUZZ_SEED={SEED}")
         raise
@@ -236,8 +238,8 @@ async def everything_mutated(pod: Pod) -> None:
     sent = begun = 0
     running: set[asyncio.Task[bool]] = set()
     while sent < FRAMES:
-        one, other = dice.choice(CONVERSATIONS), dice.choice(CONVERSATIONS)
-        head, pieces, frames = mutations.mutated(dice, one, other)
+        conversation, other = dice.choice(CONVERSATIONS), dice.choice(CONVERSATIONS)
+        head, pieces, frames = mutations.mutated(dice, conversation, other)
         sent += frames
         running.add(asyncio.create_task(talk(random.Random(dice.random()), pod.server.url, head, pieces)))
         if len(running) >= AT_ONCE:

@@ -62,17 +62,17 @@ async def test_kubectl_exec_terminal_follows_the_clients_size(kubectl: Kubectl) 
         start_new_session=True,
     )
     os.close(theirs)
-    said = b""
+    output = b""
     async with asyncio.timeout(60):
         # A program may begin before its terminal has its first size.
-        while b"31 97" not in said:
+        while b"31 97" not in output:
             os.write(ours, b"x\n")
-            said += await from_terminal(ours)
+            output += await from_terminal(ours)
         resized(ours, 41, 120)
         program.send_signal(signal.SIGWINCH)
-        while b"41 120" not in said:
+        while b"41 120" not in output:
             os.write(ours, b"x\n")
-            said += await from_terminal(ours)
+            output += await from_terminal(ours)
         os.write(ours, b"q\n")
         assert await program.wait() == 7
     os.close(ours)

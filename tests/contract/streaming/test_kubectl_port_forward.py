@@ -37,10 +37,10 @@ async def listening(kind: str) -> AsyncIterator[int]:
                         writer.write(data)
                         await writer.drain()
                 case "digest":
-                    found = hashlib.sha256()
+                    actual = hashlib.sha256()
                     while data := await reader.read(1 << 16):
-                        found.update(data)
-                    writer.write(found.hexdigest().encode())
+                        actual.update(data)
+                    writer.write(actual.hexdigest().encode())
                 case "greet":
                     writer.write(b"hello" * 100_000)
                 case "reset":
@@ -61,14 +61,14 @@ async def forwarded(kubectl: Kubectl, *ports: int) -> AsyncIterator[tuple[asynci
     """Where the ports are found on this side."""
     client = await kubectl.start("port-forward", "--address=127.0.0.1", "pod/p", *(f":{port}" for port in ports))
     assert client.stdout is not None
-    found = []
+    actual = []
     try:
         async with asyncio.timeout(60):
             for _ in ports:
                 line = await client.stdout.readline()
                 assert line.startswith(b"Forwarding from 127.0.0.1:"), (line, client.stderr)
-                found.append(int(line.split()[2].rpartition(b":")[2]))
-            yield client, found
+                actual.append(int(line.split()[2].rpartition(b":")[2]))
+            yield client, actual
     finally:
         if client.returncode is None:
             client.terminate()
@@ -150,12 +150,12 @@ async def test_kubectl_port_forward_copies_64_megabytes_both_ways(kubectl: Kubec
 
 
 async def test_killed_kubectl_port_forward_leaves_no_connection(kubectl: Kubectl) -> None:
-    gone = asyncio.Event()
+    removed = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"x")
         await reader.read()
-        gone.set()
+        removed.set()
         writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
@@ -164,5 +164,5 @@ async def test_killed_kubectl_port_forward_leaves_no_connection(kubectl: Kubectl
             reader, writer = await asyncio.open_connection("127.0.0.1", local)
             assert await reader.readexactly(1) == b"x"
             client.kill()
-            await gone.wait()
+            await removed.wait()
             writer.close()

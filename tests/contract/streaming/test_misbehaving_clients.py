@@ -43,12 +43,12 @@ class Raw:
     @classmethod
     @asynccontextmanager
     async def to(cls, url: str, query: str = ALL, protocol: str = "v5.channel.k8s.io") -> AsyncIterator[Raw]:
-        found = socket.socket()
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        found.setblocking(False)
+        actual = socket.socket()
+        actual.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        actual.setblocking(False)
         host, _, port = url.removeprefix("http://").rpartition(":")
-        await asyncio.get_running_loop().sock_connect(found, (host, int(port)))
-        reader, writer = await asyncio.open_connection(sock=found, limit=1 << 12)
+        await asyncio.get_running_loop().sock_connect(actual, (host, int(port)))
+        reader, writer = await asyncio.open_connection(sock=actual, limit=1 << 12)
         head = f"GET {EXEC}?{query} HTTP/1.1\r\nHost: p\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{KEY}"
         writer.write(f"{head}Sec-WebSocket-Protocol: {protocol}\r\n\r\n".encode())
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
@@ -200,29 +200,29 @@ async def test_spdy_client_with_unread_stdin_is_noticed_when_it_disconnects(
 
 
 async def test_unread_output_blocks_the_program(one_pod: PodServer) -> None:
-    said = 0
-    gone = asyncio.Event()
+    output = 0
+    removed = asyncio.Event()
 
     async def talk(_: StreamOptions, command: RemoteCommand) -> Outcome:
-        nonlocal said
+        nonlocal output
         assert command.stdout is not None
         with contextlib.suppress(ConnectionError):
             while True:
                 await command.stdout.write(b"x" * 65536)
-                said += 65536
-        gone.set()
+                output += 65536
+        removed.set()
         return Exited(0)
 
     one_pod.work = talk
     async with Raw.to(one_pod.url) as client:
         before = -1
-        while before != said:
-            before = said
+        while before != output:
+            before = output
             await asyncio.sleep(0.1)
-        assert said < 16 << 20
+        assert output < 16 << 20
         client.send(PING, b"there?")
-        assert not gone.is_set()
-    await until(gone.is_set)
+        assert not removed.is_set()
+    await until(removed.is_set)
 
 
 async def test_late_reader_gets_the_complete_output(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,10 +242,10 @@ async def test_late_reader_gets_the_complete_output(one_pod: PodServer, monkeypa
         for _ in range(20):
             client.send(PING, b"there?")
             await asyncio.sleep(0.02)
-        said = b""
+        output = b""
         while (message := await client.message())[0] == 1:
-            said += message[1:]
-        assert said == b"x" * 300_000
+            output += message[1:]
+        assert output == b"x" * 300_000
         assert message[:1] == b"\x03"
         assert b'"message":"5"' in message
         while (frame := await client.frame())[0] != CLOSE:

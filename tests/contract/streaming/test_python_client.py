@@ -34,10 +34,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def api(url: str, protocol: str = "") -> Any:
-    found = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(kubernetes.client.Configuration(host=url)))
+    actual = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(kubernetes.client.Configuration(host=url)))
     if protocol:
-        found.api_client.set_default_header("sec-websocket-protocol", protocol)
-    return found
+        actual.api_client.set_default_header("sec-websocket-protocol", protocol)
+    return actual
 
 
 def command(url: str, *words: str, protocol: str = "", **flags: object) -> Any:
@@ -52,9 +52,9 @@ async def test_python_client_exec_returns_stdout_stderr_and_exit_code(one_pod: P
     def work() -> tuple[str, str, int]:
         talk = command(one_pod.url, "sh", "-c", "echo said; echo complained >&2; exit 3", protocol=protocol)
         talk.run_forever(timeout=20)
-        found = talk.read_channel(1), talk.read_channel(2), talk.returncode
+        actual = talk.read_channel(1), talk.read_channel(2), talk.returncode
         talk.close()
-        return found
+        return actual
 
     assert await asyncio.to_thread(work) == ("said\n", "complained\n", 3)
     await until(lambda: one_pod.protocols == [protocol or "v5.channel.k8s.io"])
@@ -69,9 +69,9 @@ async def test_python_client_stdin_ends_by_the_v5_close_signal(one_pod: PodServe
         talk.close_channel(0)
         talk.run_forever(timeout=20)
         assert talk.returncode == 0
-        found: bytes = talk.read_all()
+        actual: bytes = talk.read_all()
         talk.close()
-        return found
+        return actual
 
     assert (await asyncio.to_thread(work)).split()[0] == hashlib.sha256(data).hexdigest().encode()
 
@@ -94,9 +94,9 @@ async def test_python_client_copies_unicode_text(one_pod: PodServer) -> None:
         talk = command(one_pod.url, "head", "-n1", stdin=True)
         talk.write_stdin("grün\n")
         talk.run_forever(timeout=20)
-        found: str = talk.read_all()
+        actual: str = talk.read_all()
         talk.close()
-        return found
+        return actual
 
     assert await asyncio.to_thread(work) == "grün\n"
 
@@ -122,15 +122,15 @@ async def test_python_client_base64_channel_protocol_works(one_pod: PodServer, p
         address = f"ws{one_pod.url.removeprefix('http')}/api/v1/namespaces/default/pods/p/exec?{query}"
         talk = websocket.create_connection(address, subprotocols=[protocol], timeout=20)
         talk.send("0" + base64.b64encode(b"hello\n").decode())
-        said = []
+        output = []
         while True:
             code, data = talk.recv_data()
             if code != websocket.ABNF.OPCODE_TEXT:
                 assert (code, data) == (websocket.ABNF.OPCODE_CLOSE, b"\x03\xe8")
                 break
-            said.append(data[:1] + b" " + base64.b64decode(data[1:]))
+            output.append(data[:1] + b" " + base64.b64decode(data[1:]))
         talk.close()
-        return said
+        return output
 
     *said, end = await asyncio.to_thread(work)
     assert said == [b"1 ", b"1 hello\n"]
@@ -191,11 +191,11 @@ async def test_python_client_port_forward_ends_when_the_program_closes(one_pod: 
         ports = portforward(api(one_pod.url).connect_get_namespaced_pod_portforward, "p", "default", ports=str(port))
         talk = ports.socket(port)
         talk.settimeout(20)
-        said = b""
+        output = b""
         while piece := talk.recv(100):
-            said += piece
+            output += piece
         ports.close()
-        return said
+        return output
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
         assert await asyncio.to_thread(work, server.sockets[0].getsockname()[1]) == b"hello"

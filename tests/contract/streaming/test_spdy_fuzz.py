@@ -135,12 +135,12 @@ class Carrier:
 async def ends(dice: random.Random) -> AsyncIterator[tuple[Carrier, Stream]]:
     """Two ends of a connection: in memory, or now and then of sockets, which are closed in the end."""
     if dice.random() < 0.8:
-        ours, theirs = pair()
-        yield Carrier(ours), theirs
+        ours, pipe_end = pair()
+        yield Carrier(ours), pipe_end
         return
     loop, sockets = asyncio.get_running_loop(), socket.socketpair()
-    made = [await loop.create_connection(Connection, sock=one) for one in sockets]
-    yield Carrier(made[0][1]), made[1][1]
+    created = [await loop.create_connection(Connection, sock=one) for one in sockets]
+    yield Carrier(created[0][1]), created[1][1]
     while any(one.fileno() != -1 for one in sockets):
         await asyncio.sleep(0)
 
@@ -172,12 +172,12 @@ async def serve(dice: random.Random, session: Session) -> None:
 
 async def hear(dice: random.Random, end: Stream) -> None:
     """Check that what the session says is SPDY, and that its streams and it say nothing after their end."""
-    decoder, over, gone = Decoder(), set[int](), False
+    decoder, over, removed = Decoder(), set[int](), False
     try:
         while data := await end.read():
             for frame in decoder.feed(data):
-                assert not gone, f"{frame} after the goodbye"
-                gone = isinstance(frame, GoAway)
+                assert not removed, f"{frame} after the goodbye"
+                removed = isinstance(frame, GoAway)
                 if isinstance(frame, Data | Headers | SynReply):
                     assert frame.stream_id not in over, f"{frame} after the end of its stream"
                     over |= {frame.stream_id} if frame.fin else set()
@@ -210,15 +210,15 @@ async def talk(dice: random.Random, end: Stream, wire: bytes) -> None:
 
 async def case(dice: random.Random, wire: bytes) -> None:
     before = asyncio.all_tasks()
-    async with asyncio.timeout(PATIENCE), ends(dice) as (carrier, theirs):
+    async with asyncio.timeout(PATIENCE), ends(dice) as (carrier, stream):
         session = Session(carrier, client=dice.random() < 0.2, idle_seconds=0.02, linger_seconds=0.02, max_streams=5)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(serve(dice, session))
-            tasks.create_task(hear(dice, theirs))
-            tasks.create_task(talk(dice, theirs, wire))
+            tasks.create_task(hear(dice, stream))
+            tasks.create_task(talk(dice, stream, wire))
             if dice.random() < 0.1:
                 asyncio.get_running_loop().call_later(dice.random() * 0.01, session.abort)
-        theirs.abort()
+        stream.abort()
         assert session.reason
         assert carrier.let_go
     assert asyncio.all_tasks() == before
@@ -230,10 +230,10 @@ async def case(dice: random.Random, wire: bytes) -> None:
 
 def test_spdy_session_ends_cleanly_on_any_input() -> None:
     dice = random.Random(SEED)
-    told: list[dict[str, Any]] = []
+    reported: list[dict[str, Any]] = []
 
     async def cases() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
         left, at = FRAMES, 0
         while left > 0:
             number, wire = conversation(dice)
@@ -246,7 +246,7 @@ def test_spdy_session_ends_cleanly_on_any_input() -> None:
         gc.collect()
 
     asyncio.run(cases())
-    assert not told
+    assert not reported
 
 
 @pytest.mark.parametrize("cut", [1, 3, 1000])

@@ -40,60 +40,60 @@ async def kubectl(program: str, one: SpdyApiServer, *words: str) -> AsyncIterato
         await process.communicate()
 
 
-async def ended(one: SpdyApiServer) -> None:
-    while not one.reasons:
+async def ended(server: SpdyApiServer) -> None:
+    while not server.reasons:
         await asyncio.sleep(0.01)
 
 
-def keep(one: SpdyApiServer, name: str) -> None:
+def keep(server: SpdyApiServer, name: str) -> None:
     """Write down what the client sent, for the tests that play it again; only where it is asked for."""
     if folder := os.environ.get("PODLANE_RECORD"):
-        for number, record in enumerate(one.records):
+        for number, record in enumerate(server.records):
             Path(folder, f"{name}-{number}.client").write_bytes(record)
 
 
 @pytest.mark.parametrize("data", [b"hello\n", BIG], ids=["little", "much"])
 async def test_spdy_exec_echoes_stdin(program: str, data: bytes) -> None:
-    async with one_pod() as one, kubectl(program, one, "exec", "-i", "p", "--", "cat") as process:
+    async with one_pod() as server, kubectl(program, server, "exec", "-i", "p", "--", "cat") as process:
         stdout, stderr = await process.communicate(data)
         assert (process.returncode, stderr) == (0, b"")
         assert hashlib.sha256(stdout).digest() == hashlib.sha256(data).digest()
-        await ended(one)
-        assert one.reasons == ["the session was closed here"]
+        await ended(server)
+        assert server.reasons == ["the session was closed here"]
         if len(data) < 1000:
-            keep(one, f"exec-{Path(program).name}")
+            keep(server, f"exec-{Path(program).name}")
 
 
 async def test_spdy_exec_without_stdin_ends(program: str) -> None:
-    async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "true") as process:
+    async with one_pod() as server, kubectl(program, server, "exec", "p", "--", "true") as process:
         assert await process.communicate() == (b"", b"")
         assert process.returncode == 0
 
 
 async def test_spdy_output_is_complete_after_the_program_ended(program: str) -> None:
-    async with one_pod() as one, kubectl(program, one, "exec", "p", "--", "say") as process:
-        while not (one.sessions and one.sessions[0].reason):
+    async with one_pod() as server, kubectl(program, server, "exec", "p", "--", "say") as process:
+        while not (server.sessions and server.sessions[0].reason):
             await asyncio.sleep(0.01)
-        assert one.sessions[0].reason == "the session was closed here"
+        assert server.sessions[0].reason == "the session was closed here"
         assert await process.communicate() == (BANNER, b"")
         assert process.returncode == 0
 
 
 async def test_spdy_port_forward_carries_many_connections(program: str) -> None:
-    async with one_pod() as one, kubectl(program, one, "port-forward", "p", ":80") as process:
+    async with one_pod() as server, kubectl(program, server, "port-forward", "p", ":80") as process:
         assert process.stdout
-        told = re.search(rb":(\d+) -> 80", await process.stdout.readline())
-        assert told
-        port = int(told[1])
+        reported = re.search(rb":(\d+) -> 80", await process.stdout.readline())
+        assert reported
+        port = int(reported[1])
         assert await asyncio.gather(*[through(port, bytes([number]) * 100) for number in range(3)]) == [
             bytes([number]) * 100 for number in range(3)
         ]
-        record = len(one.records[0])
+        record = len(server.records[0])
         sent = [BIG[number * 1000 :] for number in range(20)]
         came = await asyncio.gather(*[through(port, data) for data in sent])
         assert [hashlib.sha256(data).digest() for data in came] == [hashlib.sha256(data).digest() for data in sent]
-        del one.records[0][record:]
-        keep(one, f"port-forward-{Path(program).name}")
+        del server.records[0][record:]
+        keep(server, f"port-forward-{Path(program).name}")
 
 
 async def through(port: int, data: bytes) -> bytes:
@@ -114,11 +114,11 @@ async def through(port: int, data: bytes) -> bytes:
 
 
 async def test_killed_kubectl_ends_the_spdy_session(program: str) -> None:
-    async with one_pod() as one, kubectl(program, one, "exec", "-i", "p", "--", "cat") as process:
+    async with one_pod() as server, kubectl(program, server, "exec", "-i", "p", "--", "cat") as process:
         assert process.stdin
         assert process.stdout
         process.stdin.write(b"first\n")
         assert await process.stdout.readline() == b"first\n"
         process.kill()
-        await ended(one)
-        assert one.reasons == ["the other side closed the connection"]
+        await ended(server)
+        assert server.reasons == ["the other side closed the connection"]

@@ -81,8 +81,8 @@ def named(cluster: Cluster) -> Iterator[Cluster]:
 
 def found(cluster: Cluster, namespace: str, name: str, wanted: str) -> list[str]:
     """What a resolver says of a name in a pod: the addresses, in order; empty if there are none."""
-    said = cluster.kubectl("-n", namespace, "exec", name, "--", "nslookup", wanted, check=False).stdout
-    answer = said.partition("\n\n")[2]
+    output = cluster.kubectl("-n", namespace, "exec", name, "--", "nslookup", wanted, check=False).stdout
+    answer = output.partition("\n\n")[2]
     rows = [line.split(":", 1)[1].split() for line in answer.splitlines() if line.startswith("Address")]
     return sorted(row[-1] for row in rows)
 

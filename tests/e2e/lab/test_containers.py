@@ -147,8 +147,8 @@ def test_container_runs_as_user_and_groups_of_its_security_context(cluster: Clus
     assert "2000" in who
     assert "4000" in who
     assert cluster.execute(project, "web", "touch", "/x").returncode != 0
-    told = cluster.execute(project, "web", "cat", "/proc/self/status").stdout
-    assert "NoNewPrivs:\t1" in told
+    reported = cluster.execute(project, "web", "cat", "/proc/self/status").stdout
+    assert "NoNewPrivs:\t1" in reported
     port = cluster.execute(project, "web", "cat", "/proc/sys/net/ipv4/ip_unprivileged_port_start").stdout
     assert port.strip() == "80"
     assert "image will run as root" in wait_reason(cluster, project, "root", "CreateContainerConfigError")
@@ -323,9 +323,9 @@ def test_pod_has_a_cgroup_of_its_qos_class_until_it_is_gone(cluster: Cluster, pr
     )
     cluster.apply(pod("grouped", project, spec))
     cluster.wait_running(project, "grouped")
-    found = cluster.pod(project, "grouped")
-    assert found is not None
-    wanted = f"/kubepods/burstable/pod{found['metadata']['uid']}/"
+    actual = cluster.pod(project, "grouped")
+    assert actual is not None
+    wanted = f"/kubepods/burstable/pod{actual['metadata']['uid']}/"
     assert wanted in Path(f"/proc/{cluster.pid(project, 'grouped')}/cgroup").read_text()
     node = cluster.nodes["node-1"].namespace
     groups = [group for group in (*CGROUPS.glob(f"*/{node}{wanted}"), CGROUPS / f"{node}{wanted}") if group.exists()]

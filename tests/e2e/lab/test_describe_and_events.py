@@ -38,8 +38,8 @@ spec:
 
 def events(cluster: Cluster, pod: str) -> list[tuple[str, str]]:
     """(type, reason) of what is told under a pod, as describe shows it."""
-    told = cluster.kubectl("-n", "told", "describe", "pod", pod).stdout.partition("Events:")[2]
-    return [(row.split()[0], row.split()[1]) for row in told.splitlines()[3:] if row.strip()]
+    reported = cluster.kubectl("-n", "told", "describe", "pod", pod).stdout.partition("Events:")[2]
+    return [(row.split()[0], row.split()[1]) for row in reported.splitlines()[3:] if row.strip()]
 
 
 def test_describe_and_get_events_show_the_pods_history(cluster: Cluster) -> None:
@@ -67,8 +67,8 @@ def test_pod_becomes_ready_when_its_readiness_gate_is_true(cluster: Cluster) -> 
 
     def ready() -> dict[str, str]:
         rows = cluster.status("told", "web").get("conditions", [])
-        found: dict[str, str] = next((row for row in rows if row["type"] == "Ready"), {})
-        return found
+        actual: dict[str, str] = next((row for row in rows if row["type"] == "Ready"), {})
+        return actual
 
     wait_until(lambda: ready().get("reason") == "ReadinessGatesNotReady", "the gate is closed")
     patch = '{"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}}'
@@ -86,7 +86,7 @@ def test_events_are_deleted_with_their_project(cluster: Cluster) -> None:
 
 
 def test_describe_node_and_leases_show_the_nodes_state(cluster: Cluster) -> None:
-    told = cluster.kubectl("describe", "node", "node-1").stdout
+    reported = cluster.kubectl("describe", "node", "node-1").stdout
     for part in (
         "beta.kubernetes.io/os=linux",
         "HolderIdentity:  node-1",
@@ -96,8 +96,8 @@ def test_describe_node_and_leases_show_the_nodes_state(cluster: Cluster) -> None
         "hugepages-2Mi:",
         "Container Runtime Version:  docker://",
     ):
-        assert part in told, part
-    assert "NodeReady" in told.partition("Events:")[2]
+        assert part in reported, part
+    assert "NodeReady" in reported.partition("Events:")[2]
     (node,) = json.loads(cluster.kubectl("get", "nodes", "-l", "kubernetes.io/hostname=node-1", "-o", "json").stdout)[
         "items"
     ]

@@ -103,8 +103,8 @@ def _carried(kubectl: Kubectl, pod: str) -> None:
     data = MEGABYTE * 8
     assert kubectl.run("exec", "-i", pod, "-c", "main", "--", "cat", stdin=data) == data
     assert kubectl.run("exec", pod, "-c", "main", "--", "echo", "a" * 50_000) == b"a" * 50_000 + b"\n", "a long word"
-    said = kubectl.run("exec", "-i", pod, "-c", "main", "--", "sha256sum", stdin=data)
-    assert said.decode().split()[0] == hashlib.sha256(data).hexdigest()
+    output = kubectl.run("exec", "-i", pod, "-c", "main", "--", "sha256sum", stdin=data)
+    assert output.decode().split()[0] == hashlib.sha256(data).hexdigest()
 
 
 def test_exec_program_ends_when_its_client_ends(everyone: list[Kubectl], pod: str, cluster: Cluster) -> None:

@@ -24,10 +24,10 @@ AT_ONCE = 6
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    one = ApiServer(tmp_path_factory.mktemp("master"))
-    one.start()
-    yield one
-    assert one.stop() == 0
+    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server.start()
+    yield api_server
+    assert api_server.stop() == 0
 
 
 def played(program: str, kubeconfig: Path, root: Path, folder: Path, node: str = "") -> list[str]:
@@ -36,11 +36,11 @@ def played(program: str, kubeconfig: Path, root: Path, folder: Path, node: str =
     found = sections(text, version_of(program))
     assert found
     with ThreadPoolExecutor(AT_ONCE) as threads:
-        told = threads.map(
+        reported = threads.map(
             lambda pair: in_its_project(program, kubeconfig, root, f"{folder.name}-{pair[0]}", pair[1]),
             enumerate(found),
         )
-        return [text for section in told for text in section]
+        return [text for section in reported for text in section]
 
 
 def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, section: Section) -> list[str]:
@@ -108,7 +108,7 @@ def test_transcript_reports_a_row_with_another_outcome(tmp_path: Path) -> None:
         "kubectl a PROJECT z",
         "kubectl new",
     ]
-    told = Terminal("echo", tmp_path, {}).play(section, "mine")
-    assert told == [
+    reported = Terminal("echo", tmp_path, {}).play(section, "mine")
+    assert reported == [
         "$ kubectl one\n  must come:\n    wanted\n    ! more\n    = 1\n  came:\n    one\n    = 0",
     ]

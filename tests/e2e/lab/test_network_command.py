@@ -28,9 +28,9 @@ def test_podlane_network_trace_queries_switches_of_both_nodes(cluster: Cluster) 
     def trace(*words: str, code: int = 0) -> list[str]:
         return podlane_network(cluster.lab.kubeconfig, "trace", "red/red-1", *words, code=code).splitlines()
 
-    told = trace("red/red-2", "--proto", "tcp", "--port", "8080")
-    assert told[-1] == "delivered: red/red-1 reaches red/red-2 on node-2"
-    assert [line.partition(" of")[0] for line in told if line.startswith("node-2")] == ["node-2, from the tunnel"]
+    reported = trace("red/red-2", "--proto", "tcp", "--port", "8080")
+    assert reported[-1] == "delivered: red/red-1 reaches red/red-2 on node-2"
+    assert [line.partition(" of")[0] for line in reported if line.startswith("node-2")] == ["node-2, from the tunnel"]
     assert trace("blue/blue-2")[-1] == "dropped because red (VNID 10) may not reach blue (VNID 11)"
     borrowed = cluster.address("blue", "blue-1")
     assert trace("red/red-2", "--source-address", borrowed)[-1].endswith("is not red/red-1's address")
@@ -55,8 +55,8 @@ def test_podlane_network_capture_writes_packets_of_a_port(cluster: Cluster, tmp_
     rows = run("tcpdump", "-n", "-r", str(out)).splitlines()
     assert len(rows) == 20
     assert sum("ICMP echo" in row and cluster.address("red", "red-2") in row for row in rows) >= 15
-    told = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=1)
-    assert "1 to 1000 is accepted" in told
+    reported = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=1)
+    assert "1 to 1000 is accepted" in reported
 
 
 def test_node_query_without_a_node_name_is_rejected(cluster: Cluster) -> None:

@@ -175,14 +175,14 @@ def test_lifecycle_hooks_run_even_when_the_agent_is_killed(cluster: Cluster, pro
         )
     )
     cluster.wait_running(project, "polite")
-    said = tmp_path / "said"
-    assert said.read_text() == "hello\n"
+    path = tmp_path / "said"
+    assert path.read_text() == "hello\n"
     node = cluster.nodes[cluster.node_of(project, "polite")]
     cluster.kubectl("-n", project, "delete", "pod", "polite", "--wait=false")
     wait_until((tmp_path / "here").exists, "the hook has begun")
     cluster.kill(node.root / "node-agent.pid")
     (tmp_path / "go").touch()
     wait_until(lambda: cluster.pod(project, "polite") is None, "the pod is gone")
-    lines = said.read_text().split()
+    lines = path.read_text().split()
     assert set(lines[1:-1]) == {"bye"}, "at least once"
     assert (lines[0], lines[-1]) == ("hello", "asked")

@@ -23,12 +23,12 @@ EACH_SECOND = 200
 
 @pytest.fixture(scope="module")
 def shop(cluster: Cluster) -> Iterator[WebService]:
-    one = WebService(cluster)
+    web_service = WebService(cluster)
     try:
-        one.open()
-        yield one
+        web_service.open()
+        yield web_service
     finally:
-        one.close()
+        web_service.close()
 
 
 def fronts(shop: WebService) -> dict[str, tuple[str, int]]:
@@ -40,11 +40,13 @@ def fronts(shop: WebService) -> dict[str, tuple[str, int]]:
 
 def unanswered(callers: list[Caller], fronts: dict[str, tuple[str, int]]) -> dict[str, str]:
     """Who gets no answer where, and what he gets instead; all call at once."""
-    pairs = [(one, name) for one in callers for name in fronts]
+    pairs = [(caller, name) for caller in callers for name in fronts]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         came = threads.map(lambda pair: pair[0].calls(*fronts[pair[1]]), pairs)
-        told = {f"{one.name} at {name}": called.failures for (one, name), called in zip(pairs, came, strict=True)}
-    return {who: failures[0] for who, failures in told.items() if failures}
+        reported = {
+            f"{caller.name} at {name}": called.failures for (caller, name), called in zip(pairs, came, strict=True)
+        }
+    return {who: failures[0] for who, failures in reported.items() if failures}
 
 
 def insiders(shop: WebService) -> list[Caller]:
@@ -67,7 +69,9 @@ def test_other_projects_reach_a_service_at_no_frontend(shop: WebService) -> None
     """Beside each of them a pod of the project calls, and is."""
     everywhere = fronts(shop)
     own, rivals = ([shop.pod(project, node) for node in shop.nodes] for project in (SHOP, RIVAL))
-    assert unanswered(rivals, everywhere).keys() == {f"{one.name} at {name}" for one in rivals for name in everywhere}
+    assert unanswered(rivals, everywhere).keys() == {
+        f"{caller.name} at {name}" for caller in rivals for name in everywhere
+    }
     assert unanswered(own, everywhere) == {}
 
 
@@ -95,7 +99,7 @@ def test_session_affinity_keeps_a_client_at_its_endpoint(shop: WebService) -> No
     """Several clients do not all have the same."""
     callers = insiders(shop)
     address = shop.cluster_ip("sticky")
-    answers = [one.calls(address, times=20) for one in callers]
+    answers = [caller.calls(address, times=20) for caller in callers]
     assert [called.failures for called in answers] == [()] * len(callers)
     assert [len(called.answers) for called in answers] == [1] * len(callers)
 
@@ -111,8 +115,8 @@ def test_service_names_resolve_to_reachable_services(shop: WebService) -> None:
     for name in ("web", f"web.{SHOP}", f"web.{SHOP}.svc", f"web.{SHOP}.svc.cluster.local"):
         page = shop.cluster.execute(SHOP, "node-1", "curl", "-sS", "-m", "5", f"http://{name}")
         assert page.stdout.strip() in shop.endpoints("web"), f"{name}: {page.stderr}"
-    found = shop.cluster.execute("default", "global", "nslookup", f"web.{SHOP}.svc.cluster.local")
-    assert shop.cluster_ip() in found.stdout
+    actual = shop.cluster.execute("default", "global", "nslookup", f"web.{SHOP}.svc.cluster.local")
+    assert shop.cluster_ip() in actual.stdout
     hidden = shop.cluster.execute(RIVAL, "node-1", "nslookup", f"web.{SHOP}.svc.cluster.local")
     assert shop.cluster_ip() not in hidden.stdout
     assert hidden.returncode != 0

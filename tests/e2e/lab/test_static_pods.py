@@ -16,10 +16,10 @@ from tests.testbed.wait import wait_until
 
 def mirror(cluster: Cluster, name: str) -> str:
     """Its UID on the master while it shows a pod that runs, else nothing."""
-    found = cluster.pod("default", name)
-    if found is None or "deletionTimestamp" in found["metadata"] or found["status"].get("phase") != "Running":
+    actual = cluster.pod("default", name)
+    if actual is None or "deletionTimestamp" in actual["metadata"] or actual["status"].get("phase") != "Running":
         return ""
-    return str(found["metadata"]["uid"])
+    return str(actual["metadata"]["uid"])
 
 
 def container(cluster: Cluster, node: str, name: str) -> str:

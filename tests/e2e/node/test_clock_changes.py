@@ -156,7 +156,7 @@ def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: Di
     node.apply(full_pod(node, "old"), pod(node, "ending"))
     wait_until_consistent(node)
     before, ending = running_containers(node), container_of(node, "ending")
-    gone = {one for one in before if "going" in node.docker("inspect", "-f", "{{.Name}}", one)}
+    removed = {one for one in before if "going" in node.docker("inspect", "-f", "{{.Name}}", one)}
     began = time.monotonic()
     node.kill(MASTER)
     node.docker("kill", ending)
@@ -164,8 +164,8 @@ def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: Di
     (manifests / "going.yaml").unlink()
     wait_until(lambda: time.monotonic() - began >= ABSENCE_SECONDS / HURRY, "ten minutes have passed for the agent")
     wait_until(lambda: "k8s_main_coming" in node.docker("ps", "--format", "{{.Names}}"), "the static pod runs")
-    wait_until(lambda: not gone & running_containers(node).keys(), "the other static pod is gone")
-    assert before.keys() - running_containers(node).keys() == {*gone, ending}
+    wait_until(lambda: not removed & running_containers(node).keys(), "the other static pod is gone")
+    assert before.keys() - running_containers(node).keys() == {*removed, ending}
     assert node.process(AGENT).is_running()
     node.start_master()
     wait_until_consistent(node)

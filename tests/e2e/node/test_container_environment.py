@@ -162,8 +162,8 @@ def node() -> Iterator[SingleNode]:
 
 def test_container_runs_with_its_command_arguments_and_working_directory(node: SingleNode) -> None:
     wait_until(lambda: node.status("words").get("phase") == "Succeeded", "all have spoken")
-    found = {name: node.docker("logs", inspect_container(node, "words", name)["Id"]).strip() for name in SAID}
-    assert found == SAID
+    actual = {name: node.docker("logs", inspect_container(node, "words", name)["Id"]).strip() for name in SAID}
+    assert actual == SAID
     assert not inspect_container(node, "words", SANDBOX)["State"]["Running"], "the sandbox ends, and the logs stay"
 
 
@@ -185,9 +185,9 @@ def variables(node: SingleNode, name: str) -> dict[str, str]:
 
 
 def test_environment_is_taken_from_objects_fields_and_resources(node: SingleNode) -> None:
-    found = variables(node, "about")
+    actual = variables(node, "about")
     assert (
-        found.items()
+        actual.items()
         >= {
             "color": "blue",
             "size": "from env",
@@ -211,11 +211,11 @@ def test_environment_is_taken_from_objects_fields_and_resources(node: SingleNode
             "COLOR": "red",
         }.items()
     )
-    assert not found.keys() & {"NO_KEY", "NO_OBJECT"}
+    assert not actual.keys() & {"NO_KEY", "NO_OBJECT"}
     assert exec_output(node, "about", "sh", "-c", "echo $USES").strip() == "sesame blue from env"
     of_host = read_host_info(node.state).allocatable
-    assert (found["OTHERS_CORES"], found["OTHERS_BYTES"]) == (of_host["cpu"], of_host["memory"])
-    assert int(found["OTHERS_CORES"]) == os.cpu_count()
+    assert (actual["OTHERS_CORES"], actual["OTHERS_BYTES"]) == (of_host["cpu"], of_host["memory"])
+    assert int(actual["OTHERS_CORES"]) == os.cpu_count()
     of_host_pod = variables(node, "of-the-host")
     assert (of_host_pod["IP"], of_host_pod["IPS"]) == ("10.245.26.3", "10.245.26.3")
 
@@ -242,9 +242,9 @@ def test_containers_have_environment_variables_of_services(node: SingleNode) -> 
     pods = pod("linked", container(env=[uses, known])) + pod("unlinked", enableServiceLinks=False)
     node.kubectl("apply", "-f", "-", stdin=pods)
     address = node.kubectl("get", "service", "web-ui", "-o", "jsonpath={.spec.clusterIP}")
-    found = variables(node, "linked")
+    actual = variables(node, "linked")
     assert (
-        found.items()
+        actual.items()
         >= {
             "WEB_UI_SERVICE_HOST": address,
             "WEB_UI_SERVICE_PORT": "80",
@@ -260,7 +260,7 @@ def test_containers_have_environment_variables_of_services(node: SingleNode) -> 
             "KUBERNETES_SERVICE_PORT_HTTPS": "443",
         }.items()
     )
-    assert not [name for name in found if name.startswith(("THEIRS_", "NO_ADDRESS_"))]
+    assert not [name for name in actual if name.startswith(("THEIRS_", "NO_ADDRESS_"))]
     unlinked = variables(node, "unlinked")
     assert "KUBERNETES_SERVICE_HOST" in unlinked
     assert "WEB_UI_SERVICE_HOST" not in unlinked
@@ -298,9 +298,9 @@ def test_containers_share_process_namespace_when_requested(node: SingleNode) -> 
 
 def test_container_has_the_terminal_and_stdin_it_requests(node: SingleNode) -> None:
     wait_running(node, "speaking")
-    asked = {name: inspect_container(node, "speaking", name)["Config"] for name in ("main", "deaf", "terminal")}
-    found = {name: [one[key] for key in ("OpenStdin", "StdinOnce", "Tty")] for name, one in asked.items()}
-    assert found == {"main": [True, True, False], "deaf": [False] * 3, "terminal": [True, False, True]}
+    requested = {name: inspect_container(node, "speaking", name)["Config"] for name in ("main", "deaf", "terminal")}
+    actual = {name: [one[key] for key in ("OpenStdin", "StdinOnce", "Tty")] for name, one in requested.items()}
+    assert actual == {"main": [True, True, False], "deaf": [False] * 3, "terminal": [True, False, True]}
     identity = inspect_container(node, "speaking")["Id"]
     attach = ["docker", "-H", f"unix://{node.root}/docker/docker.sock", "attach", identity]
     done = subprocess.run(attach, input="hello\n", capture_output=True, text=True, check=True, timeout=60)

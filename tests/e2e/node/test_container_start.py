@@ -83,14 +83,14 @@ def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
 
     wait_until(ends_of_memory, "it is told that there was not enough memory")
     alone.until_phase("Failed", "speakers")
-    found = alone.rows("speakers")
-    said = {name: row["state"]["terminated"].get("message", "") for name, row in found.items()}
-    assert said["tail"].endswith("xEND\n")
-    assert len(said["tail"]) == (12 << 10) // 4, "four containers share twelve KiB"
-    assert said["own"] == "mine\n"
-    assert said["log"] == "".join(f"line {number}\n" for number in range(21, 101))
-    assert said["quiet"] == ""
-    assert [ended(found[name]) for name in ("tail", "log")] == [("Completed", 0), ("Error", 3)]
+    actual = alone.rows("speakers")
+    output = {name: row["state"]["terminated"].get("message", "") for name, row in actual.items()}
+    assert output["tail"].endswith("xEND\n")
+    assert len(output["tail"]) == (12 << 10) // 4, "four containers share twelve KiB"
+    assert output["own"] == "mine\n"
+    assert output["log"] == "".join(f"line {number}\n" for number in range(21, 101))
+    assert output["quiet"] == ""
+    assert [ended(actual[name]) for name in ("tail", "log")] == [("Completed", 0), ("Error", 3)]
 
 
 def test_container_removed_from_docker_is_reported_and_restarted(alone: NodePods) -> None:

@@ -74,14 +74,14 @@ def test_consistency_check_reports_every_difference(node: DisturbedNode) -> None
     node.process(AGENT).suspend()
     for words, harm, repair in sabotage:
         run("sh", "-c", harm)
-        assert any(words in one for one in inconsistencies(node)), words
+        assert any(words in inconsistency for inconsistency in inconsistencies(node)), words
         run("sh", "-c", repair)
         assert not inconsistencies(node)
     stray = f"label={label.POD_UID}=stray", f"{label.CONTAINER_NAME}=POD"
     node.docker(
         "run", "-d", "--name=stray", "--label", stray[0].removeprefix("label="), "--label", stray[1], "podlane/pause"
     )
-    assert any("container POD of stray is left over" in one for one in inconsistencies(node))
+    assert any("container POD of stray is left over" in inconsistency for inconsistency in inconsistencies(node))
     node.docker("rm", "-f", "stray")
     assert not inconsistencies(node)
     node.docker("kill", next(iter(running_containers(node))))

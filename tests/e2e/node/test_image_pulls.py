@@ -24,8 +24,8 @@ def carry_away(alone: NodePods, name: str) -> None:
     repository, _, tag = name.rpartition(":")
     client.tag(images.TOOLBOX, repository, tag)
     right = {"username": USER, "password": PASSWORD}
-    said = list(client.push(repository, tag, stream=True, decode=True, auth_config=right))
-    assert not [line for line in said if "error" in line]
+    output = list(client.push(repository, tag, stream=True, decode=True, auth_config=right))
+    assert not [line for line in output if "error" in line]
     client.remove_image(name)
     client.close()
 
@@ -64,12 +64,12 @@ def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path:
         assert re.fullmatch(
             f"docker-pullable://{address}/team/toolbox@sha256:[0-9a-f]{{64}}", alone.row("private")["imageID"]
         )
-        told = [(kind, reason, words) for kind, reason, words, _ in alone.told("private")]
-        assert ("Normal", "Pulling", f'Pulling image "{private}"') in told
+        reported = [(kind, reason, words) for kind, reason, words, _ in alone.told("private")]
+        assert ("Normal", "Pulling", f'Pulling image "{private}"') in reported
         pulled = (
             rf'Successfully pulled image "{private}" in \d\S*s \(\d\S*s including waiting\)\. Image size: \d+ bytes\.'
         )
-        assert [kind for kind, reason, words in told if reason == "Pulled" and re.fullmatch(pulled, words)] == [
+        assert [kind for kind, reason, words in reported if reason == "Pulled" and re.fullmatch(pulled, words)] == [
             "Normal"
         ]
 

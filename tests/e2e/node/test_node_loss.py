@@ -54,14 +54,14 @@ def node(host: SingleNode) -> Iterator[SingleNode]:
 
 
 def taints(node: SingleNode) -> list[str]:
-    found = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["spec"].get("taints", [])
-    return sorted(f"{row['key'].removeprefix('node.kubernetes.io/')}:{row['effect']}" for row in found)
+    actual = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["spec"].get("taints", [])
+    return sorted(f"{row['key'].removeprefix('node.kubernetes.io/')}:{row['effect']}" for row in actual)
 
 
 def pod(node: SingleNode, name: str) -> dict[str, Any]:
     text = node.kubectl("get", "pod", name, "--ignore-not-found", "-o", "json")
-    found: dict[str, Any] = json.loads(text) if text.strip() else {}
-    return found
+    actual: dict[str, Any] = json.loads(text) if text.strip() else {}
+    return actual
 
 
 def is_marked(node: SingleNode, name: str) -> bool:

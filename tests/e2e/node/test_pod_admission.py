@@ -67,8 +67,8 @@ def test_killed_container_restarts_at_once(node: SingleNode) -> None:
 def test_rejected_pod_reports_why_and_stays_rejected(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=pod("first", *PORT))
     wait_until(lambda: node.is_ready("first"), "it runs")
-    wishes = {reason: pod(reason.lower(), *wish) for reason, wish in REFUSED.items()}
-    node.kubectl("apply", "-f", "-", stdin="".join(wishes.values()))
+    desired = {reason: pod(reason.lower(), *wish) for reason, wish in REFUSED.items()}
+    node.kubectl("apply", "-f", "-", stdin="".join(desired.values()))
     expected = {reason.lower(): reason for reason in REFUSED}
     wait_until(lambda: reasons(node) == expected, "each says why")
     assert node.status("nodeaffinity")["message"].startswith("Pod was rejected: Predicate NodeAffinity failed")

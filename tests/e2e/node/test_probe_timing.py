@@ -117,11 +117,11 @@ def test_exec_probe_is_ended_at_its_timeout(alone: NodePods) -> None:
         ("Warning", "Unhealthy", f'{failed}command "sleep 1000" timed out after 1s'),
         ("Warning", "Unhealthy", f"{failed}y\ny\n"),
     )
-    [said] = {
+    [output] = {
         words for _, _, words, part in alone.told("programs") if part == "spec.containers{chatty}" and failed in words
     }
-    assert len(said) <= len(failed) + (10 << 10)
-    assert len(said) > 10_000
+    assert len(output) <= len(failed) + (10 << 10)
+    assert len(output) > 10_000
     assert {row["ready"] for row in alone.rows("programs").values()} == {False}
 
 

@@ -74,16 +74,16 @@ class Node:
         self.driver = client.info()["CgroupDriver"]
         self.version = CgroupfsDriver().version
         self.root = f"/{single.root.name}"
-        found = json.loads(single.kubectl("get", "pods", "-o", "json"))["items"]
-        self.pods: dict[str, dict[str, Any]] = {pod["metadata"]["name"]: pod for pod in found}
+        actual = json.loads(single.kubectl("get", "pods", "-o", "json"))["items"]
+        self.pods: dict[str, dict[str, Any]] = {pod["metadata"]["name"]: pod for pod in actual}
 
     def docker_name(self, pod: str, container: str) -> str:
         return f"k8s_{container}_{pod}_default_{self.pods[pod]['metadata']['uid']}_0"
 
     def told(self, pod: str, container: str = "main") -> dict[str, Any]:
         """What Docker was asked for."""
-        found: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
-        return found
+        actual: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
+        return actual
 
     def directory(self, group: CgroupPath) -> str:
         return hierarchy.slice_path(group) if self.driver == "systemd" else hierarchy.cgroupfs_path(group)
@@ -216,18 +216,18 @@ def test_pod_cgroup_covers_its_most_demanding_init_container(node: Node) -> None
 def test_oom_score_is_higher_for_smaller_requests(node: Node) -> None:
     """No score is below what this machine lets the agent set, which may be its own."""
     least, memory = min_oom_score(), psutil.virtual_memory().total
-    asked = 1000 - 1000 * 32 * MEGABYTE // memory
+    requested = 1000 - 1000 * 32 * MEGABYTE // memory
     scores = {
         ("guaranteed", "main"): max(-997, least),
         ("guaranteed", "POD"): max(-998, least),
-        ("burstable", "main"): max(min(max(asked, 3), 999), least),
+        ("burstable", "main"): max(min(max(requested, 3), 999), least),
         ("burstable", "side"): 999,
         ("besteffort", "main"): 1000,
     }
     for (name, container), score in scores.items():
-        found = node.told(name, container)
-        assert found["HostConfig"]["OomScoreAdj"] == score
-        assert int(Path(f"/proc/{found['State']['Pid']}/oom_score_adj").read_text()) == score
+        actual = node.told(name, container)
+        assert actual["HostConfig"]["OomScoreAdj"] == score
+        assert int(Path(f"/proc/{actual['State']['Pid']}/oom_score_adj").read_text()) == score
 
 
 def test_node_critical_pod_has_a_low_oom_score(node: Node) -> None:
@@ -252,9 +252,9 @@ def test_pod_has_at_most_pod_pids_limit_processes(node: Node) -> None:
     assert node.value(directory, "pids", "pids.max") == str(PIDS)
     flood = f"for i in $(seq {2 * PIDS}); do sleep 60 & done"
     name = node.docker_name("besteffort", "main")
-    said = node.single.docker("exec", name, "sh", "-c", f"({flood}) 2>&1 || true; killall sleep")
-    assert "can't fork" in said
-    assert "Resource temporarily unavailable" in said
+    output = node.single.docker("exec", name, "sh", "-c", f"({flood}) 2>&1 || true; killall sleep")
+    assert "can't fork" in output
+    assert "Resource temporarily unavailable" in output
 
 
 def test_allocatable_is_capacity_without_reserved_and_eviction_threshold(node: Node) -> None:

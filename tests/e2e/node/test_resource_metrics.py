@@ -52,8 +52,8 @@ class Loaded:
             self._port = free.getsockname()[1]
         self._address = next(
             one.address
-            for rows in psutil.net_if_addrs().values()
-            for one in rows
+            for net_if_addr in psutil.net_if_addrs().values()
+            for one in net_if_addr
             if one.family is socket.AF_INET and not one.address.startswith("127.")
         )
         node.agent(f"--port={self._port}", f"--address={self._address}", f"--node-ip={self._address}")
@@ -73,17 +73,21 @@ class Loaded:
 
     def pod(self) -> dict[str, Any]:
         """The pod of the summary."""
-        found: list[dict[str, Any]] = json.loads(self.get("/stats/summary"))["pods"]
-        return next(one for one in found if one["podRef"]["name"] == "load")
+        actual: list[dict[str, Any]] = json.loads(self.get("/stats/summary"))["pods"]
+        return next(one for one in actual if one["podRef"]["name"] == "load")
 
     def container(self, name: str) -> dict[str, Any]:
         return next(one for one in self.pod()["containers"] if one["name"] == name)
 
     def value(self, path: str, name: str, **labels: str) -> float:
         """Of the only row that has these labels."""
-        rows = [row for one in text_string_to_metric_families(self.get(path).decode()) for row in one.samples]
-        [found] = [row.value for row in rows if row.name == name and labels.items() <= row.labels.items()]
-        return found
+        rows = [
+            sample
+            for text_string_to_metric_family in text_string_to_metric_families(self.get(path).decode())
+            for sample in text_string_to_metric_family.samples
+        ]
+        [actual] = [row.value for row in rows if row.name == name and labels.items() <= row.labels.items()]
+        return actual
 
     def identity(self, name: str) -> str:
         return self.node.docker("ps", "-q", "--no-trunc", "--filter", f"name=k8s_{name}_load_").strip()
@@ -135,12 +139,12 @@ def test_busy_container_uses_its_cpu_limit(loaded: Loaded) -> None:
 
 
 def test_memory_usage_equals_dockers(loaded: Loaded) -> None:
-    told = loaded.of_docker("POD")
-    assert told["memory_stats"]["usage"] > 0
+    reported = loaded.of_docker("POD")
+    assert reported["memory_stats"]["usage"] > 0
     seen = loaded.value("/metrics/cadvisor", "container_memory_usage_bytes", container="POD")
-    assert seen == pytest.approx(told["memory_stats"]["usage"], abs=1 << 20)
+    assert seen == pytest.approx(reported["memory_stats"]["usage"], abs=1 << 20)
     used = loaded.value("/metrics/cadvisor", "container_cpu_usage_seconds_total", container="POD")
-    assert used == pytest.approx(told["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, abs=0.1)
+    assert used == pytest.approx(reported["cpu_stats"]["cpu_usage"]["total_usage"] / 1e9, abs=0.1)
 
 
 def test_available_memory_is_limit_minus_working_set(loaded: Loaded) -> None:

@@ -204,8 +204,8 @@ def test_host_namespace_pod_is_in_the_hosts_namespaces(node: SingleNode) -> None
     assert [host[f"{kind}Mode"] for kind in ("Network", "Pid", "Ipc", "UTS")] == ["host"] * 4
     assert main["HostConfig"]["UTSMode"] == "host"
     for kind in ("net", "pid", "ipc", "uts"):
-        theirs = Path(f"/proc/{main['State']['Pid']}/ns/{kind}").readlink()
-        assert theirs == Path(f"/proc/self/ns/{kind}").readlink(), kind
+        path = Path(f"/proc/{main['State']['Pid']}/ns/{kind}").readlink()
+        assert path == Path(f"/proc/self/ns/{kind}").readlink(), kind
 
 
 def test_hosts_file_has_kubelets_content(node: SingleNode) -> None:

@@ -137,8 +137,8 @@ def of_process(node: SingleNode, name: str, key: str) -> str:
 
 
 def options(node: SingleNode, name: str) -> list[str]:
-    found: list[str] = inspect_container(node, name)["HostConfig"]["SecurityOpt"] or []
-    return found
+    actual: list[str] = inspect_container(node, name)["HostConfig"]["SecurityOpt"] or []
+    return actual
 
 
 def test_container_without_seccomp_setting_is_unconfined(node: SingleNode) -> None:
@@ -205,7 +205,7 @@ def test_proc_mount_masks_default_paths(node: SingleNode) -> None:
     hidden = {path for path in MASKED_PATHS if Path(path).exists()}
     assert hidden
     wanted = {"plain": hidden | {"/proc/sys"}, "unmasked": set(), "mighty": set()}
-    assert {name: {*MASKED_PATHS, "/proc/sys"} & found for name, found in points.items()} == wanted
+    assert {name: {*MASKED_PATHS, "/proc/sys"} & actual for name, actual in points.items()} == wanted
     host = inspect_container(node, "unmasked")["HostConfig"]
     assert (host["MaskedPaths"], host["ReadonlyPaths"]) == ([], [])
     host = inspect_container(node, "plain", SANDBOX)["HostConfig"]
@@ -261,8 +261,8 @@ def test_bidirectional_mount_reaches_the_host_and_the_pod(node: SingleNode) -> N
     assert " /v/in " in exec_output(node, "mighty", "cat", "/proc/mounts", container="follower")
     assert " /v/in " not in exec_output(node, "mighty", "cat", "/proc/mounts", container="loner")
     modes = {name: inspect_container(node, "mighty", name)["Mounts"] for name in ("main", "follower", "loner")}
-    found = {name: [one["Propagation"] for one in rows if one["Destination"] == "/v"] for name, rows in modes.items()}
-    assert found == {"main": ["rshared"], "follower": ["rslave"], "loner": ["rprivate"]}
+    actual = {name: [one["Propagation"] for one in rows if one["Destination"] == "/v"] for name, rows in modes.items()}
+    assert actual == {"main": ["rshared"], "follower": ["rslave"], "loner": ["rprivate"]}
     node.kubectl("delete", "pod", "mighty", "--timeout=30s")
     wait_until(lambda: not place.exists(), "the mount has gone with the pod")
 

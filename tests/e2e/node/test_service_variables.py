@@ -30,9 +30,9 @@ spec:
 
 @pytest.fixture
 def node() -> Iterator[SingleNode]:
-    with SingleNode() as one:
-        one.agent()
-        yield one
+    with SingleNode() as single_node:
+        single_node.agent()
+        yield single_node
 
 
 def test_enable_service_links_sets_environment_variables_of_services(node: SingleNode) -> None:
@@ -40,12 +40,12 @@ def test_enable_service_links_sets_environment_variables_of_services(node: Singl
     address = json.loads(node.kubectl("get", "service", "web-ui", "-o", "json"))["spec"]["clusterIP"]
     for name, links in (("linked", "true"), ("alone", "false")):
         node.kubectl("apply", "-f", "-", stdin=POD.replace("NAME", name).replace("LINKS", links))
-    found = {}
+    actual = {}
     for name in ("linked", "alone"):
         wait_until(lambda name=name: node.status(name).get("phase") == "Running", f"{name} runs")  # type: ignore[misc]
         (identity,) = node.docker("ps", "-q", "--filter", f"name=k8s_main_{name}_").split()
         lines = node.docker("exec", identity, "env").split("\n")
-        found[name] = {line for line in lines if line.startswith("WEB_UI_")}
-    assert found["alone"] == set()
-    assert found["linked"] >= {f"WEB_UI_SERVICE_HOST={address}", "WEB_UI_SERVICE_PORT_HTTP=80"}
-    assert f"WEB_UI_PORT_80_TCP=tcp://{address}:80" in found["linked"]
+        actual[name] = {line for line in lines if line.startswith("WEB_UI_")}
+    assert actual["alone"] == set()
+    assert actual["linked"] >= {f"WEB_UI_SERVICE_HOST={address}", "WEB_UI_SERVICE_PORT_HTTP=80"}
+    assert f"WEB_UI_PORT_80_TCP=tcp://{address}:80" in actual["linked"]

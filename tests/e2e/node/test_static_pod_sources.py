@@ -135,11 +135,11 @@ def test_manifest_directory_yields_pods_of_all_valid_visible_files(node: SingleN
     (folder / "z-good.yaml").write_text(manifest("good") + "---\n" + manifest("second"))
     wait_until(lambda: is_ready(node, "good-node-1") and is_ready(node, "second-node-1"), "the good ones run")
     wait_until(lambda: refusals(node).count("is not accepted") >= 3, "what is wrong is told")
-    told = refusals(node)
-    assert "a-broken.yaml document 1 is not accepted: " in told
-    assert "spec.containers[0].imagine: is not a field" in told
-    assert "spec.containers[0].envFrom[0].secretRef" in told
-    assert "web.json document 1 is not accepted: kind: " in told
+    reported = refusals(node)
+    assert "a-broken.yaml document 1 is not accepted: " in reported
+    assert "spec.containers[0].imagine: is not a field" in reported
+    assert "spec.containers[0].envFrom[0].secretRef" in reported
+    assert "web.json document 1 is not accepted: kind: " in reported
     assert set(mirrors(node)) <= {"good-node-1", "second-node-1", "paged-node-1", "listed-node-1"}
 
 
@@ -245,6 +245,6 @@ def of_master(name: str) -> str:
 def test_manifest_url_is_requested_with_its_headers_and_etag(node: SingleNode, site: Site) -> None:
     wait_until(lambda: is_ready(node, "paged-node-1") and is_ready(node, "listed-node-1"), "every pod of the list runs")
     assert mirrors(node)["paged-node-1"]["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
-    assert all(asked["X-Rack"] == "7" for asked in site.asked)
+    assert all(requested["X-Rack"] == "7" for requested in site.asked)
     wait_until(lambda: any(asked.get("If-None-Match") == '"1"' for asked in site.asked), "it is asked again")
     assert runs(node, "paged-node-1")

@@ -58,16 +58,16 @@ class Joining(OwnNode):
 
 @pytest.fixture
 def node() -> Iterator[Joining]:
-    with Joining() as one:
-        yield one
+    with Joining() as joining:
+        yield joining
 
 
 def test_machine_joins_by_bootstrap_token_and_master_verifies_its_server(node: Joining) -> None:
     node.agent()
     wait_until(lambda: node.node_condition("Ready") == "True", "the node is Ready")
     wait_until(lambda: list(node.requests().values()) == [["Approved"]] * 2, "both certificates are approved")
-    found = keys.parse_certificate(Kubeconfig.load(node.root / "node").certificate)
-    assert found.subject.user == f"system:node:{NODE}"
+    certificate = keys.parse_certificate(Kubeconfig.load(node.root / "node").certificate)
+    assert certificate.subject.user == f"system:node:{NODE}"
     wait_until(lambda: "system:node:node-1" in node.agent_log(), "the serving certificate is in use")
     assert node.kubectl(*HEALTH) == "ok"
 

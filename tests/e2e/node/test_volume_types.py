@@ -182,10 +182,10 @@ def test_claim_volume_waits_for_its_claim_and_protects_it_while_in_use(alone: No
     failed = 'MountVolume.SetUp failed for volume "v" : persistentvolumeclaim "data"'
     alone.until_told("reader", ("Warning", "FailedMount", f"{failed} not found"))
     text = STORAGE.replace("PATH", str(tmp_path / "disk"))
-    wish = text.rpartition("---\n")[2]
-    alone.apply(wish)
+    desired = text.rpartition("---\n")[2]
+    alone.apply(desired)
     with pytest.raises(AssertionError, match=r"spec\.accessModes\[0\].*ReadWriteOnce, ReadOnlyMany, ReadWriteMany"):
-        alone.apply(wish.replace("[ReadWriteOnce], resources", "[ReadWriteOncePod], resources"))
+        alone.apply(desired.replace("[ReadWriteOnce], resources", "[ReadWriteOncePod], resources"))
     alone.until_told("reader", ("Warning", "FailedMount", f"{failed} is not bound to a volume: it is Pending"))
     alone.apply(text)
     alone.until_ready("reader")
@@ -210,8 +210,8 @@ def refusal(alone: NodePods, volume: str, mount: str = "mountPath: /v") -> str:
 
 def test_sub_paths_that_escape_their_volume_are_rejected(alone: NodePods) -> None:
     for path in ("../up", "/abs", "..hidden", "a/../../b"):
-        told = refusal(alone, f"configMap: {{name: c, items: [{{key: k, path: '{path}'}}]}}")
-        assert "spec.volumes[0].configMap.items[0].path" in told, path
+        reported = refusal(alone, f"configMap: {{name: c, items: [{{key: k, path: '{path}'}}]}}")
+        assert "spec.volumes[0].configMap.items[0].path" in reported, path
     for path in ("../up", "/abs"):
         assert "volumeMounts[0].subPath" in refusal(alone, "emptyDir: {}", f"mountPath: /v, subPath: '{path}'"), path
     assert "hostPath.path" in refusal(alone, "hostPath: {path: /a/../b}")

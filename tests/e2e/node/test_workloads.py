@@ -47,8 +47,8 @@ def host() -> Iterator[SingleNode]:
 
 
 def pods(host: SingleNode, label: str) -> list[Any]:
-    found: list[Any] = json.loads(host.kubectl("get", "pods", "-l", label, "-o", "json"))["items"]
-    return found
+    actual: list[Any] = json.loads(host.kubectl("get", "pods", "-l", label, "-o", "json"))["items"]
+    return actual
 
 
 def test_deployment_is_created_scaled_rolled_and_deleted_by_kubectl(host: SingleNode) -> None:
@@ -240,5 +240,5 @@ def test_pod_authenticates_to_the_api_by_its_token(host: SingleNode) -> None:
     assert status["authenticated"]
     assert status["user"]["username"] == "system:serviceaccount:default:robot"
     host.kubectl("delete", "pod", "known", "--timeout=30s")
-    gone = json.loads(host.kubectl(*command, stdin=json.dumps(review)))["status"]
-    assert "is gone" in gone["error"]
+    removed = json.loads(host.kubectl(*command, stdin=json.dumps(review)))["status"]
+    assert "is gone" in removed["error"]

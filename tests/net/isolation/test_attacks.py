@@ -88,8 +88,8 @@ def shuffled() -> list[dict[str, int]]:
 
 def test_attack_packets_arrive_exactly_where_the_model_allows(cluster: PacketWorld, adversary: Attacker) -> None:
     overruns = adversary.overruns()
-    for number, wishes in enumerate(shuffled()[WITH_SERVICES:]):
-        lanes = assign_vnids(cluster, wishes)
+    for number, desired in enumerate(shuffled()[WITH_SERVICES:]):
+        lanes = assign_vnids(cluster, desired)
         adversary.attack(f"cluster {number} of seed {SEED}: {lanes}", lanes)
         assert not adversary.differences, told(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
@@ -101,10 +101,10 @@ def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
     cluster: PacketWorld, offers: OfferedServices, adversary: Attacker
 ) -> None:
     overruns = adversary.overruns()
-    for number, wishes in enumerate(shuffled()[:WITH_SERVICES]):
+    for number, desired in enumerate(shuffled()[:WITH_SERVICES]):
         if number % MOVE_EVERY == 0:
             offers.move("default", ("admin-b", "admin-a")[number // MOVE_EVERY % 2])
-        lanes = assign_vnids(cluster, wishes, offers)
+        lanes = assign_vnids(cluster, desired, offers)
         adversary.attack(f"cluster {number} of seed {SEED} with services: {lanes}", lanes, offers.all)
         assert not adversary.differences, told(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
@@ -115,21 +115,23 @@ def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
 @contextmanager
 def holed(cluster: PacketWorld, hole: str) -> Iterator[None]:
     """The sdn daemon of both nodes with a hole in its pipeline; afterwards all is as before."""
-    said = {node: served(cluster, node) for node in cluster.nodes}
+    output = {node: served(cluster, node) for node in cluster.nodes}
     for node in cluster.nodes:
-        ours = cluster.specification(f"{node} sdn")
+        process = cluster.specification(f"{node} sdn")
         cluster.kill(f"{node} sdn")
-        command = (sys.executable, "-m", "tests.testbed.netns.mutant_sdn", hole, *ours.command[1:])
-        cluster.start(f"{node} sdn", replace(ours, command=command, environment=(("PYTHONPATH", ROOT),)))
+        command = (sys.executable, "-m", "tests.testbed.netns.mutant_sdn", hole, *process.command[1:])
+        cluster.start(f"{node} sdn", replace(process, command=command, environment=(("PYTHONPATH", ROOT),)))
     try:
-        wait_until(lambda: all(served(cluster, node) > count for node, count in said.items()), "services with the hole")
+        wait_until(
+            lambda: all(served(cluster, node) > count for node, count in output.items()), "services with the hole"
+        )
         yield
     finally:
-        said = {node: served(cluster, node) for node in cluster.nodes}
+        output = {node: served(cluster, node) for node in cluster.nodes}
         for node in cluster.nodes:
             cluster.kill(f"{node} sdn")
             cluster.start(f"{node} sdn")
-        wait_until(lambda: all(served(cluster, node) > count for node, count in said.items()), "services as before")
+        wait_until(lambda: all(served(cluster, node) > count for node, count in output.items()), "services as before")
 
 
 def served(cluster: PacketWorld, node: str) -> int:

@@ -23,8 +23,8 @@ def cluster() -> Iterator[PacketWorld]:
 
 
 def switch(cluster: PacketWorld, project: str, on: bool) -> None:
-    told = {"metadata": {"annotations": {MULTICAST_ENABLED: "true" if on else None}}}
-    cluster.call_api(lambda client: client.patch(NetNamespace, project, "", told))
+    reported = {"metadata": {"annotations": {MULTICAST_ENABLED: "true" if on else None}}}
+    cluster.call_api(lambda client: client.patch(NetNamespace, project, "", reported))
 
 
 def hears(cluster: PacketWorld, source: str) -> set[str]:

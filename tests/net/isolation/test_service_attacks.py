@@ -43,15 +43,15 @@ def cluster() -> Iterator[PacketWorld]:
 
 @pytest.fixture(scope="module")
 def services(cluster: PacketWorld) -> dict[str, Service]:
-    made = {}
+    created = {}
     for name, target in TARGETS.items():
         more = {"type": "LoadBalancer", "external_ips": (str(EXTERNAL_IPS[name]),)}
-        made[name] = create_service(cluster, name, "red", {"app": target}, **more)
+        created[name] = create_service(cluster, name, "red", {"app": target}, **more)
         wait_until(lambda name=name: ingress(cluster, name), "an ingress address")  # type: ignore[misc]
-        made[name] = cluster.call_api(lambda client, name=name: client.get(Service, name, "red"))  # type: ignore[misc]
-        for front in fronts(cluster, made[name]):
+        created[name] = cluster.call_api(lambda client, name=name: client.get(Service, name, "red"))  # type: ignore[misc]
+        for front in fronts(cluster, created[name]):
             until_served(cluster, front, target)
-    return made
+    return created
 
 
 def ingress(cluster: PacketWorld, name: str) -> bool:
@@ -157,13 +157,13 @@ def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
     service = create_service(cluster, name, "blue", {})
     for number, (address, port) in enumerate(endpoints):
         meta = ObjectMeta(name=f"{name}-{number}", namespace="blue", labels={SERVICE_LABEL: name})
-        one = EndpointSlice(
+        endpoint_slice = EndpointSlice(
             metadata=meta,
             address_type="IPv4",
             endpoints=(Endpoint(addresses=(str(address),)),),
             ports=(SlicePort(port=port, name="udp", protocol="UDP"),),
         )
-        cluster.call_api(lambda client, one=one: client.create(one))  # type: ignore[misc]
+        cluster.call_api(lambda client, one=endpoint_slice: client.create(one))  # type: ignore[misc]
     return service
 
 

@@ -22,7 +22,7 @@ def cluster() -> Iterator[PacketWorld]:
 
 def shaped(text: str) -> dict[str, int]:
     """Rates of the token buckets, in bits a second, by device."""
-    return {row["dev"]: row["options"]["rate"] * 8 for row in json.loads(text) if row["kind"] == "tbf"}
+    return {load["dev"]: load["options"]["rate"] * 8 for load in json.loads(text) if load["kind"] == "tbf"}
 
 
 def test_ingress_and_egress_bandwidth_are_limited_separately(cluster: PacketWorld) -> None:

@@ -84,8 +84,8 @@ def asked(cluster: PacketWorld, who: str, name: str, *, tcp: bool = False, secon
     namespace = node.namespace if node is not None else cluster.pod_namespace(who)
     query, gateway = dns.message.make_query(name, "A"), GATEWAYS[who if node is not None else cluster.pods[who].node]
     with inside(namespace):
-        told = dns.query.tcp(query, gateway, seconds) if tcp else dns.query.udp(query, gateway, seconds)
-    return [str(rdata) for rrset in told.answer for rdata in rrset] or [dns.rcode.to_text(told.rcode())]
+        reported = dns.query.tcp(query, gateway, seconds) if tcp else dns.query.udp(query, gateway, seconds)
+    return [str(rdata) for rrset in reported.answer for rdata in rrset] or [dns.rcode.to_text(reported.rcode())]
 
 
 @pytest.mark.parametrize("tcp", [False, True])

@@ -60,10 +60,10 @@ def test_sdn_daemon_killed_after_any_call_reaches_the_same_state(cluster: Packet
     before = traces(cluster)
     # On one node: the switch in user space may lose a tunnelled packet whenever a link comes or goes, daemon or not.
     stream = Ping(f"/run/netns/{cluster.pod_namespace('friend')}", str(cluster.pods["admin-a"].address))
-    ours = cluster.specification("node-1 sdn")
+    process = cluster.specification("node-1 sdn")
     script = str(Path(__file__).parents[2] / "testbed/netns/crashing_sdn.py")
     cluster.kill("node-1 sdn")
-    cluster.start("node-1 sdn", replace(ours, command=(sys.executable, script, str(calls), *ours.command[1:])))
+    cluster.start("node-1 sdn", replace(process, command=(sys.executable, script, str(calls), *process.command[1:])))
     wait_until(lambda: cluster.network_ready("node-1") or not cluster.is_alive("node-1 sdn"), "the network")
 
     insisting(cluster, lambda: cluster.add(COMES))

@@ -50,16 +50,16 @@ def node_state(cluster: PacketWorld) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("what", DRIFT)
 def test_drift_is_repaired_and_reported(cluster: PacketWorld, what: str) -> None:
-    ours = cluster.specification("node-1 sdn")
+    process = cluster.specification("node-1 sdn")
     cluster.kill("node-1 sdn")
-    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    cluster.start("node-1 sdn", replace(process, command=(*process.command, "--resync-seconds", "0.3")))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
-    before, told = node_state(cluster), cluster.log("node-1")
+    before, reported = node_state(cluster), cluster.log("node-1")
     port = host_veth_name("red-a")
     command, sentence = DRIFT[what]
     words = [word.replace("OVS", str(cluster.nodes["node-1"].ovs)).replace("PORT", port) for word in command]
     cluster.in_node("node-1", *words)
-    wait_until(lambda: sentence.replace("PORT", port) in cluster.log("node-1")[len(told) :], "the log line")
+    wait_until(lambda: sentence.replace("PORT", port) in cluster.log("node-1")[len(reported) :], "the log line")
     wait_until(lambda: node_state(cluster) == before, f"{what} is put right")
     assert reaches(cluster, "red-a", "red-b")
     cluster.kill("node-1 sdn")
@@ -68,16 +68,16 @@ def test_drift_is_repaired_and_reported(cluster: PacketWorld, what: str) -> None
 
 
 def test_dropped_packets_are_counted_by_reason(cluster: PacketWorld) -> None:
-    ours = cluster.specification("node-1 sdn")
+    process = cluster.specification("node-1 sdn")
     cluster.kill("node-1 sdn")
-    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    cluster.start("node-1 sdn", replace(process, command=(*process.command, "--resync-seconds", "0.3")))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
 
     def dropped(reason: str, owner: str) -> int:
         text = cluster.in_node("node-1", "curl", "-s", "http://127.0.0.1:10249/metrics")
         labels = f'owner="{owner}",reason="{reason}"'
-        found = re.search(rf"podlane_sdn_dropped_packets{{{labels}}} ([0-9.e+]+)", text)
-        return int(float(found[1])) if found else -1
+        actual = re.search(rf"podlane_sdn_dropped_packets{{{labels}}} ([0-9.e+]+)", text)
+        return int(float(actual[1])) if actual else -1
 
     spoofed, nobody = ("spoofed", "pod red/red-a"), ("no_pod", "node")
     wait_until(lambda: dropped(*spoofed) >= 0, "the first count")

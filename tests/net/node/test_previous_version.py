@@ -75,7 +75,9 @@ class Traffic:
             ending.callback(ping.end)
         for connection in streams.values():
             ending.callback(connection.end)
-        self.calls = {name: RepeatedCalls(partial(one.wait_for_answers, 1)) for name, one in streams.items()}
+        self.calls = {
+            name: RepeatedCalls(partial(tcp_stream.wait_for_answers, 1)) for name, tcp_stream in streams.items()
+        }
         for name, source, address in (
             ("red pod", red, WEB),
             ("red pod", red, WEB_EXTERNAL_IP),
@@ -119,11 +121,11 @@ class Traffic:
 @contextlib.contextmanager
 def asking_socket(namespace: str, address: str) -> Iterator[socket.socket]:
     with inside(namespace):
-        made = socket.socket(type=socket.SOCK_DGRAM)
-    with made:
-        made.settimeout(3)
-        made.connect((address, 80))
-        yield made
+        created = socket.socket(type=socket.SOCK_DGRAM)
+    with created:
+        created.settimeout(3)
+        created.connect((address, 80))
+        yield created
 
 
 def ask(asking: socket.socket) -> None:
@@ -166,19 +168,19 @@ def test_second_start_after_an_upgrade_changes_no_flow(cluster: PacketWorld) -> 
         wait_until(lambda: cluster.network_ready(NODE), "the network")
         wait_until(lambda: "services changed" in cluster.log(NODE)[len(log) :], "the services")
     assert installed(cluster) == wanted
-    said = cluster.log(NODE)[len(log) :]
-    assert "flows changed" not in said
-    assert "another version" not in said
+    output = cluster.log(NODE)[len(log) :]
+    assert "flows changed" not in output
+    assert "another version" not in output
 
 
 def test_upgrade_continues_after_a_kill_at_any_call(cluster: PacketWorld) -> None:
-    wanted, ours = installed(cluster), cluster.specification(f"{NODE} sdn")
+    wanted, process = installed(cluster), cluster.specification(f"{NODE} sdn")
     for calls in itertools.count(1):
         cluster.kill(f"{NODE} sdn")
         restore(cluster)
         with traffic(cluster):
-            command = (sys.executable, str(CRASHING), str(calls), *ours.command[1:])
-            cluster.start(f"{NODE} sdn", replace(ours, command=command))
+            command = (sys.executable, str(CRASHING), str(calls), *process.command[1:])
+            cluster.start(f"{NODE} sdn", replace(process, command=command))
             wait_until(lambda: synced(cluster, wanted) or not cluster.is_alive(f"{NODE} sdn"), "the end of the upgrade")
             was_killed = not cluster.is_alive(f"{NODE} sdn")
             assert not reaches(cluster, "blue-a", "red-a")

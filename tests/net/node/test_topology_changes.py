@@ -13,9 +13,9 @@ from tests.testbed.wait import wait_until
 
 
 def test_pod_mtu_follows_the_underlay(cluster: PacketWorld) -> None:
-    ours = cluster.specification("node-1 sdn")
+    process = cluster.specification("node-1 sdn")
     cluster.kill("node-1 sdn")
-    cluster.start("node-1 sdn", replace(ours, command=(*ours.command, "--resync-seconds", "0.3")))
+    cluster.start("node-1 sdn", replace(process, command=(*process.command, "--resync-seconds", "0.3")))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
 
     def mtu(device: str) -> int:
@@ -70,8 +70,8 @@ def test_node_with_a_changed_address_keeps_its_subnet(cluster: PacketWorld) -> N
     old = str(cluster.node_address("node-2"))
 
     def moved_to(address: str) -> None:
-        told = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
-        cluster.call_api(lambda client: client.patch_status(Node, "node-2", "", told))
+        reported = {"status": {"addresses": [{"type": "InternalIP", "address": address}]}}
+        cluster.call_api(lambda client: client.patch_status(Node, "node-2", "", reported))
         wait_until(lambda: any(f"set_field:{address}->tun_dst" in flow for flow in cluster.flows("node-1")), address)
         assert cluster.call_api(lambda client: client.get(HostSubnet, "node-2")).subnet == subnet
 

@@ -40,7 +40,7 @@ def other_version(folder: Path) -> Path:
 
 
 def tables(cluster: PacketWorld) -> set[str]:
-    return {found for flow in cluster.flows("node-1") for found in re.findall(r"table=(\w+)", flow)}
+    return {actual for flow in cluster.flows("node-1") for actual in re.findall(r"table=(\w+)", flow)}
 
 
 def test_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: pytest.FixtureRequest) -> None:
@@ -54,8 +54,8 @@ def test_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: 
     before, ours = cluster.flows("node-1"), cluster.specification("node-1 sdn")
     folder = other_version(tmp_path)
     program = f"import sys; sys.path.insert(0, {str(folder)!r}); from sdn.__main__ import main; sys.exit(main())"
-    theirs = replace(ours, command=(sys.executable, "-P", "-c", program, *ours.command[1:]))
-    for specification in (theirs, ours, theirs, ours):
+    process = replace(ours, command=(sys.executable, "-P", "-c", program, *ours.command[1:]))
+    for specification in (process, ours, process, ours):
         old = tables(cluster)
         cluster.kill("node-1 sdn")
         cluster.start("node-1 sdn", specification)
@@ -65,5 +65,5 @@ def test_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: 
             one.wait_for_answers(10)
         assert reaches(cluster, "red-a", "red-c")
         assert not reaches(cluster, "blue-a", "red-a")
-    assert [one.lost() for one in pings] == [0, 0]
+    assert [ping.lost() for ping in pings] == [0, 0]
     assert cluster.flows("node-1") == before

@@ -100,10 +100,10 @@ async def test_node_reaches_every_endpoint_at_every_frontend(
 ) -> None:
     protocol, sock = KINDS[kind]
     await services.sync(CONFIG, [web(*HERE, *THERE, protocol=protocol)])
-    heard = [call(node.node, *PLACES[place], sock) for _ in range(80)]
-    count = Counter(one.backend for one in heard)
+    replies = [call(node.node, *PLACES[place], sock) for _ in range(80)]
+    count = Counter(reply.backend for reply in replies)
     assert sum((count[address] - 20) ** 2 / 20 for address in (*NEAR, *FAR)) < EVEN
-    assert {one.caller for one in heard if one.backend in FAR} == {GATEWAY}
+    assert {service_reply.caller for service_reply in replies if service_reply.backend in FAR} == {GATEWAY}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,10 +113,10 @@ async def test_external_client_is_masqueraded_only_to_remote_endpoints(
 ) -> None:
     protocol, sock = KINDS[kind]
     await services.sync(CONFIG, [web(*HERE, *THERE, protocol=protocol)])
-    heard = [call(node.outside, *PLACES[place], sock) for _ in range(80)]
-    assert {one.caller for one in heard if one.backend in NEAR} == {OUTSIDER}
-    assert {one.caller for one in heard if one.backend in FAR} == {GATEWAY}
-    count = Counter(one.backend for one in heard)
+    replies = [call(node.outside, *PLACES[place], sock) for _ in range(80)]
+    assert {reply.caller for reply in replies if reply.backend in NEAR} == {OUTSIDER}
+    assert {service_reply.caller for service_reply in replies if service_reply.backend in FAR} == {GATEWAY}
+    count = Counter(service_reply.backend for service_reply in replies)
     assert sum((count[address] - 20) ** 2 / 20 for address in (*NEAR, *FAR)) < EVEN
 
 
@@ -137,8 +137,8 @@ async def test_local_traffic_policy_uses_only_local_endpoints(
     await services.sync(CONFIG, [port])
     assert call(node.outside, NODE, NODE_PORT, UDP).backend in {*NEAR, *FAR}
     await services.update(CONFIG, ServicePortChange((port,), (kept,)))
-    heard = [call(node.outside, NODE, NODE_PORT, UDP) for _ in range(20)]
-    assert {(one.backend, one.caller) for one in heard} == {(NEAR[0], OUTSIDER)}
+    replies = [call(node.outside, NODE, NODE_PORT, UDP) for _ in range(20)]
+    assert {(reply.backend, reply.caller) for reply in replies} == {(NEAR[0], OUTSIDER)}
     assert call(node.node, CLUSTER_IP, 80, UDP).backend in {*NEAR, *FAR}
     await services.update(CONFIG, ServicePortChange((kept,), (replace(kept, external_endpoints=()),)))
     with pytest.raises(TimeoutError), Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
@@ -214,9 +214,9 @@ async def test_session_affinity_spreads_clients_over_endpoints(node: Node, servi
     others = tuple(IPv4Address("10.245.2.100") + number for number in range(40))
     await services.sync(CONFIG, [web(*HERE, *THERE, affinity_timeout_seconds=600)])
     with node.at_outside(others):
-        heard = [call(node.outside, NODE, NODE_PORT, own=one).backend for one in (*others, *others)]
-    assert heard[:40] == heard[40:]
-    assert set(heard) == {*NEAR, *FAR}
+        received = [call(node.outside, NODE, NODE_PORT, own=one).backend for one in (*others, *others)]
+    assert received[:40] == received[40:]
+    assert set(received) == {*NEAR, *FAR}
 
 
 async def test_udp_client_leaves_a_removed_endpoint(node: Node, services: NftablesBackend) -> None:

@@ -39,18 +39,18 @@ def test_node_reaches_a_service(serving: PacketWorld) -> None:
 def test_endpoint_in_another_project_is_rejected_and_reported(serving: PacketWorld) -> None:
     service = create_service(serving, "borrowed", "red", {})
     stranger, own = serving.pods["blue-a"].address, serving.pods["red-c"].address
-    rows = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
+    endpoints = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
     ports = (SlicePort(port=TARGET_PORT, name="tcp", protocol="TCP"),)
     meta = ObjectMeta(name="by-hand", namespace="red", labels={SERVICE_LABEL: "borrowed"})
-    made = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=rows, ports=ports)
-    serving.call_api(lambda client: client.create(made))
+    endpoint_slice = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=endpoints, ports=ports)
+    serving.call_api(lambda client: client.create(endpoint_slice))
     node = serving.nodes["node-1"].namespace
     wait_for_answer(node, service.spec.cluster_ip, 80)
     assert {call(node, service.spec.cluster_ip, 80)[0] for _ in range(20)} == {"red-c"}
 
     def told() -> str:
         events = serving.call_api(lambda client: client.list(Event, "red")).items
-        return next((one.message for one in events if one.involved_object.name == "borrowed"), "")
+        return next((event.message for event in events if event.involved_object.name == "borrowed"), "")
 
     assert wait_until(told, "the event") == (
         f"rejected: endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red"
@@ -72,11 +72,11 @@ def test_pods_reach_an_endpoint_outside_the_cluster_network(serving: PacketWorld
     """The master itself, by way of tun0 and the node's masquerade."""
     service = serving.call_api(lambda client: client.get(Service, "kubernetes", "default"))
     with inside(serving.pod_namespace(caller)):
-        made = socket.socket()
-    with made:
-        made.settimeout(3)
-        made.connect((service.spec.cluster_ip, 443))
-        assert made.getpeername() == (service.spec.cluster_ip, 443)
+        created = socket.socket()
+    with created:
+        created.settimeout(3)
+        created.connect((service.spec.cluster_ip, 443))
+        assert created.getpeername() == (service.spec.cluster_ip, 443)
 
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
@@ -101,10 +101,13 @@ def test_pods_of_other_projects_reach_no_service(
 def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketWorld) -> None:
     """No other service has endpoints at its port, so nothing else keeps the way of its answers open."""
     service = create_service(serving, "leaving", "red", {}, ports=(ServicePort(port=80, name="tcp", target_port=9191),))
-    row = Endpoint(addresses=(str(serving.pods["red-b"].address),))
+    endpoint = Endpoint(addresses=(str(serving.pods["red-b"].address),))
     meta = ObjectMeta(name="leaving", namespace="red", labels={SERVICE_LABEL: "leaving"})
     wish = EndpointSlice(
-        metadata=meta, address_type="IPv4", endpoints=(row,), ports=(SlicePort(port=9191, name="tcp", protocol="TCP"),)
+        metadata=meta,
+        address_type="IPv4",
+        endpoints=(endpoint,),
+        ports=(SlicePort(port=9191, name="tcp", protocol="TCP"),),
     )
     made = serving.call_api(lambda client: client.create(wish))
     with inside(serving.pod_namespace("red-b")):
@@ -114,8 +117,10 @@ def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketW
         assert caller is not None
         end, _ = ear.accept()
         with caller, end:
-            gone = replace(made, endpoints=(replace(row, conditions=EndpointConditions(ready=False, serving=False)),))
-            serving.call_api(lambda client: client.update(gone))
+            endpoint_slice = replace(
+                made, endpoints=(replace(endpoint, conditions=EndpointConditions(ready=False, serving=False)),)
+            )
+            serving.call_api(lambda client: client.update(endpoint_slice))
             wait_until(lambda: refuses(serving, service), "new calls are refused")
             talk(caller, end)
             serving.call_api(lambda client: client.delete(EndpointSlice, "leaving", "red"))
@@ -159,9 +164,9 @@ def test_trace_follows_a_service_connection_to_an_endpoint(serving: PacketWorld,
         return podlane_network(serving.lab.kubeconfig, "trace", source, "red/everyone").splitlines()
 
     wait_for_answer(serving.pod_namespace("red-b"), everyone.spec.cluster_ip, 80)
-    told = trace("red/red-b")
-    assert told[0].startswith("red/everyone 80/TCP on node-1: red/red-a (")
-    assert told[-1] == "delivered: red/red-b reaches red/red-a on node-1, an endpoint of the service red/everyone"
+    reported = trace("red/red-b")
+    assert reported[0].startswith("red/everyone 80/TCP on node-1: red/red-a (")
+    assert reported[-1] == "delivered: red/red-b reaches red/red-a on node-1, an endpoint of the service red/everyone"
     theirs, ours = serving.vnid("blue"), serving.vnid("red")
     refused = f"dropped because blue (VNID {theirs}) may not connect to the service red/everyone (VNID {ours})"
     assert trace("blue/blue-b")[-1] == refused
@@ -177,10 +182,10 @@ def installed_flows_and_groups(cluster: PacketWorld, node: str) -> list[str]:
 
 def restart(cluster: PacketWorld, node: str) -> None:
     """Kill the daemon and start it, until it has its services."""
-    said = cluster.log(node).count("services changed")
+    output = cluster.log(node).count("services changed")
     cluster.kill(f"{node} sdn")
     cluster.start(f"{node} sdn")
-    wait_until(lambda: cluster.log(node).count("services changed") > said, "services")
+    wait_until(lambda: cluster.log(node).count("services changed") > output, "services")
 
 
 @contextlib.contextmanager

@@ -71,8 +71,8 @@ def test_userspace_mode_pods_reach_all_endpoints_at_every_frontend(
 ) -> None:
     for address, port in fronts(world, near_and_far, protocol):
         wait_for_answer(world.pod_namespace(caller), address, port, protocol)
-        found = {call(world.pod_namespace(caller), address, port, protocol)[0] for _ in range(6)}
-        assert found == {"red-a", "red-b", "red-c"}, (address, port)
+        actual = {call(world.pod_namespace(caller), address, port, protocol)[0] for _ in range(6)}
+        assert actual == {"red-a", "red-b", "red-c"}, (address, port)
 
 
 @pytest.mark.parametrize("protocol", ["TCP", "UDP"])
@@ -100,12 +100,12 @@ def proxy_port(world: PacketWorld, node: str) -> int:
 
 
 def test_userspace_mode_trace_ends_at_the_proxy(world: PacketWorld, near_and_far: Service) -> None:
-    told = podlane_network(world.lab.kubeconfig, "trace", "red/red-a", "red/web").splitlines()
+    reported = podlane_network(world.lab.kubeconfig, "trace", "red/red-a", "red/web").splitlines()
     assert (
-        told[-1] == "delivered: red/red-a reaches the proxy of node-1, "
+        reported[-1] == "delivered: red/red-a reaches the proxy of node-1, "
         "which connects to an endpoint of the service red/web"
     )
-    assert told[0].startswith("red/web 80/TCP on node-1: red/red-a (")
+    assert reported[0].startswith("red/web 80/TCP on node-1: red/red-a (")
     refused = podlane_network(world.lab.kubeconfig, "trace", "blue/blue-a", "red/web").splitlines()
     vnids = world.vnid("blue"), world.vnid("red")
     assert refused[-1] == "dropped because blue (VNID {}) may not connect to the service red/web (VNID {})".format(

@@ -56,8 +56,10 @@ def served(
 ) -> ServicePortInfo:
     """The same backends for all callers."""
     all_of_them = tuple(
-        one if isinstance(one, EndpointInfo) else EndpointInfo(IPv4Address(one.getsockname()[0]), one.getsockname()[1])
-        for one in backends
+        backend
+        if isinstance(backend, EndpointInfo)
+        else EndpointInfo(IPv4Address(backend.getsockname()[0]), backend.getsockname()[1])
+        for backend in backends
     )
     return ServicePortInfo(
         key=ServicePortName("red", f"web-{next(_names)}", "", protocol),
@@ -262,8 +264,8 @@ def test_every_byte_arrives_both_ways_and_every_socket_is_closed(node: ProxyNode
             with called() as client, arrived(backend)[1] as connection:
                 there, back = os.urandom(SEVERAL_BYTES), os.urandom(SEVERAL_BYTES)
                 halves = [threads.submit(_say, client, there), threads.submit(_say, connection, back)]
-                heard = [threads.submit(_hear, client), threads.submit(_hear, connection)]
-                assert [one.result() for one in heard] == [back, there]
+                received = [threads.submit(_hear, client), threads.submit(_hear, connection)]
+                assert [one.result() for one in received] == [back, there]
                 assert [half.result() for half in halves] == [None, None]
         wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, "the proxy's sockets close")
 
@@ -286,13 +288,13 @@ def test_many_parallel_connections_get_their_own_answers(node: ProxyNode) -> Non
         clients = [opened.enter_context(called()) for _ in range(CONNECTIONS)]
         for number, client in enumerate(clients):
             client.sendall(number.to_bytes(4, "big"))
-        heard = 0
-        while heard < CONNECTIONS:
+        received = 0
+        while received < CONNECTIONS:
             connection = opened.enter_context(arrived(backend)[1])
             # A proxy that has no time takes a backend for a silent one, and calls again.
             question = connection.recv(4)
             connection.sendall(question)
-            heard += bool(question)
+            received += bool(question)
         assert [int.from_bytes(client.recv(4), "big") for client in clients] == list(range(CONNECTIONS))
 
 

@@ -68,8 +68,15 @@ def configuration(sdn: Sdn, version: str = "1.0.0", **rest: object) -> str:
 
 def test_cni_add_attaches_the_pod_of_its_arguments(sdn: Sdn) -> None:
     result = answer(CALL, configuration(sdn))
-    wish = {"netns": "/run/netns/x", "namespace": "red", "name": "web", "uid": "u1", "ifname": "eth0", "runtime": "cni"}
-    assert sdn.asked == [("/ADD", {"sandbox": "abc", **wish})]
+    desired = {
+        "netns": "/run/netns/x",
+        "namespace": "red",
+        "name": "web",
+        "uid": "u1",
+        "ifname": "eth0",
+        "runtime": "cni",
+    }
+    assert sdn.asked == [("/ADD", {"sandbox": "abc", **desired})]
     assert result == {
         "cniVersion": "1.0.0",
         "interfaces": [{"name": "veth1"}, {"name": "eth0", "mac": ATTACHMENT["mac"], "sandbox": "/run/netns/x"}],

@@ -24,11 +24,13 @@ WRONG = WEB.replace("image:", "imagine:").replace("main", "Main")
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[LocalApiSource]:
-    one = LocalApiSource(tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, FakeEventRecorder())
-    task = asyncio.create_task(one.run())
+    local_api_source = LocalApiSource(
+        tmp_path / "socket", tmp_path / "kept", "node-1", lambda: None, FakeEventRecorder()
+    )
+    task = asyncio.create_task(local_api_source.run())
     while not (tmp_path / "socket").exists():
         await asyncio.sleep(0.001)
-    yield one
+    yield local_api_source
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -69,7 +71,7 @@ async def test_podlane_pod_reports_errors_by_path_and_submits_the_rest(
     file = tmp_path / "web.yaml"
     file.write_text("---\n".join((WRONG, namespace, secretive, WEB.replace("name: web", "generateName: web-"), WEB)))
     assert await podlane(tmp_path, "submit", str(file)) == 1
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for part in (
         f"{file} document 1: ",
         "spec.containers[0].imagine",
@@ -82,7 +84,7 @@ async def test_podlane_pod_reports_errors_by_path_and_submits_the_rest(
         "metadata.name",
         "red/web: submitted",
     ):
-        assert part in told, part
+        assert part in reported, part
     assert held(node) == ["web-node-1"]
 
 

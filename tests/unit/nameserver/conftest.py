@@ -10,8 +10,8 @@ from tests.unit.nameserver.examples import PORTS, WEB, endpoint, service, slice_
 
 @pytest.fixture
 def directory() -> ServiceStore:
-    made = ServiceStore()
-    made.replace(
+    service_store = ServiceStore()
+    service_store.replace(
         [
             service("red", "web", WEB),
             service("red", "db", '{"clusterIP": "None", "ports": [{"name": "sql", "port": 5432}]}'),
@@ -38,4 +38,4 @@ def directory() -> ServiceStore:
             slice_of("late", "red", endpoint("10.128.0.6", conditions={"ready": False})),
         ],
     )
-    return made
+    return service_store

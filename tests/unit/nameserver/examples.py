@@ -46,17 +46,17 @@ def names(directory: ServiceStore, lanes: dict[str, int] | None = VNIDS) -> Clus
 
 def question(name: str, kind: str = "A") -> Question:
     """As it comes over the wire."""
-    asked = decode(dns.message.make_query(name, kind).to_wire())
-    assert isinstance(asked, Question)
-    return asked
+    requested = decode(dns.message.make_query(name, kind).to_wire())
+    assert isinstance(requested, Question)
+    return requested
 
 
 def answer_text(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
     """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
     asked = question(name, kind)
-    found = known.resolve(asked, lane)
-    assert not isinstance(found, Delegation), f"{name} is not ours"
-    message = dns.message.from_wire(b"\0\0" + encode(asked, found, MAX_TCP_BYTES).joined())
+    actual = known.resolve(asked, lane)
+    assert not isinstance(actual, Delegation), f"{name} is not ours"
+    message = dns.message.from_wire(b"\0\0" + encode(asked, actual, MAX_TCP_BYTES).joined())
     rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]
     return dns.rcode.to_text(message.rcode()), rows
 

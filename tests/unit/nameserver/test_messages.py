@@ -48,15 +48,15 @@ def spoiled(packet: bytes, dice: random.Random) -> bytes:
 
 @pytest.fixture
 def directory() -> ServiceStore:
-    made = ServiceStore()
-    made.replace(
+    service_store = ServiceStore()
+    service_store.replace(
         [
             service("red", "web", '{"clusterIP": "172.30.0.5", "ports": [{"port": 80, "name": "http"}]}'),
             service("red", "db", '{"clusterIP": "None"}'),
         ],
         [slice_of("db", "red", *(endpoint(f"10.128.0.{number}") for number in range(2, 90)))],
     )
-    return made
+    return service_store
 
 
 def test_malformed_dns_packets_never_raise(directory: ServiceStore) -> None:
@@ -76,13 +76,13 @@ def check(packet: bytes, known: ClusterZone) -> bool:
         assert len(packet) < 12 or packet[2] & 0x80
         return False
     if isinstance(question, Question):
-        told = known.resolve(question, 10)
-        if isinstance(told, Delegation):
+        reported = known.resolve(question, 10)
+        if isinstance(reported, Delegation):
             return True
         limit = udp_limit(question)
-        answer = packet[:2] + encode(question, told, limit).joined()
+        answer = packet[:2] + encode(question, reported, limit).joined()
         assert len(answer) <= limit
-        assert len(packet[:2] + encode(question, told, MAX_TCP_BYTES).joined()) <= MAX_TCP_BYTES
+        assert len(packet[:2] + encode(question, reported, MAX_TCP_BYTES).joined()) <= MAX_TCP_BYTES
     else:
         answer = question
     message = dns.message.from_wire(answer)

@@ -56,9 +56,9 @@ def test_external_names_are_forwarded(directory: ServiceStore, name: str) -> Non
 
 
 def test_external_name_outside_the_cluster_is_forwarded(directory: ServiceStore) -> None:
-    found = names(directory).resolve(question("docs.red.svc.cluster.local"), 10)
-    assert isinstance(found, Delegation)
-    assert (str(found.name), len(found.answer)) == ("www.example.com.", 1)
+    actual = names(directory).resolve(question("docs.red.svc.cluster.local"), 10)
+    assert isinstance(actual, Delegation)
+    assert (str(actual.name), len(actual.answer)) == ("www.example.com.", 1)
 
 
 def test_unsynced_store_answers_servfail() -> None:
@@ -69,13 +69,15 @@ def test_unsynced_store_answers_servfail() -> None:
 def test_srv_answer_contains_as_many_records_as_a_message_holds() -> None:
     """All others cost nothing: there may be a million."""
     ports = ", ".join(f'{{"name": "p{port}", "protocol": "TCP", "port": {port}}}' for port in range(1, 1001))
-    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(1000)]
+    endpoints = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(1000)]
     known = ServiceStore()
-    known.replace([service("red", "big", '{"clusterIP": "None"}')], [slice_of("big", "red", *rows, ports=f"[{ports}]")])
+    known.replace(
+        [service("red", "big", '{"clusterIP": "None"}')], [slice_of("big", "red", *endpoints, ports=f"[{ports}]")]
+    )
     every = lookup(("big", "red", "svc"), known, lambda _: True)
     assert every is not None
     assert len(every.addresses) == 1000
     assert len(every.targets) == MAX_TARGETS
-    one = lookup(("_p1000", "_tcp", "big", "red", "svc"), known, lambda _: True)
-    assert one is not None
-    assert [place.address for place in one.targets] == list(every.addresses)
+    records = lookup(("_p1000", "_tcp", "big", "red", "svc"), known, lambda _: True)
+    assert records is not None
+    assert [place.address for place in records.targets] == list(every.addresses)

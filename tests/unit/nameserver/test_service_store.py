@@ -26,7 +26,7 @@ def test_single_changes_lead_to_the_same_store_as_a_full_replace(directory: Serv
 
 
 def test_slice_without_a_service_or_of_another_family_is_ignored() -> None:
-    made = ServiceStore()
-    made.replace([service("red", "db", '{"clusterIP": "None"}')], [])
-    made.put_slice(("red", "x"), slice_of("", "red", endpoint("10.128.0.2")))
-    assert addresses(made, "db.red.svc.cluster.local") == ["NOERROR"]
+    service_store = ServiceStore()
+    service_store.replace([service("red", "db", '{"clusterIP": "None"}')], [])
+    service_store.put_slice(("red", "x"), slice_of("", "red", endpoint("10.128.0.2")))
+    assert addresses(service_store, "db.red.svc.cluster.local") == ["NOERROR"]

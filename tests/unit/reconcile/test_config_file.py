@@ -24,9 +24,9 @@ def test_config_flag_overrides_file_and_file_overrides_default(tmp_path: object)
 
 
 def test_config_reports_every_error() -> None:
-    with pytest.raises(InvalidConfig) as told:
+    with pytest.raises(InvalidConfig) as reported:
         merge(ExampleConfig, {"port": 70000, "plugin": 3}, {})
-    assert [line.partition(":")[0] for line in str(told.value).splitlines()] == ["nodeName", "port", "plugin"]
+    assert [line.partition(":")[0] for line in str(reported.value).splitlines()] == ["nodeName", "port", "plugin"]
     with pytest.raises(InvalidConfig, match='nodNam: is not a setting; did you mean "nodeName"'):
         merge(ExampleConfig, {"nodNam": "x"}, {})
 

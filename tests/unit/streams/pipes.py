@@ -69,6 +69,6 @@ class PipeEnd:
 
 
 def pair() -> tuple[PipeEnd, PipeEnd]:
-    one, other = PipeEnd(), PipeEnd()
-    one.other, other.other = other, one
-    return one, other
+    pipe_end, other = PipeEnd(), PipeEnd()
+    pipe_end.other, other.other = other, pipe_end
+    return pipe_end, other

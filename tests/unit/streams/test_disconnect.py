@@ -16,16 +16,16 @@ DEADLINE_SECONDS = 20.0
 async def joined(*, guest: bool) -> tuple[socket.socket, Connection]:
     """A client's socket, and the connection on our side, of which nothing is read."""
     loop = asyncio.get_running_loop()
-    made: asyncio.Future[Connection] = loop.create_future()
+    created: asyncio.Future[Connection] = loop.create_future()
 
     def accept() -> Connection:
-        made.set_result(Connection(half_close=False, watch_client=guest))
-        return made.result()
+        created.set_result(Connection(half_close=False, watch_client=guest))
+        return created.result()
 
     server = await loop.create_server(accept, "127.0.0.1", 0)
     client = socket.create_connection(server.sockets[0].getsockname())
     client.setblocking(False)
-    ours = await made
+    ours = await created
     server.close()
     return client, ours
 

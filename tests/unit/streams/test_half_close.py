@@ -10,12 +10,12 @@ from streams.connection import Connection
 
 async def test_connection_is_not_closed_while_bytes_are_in_flight() -> None:
     loop = asyncio.get_running_loop()
-    made: asyncio.Queue[Connection] = asyncio.Queue()
+    created: asyncio.Queue[Connection] = asyncio.Queue()
 
     class Accepted(Connection):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
-            made.put_nowait(self)
+            created.put_nowait(self)
 
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -25,7 +25,7 @@ async def test_connection_is_not_closed_while_bytes_are_in_flight() -> None:
         asyncio.timeout(20),
     ):
         await loop.sock_connect(slow, server.sockets[0].getsockname())
-        connection = await made.get()
+        connection = await created.get()
         await connection.write(b"x" * 60_000)
         ending = asyncio.create_task(connection.end())
         # A connection that had been closed would be reset by this, and what the kernel still holds be forgotten.

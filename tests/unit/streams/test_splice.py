@@ -23,10 +23,10 @@ class Side:
         self.refuses = False
 
     async def read(self) -> bytes:
-        found = await self.coming.get()
-        if isinstance(found, Exception):
-            raise found
-        return found
+        actual = await self.coming.get()
+        if isinstance(actual, Exception):
+            raise actual
+        return actual
 
     async def write(self, data: bytes) -> None:
         if self.refuses:
@@ -68,8 +68,8 @@ async def test_splice_continues_one_way_after_the_other_ended() -> None:
 
 async def test_splice_delivers_data_of_a_lost_side_before_it_ends_the_other() -> None:
     a, b = Side(), Side()
-    for found in (b"last words", ConnectionResetError()):
-        a.coming.put_nowait(found)
+    for actual in (b"last words", ConnectionResetError()):
+        a.coming.put_nowait(actual)
     await splice(a, b, FOREVER)
     assert b.got == [b"last words"]
     assert b.ended
@@ -80,8 +80,8 @@ async def test_splice_delivers_data_sent_before_a_reset() -> None:
     a, b = Side(), Side()
     b.refuses = True
     a.coming.put_nowait(b"nobody takes it")
-    for found in (b"last words", b""):
-        b.coming.put_nowait(found)
+    for actual in (b"last words", b""):
+        b.coming.put_nowait(actual)
     await splice(a, b, FOREVER)
     assert a.got == [b"last words"]
     assert a.ended

@@ -35,15 +35,15 @@ class Asked:
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[Asked, str]]:
-    asked, app = Asked(), web.Application()
-    app.router.add_route("*", "/{path:.*}", asked.answer)
+    requested, app = Asked(), web.Application()
+    app.router.add_route("*", "/{path:.*}", requested.answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield asked, f"http://127.0.0.1:{runner.addresses[0][1]}"
+        yield requested, f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
-        asked.go.set()
+        requested.go.set()
         await runner.cleanup()
 
 
@@ -54,21 +54,21 @@ def write(path: Path, server: str, token: str) -> None:
 
 
 async def test_renewed_identity_is_used_by_new_requests_only(tmp_path: Path) -> None:
-    async with served() as (asked, server):
+    async with served() as (requested, server):
         write(tmp_path / "config", server, "one")
         async with Client(Kubeconfig.load(tmp_path / "config")) as client:
             await client.get(Namespace, "x")
             watching = asyncio.ensure_future(anext(client.watch(Namespace, "1")))
-            await asked.waiting.wait()
+            await requested.waiting.wait()
             write(tmp_path / "config", server, "two")
             await client.get(Namespace, "x")
-            asked.go.set()
+            requested.go.set()
             assert (await watching).object.metadata.name == "late"
-        assert asked.tokens == ["Bearer one", "Bearer one", "Bearer two"]
+        assert requested.tokens == ["Bearer one", "Bearer one", "Bearer two"]
 
 
 async def test_missing_or_partial_kubeconfig_keeps_the_previous_identity(tmp_path: Path) -> None:
-    async with served() as (asked, server):
+    async with served() as (requested, server):
         path = tmp_path / "config"
         write(path, server, "one")
         async with Client(Kubeconfig.load(path)) as client:
@@ -78,11 +78,11 @@ async def test_missing_or_partial_kubeconfig_keeps_the_previous_identity(tmp_pat
             await client.get(Namespace, "x")
             write(path, server, "two")
             await client.get(Namespace, "x")
-        assert asked.tokens == ["Bearer one", "Bearer one", "Bearer two"]
+        assert requested.tokens == ["Bearer one", "Bearer one", "Bearer two"]
 
 
 async def test_client_without_a_kubeconfig_file_keeps_its_identity() -> None:
-    async with served() as (asked, server):
+    async with served() as (requested, server):
         async with Client(Kubeconfig(server, b"", token="given")) as client:
             await client.get(Namespace, "x")
-        assert asked.tokens == ["Bearer given"]
+        assert requested.tokens == ["Bearer given"]

@@ -190,7 +190,7 @@ async def test_informer_of_an_unknown_kind_is_empty(script: tuple[Script, Client
     changed = asyncio.Event()
     mirror = Informer(client, Node, on_change=changed.set, optional=True)
     needed = Informer(client, Node)
-    tasks = [asyncio.create_task(one.run()) for one in (mirror, needed)]
+    tasks = [asyncio.create_task(informer.run()) for informer in (mirror, needed)]
     async with asyncio.timeout(10):
         await changed.wait()
         while not needed.last_error:

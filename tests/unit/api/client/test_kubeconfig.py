@@ -84,9 +84,9 @@ def test_kubeconfig_reads_tls_server_name_and_insecure_skip_verify(tmp_path: Pat
 )
 def test_written_kubeconfig_is_read_back(config: Kubeconfig, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(config.text("cluster", "user"))
-    found = Kubeconfig.load(tmp_path / "x")
+    kubeconfig = Kubeconfig.load(tmp_path / "x")
     for name in ("server", "ca", "certificate", "key", "token", "server_name", "insecure"):
-        assert getattr(found, name) == getattr(config, name)
+        assert getattr(kubeconfig, name) == getattr(config, name)
 
 
 def test_renewed_kubeconfig_changes_only_the_users_identity(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ CASES: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize(("text", "names"), CASES)
 def test_json_null_means_absent(text: str, names: tuple[str, ...]) -> None:
-    assert tuple(one.name for one in decode_json(text.encode(), Pod).spec.containers) == names
+    assert tuple(container.name for container in decode_json(text.encode(), Pod).spec.containers) == names
 
 
 def test_json_list_items_may_be_null() -> None:

@@ -34,4 +34,4 @@ def test_two_threads_decode_the_first_pod_at_once() -> None:
 
     with ThreadPoolExecutor(4) as threads:
         results = list(threads.map(ended, range(FRESH_PROCESSES)))
-    assert [(one.returncode, one.stderr) for one in results] == [(0, "")] * FRESH_PROCESSES
+    assert [(result.returncode, result.stderr) for result in results] == [(0, "")] * FRESH_PROCESSES

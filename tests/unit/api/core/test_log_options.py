@@ -94,10 +94,10 @@ def test_log_start_is_since_seconds_before_now_or_since_time() -> None:
     ],
 )
 def test_unparsable_log_option_is_a_bad_request(query: str, words: str) -> None:
-    status, said = refusal(query)
+    status, output = refusal(query)
     assert status == 400
-    assert said.startswith("Unable to decode query: ")
-    assert words in said
+    assert output.startswith("Unable to decode query: ")
+    assert words in output
 
 
 @pytest.mark.parametrize(
@@ -122,16 +122,16 @@ def test_contradictory_log_options_are_invalid(query: str, words: str) -> None:
 
 
 def test_log_options_report_every_error() -> None:
-    _, said = refusal("tailLines=-1&limitBytes=-1&sinceSeconds=-1")
-    assert said.count("Invalid value: -1") == 3
+    _, output = refusal("tailLines=-1&limitBytes=-1&sinceSeconds=-1")
+    assert output.count("Invalid value: -1") == 3
 
 
 @given(st.datetimes(min_value=datetime(1970, 1, 1), max_value=datetime(2200, 1, 1)), st.integers(0, 999))
 def test_any_log_since_time_is_parsed_as_written(moment: datetime, nanoseconds: int) -> None:
     seconds = int(moment.replace(microsecond=0, tzinfo=UTC).timestamp())
     text = f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond:06}{nanoseconds:03}Z"
-    found = wish(f"sinceTime={text}").since_time
-    assert found == seconds * NANOSECONDS + moment.microsecond * 1000 + nanoseconds
+    actual = wish(f"sinceTime={text}").since_time
+    assert actual == seconds * NANOSECONDS + moment.microsecond * 1000 + nanoseconds
 
 
 @given(st.text())

@@ -31,10 +31,10 @@ def test_pod_request_includes_init_containers_and_sidecars(init: list[Container]
 
 
 def test_pod_limit_exists_only_when_every_container_has_one() -> None:
-    one, two = needs("100m", limit=True), needs("200m", limit=True)
-    assert pod_limit(PodSpec(containers=(one, two)), cpu_limit) == 300
-    assert pod_limit(PodSpec(containers=(one, needs(""))), cpu_limit) == 0
-    assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(one,)), cpu_limit) == 0
+    container, two = needs("100m", limit=True), needs("200m", limit=True)
+    assert pod_limit(PodSpec(containers=(container, two)), cpu_limit) == 300
+    assert pod_limit(PodSpec(containers=(container, needs(""))), cpu_limit) == 0
+    assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(container,)), cpu_limit) == 0
 
 
 def test_limit_without_a_request_is_the_request() -> None:

@@ -49,8 +49,8 @@ def test_machine_addresses_are_accepted(address: str) -> None:
 def test_node_addresses_are_validated(kind: str, address: str, *, refused: bool) -> None:
     rows = (NodeAddress(type="Hostname", address="n1"), NodeAddress(type=kind, address=address))
     node = Node(metadata=ObjectMeta(name="n1"), status=NodeStatus(addresses=rows))
-    found = [problem.path for problem in RULES[Node].validate(node)]
-    assert found == (["status.addresses[1].address"] if refused else [])
+    actual = [problem.path for problem in RULES[Node].validate(node)]
+    assert actual == (["status.addresses[1].address"] if refused else [])
 
 
 def test_pod_addresses_are_validated() -> None:

@@ -46,12 +46,12 @@ def test_valid_attach_request_has_no_errors() -> None:
     ],
 )
 def test_attach_request_error_names_field_and_value(change: Mapping[str, object]) -> None:
-    (found,) = check_attach_request(replace(GOOD, **change))
+    (actual,) = check_attach_request(replace(GOOD, **change))
     ((field, value),) = change.items()
-    assert found.startswith(
+    assert actual.startswith(
         f"{AttachRequest.__struct_encode_fields__[AttachRequest.__struct_fields__.index(field)]} is"
     )
-    assert repr(value) in found
+    assert repr(value) in actual
 
 
 def test_attach_request_reports_every_error() -> None:

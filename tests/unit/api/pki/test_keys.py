@@ -35,8 +35,8 @@ def test_data_that_is_no_csr_is_rejected(pem: bytes) -> None:
 
 def test_modified_csr_is_rejected() -> None:
     text = keys.create_request(keys.generate_key(), SUBJECT)
-    found = pem_blocks(text, "CERTIFICATE REQUEST").splitlines()
-    broken = b"\n".join([*found[:-2], found[-2][:-8] + b"AAAA" + found[-2][-4:], found[-1]])
+    actual = pem_blocks(text, "CERTIFICATE REQUEST").splitlines()
+    broken = b"\n".join([*actual[:-2], actual[-2][:-8] + b"AAAA" + actual[-2][-4:], actual[-1]])
     with pytest.raises(BadPem):
         keys.parse_request(broken)
 
@@ -52,10 +52,12 @@ def test_pem_file_is_split_into_key_and_certificate() -> None:
 def test_certificate_renewal_time_is_jittered_late_in_its_lifetime() -> None:
     moments = set()
     for _ in range(20):
-        one = keys.parse_certificate(keys.self_signed(keys.generate_key(), SUBJECT, NOW))
-        part = (csr.renewal_time(one) - one.not_before) / (one.not_after - one.not_before)
+        certificate = keys.parse_certificate(keys.self_signed(keys.generate_key(), SUBJECT, NOW))
+        part = (csr.renewal_time(certificate) - certificate.not_before) / (
+            certificate.not_after - certificate.not_before
+        )
         assert 0.7 <= part <= 0.9
-        assert not csr.is_renewal_due(one, csr.renewal_time(one) - datetime.timedelta(seconds=1))
-        assert csr.is_renewal_due(one, csr.renewal_time(one))
+        assert not csr.is_renewal_due(certificate, csr.renewal_time(certificate) - datetime.timedelta(seconds=1))
+        assert csr.is_renewal_due(certificate, csr.renewal_time(certificate))
         moments.add(part)
     assert len(moments) > 10

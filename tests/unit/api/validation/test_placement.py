@@ -87,11 +87,11 @@ EVEN: dict[str, Any] = {**ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedul
 def test_pod_affinity_is_validated(half: str, term: dict[str, Any], path: str) -> None:
     weighted = {"weight": 1, "podAffinityTerm": term}
     for how, row, inside in ((REQUIRED, term, ""), (PREFERRED, weighted, ".podAffinityTerm")):
-        problems = [one.path for one in decode(Pod, pod(affinity={half: {how: [row]}}))[1]]
+        problems = [error.path for error in decode(Pod, pod(affinity={half: {how: [row]}}))[1]]
         assert len(problems) == bool(path)
         assert not path or problems[0].startswith(f"spec.affinity.{half}.{how}[0]{inside}{path}")
     light = decode(Pod, pod(affinity={half: {PREFERRED: [{**weighted, "weight": 0}]}}))[1]
-    assert [one.path for one in light][:1] == [f"spec.affinity.{half}.{PREFERRED}[0].weight"]
+    assert [field_error.path for field_error in light][:1] == [f"spec.affinity.{half}.{PREFERRED}[0].weight"]
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_pod_affinity_is_validated(half: str, term: dict[str, Any], path: str) -
 )
 def test_topology_spread_constraints_are_validated(rows: list[dict[str, Any]], paths: list[str]) -> None:
     problems = decode(Pod, pod(topologySpreadConstraints=rows))[1]
-    assert [one.path for one in problems] == [f"spec.topologySpreadConstraints{path}" for path in paths]
+    assert [error.path for error in problems] == [f"spec.topologySpreadConstraints{path}" for path in paths]
 
 
 def test_preferred_node_affinity_is_validated() -> None:
     bad = {"weight": 101, "preference": {"matchExpressions": [{"key": "a", "operator": "In"}]}}
     problems = decode(Pod, pod(affinity={"nodeAffinity": {PREFERRED: [bad]}}))[1]
     path = f"spec.affinity.nodeAffinity.{PREFERRED}[0]"
-    assert [one.path for one in problems] == [f"{path}.weight", f"{path}.preference.matchExpressions[0].values"]
+    assert [error.path for error in problems] == [f"{path}.weight", f"{path}.preference.matchExpressions[0].values"]
 
 
 @pytest.mark.parametrize(

@@ -290,8 +290,8 @@ items:
 @pytest.mark.parametrize(("pcap", "good"), [("", True), ("1MOyoQ==", True), ("*", False), (7, False)])
 def test_binary_fields_must_be_base64(pcap: object, good: bool) -> None:
     document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "report": True}, "status": {"pcap": pcap}}
-    found = paths(document, NodeQuery)
-    assert found == ([] if good else ["status.pcap"])
+    actual = paths(document, NodeQuery)
+    assert actual == ([] if good else ["status.pcap"])
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ def test_binary_fields_must_be_base64(pcap: object, good: bool) -> None:
 def test_bandwidth_annotation_has_a_range(text: str, good: bool) -> None:
     document = pod()
     document["metadata"] = {**document["metadata"], "annotations": {"kubernetes.io/egress-bandwidth": text}}
-    found = paths(document)
-    assert found == ([] if good else ["metadata.annotations[kubernetes.io/egress-bandwidth]"])
+    actual = paths(document)
+    assert actual == ([] if good else ["metadata.annotations[kubernetes.io/egress-bandwidth]"])
 
 
 @pytest.mark.parametrize(
@@ -326,6 +326,6 @@ def test_bandwidth_annotation_has_a_range(text: str, good: bool) -> None:
     ],
 )
 def test_invalid_trace_packet_is_rejected_by_path(fields: dict[str, Any], found: list[str]) -> None:
-    asked = {"enters": "pod", "sender": "10.128.0.2", "source": "10.128.0.2", "target": "10.128.2.3"} | fields
-    document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "trace": asked}}
+    requested = {"enters": "pod", "sender": "10.128.0.2", "source": "10.128.0.2", "target": "10.128.2.3"} | fields
+    document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "trace": requested}}
     assert paths(document, NodeQuery) == found

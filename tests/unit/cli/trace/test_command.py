@@ -28,5 +28,5 @@ def test_only_running_pods_with_an_own_address_can_be_traced(
     meta = ObjectMeta(name="a", namespace="red")
     where: dict[str, Any] = {"node_name": "node-1"} | spec
     pod = Pod(metadata=meta, spec=PodSpec(containers=(), **where), status=PodStatus(**status))
-    found = pods_with_addresses([pod])
-    assert [(str(end), end.project, end.node) for end in found] == [("red/a", "red", "node-1")] * is_there
+    hosts = pods_with_addresses([pod])
+    assert [(str(end), end.project, end.node) for end in hosts] == [("red/a", "red", "node-1")] * is_there

@@ -42,10 +42,10 @@ LED = TraceResult(
 STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("classifier"), TraceStep("service_lb")))
 
 
-def told(answer: TraceResult, *onward: Hop, asked: TraceRequest = ASKED, source: Host = RED) -> str:
+def told(answer: TraceResult, *onward: Hop, trace_request: TraceRequest = ASKED, source: Host = RED) -> str:
     target = MAP.find_host("blue/web")
     assert target is not None
-    return explain(source, target, [Hop("node-1", asked, answer), *onward], MAP)
+    return explain(source, target, [Hop("node-1", trace_request, answer), *onward], MAP)
 
 
 def test_explanation_of_a_delivered_connection_names_its_endpoint() -> None:
@@ -122,11 +122,16 @@ def test_trace_output_lists_all_and_rejected_endpoints() -> None:
 
 
 def test_trace_query_to_the_next_switch_targets_the_endpoint() -> None:
-    [(node, asked)] = next_hops(Hop("node-1", ASKED, LED), MAP)
-    assert (node, asked.target, asked.port, asked.source) == ("node-2", "10.128.2.3", 8080, "10.128.0.2")
+    [(node, trace_request)] = next_hops(Hop("node-1", ASKED, LED), MAP)
+    assert (node, trace_request.target, trace_request.port, trace_request.source) == (
+        "node-2",
+        "10.128.2.3",
+        8080,
+        "10.128.0.2",
+    )
     outside = structs.replace(ASKED, enters="node", source="203.0.113.5", sender="")
-    [(_, asked)] = next_hops(Hop("node-1", outside, LED), MAP)
-    assert (asked.source, asked.enters) == ("10.128.0.1", "tunnel")
+    [(_, trace_request)] = next_hops(Hop("node-1", outside, LED), MAP)
+    assert (trace_request.source, trace_request.enters) == ("10.128.0.1", "tunnel")
 
 
 @pytest.mark.parametrize(
@@ -149,8 +154,8 @@ def test_trace_defaults_protocol_and_port_from_the_service(words: str, kind: tup
     source, target = MAP.find_host(arguments.source), MAP.find_host(arguments.target)
     assert source is not None
     assert target is not None
-    _, asked = build_request(arguments, source, target, MAP)
-    assert (asked.target, asked.protocol, asked.port) == kind
+    _, trace_request = build_request(arguments, source, target, MAP)
+    assert (trace_request.target, trace_request.protocol, trace_request.port) == kind
 
 
 def test_service_cannot_be_a_trace_source() -> None:
@@ -169,9 +174,12 @@ def test_frontends_are_addresses_and_ports_of_services() -> None:
     headless = Service(
         metadata=ObjectMeta(name="none", namespace="blue"), spec=ServiceSpec(cluster_ip="None", ports=ports)
     )
-    found = frontends_of([service, headless])
-    assert {str(one.address) for one in found} == {"172.30.0.9", "192.0.2.9", "172.29.0.1"}
-    assert {(one.name, one.protocol, one.port) for one in found} == {("blue/web", "tcp", 80), ("blue/web", "udp", 53)}
+    frontends = frontends_of([service, headless])
+    assert {str(frontend.address) for frontend in frontends} == {"172.30.0.9", "192.0.2.9", "172.29.0.1"}
+    assert {(frontend.name, frontend.protocol, frontend.port) for frontend in frontends} == {
+        ("blue/web", "tcp", 80),
+        ("blue/web", "udp", 53),
+    }
 
 
 NEAR = TraceRequest(enters="pod", sender="10.128.0.2", source="10.128.0.2", target="10.128.2.3")
@@ -180,8 +188,8 @@ HOMELESS = replace(BLUE, node="node-3")
 UNKNOWN = replace(KNOWN, vnids={"red": 10})
 
 
-def drop(table: str, node: str, asked: TraceRequest) -> Hop:
-    return Hop(node, asked, TraceResult((TraceStep(table),), vnid=10))
+def drop(table: str, node: str, trace_request: TraceRequest) -> Hop:
+    return Hop(node, trace_request, TraceResult((TraceStep(table),), vnid=10))
 
 
 @pytest.mark.parametrize(
@@ -211,8 +219,8 @@ def test_explanation_reports_an_outdated_switch(target: Host, hop: Hop, topology
 
 def test_explanation_in_the_flat_network_mentions_no_missing_vnid() -> None:
     flat = replace(KNOWN, vnids={})
-    told = explain(RED, BLUE, [drop("pod_output", "node-2", FAR)], flat)
-    assert told == "dropped because blue/b is not attached to the switch of node-2"
+    reported = explain(RED, BLUE, [drop("pod_output", "node-2", FAR)], flat)
+    assert reported == "dropped because blue/b is not attached to the switch of node-2"
 
 
 def test_explanation_reports_a_tunnel_to_a_deleted_node() -> None:

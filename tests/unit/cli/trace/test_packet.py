@@ -81,8 +81,8 @@ def test_trace_packet_from_outside_or_a_tunnel(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_trace_source_determines_the_ingress_port(words: str, node: str, enters: str, sender: str) -> None:
-    found, asked = read(words)
-    assert (found, asked.enters, asked.sender) == (node, enters, sender)
+    actual, trace_request = read(words)
+    assert (actual, trace_request.enters, trace_request.sender) == (node, enters, sender)
 
 
 def test_trace_tunnel_source_is_a_node_name_or_address() -> None:

@@ -98,7 +98,7 @@ def test_encoded_frames_are_decoded_at_any_split(sent: list[Frame], data: st.Dat
 def test_frames_decode_equally_byte_by_byte_and_at_once(frame: Frame) -> None:
     wire = Encoder().encode(frame)
     decoder = Decoder()
-    came = [found for at in range(len(wire)) for found in decoder.feed(wire[at : at + 1])]
+    came = [actual for at in range(len(wire)) for actual in decoder.feed(wire[at : at + 1])]
     assert whole(came) == [frame]
 
 

@@ -24,16 +24,16 @@ def test_recordings_of_exec_and_port_forward_exist() -> None:
 
 async def listened(conversation: bytes, piece: int) -> list[tuple[dict[str, str], bytes]]:
     """Give the streams a session offers for it, each with all that came on it before it ended or was reset."""
-    ours, theirs = pair()
+    ours, pipe_end = pair()
     async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
         session = Session(ours)
         whole = conversation + Encoder().encode(GoAway(0))
         for at in range(0, len(whole), piece):
-            await theirs.write(whole[at : at + piece])
+            await pipe_end.write(whole[at : at + piece])
         reading = []
         while stream := await session.accept():
             reading.append((dict(stream.headers), tasks.create_task(_all_of(stream))))
-        await theirs.end()
+        await pipe_end.end()
         await session.close()
     return [(headers, task.result()) for headers, task in reading]
 

@@ -67,13 +67,13 @@ async def _everything_ends_soon_and_nothing_is_left() -> AsyncIterator[None]:
 @asynccontextmanager
 async def served(**settings: float) -> AsyncIterator[tuple[Session, Peer]]:
     """A session at the server's side and a client by hand; nothing in it takes longer than it should."""
-    ours, theirs = pair()
+    ours, pipe_end = pair()
     async with asyncio.timeout(20):
         session = Session(ours, **settings)  # type: ignore[arg-type]
         try:
-            yield session, Peer(theirs)
+            yield session, Peer(pipe_end)
         finally:
-            theirs.abort()
+            pipe_end.abort()
             await session.close()
 
 
@@ -131,7 +131,7 @@ async def test_large_data_is_sent_in_several_frames() -> None:
         stream = await offered(session)
         sent = bytes(range(256)) * 1024
         writing = asyncio.create_task(stream.write(sent))
-        heard = [await peer.hear()]
+        received = [await peer.hear()]
         came = bytearray()
         while len(came) < len(sent):
             frame = await peer.hear()
@@ -139,7 +139,7 @@ async def test_large_data_is_sent_in_several_frames() -> None:
             assert len(frame.data) <= MAX_FRAME_BYTES
             came += frame.data
         await writing
-        assert heard == [SynReply(1)]
+        assert received == [SynReply(1)]
         assert bytes(came) == sent
 
 
@@ -227,13 +227,13 @@ async def test_own_reset_is_sent_and_later_data_is_dropped() -> None:
         for _ in range(64):
             await peer.say(Data(1, bytes(MAX_FRAME_BYTES)))
         await peer.say(Data(1, b"", fin=True), Ping(1))
-        heard = [await peer.hear()]
-        while heard[-1] != Ping(1):
-            heard.append(await peer.hear())
-        assert heard[:2] == [SynReply(1), RstStream(1, 5)]
-        told = [frame for frame in heard[2:-1] if isinstance(frame, WindowUpdate)]
-        assert told
-        assert {frame.stream_id for frame in told} == {0}
+        received = [await peer.hear()]
+        while received[-1] != Ping(1):
+            received.append(await peer.hear())
+        assert received[:2] == [SynReply(1), RstStream(1, 5)]
+        window_updates = [frame for frame in received[2:-1] if isinstance(frame, WindowUpdate)]
+        assert window_updates
+        assert {frame.stream_id for frame in window_updates} == {0}
         with pytest.raises(ConnectionResetError, match="aborted here"):
             await stream.read()
 
@@ -329,10 +329,10 @@ async def test_writers_wait_for_window_space() -> None:
         while peer.end.size < LIMIT or not stream._unsent_bytes > SEND_BUFFER_BYTES:
             await asyncio.sleep(0)
         assert written < 4 * LIMIT + 2 * BATCH_BYTES
-        heard = 0
-        while heard < 512 * MAX_FRAME_BYTES:
+        received = 0
+        while received < 512 * MAX_FRAME_BYTES:
             frame = await peer.hear()
-            heard += len(frame.data) if isinstance(frame, Data) else 0
+            received += len(frame.data) if isinstance(frame, Data) else 0
         await writing
 
 
@@ -358,8 +358,8 @@ async def test_many_small_writes_of_one_stream_do_not_delay_another() -> None:
         for _ in range(100):
             await talkative.write(b"word")
         await other.write(b"answer")
-        heard = [await peer.hear() for _ in range(5)]
-        assert heard == [SynReply(1), SynReply(3), Data(1, b"word"), Data(3, b"answer"), Data(1, b"word")]
+        received = [await peer.hear() for _ in range(5)]
+        assert received == [SynReply(1), SynReply(3), Data(1, b"word"), Data(3, b"answer"), Data(1, b"word")]
 
 
 async def test_aborted_stream_is_not_read_as_complete() -> None:
@@ -374,8 +374,8 @@ async def test_aborted_stream_is_not_read_as_complete() -> None:
 
 async def test_close_keeps_reading_while_a_stream_is_full() -> None:
     async with asyncio.timeout(20):
-        ours, theirs = pair()
-        session, peer = Session(ours), Peer(theirs)
+        ours, pipe_end = pair()
+        session, peer = Session(ours), Peer(pipe_end)
         await peer.say(OPEN)
         stream = await offered(session)
         await peer.say(Data(1, bytes(2 * RECEIVE_BUFFER_BYTES)))
@@ -386,7 +386,7 @@ async def test_close_keeps_reading_while_a_stream_is_full() -> None:
         assert [await peer.hear(), await peer.hear()] == [RstStream(1, 5), GoAway(1, 0)]
         for _ in range(8):
             await peer.say(Data(1, bytes(LIMIT)))
-        await theirs.end()
+        await pipe_end.end()
         await closing
         assert timer.cancelled()
         assert session._timer.cancelled()
@@ -413,10 +413,10 @@ async def test_window_updates_are_merged_while_sending_is_blocked() -> None:
         for _ in range(100):
             await peer.say(Data(1, bytes(MAX_FRAME_BYTES)))
             assert len(await read.read()) == MAX_FRAME_BYTES
-        heard = [await peer.hear()]
-        while not isinstance(heard[-1], WindowUpdate):
-            heard.append(await peer.hear())
-        assert {heard[-1], await peer.hear()} == {WindowUpdate(number, 100 * MAX_FRAME_BYTES) for number in (0, 1)}
+        received = [await peer.hear()]
+        while not isinstance(received[-1], WindowUpdate):
+            received.append(await peer.hear())
+        assert {received[-1], await peer.hear()} == {WindowUpdate(number, 100 * MAX_FRAME_BYTES) for number in (0, 1)}
         await writing
 
 
@@ -460,8 +460,8 @@ async def test_data_after_fin_resets_the_stream() -> None:
 async def test_invalid_stream_id_ends_the_session(numbers: tuple[int, ...]) -> None:
     async with served() as (session, peer):
         await peer.say(*[SynStream(number, {}) for number in numbers])
-        heard = await peer.hear()
-        assert heard == GoAway(numbers[0] if len(numbers) > 1 else 0, 1)
+        received = await peer.hear()
+        assert received == GoAway(numbers[0] if len(numbers) > 1 else 0, 1)
         assert f"stream {numbers[-1]} opened" in session.reason
         assert await session.accept() is None
 
@@ -518,8 +518,8 @@ async def test_lost_connection_wakes_all_waiters() -> None:
 
 
 async def test_close_flushes_finished_streams_resets_others_and_sends_goaway() -> None:
-    ours, theirs = pair()
-    session, peer = Session(ours), Peer(theirs)
+    ours, pipe_end = pair()
+    session, peer = Session(ours), Peer(pipe_end)
     await peer.say(OPEN, OPEN2, SynStream(5, {}))
     ended, open_still, over = await offered(session), await offered(session), await offered(session)
     await open_still.reply()
@@ -532,7 +532,7 @@ async def test_close_flushes_finished_streams_resets_others_and_sends_goaway() -
     assert [frame for frame in rest if isinstance(frame, RstStream)] == [RstStream(3, 5)]
     assert rest[-2:] == [Data(1, bytes(MAX_FRAME_BYTES), fin=True), GoAway(5, 0)]
     assert not closing.done()
-    await theirs.end()
+    await pipe_end.end()
     await closing
     await ending
     with pytest.raises(ConnectionResetError, match="closed here"):
@@ -565,12 +565,12 @@ async def test_idle_session_ends() -> None:
 
 
 async def test_close_times_out_when_the_peer_does_not_read() -> None:
-    ours, theirs = pair()
-    session, peer = Session(ours, linger_seconds=0.01), Peer(theirs)
+    ours, pipe_end = pair()
+    session, peer = Session(ours, linger_seconds=0.01), Peer(pipe_end)
     await peer.say(OPEN)
     stream = await offered(session)
     writing = asyncio.create_task(stream.write(bytes(64 * LIMIT)))
-    while theirs.size < LIMIT:
+    while pipe_end.size < LIMIT:
         await asyncio.sleep(0)
     await session.close()
     assert ours.aborted
@@ -579,8 +579,8 @@ async def test_close_times_out_when_the_peer_does_not_read() -> None:
 
 
 async def test_cancelled_close_leaves_nothing() -> None:
-    ours, theirs = pair()
-    session, peer = Session(ours), Peer(theirs)
+    ours, pipe_end = pair()
+    session, peer = Session(ours), Peer(pipe_end)
     closing = asyncio.create_task(session.close())
     assert await peer.hear() == GoAway(0, 0)
     closing.cancel()
@@ -618,8 +618,8 @@ async def _write_forever(end: PipeEnd, data: bytes) -> None:
 
 
 async def test_own_client_and_server_interoperate() -> None:
-    ours, theirs = pair()
-    async with asyncio.timeout(20), Session(theirs) as server, Session(ours, client=True) as client:
+    ours, pipe_end = pair()
+    async with asyncio.timeout(20), Session(pipe_end) as server, Session(ours, client=True) as client:
         opening = asyncio.create_task(client.open({"StreamType": "data", "port": "80"}))
         there = await offered(server)
         assert there.headers == {"streamtype": "data", "port": "80"}
@@ -634,34 +634,34 @@ async def test_own_client_and_server_interoperate() -> None:
 
 
 async def test_cancelled_stream_open_resets_the_stream() -> None:
-    ours, theirs = pair()
+    ours, pipe_end = pair()
     async with asyncio.timeout(20):
-        client, peer = Session(ours, client=True), Peer(theirs)
+        client, peer = Session(ours, client=True), Peer(pipe_end)
         opening = asyncio.create_task(client.open({}))
         assert await peer.hear() == SynStream(1, {})
         opening.cancel()
         assert await peer.hear() == RstStream(1, 5)
-        theirs.abort()
+        pipe_end.abort()
         await client.close()
 
 
 async def test_rejected_stream_is_not_opened() -> None:
-    ours, theirs = pair()
+    ours, pipe_end = pair()
     async with asyncio.timeout(20):
-        client, peer = Session(ours, client=True), Peer(theirs)
+        client, peer = Session(ours, client=True), Peer(pipe_end)
         opening = asyncio.create_task(client.open({}))
         assert await peer.hear() == SynStream(1, {})
         await peer.say(RstStream(1, 3))
         with pytest.raises(ConnectionResetError, match="with status 3"):
             await opening
-        theirs.abort()
+        pipe_end.abort()
         await client.close()
 
 
 async def test_duplicate_reply_resets_the_stream() -> None:
-    ours, theirs = pair()
+    ours, pipe_end = pair()
     async with asyncio.timeout(20):
-        client, peer = Session(ours, client=True), Peer(theirs)
+        client, peer = Session(ours, client=True), Peer(pipe_end)
         opening = asyncio.create_task(client.open({}))
         assert await peer.hear() == SynStream(1, {})
         await peer.say(SynStream(2, {}), SynReply(2))
@@ -669,5 +669,5 @@ async def test_duplicate_reply_resets_the_stream() -> None:
         await peer.say(SynReply(1), SynReply(1))
         await opening
         assert await peer.hear() == RstStream(1, 8)
-        theirs.abort()
+        pipe_end.abort()
         await client.close()
