@@ -1,10 +1,13 @@
-"""A cluster without a server: actions of controllers are applied to a dictionary, and pods become ready."""
+"""A cluster without a server: actions of controllers are applied to a dictionary, and pods become ready.
+
+A test of another controller passes it to `Simulation`, alone or with some of `WORKLOAD_CONTROLLERS`.
+"""
 
 from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,9 +27,10 @@ START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 class Simulation:
-    """The objects by (kind, name), and the time, which tests set."""
+    """The objects by (kind, name), and the time, which tests set. Controllers act on them in the given order."""
 
-    def __init__(self) -> None:
+    def __init__(self, controllers: Sequence[SimulatedController] | None = None) -> None:
+        self.controllers = WORKLOAD_CONTROLLERS if controllers is None else controllers
         self.objects: dict[tuple[str, str], Any] = {}
         self.now = START
         self._uids = itertools.count(1)
@@ -93,25 +97,10 @@ class Simulation:
             del self.objects[key]
 
     def step(self) -> bool:
-        """One pass of every controller."""
-        sets, pods = self.all("ReplicaSet"), self.pods()
-        busy = self.apply(deployments.reconcile(self.all("Deployment"), sets, pods, self.now))
-        owners = [*self.all("ReplicaSet"), *self.all("ReplicationController")]
-        busy |= self.apply(replica_sets.reconcile(owners, self.pods(), self.now, {}))
-        revisions = self.all("ControllerRevision")
-        daemons = daemon_sets.reconcile(self.all("DaemonSet"), self.all("Node"), self.pods(), revisions, self.now)
-        busy |= self.apply(daemons)
-        claims, revisions = self.all("PersistentVolumeClaim"), self.all("ControllerRevision")
-        stateful = stateful_sets.reconcile(self.all("StatefulSet"), self.pods(), claims, revisions, self.now)
-        busy |= self.apply(write for write in stateful if not isinstance(write, Warn))
-        busy |= self.apply(cron_jobs.reconcile(self.all("CronJob"), self.all("Job"), self.now))
-        busy |= self.apply(jobs.reconcile(self.all("Job"), self.pods(), self.now, {}))
-        owned = garbage_collector.reconcile(
-            list(self.objects.values()),
-            lambda row, _: row.kind in BY_KIND,
-            lambda item, row: events.invalid_owner_namespace(item, row, self.now),
-        )
-        busy |= self.apply(owned)
+        """Run one pass of every controller. Return whether one of them had an action."""
+        busy = False
+        for controller in self.controllers:
+            busy |= self.apply(controller(self))
         return busy
 
     def settle(self) -> None:
@@ -125,3 +114,54 @@ class Simulation:
         row = Condition(type="Ready", status=str(is_ready), last_transition_time=format_time(self.now))
         status = replace(pod.status, phase="Running", conditions=(row,))
         self.objects[("Pod", pod.metadata.name)] = replace(pod, status=status)
+
+
+SimulatedController = Callable[[Simulation], Iterable[Any]]
+"""Returns the actions of one pass."""
+
+
+def run_deployments(world: Simulation) -> Iterable[Any]:
+    return deployments.reconcile(world.all("Deployment"), world.all("ReplicaSet"), world.pods(), world.now)
+
+
+def run_replica_sets(world: Simulation) -> Iterable[Any]:
+    owners = [*world.all("ReplicaSet"), *world.all("ReplicationController")]
+    return replica_sets.reconcile(owners, world.pods(), world.now, {})
+
+
+def run_daemon_sets(world: Simulation) -> Iterable[Any]:
+    revisions = world.all("ControllerRevision")
+    return daemon_sets.reconcile(world.all("DaemonSet"), world.all("Node"), world.pods(), revisions, world.now)
+
+
+def run_stateful_sets(world: Simulation) -> Iterable[Any]:
+    claims, revisions = world.all("PersistentVolumeClaim"), world.all("ControllerRevision")
+    actions = stateful_sets.reconcile(world.all("StatefulSet"), world.pods(), claims, revisions, world.now)
+    return (action for action in actions if not isinstance(action, Warn))
+
+
+def run_cron_jobs(world: Simulation) -> Iterable[Any]:
+    return cron_jobs.reconcile(world.all("CronJob"), world.all("Job"), world.now)
+
+
+def run_jobs(world: Simulation) -> Iterable[Any]:
+    return jobs.reconcile(world.all("Job"), world.pods(), world.now, {})
+
+
+def run_garbage_collector(world: Simulation) -> Iterable[Any]:
+    return garbage_collector.reconcile(
+        list(world.objects.values()),
+        lambda reference, _: reference.kind in BY_KIND,
+        lambda item, reference: events.invalid_owner_namespace(item, reference, world.now),
+    )
+
+
+WORKLOAD_CONTROLLERS: Sequence[SimulatedController] = (
+    run_deployments,
+    run_replica_sets,
+    run_daemon_sets,
+    run_stateful_sets,
+    run_cron_jobs,
+    run_jobs,
+    run_garbage_collector,
+)
