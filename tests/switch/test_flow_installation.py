@@ -20,24 +20,24 @@ from tests.testbed.trace.dummy_switch import DummySwitch
 from tests.testbed.trace.trace_world import TraceWorld, build
 
 
-def view(multitenant: bool = True) -> NodeNetwork:
+def network_with_pods(multitenant: bool = True) -> NodeNetwork:
     return build(multitenant)[0]["node-1"]
 
 
 def test_switch_returns_the_flows_written(switch: DummySwitch) -> None:
-    flows = compile_flows(view())
+    flows = compile_flows(network_with_pods())
     assert switch.replace(flows) == DiffCount(len(flows), 0)
     assert switch.read() == flows
 
 
 def test_writing_the_same_flows_again_changes_nothing(switch: DummySwitch) -> None:
-    flows = compile_flows(view())
+    flows = compile_flows(network_with_pods())
     switch.replace(flows)
     assert not switch.replace(flows)
 
 
 def test_only_changed_flows_are_written_and_counters_are_kept(switch: DummySwitch) -> None:
-    before = view()
+    before = network_with_pods()
     newcomer = Pod(99, before.node.subnet.network_address + 99, 10)
     after = replace(before, pods=before.pods | {newcomer}, peers=frozenset())
     switch.replace(compile_flows(before))
@@ -47,7 +47,7 @@ def test_only_changed_flows_are_written_and_counters_are_kept(switch: DummySwitc
 
 
 def test_foreign_flows_are_removed(switch: DummySwitch) -> None:
-    flows = compile_flows(view())
+    flows = compile_flows(network_with_pods())
     switch.replace(flows)
     socket = str(switch.rundir / "br0.mgmt")
     switch.ofctl("add-flow", socket, "table=0,priority=65535,ip,nw_ttl=3,actions=flood")
@@ -58,7 +58,7 @@ def test_foreign_flows_are_removed(switch: DummySwitch) -> None:
 
 
 def test_rejected_flow_is_named_and_no_flow_is_changed(switch: DummySwitch) -> None:
-    flows = compile_flows(view())
+    flows = compile_flows(network_with_pods())
     switch.replace(flows)
     bad = Flow(30, 7, ip(dst=IPv4Address("10.128.0.9")), (SetField(IN_PORT, 3), Output(0xFFFFFF00)))
     with pytest.raises(Refused, match=re.escape("nw_dst=10.128.0.9")):
@@ -67,7 +67,7 @@ def test_rejected_flow_is_named_and_no_flow_is_changed(switch: DummySwitch) -> N
 
 
 def test_restarted_switch_gets_all_flows_back(switch: DummySwitch) -> None:
-    flows = compile_flows(view())
+    flows = compile_flows(network_with_pods())
     switch.replace(flows)
     switch.kill_vswitchd()
     switch.start_vswitchd()
@@ -75,7 +75,7 @@ def test_restarted_switch_gets_all_flows_back(switch: DummySwitch) -> None:
 
 
 def test_flows_of_five_hundred_peers_and_a_hundred_pods_are_installed(switch: DummySwitch) -> None:
-    small = view()
+    small = network_with_pods()
     peers = frozenset(
         Peer(f"n{n}", IPv4Address("10.246.0.0") + n, IPv4Network((0x0A810000 + 512 * n, 23))) for n in range(256)
     )
@@ -120,9 +120,9 @@ def test_address_match_without_its_protocol_is_rejected() -> None:
 
 
 def test_multicast_flows_for_five_thousand_peers_are_installed(switch: DummySwitch) -> None:
-    """An action list that names all of them in one row would not fit into a message."""
+    """An action list that names all of them in one flow would not fit into a message."""
     base = IPv4Address("10.32.0.1")
     peers = frozenset(Peer(f"n{n}", base + n, IPv4Network((0x0B000000 + 256 * n, 24))) for n in range(5000))
-    flows = compile_flows(replace(view(), peers=peers, multicast=frozenset({10})))
+    flows = compile_flows(replace(network_with_pods(), peers=peers, multicast=frozenset({10})))
     switch.replace(flows)
     assert switch.read() == flows

@@ -24,11 +24,11 @@ VNIDS = st.sampled_from((0, 10, 11, 12))
 def plans(draw: st.DrawFn) -> GeneratedCluster:
     """Projects alone, joined or global; pods anywhere."""
     nodes = draw(st.integers(1, NODES))
-    lanes = tuple((project, 0 if project == "default" else draw(VNIDS)) for project in PROJECTS)
+    vnids = tuple((project, 0 if project == "default" else draw(VNIDS)) for project in PROJECTS)
     where = st.tuples(st.sampled_from(PROJECTS), st.integers(1, nodes))
     chosen = draw(st.lists(where, min_size=2, max_size=MOST_PODS))
     places = tuple(PlannedPod(f"pod-{n}", project, f"node-{node}") for n, (project, node) in enumerate(chosen))
-    return GeneratedCluster(nodes, lanes, places)
+    return GeneratedCluster(nodes, vnids, places)
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ PLAN = GeneratedCluster(
 )
 
 
-@pytest.mark.parametrize("hole", MUTANTS)
-def test_model_check_detects_every_mutant(switches: dict[str, DummySwitch], hole: str) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_model_check_detects_every_mutant(switches: dict[str, DummySwitch], mutant: str) -> None:
     assert not list(find_differences(load(PLAN, switches)))
-    actual = list(find_differences(load(PLAN, switches, MUTANTS[hole].compiled)))
-    assert any(line.startswith(MUTANTS[hole].shown_by) for line in actual), actual
+    actual = list(find_differences(load(PLAN, switches, MUTANTS[mutant].network_flows)))
+    assert any(line.startswith(MUTANTS[mutant].detected_by) for line in actual), actual

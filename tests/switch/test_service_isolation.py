@@ -54,7 +54,7 @@ def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> Servi
 
 def serve(world: TraceWorld, port: ServicePortInfo) -> None:
     for name, switch in world.switches.items():
-        switch.replace_services(ServiceFlows(world.views[name].node).sync([port]))
+        switch.replace_services(ServiceFlows(world.networks[name].node).sync([port]))
 
 
 def fronts(world: TraceWorld) -> dict[str, tuple[IPv4Address, int]]:
@@ -70,7 +70,7 @@ def ends(world: TraceWorld, caller: str, address: IPv4Address, port: int) -> set
 
 
 def wrong(world: TraceWorld, port: ServicePortInfo) -> list[str]:
-    """Who fares otherwise than the model says."""
+    """Return the attempts whose outcome is not that of the model."""
     actual = []
     backends = {endpoint.address for endpoint in port.internal_endpoints}
     for caller, pod in world.pods.items():
@@ -114,32 +114,31 @@ def test_node_port_without_a_service_reaches_nothing(world: TraceWorld) -> None:
         assert not ends(world, "red-a", node, port)
 
 
-HOLES = {"no look at the VNID": "reg0", "no look at the port": "tcp_dst"}
+REMOVED_FIELDS = {"no match on the VNID": "reg0", "no match on the port": "tcp_dst"}
 
 
-@pytest.mark.parametrize("hole", HOLES)
+@pytest.mark.parametrize("hole", REMOVED_FIELDS)
 def test_mutant_of_service_flows_is_detected(world: TraceWorld, hole: str) -> None:
     port = served(world, "red", "outside")
     for name, switch in world.switches.items():
-        flow_set = ServiceFlows(world.views[name].node).sync([port])
-        switch.replace_services(FlowSet(without_fields(flow_set.flows, Table.SERVICE_LB, HOLES[hole]), flow_set.groups))
+        flow_set = ServiceFlows(world.networks[name].node).sync([port])
+        flows = without_fields(flow_set.flows, Table.SERVICE_LB, REMOVED_FIELDS[hole])
+        switch.replace_services(FlowSet(flows, flow_set.groups))
     assert wrong(world, port) or ends(world, "red-a", IPv4Address("172.30.0.9"), 81)
 
 
 def test_mutant_of_the_table_before_service_flows_is_detected(world: TraceWorld) -> None:
-    """Without the row that drops what is not let, another project's packet would leave for the node port."""
+    """Without the flow that drops packets to node ports, a packet of another project would leave through tun0."""
     serve(world, served(world, "red", "outside"))
     node = world.node_address("node-2")
     assert not ends(world, "blue-a", node, 30080)
     for name, switch in world.switches.items():
         closing = [
-            compile_flow
-            for compile_flow in compile_flows(world.views[name])
-            if compile_flow.table == Table.SERVICE_LB and not compile_flow.actions
+            flow for flow in compile_flows(world.networks[name]) if flow.table == Table.SERVICE_LB and not flow.actions
         ]
-        switch.replace(compile_flows(world.views[name]) - frozenset(closing))
+        switch.replace(compile_flows(world.networks[name]) - frozenset(closing))
     try:
         assert ends(world, "blue-a", node, 30080) == {("node-1", GATEWAY_OFPORT)}
     finally:
         for name, switch in world.switches.items():
-            switch.replace(compile_flows(world.views[name]))
+            switch.replace(compile_flows(world.networks[name]))

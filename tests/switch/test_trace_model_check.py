@@ -49,7 +49,7 @@ def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPo
     one, other = full_name(source), full_name(target)
     far = world.node_address(target.node)
     everybody, gateway = "ff:ff:ff:ff:ff:ff", mac_text(mac_of(world.gateway(source.node)))
-    senders = {node: str(world.node_address(node)) for node in world.views} | {"a stranger": str(STRANGER)}
+    senders = {node: str(world.node_address(node)) for node in world.networks} | {"a stranger": str(STRANGER)}
     forms = {
         r"UDP": "{one} {other} --proto udp --port 9999",
         r"TCP": "{one} {other} --proto tcp --port 80",

@@ -24,14 +24,16 @@ NEAR_BOX, OTHER_BOX, FAR_BOX = "10.128.1.130", "10.128.1.131", "10.128.3.130"
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[TraceWorld]:
-    """Red hears multicast, Docker's own containers are in the lane of blue, and one host is no node."""
+    """Red has multicast enabled, Docker's own containers have the VNID of blue, and one host is no node."""
     with ExitStack() as stack:
         made = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
-        for name, view in made.views.items():
-            docker = DockerNetwork(docker_subnet(view.node.subnet), DOCKER_OFPORT, 11)
+        for name, network in made.networks.items():
+            docker = DockerNetwork(docker_subnet(network.node.subnet), DOCKER_OFPORT, 11)
             made.switches[name].add_ports({"vovsbr": DOCKER_OFPORT})
-            made.views[name] = replace(view, peers=view.peers | {EXTERNAL}, multicast=frozenset({10}), docker=docker)
-            made.switches[name].replace(compile_flows(made.views[name]))
+            made.networks[name] = replace(
+                network, peers=network.peers | {EXTERNAL}, multicast=frozenset({10}), docker=docker
+            )
+            made.switches[name].replace(compile_flows(made.networks[name]))
         yield made
 
 
@@ -177,12 +179,12 @@ def test_trace_sentence_states_the_outcome_of_a_packet(world: TraceWorld, words:
 
 
 def test_trace_sentence_states_that_multicast_has_no_receiver(world: TraceWorld) -> None:
-    view = world.views["node-1"]
-    lonely = replace(view, pods=frozenset(pod for pod in view.pods if pod.vnid != 10 or pod.ofport == 16))
+    network = world.networks["node-1"]
+    lonely = replace(network, pods=frozenset(pod for pod in network.pods if pod.vnid != 10 or pod.ofport == 16))
     world.switches["node-1"].replace(compile_flows(lonely))
     words = "red/red-c 224.0.0.5 --from-tunnel node-2 --vnid 10 --on node-1"
     assert sentence_for(world, words) == "delivered: red/red-c reaches red/red-a on node-1"
-    nobody = replace(view, pods=frozenset(pod for pod in view.pods if pod.vnid != 10))
+    nobody = replace(network, pods=frozenset(pod for pod in network.pods if pod.vnid != 10))
     world.switches["node-1"].replace(compile_flows(nobody))
     try:
         assert sentence_for(world, words) == "dropped because no other pod receives multicast of red (VNID 10)"
@@ -194,7 +196,7 @@ def test_trace_sentence_states_that_multicast_has_no_receiver(world: TraceWorld)
             == "dropped because red/red-a is not attached to the switch of node-1"
         )
     finally:
-        world.switches["node-1"].replace(compile_flows(view))
+        world.switches["node-1"].replace(compile_flows(network))
 
 
 def steps(world: TraceWorld, words: str) -> list[tuple[str, str, str]]:
@@ -243,13 +245,18 @@ def test_trace_lists_the_tables_to_the_outside_and_back(world: TraceWorld) -> No
 
 
 def test_trace_of_an_unknown_pod_is_rejected(world: TraceWorld) -> None:
-    view = world.views["node-1"]
-    laneless = AttachedPod("s", "green", 99, IPv4Address("10.128.0.77"))
+    network = world.networks["node-1"]
+    pod_without_vnid = AttachedPod("s", "green", 99, IPv4Address("10.128.0.77"))
     for enters, sender, changed, reason in (
-        ("pod", "10.128.0.78", view, "no pod on node-1 has the address 10.128.0.78"),
-        ("pod", "10.128.0.77", replace(view, pods_without_vnid=(laneless,)), "its project green has no VNID"),
-        ("docker", "10.128.0.78", view, "and Docker gives those of 10.128.1.128/25"),
-        ("docker", "10.128.0.78", replace(view, docker=None), "and Docker has no bridge there"),
+        ("pod", "10.128.0.78", network, "no pod on node-1 has the address 10.128.0.78"),
+        (
+            "pod",
+            "10.128.0.77",
+            replace(network, pods_without_vnid=(pod_without_vnid,)),
+            "its project green has no VNID",
+        ),
+        ("docker", "10.128.0.78", network, "and Docker gives those of 10.128.1.128/25"),
+        ("docker", "10.128.0.78", replace(network, docker=None), "and Docker has no bridge there"),
     ):
         packet = TraceRequest(enters=enters, sender=sender, source=sender, target="10.128.0.2")
         with pytest.raises(InvalidTrace, match=reason):

@@ -59,7 +59,7 @@ def world() -> Iterator[TraceWorld]:
     with ExitStack() as stack:
         trace_world = populate({name: stack.enter_context(DummySwitch()) for name in NODES}, multitenant=True)
         for name, switch in trace_world.switches.items():
-            switch.replace_services(ServiceFlows(trace_world.views[name].node).sync(served(trace_world, name)))
+            switch.replace_services(ServiceFlows(trace_world.networks[name].node).sync(served(trace_world, name)))
         yield trace_world
 
 
@@ -174,7 +174,7 @@ def test_trace_ends_at_the_userspace_proxy() -> None:
         trace_world = populate(dict(zip(NODES, (switch, other), strict=True)), multitenant=True)
         here = {"node-1": served(trace_world, "node-1")}
         switch.replace_services(
-            ServiceFlows(trace_world.views["node-1"].node, ProxyMode.USERSPACE).sync(here["node-1"])
+            ServiceFlows(trace_world.networks["node-1"].node, ProxyMode.USERSPACE).sync(here["node-1"])
         )
         assert sentence_for(trace_world, "red/red-a red/web", here) == (
             "delivered: red/red-a reaches the proxy of node-1, which connects to an endpoint of the service red/web"

@@ -30,16 +30,16 @@ PLACES = (
     PlannedPod("admin-b", "default", "node-2"),
 )
 CLUSTERS = 877
-"""In so many ways six projects and the global lane can be put together."""
+"""Number of ways to distribute six projects over VNIDs, VNID 0 included."""
 
 SOME = {"amber": 0, "blue": 1, "cyan": 1, "green": 2, "red": 2, "violet": 3}
 OTHERS = {"amber": 1, "blue": 1, "cyan": 2, "green": 2, "red": 3, "violet": 3}
 LAST_LOOK_SECONDS = 0.5
 WITH_SERVICES = 200
-"""So many of these have services; every change of lanes then takes twice as long."""
+"""Number of these clusters that have services. A change of VNIDs then takes twice as long."""
 
 MOVE_EVERY = 20
-"""After so many clusters the endpoint of a service is another one."""
+"""Number of clusters after which a service gets another endpoint."""
 
 MANY_CALLS = 100
 ROOT = str(Path(__file__).parents[3])
@@ -63,14 +63,14 @@ def adversary(cluster: PacketWorld) -> Iterator[Attacker]:
     attacker.close()
 
 
-def arrangements(projects: tuple[str, ...], lanes: int = 1) -> Iterator[dict[str, int]]:
-    """Every way to put projects into lanes; lane 0 is the global one, and a lane's number means nothing else."""
+def arrangements(projects: tuple[str, ...], vnids: int = 1) -> Iterator[dict[str, int]]:
+    """Yield every way to give VNIDs to projects. VNID 0 is global; apart from that, numbers do not matter."""
     if not projects:
         yield {}
         return
-    for lane in range(lanes + 1):
-        for rest in arrangements(projects[1:], max(lanes, lane + 1)):
-            yield {projects[0]: lane, **rest}
+    for vnid in range(vnids + 1):
+        for rest in arrangements(projects[1:], max(vnids, vnid + 1)):
+            yield {projects[0]: vnid, **rest}
 
 
 def told(adversary: Attacker) -> str:
@@ -89,8 +89,8 @@ def shuffled() -> list[dict[str, int]]:
 def test_attack_packets_arrive_exactly_where_the_model_allows(cluster: PacketWorld, adversary: Attacker) -> None:
     overruns = adversary.overruns()
     for number, desired in enumerate(shuffled()[WITH_SERVICES:]):
-        lanes = assign_vnids(cluster, desired)
-        adversary.attack(f"cluster {number} of seed {SEED}: {lanes}", lanes)
+        vnids = assign_vnids(cluster, desired)
+        adversary.attack(f"cluster {number} of seed {SEED}: {vnids}", vnids)
         assert not adversary.differences, told(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
     assert not adversary.differences, told(adversary)
@@ -104,8 +104,8 @@ def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
     for number, desired in enumerate(shuffled()[:WITH_SERVICES]):
         if number % MOVE_EVERY == 0:
             offers.move("default", ("admin-b", "admin-a")[number // MOVE_EVERY % 2])
-        lanes = assign_vnids(cluster, desired, offers)
-        adversary.attack(f"cluster {number} of seed {SEED} with services: {lanes}", lanes, offers.all)
+        vnids = assign_vnids(cluster, desired, offers)
+        adversary.attack(f"cluster {number} of seed {SEED} with services: {vnids}", vnids, offers.all)
         assert not adversary.differences, told(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
     assert not adversary.differences, told(adversary)
@@ -113,17 +113,17 @@ def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
 
 
 @contextmanager
-def holed(cluster: PacketWorld, hole: str) -> Iterator[None]:
-    """The sdn daemon of both nodes with a hole in its pipeline; afterwards all is as before."""
+def mutated(cluster: PacketWorld, mutant: str) -> Iterator[None]:
+    """The sdn daemon of both nodes with a mutant in its pipeline; afterwards all is as before."""
     output = {node: served(cluster, node) for node in cluster.nodes}
     for node in cluster.nodes:
         process = cluster.specification(f"{node} sdn")
         cluster.kill(f"{node} sdn")
-        command = (sys.executable, "-m", "tests.testbed.netns.mutant_sdn", hole, *process.command[1:])
+        command = (sys.executable, "-m", "tests.testbed.netns.mutant_sdn", mutant, *process.command[1:])
         cluster.start(f"{node} sdn", replace(process, command=command, environment=(("PYTHONPATH", ROOT),)))
     try:
         wait_until(
-            lambda: all(served(cluster, node) > count for node, count in output.items()), "services with the hole"
+            lambda: all(served(cluster, node) > count for node, count in output.items()), "services with the mutant"
         )
         yield
     finally:
@@ -139,36 +139,37 @@ def served(cluster: PacketWorld, node: str) -> int:
     return cluster.log(node).count("services changed")
 
 
-@pytest.mark.parametrize("hole", MUTANTS | SERVICE_MUTANTS)
+@pytest.mark.parametrize("mutant", MUTANTS | SERVICE_MUTANTS)
 def test_attack_packets_detect_every_mutant(
-    cluster: PacketWorld, offers: OfferedServices, adversary: Attacker, hole: str
+    cluster: PacketWorld, offers: OfferedServices, adversary: Attacker, mutant: str
 ) -> None:
-    lanes = assign_vnids(cluster, SOME, offers)
-    called = offers.all if hole in SERVICE_MUTANTS else ()
-    adversary.attack("whole", lanes, called, MANY_CALLS)
+    vnids = assign_vnids(cluster, SOME, offers)
+    called = offers.all if mutant in SERVICE_MUTANTS else ()
+    adversary.attack("whole", vnids, called, MANY_CALLS)
     assert not adversary.differences, told(adversary)
     before = {node: cluster.flows(node) for node in cluster.nodes}
-    with holed(cluster, hole):
-        wait_until(lambda: all(cluster.flows(node) != before[node] for node in before), "the hole")
+    with mutated(cluster, mutant):
+        wait_until(lambda: all(cluster.flows(node) != before[node] for node in before), "the mutant")
         revalidate_flows(cluster)
-        adversary.attack(hole, lanes, called, MANY_CALLS)
+        adversary.attack(mutant, vnids, called, MANY_CALLS)
         adversary.listen(LAST_LOOK_SECONDS)
-    assert any(line.startswith((MUTANTS | SERVICE_MUTANTS)[hole].shown_by) for line in adversary.differences), told(
-        adversary
+    assert any(line.startswith((MUTANTS | SERVICE_MUTANTS)[mutant].detected_by) for line in adversary.differences), (
+        told(adversary)
     )
-    wait_until(lambda: all(cluster.has_flows(node, flows) for node, flows in before.items()), "no hole")
+    wait_until(lambda: all(cluster.has_flows(node, flows) for node, flows in before.items()), "no mutant")
 
 
-@pytest.mark.parametrize("hole", STALE_FLOW_MUTANTS)
+@pytest.mark.parametrize("mutant", STALE_FLOW_MUTANTS)
 def test_attack_packets_detect_stale_flows_after_vnid_changes(
-    cluster: PacketWorld, adversary: Attacker, hole: str
+    cluster: PacketWorld, adversary: Attacker, mutant: str
 ) -> None:
-    with holed(cluster, hole):
+    with mutated(cluster, mutant):
         wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
         adversary.attack("before", assign_vnids(cluster, SOME))
         assert not adversary.differences, told(adversary)
         adversary.attack("after", assign_vnids(cluster, OTHERS))
-    assert any(line.startswith(STALE_FLOW_MUTANTS[hole].shown_by) for line in adversary.differences), told(adversary)
+    detected_by = STALE_FLOW_MUTANTS[mutant].detected_by
+    assert any(line.startswith(detected_by) for line in adversary.differences), told(adversary)
     adversary.differences.clear()
     wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
     adversary.attack("whole", assign_vnids(cluster, SOME))

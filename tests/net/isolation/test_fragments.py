@@ -39,7 +39,9 @@ def test_fragmented_vxlan_packet_of_a_pod_does_not_leave_the_node(world: PacketW
 def tracks_fragments(world: PacketWorld) -> bool:
     """Whether the switches of both nodes take UDP in fragments for what may be an answer of a backend."""
     held = (world.flows(node) for node in world.nodes)
-    return all(any(f"table={int(Table.SERVICE_UNDNAT)}," in row and "nw_frag" in row for row in rows) for rows in held)
+    return all(
+        any(f"table={int(Table.SERVICE_UNDNAT)}," in flow and "nw_frag" in flow for flow in flows) for flows in held
+    )
 
 
 def test_fragmented_datagrams_arrive_when_a_service_uses_their_port(world: PacketWorld) -> None:

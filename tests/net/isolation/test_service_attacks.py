@@ -67,7 +67,7 @@ def fronts(cluster: PacketWorld, service: Service) -> list[Front]:
 
 
 def until_served(cluster: PacketWorld, front: Front, target: str) -> None:
-    """Callers of its lane and of VNID 0 arrive."""
+    """Clients with its VNID and with VNID 0 arrive."""
     for caller in ("red-b", "admin-a", "admin-b"):
         wait_until(lambda caller=caller: arrives(cluster, caller, Packet(front), target), f"{caller} at {front}")  # type: ignore[misc]
 

@@ -22,19 +22,19 @@ UNUSED_VNID = 0xFFFF0A
 class ClusterLayout:
     """A cluster as an attacker may know it.
 
-    `lanes` is the VNID of each project; `addresses` (under the tunnels) and `gateways` are by node; `outside` is an
+    `vnids` has the VNID of each project; `addresses` (under the tunnels) and `gateways` are by node; `outside` is an
     address beyond the cluster network.
     """
 
     pods: Mapping[str, RunningPod]
-    lanes: Mapping[str, int]
+    vnids: Mapping[str, int]
     addresses: Mapping[str, IPv4Address]
     gateways: Mapping[str, IPv4Address]
     outside: IPv4Address
 
     def vnid(self, pod: RunningPod) -> int:
         """The VNID of a pod."""
-        return self.lanes[pod.project]
+        return self.vnids[pod.project]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +73,9 @@ class Attempt:
         return f"{self.name}, {one.name} ({one.node}) to {other.name} ({other.node}): {found}"
 
 
-def may_reach(vnid: int, lane: int) -> bool:
-    """The model: whether a pod of `lane` hears a sender of `vnid`. Everything that is forged arrives nowhere."""
-    return vnid == lane or 0 in {vnid, lane}
+def may_reach(source_vnid: int, target_vnid: int) -> bool:
+    """Return whether a pod receives an honest frame of another one: the model. No forged frame arrives."""
+    return source_vnid == target_vnid or 0 in {source_vnid, target_vnid}
 
 
 def attempts(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
@@ -171,13 +171,13 @@ def _outward(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> I
 
 
 def _tunnelled(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
-    """A node is believed whatever VNID it names, but only for pods of its own subnet; nobody else is."""
-    lane = layout.vnid(target)
-    own = layout.vnid(source)
+    """Yield frames in tunnels. They arrive with any VNID from the node of the source, and from no other host."""
+    source_vnid, target_vnid = layout.vnid(source), layout.vnid(target)
     for name, address in {**layout.addresses, "a stranger": STRANGER}.items():
         if name == target.node:
             continue
-        home = name == source.node
-        for vnid in dict.fromkeys((own, lane, UNUSED_VNID) if home else (own, 0)):
+        is_own_node = name == source.node
+        for vnid in dict.fromkeys((source_vnid, target_vnid, UNUSED_VNID) if is_own_node else (source_vnid, 0)):
             text = f"through a tunnel from {name} as VNID {vnid}"
-            yield frame_for_tunnel(source, target, text, home and may_reach(vnid, lane), Tunnel(address, vnid))
+            arrives = is_own_node and may_reach(vnid, target_vnid)
+            yield frame_for_tunnel(source, target, text, arrives, Tunnel(address, vnid))

@@ -35,15 +35,15 @@ class OfferedService:
     backend: RunningPod
     is_elsewhere: bool = False
 
-    def is_kept(self, lanes: Mapping[str, int]) -> bool:
-        """Whether the backend is one that the service may have: no pod of another lane."""
-        return self.is_elsewhere or lanes[self.project] == lanes[self.backend.project]
+    def is_kept(self, vnids: Mapping[str, int]) -> bool:
+        """Return whether the service may have the backend: no pod with another VNID."""
+        return self.is_elsewhere or vnids[self.project] == vnids[self.backend.project]
 
     def arrives(self, layout: ClusterLayout, source: RunningPod) -> bool:
         """The model: whether what a pod sends to a front gets to the backend."""
-        lane = layout.vnid(source)
-        may_call = may_reach(lane, layout.lanes[self.project]) and self.is_kept(layout.lanes)
-        return may_call and (self.is_elsewhere or may_reach(lane, layout.vnid(self.backend)))
+        vnid = layout.vnid(source)
+        may_connect = may_reach(vnid, layout.vnids[self.project]) and self.is_kept(layout.vnids)
+        return may_connect and (self.is_elsewhere or may_reach(vnid, layout.vnid(self.backend)))
 
 
 def service_attempts(
@@ -58,7 +58,7 @@ def service_attempts(
 
 
 def _call(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
-    """A call begins anew, or goes on from where earlier ones have come, maybe in another lane.
+    """A call begins anew, or goes on from where earlier ones have come, maybe of a client with another VNID.
 
     A call to a backend that changes, or that is outside, goes on as it was begun; so each of those is a new one.
     """

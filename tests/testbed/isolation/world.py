@@ -59,7 +59,7 @@ class World(Protocol):
         """By name."""
 
     def vnid(self, project: str) -> int:
-        """The lane of a project."""
+        """Return the VNID of a project."""
 
     def node_address(self, node: str) -> IPv4Address:
         """Under the tunnels."""

@@ -50,7 +50,7 @@ class Attacker:
             cable.close()
 
     def attack(
-        self, title: str, lanes: Mapping[str, int], offers: tuple[OfferedService, ...] = (), many: int = CALLS
+        self, title: str, vnids: Mapping[str, int], offers: tuple[OfferedService, ...] = (), many: int = CALLS
     ) -> None:
         """Try everything between every two pods of a cluster whose projects have these VNIDs, and call services.
 
@@ -60,7 +60,7 @@ class Attacker:
         self._notes.open(title)
         pods = self._cluster.pods
         addresses = {name: node.address for name, node in self._cluster.nodes.items()}
-        layout = ClusterLayout(pods, lanes, addresses, self._gateways, self._cluster.lab.site.outside)
+        layout = ClusterLayout(pods, vnids, addresses, self._gateways, self._cluster.lab.site.outside)
         senders: dict[str, list[Attempt]] = {name: [] for name in self._ears}
         for source, target in itertools.permutations(pods.values(), 2):
             for attempt in attempts(layout, source, target):

@@ -11,13 +11,13 @@ from sdn.pipeline import service
 from sdn.proxy import nftables_backend
 from tests.testbed.isolation.mutants import MUTANTS, SERVICE_MUTANTS, STALE_FLOW_MUTANTS
 
-hole = (MUTANTS | STALE_FLOW_MUTANTS | SERVICE_MUTANTS)[sys.argv.pop(1)]
-for module, name, holed in (
-    (controller, "compile_flows", hole.compiled),
-    (reconciler, "masquerade_table", hole.masks),
-    (service, "service_port_flows", hole.port_rows),
-    (nftables_backend, "services_table", hole.services),
+mutant = (MUTANTS | STALE_FLOW_MUTANTS | SERVICE_MUTANTS)[sys.argv.pop(1)]
+for module, name, mutated in (
+    (controller, "compile_flows", mutant.network_flows),
+    (reconciler, "masquerade_table", mutant.masquerade),
+    (service, "service_port_flows", mutant.port_flows),
+    (nftables_backend, "services_table", mutant.services),
 ):
     assert hasattr(module, name)
-    setattr(module, name, holed)
+    setattr(module, name, mutated)
 sys.exit(main())

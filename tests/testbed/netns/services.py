@@ -186,19 +186,19 @@ class OfferedServices:
         self._slices[project] = self._cluster.call_api(lambda client: client.update(wish))
         self._offers[project] = replace(self._offers[project], backend=backend)
 
-    def in_force(self, node: str, lanes: Mapping[str, int]) -> bool:
-        """Whether a switch lets exactly those call each service whom these lanes let, and leads them to its backend."""
+    def in_force(self, node: str, vnids: Mapping[str, int]) -> bool:
+        """Return whether exactly the clients with these VNIDs may use each service, and get its backend."""
         found: dict[str, set[tuple[int | None, str]]] = {}
         for row in filter(None, map(_ROW.search, self._cluster.flows(node))):
             led = _BACKEND.search(row[3])
             found.setdefault(row[2], set()).add((int(row[1], 0) if row[1] else None, led[1] if led else ""))
-        return all(found.get(str(offer.fronts["cluster IP"][0])) == self._wanted(offer, lanes) for offer in self.all)
+        return all(found.get(str(offer.fronts["cluster IP"][0])) == self._wanted(offer, vnids) for offer in self.all)
 
-    def _wanted(self, offer: OfferedService, lanes: Mapping[str, int]) -> set[tuple[int | None, str]]:
+    def _wanted(self, offer: OfferedService, vnids: Mapping[str, int]) -> set[tuple[int | None, str]]:
         outside = self._cluster.lab.site.outside
-        backend = str(outside if offer.is_elsewhere else offer.backend.address) if offer.is_kept(lanes) else ""
-        lane = lanes[offer.project]
-        return {(who, backend) for who in ((None,) if lane == GLOBAL_VNID else (GLOBAL_VNID, lane))}
+        backend = str(outside if offer.is_elsewhere else offer.backend.address) if offer.is_kept(vnids) else ""
+        vnid = vnids[offer.project]
+        return {(client, backend) for client in ((None,) if vnid == GLOBAL_VNID else (GLOBAL_VNID, vnid))}
 
     def _make(self, project: str, backend: str) -> None:
         cluster = self._cluster

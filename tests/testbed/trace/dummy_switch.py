@@ -90,9 +90,9 @@ class DummySwitch:
         """Load flows through the driver that the daemon uses."""
         return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.NODE, FlowSet(flows))))
 
-    def replace_services(self, rows: FlowSet) -> DiffCount:
+    def replace_services(self, flow_set: FlowSet) -> DiffCount:
         """The same for services."""
-        return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.SERVICE, rows)))
+        return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.SERVICE, flow_set)))
 
     def read(self) -> frozenset[Flow | UnknownFlow]:
         """Read flows back."""

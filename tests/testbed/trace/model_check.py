@@ -13,7 +13,7 @@ from tests.testbed.isolation.attempts import STRANGER, Attempt, ClusterLayout, a
 from tests.testbed.isolation.mutants import Compile
 from tests.testbed.isolation.world import PlannedPod, RunningPod
 from tests.testbed.trace.dummy_switch import DummySwitch
-from tests.testbed.trace.trace_world import TraceWorld, views_of
+from tests.testbed.trace.trace_world import TraceWorld, networks_of
 
 MOST_PODS = 6
 
@@ -23,7 +23,7 @@ class GeneratedCluster:
     """A cluster: how many nodes, which project has which VNID, and where its pods are."""
 
     nodes: int
-    lanes: tuple[tuple[str, int], ...]
+    vnids: tuple[tuple[str, int], ...]
     places: tuple[PlannedPod, ...]
 
 
@@ -40,7 +40,7 @@ def add_ports(switch: DummySwitch) -> None:
 
 def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Compile = compile_flows) -> TraceWorld:
     """The cluster on real switches."""
-    lanes = dict(plan.lanes)
+    vnids = dict(plan.vnids)
     nodes = {
         name: Node(name, IPv4Address("10.245.2.3") + number, IPv4Network((0x0A800000 + 512 * number, 23)))
         for number, name in enumerate(node_names(plan))
@@ -51,18 +51,18 @@ def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Com
         address = nodes[place.node].subnet.network_address + 2 + number
         pods[place.name] = RunningPod(place.name, place.project, place.node, address)
         ports[place.name] = FIRST_POD_OFPORT + number
-    views = views_of(nodes, pods, ports, lanes)
-    for name, view in views.items():
-        switches[name].replace(compiled(view))
-    return TraceWorld({name: switches[name] for name in views}, views, lanes, pods, ports)
+    networks = networks_of(nodes, pods, ports, vnids)
+    for name, network in networks.items():
+        switches[name].replace(compiled(network))
+    return TraceWorld({name: switches[name] for name in networks}, networks, vnids, pods, ports)
 
 
 def layout_of(world: TraceWorld) -> ClusterLayout:
     """What an attacker may know of it."""
-    nodes = {name: view.node for name, view in world.views.items()}
+    nodes = {name: network.node for name, network in world.networks.items()}
     addresses = {name: node.address for name, node in nodes.items()}
     gateways = {name: node.gateway for name, node in nodes.items()}
-    return ClusterLayout(world.pods, world.lanes, addresses, gateways, STRANGER)
+    return ClusterLayout(world.pods, world.vnids, addresses, gateways, STRANGER)
 
 
 def find_differences(world: TraceWorld) -> Iterator[str]:

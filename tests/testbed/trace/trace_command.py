@@ -24,15 +24,15 @@ Ports = Mapping[str, tuple[ServicePortInfo, ...]]
 
 def topology_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
     """What the API would say of it; hosts that are no nodes are the peers without a switch."""
-    views = world.views.values()
-    hosts: dict[str, Node | Peer] = {peer.name: peer for view in views for peer in view.peers}
-    hosts |= {view.node.name: view.node for view in views}
+    networks = world.networks.values()
+    hosts: dict[str, Node | Peer] = {peer.name: peer for network in networks for peer in network.peers}
+    hosts |= {network.node.name: network.node for network in networks}
     return ClusterTopology(
         pods=tuple(Host(pod.address, full_name(pod), pod.project, pod.node) for pod in world.pods.values()),
-        vnids=world.lanes,
+        vnids=world.vnids,
         subnets={name: host.subnet for name, host in hosts.items()},
         addresses={name: host.address for name, host in hosts.items()},
-        nodes=frozenset(world.views),
+        nodes=frozenset(world.networks),
         networks=CLUSTER.networks,
         services=CLUSTER.service_network,
         vxlan_port=CLUSTER.vxlan_port,
@@ -74,7 +74,7 @@ def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> s
 
 
 def _hop(world: TraceWorld, ports: Ports, node: str, request: TraceRequest) -> Hop:
-    appctl, network = OvsAppctl(world.switches[node].rundir), world.views[node]
+    appctl, network = OvsAppctl(world.switches[node].rundir), world.networks[node]
 
     async def trace_packet(packet: TraceRequest) -> TraceResult:
         return parse_trace(await appctl.trace("br0", trace_request(packet, network)), network)

@@ -21,19 +21,19 @@ class TraceWorld:
     """One dummy switch a node; a frame that enters the tunnel is asked of the peer's switch again."""
 
     switches: dict[str, DummySwitch]
-    views: dict[str, NodeNetwork]
-    lanes: dict[str, int]
+    networks: dict[str, NodeNetwork]
+    vnids: dict[str, int]
     pods: dict[str, RunningPod]
     ports: dict[str, int] = field(default_factory=dict)
 
     def vnid(self, project: str) -> int:
-        return self.lanes[project]
+        return self.vnids[project]
 
     def node_address(self, node: str) -> IPv4Address:
-        return self.views[node].node.address
+        return self.networks[node].node.address
 
     def gateway(self, node: str) -> IPv4Address:
-        return self.views[node].node.gateway
+        return self.networks[node].node.gateway
 
     def delivers(self, source: str, target: str, frame: bytes, marker: bytes) -> bool:
         assert marker in frame
@@ -73,8 +73,8 @@ class TraceWorld:
         if VXLAN_OFPORT in outputs:
             [key] = re.findall(r"TUN_ID\[0\.\.31\] is now (0x[0-9a-f]+)", text) or ["0x0"]
             [far] = re.findall(r"set_field:([0-9.]+)->tun_dst", text)
-            sender = self.views[node].node.address
-            peer = next(name for name, view in self.views.items() if str(view.node.address) == far)
+            sender = self.networks[node].node.address
+            peer = next(name for name, network in self.networks.items() if str(network.node.address) == far)
             places |= self._follow(peer, self._tunnel(sender, peer, int(key, 16)), _as_translated(text, frame))
         return places
 
@@ -88,8 +88,8 @@ def _as_translated(text: str, frame: bytes) -> bytes:
     return frame[:30] + IPv4Address(address).packed + frame[34:36] + int(port).to_bytes(2, "big") + frame[38:]
 
 
-def views_of(
-    nodes: Mapping[str, Node], pods: Mapping[str, RunningPod], ports: Mapping[str, int], lanes: Mapping[str, int]
+def networks_of(
+    nodes: Mapping[str, Node], pods: Mapping[str, RunningPod], ports: Mapping[str, int], vnids: Mapping[str, int]
 ) -> dict[str, NodeNetwork]:
     """What each node sees of a cluster."""
     return {
@@ -98,7 +98,7 @@ def views_of(
             node,
             frozenset(Peer(other.name, other.address, other.subnet) for other in nodes.values() if other != node),
             frozenset(
-                Pod(ports[pod.name], pod.address, lanes[pod.project]) for pod in pods.values() if pod.node == name
+                Pod(ports[pod.name], pod.address, vnids[pod.project]) for pod in pods.values() if pod.node == name
             ),
         )
         for name, node in nodes.items()
@@ -106,8 +106,8 @@ def views_of(
 
 
 def build(multitenant: bool) -> tuple[dict[str, NodeNetwork], dict[str, int], dict[str, RunningPod], dict[str, int]]:
-    """The standard inhabitants as views, lanes, pods by name and their port numbers."""
-    lanes = {"default": 0, "red": 10, "blue": 11} if multitenant else dict.fromkeys(("default", "red", "blue"), 0)
+    """The standard inhabitants as networks, vnids, pods by name and their port numbers."""
+    vnids = {"default": 0, "red": 10, "blue": 11} if multitenant else dict.fromkeys(("default", "red", "blue"), 0)
     nodes = {
         name: Node(name, IPv4Address("10.245.2.3") + number, IPv4Network((0x0A800000 + 512 * number, 23)))
         for number, name in enumerate(NODES)
@@ -117,15 +117,15 @@ def build(multitenant: bool) -> tuple[dict[str, NodeNetwork], dict[str, int], di
         address = nodes[place.node].subnet.network_address + 2 + number
         pods[place.name] = RunningPod(place.name, place.project, place.node, address)
         ports[place.name] = 16 + number
-    views = views_of(nodes, pods, ports, lanes)
-    return views, lanes, pods, ports
+    networks = networks_of(nodes, pods, ports, vnids)
+    return networks, vnids, pods, ports
 
 
 def populate(switches: dict[str, DummySwitch], multitenant: bool) -> TraceWorld:
     """Give every switch its ports and flows."""
-    views, lanes, pods, ports = build(multitenant)
+    networks, vnids, pods, ports = build(multitenant)
     for name, switch in switches.items():
         here = {pod: port for pod, port in ports.items() if pods[pod].node == name}
         switch.add_ports({"vxlan0": VXLAN_OFPORT, "tun0": GATEWAY_OFPORT, **here})
-        switch.replace(compile_flows(views[name]))
-    return TraceWorld(switches, views, lanes, pods, ports)
+        switch.replace(compile_flows(networks[name]))
+    return TraceWorld(switches, networks, vnids, pods, ports)

@@ -25,7 +25,7 @@ from sdn.topology import FIRST_POD_OFPORT, AttachedPod
 from tests.unit.sdn.examples import NODE, SMALL
 
 
-def wish(sandbox: str, runtime: str = NODE_AGENT) -> InterfaceConfig:
+def interface_config(sandbox: str, runtime: str = NODE_AGENT) -> InterfaceConfig:
     return InterfaceConfig(
         sandbox=sandbox,
         namespace="red",
@@ -49,7 +49,7 @@ def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
 def test_freed_address_is_reused_only_after_the_range_wrapped_around() -> None:
     bridge, given_out = Bridge("br0"), []
     for number in range(12):
-        plan = plan_attach(bridge, SMALL, [wish(str(number))])
+        plan = plan_attach(bridge, SMALL, [interface_config(str(number))])
         bridge = carried_out(bridge, bridge_with_ports(bridge, plan.to_attach))
         given_out.append(str(plan.to_attach[0].address).rpartition(".")[2])
         bridge = replace(bridge, ports=())
@@ -57,30 +57,37 @@ def test_freed_address_is_reused_only_after_the_range_wrapped_around() -> None:
 
 
 def test_full_subnet_rejects_only_new_pods() -> None:
-    plan = plan_attach(Bridge("br0"), SMALL, [wish(str(number)) for number in range(7)])
+    plan = plan_attach(Bridge("br0"), SMALL, [interface_config(str(number)) for number in range(7)])
     assert [arrival.config.sandbox for arrival in plan.to_attach] == ["0", "1", "2", "3", "4"]
     assert set(plan.no_address) == {"5", "6"}
 
 
 def test_pod_with_an_address_of_another_subnet_is_stranded() -> None:
     bridge = Bridge("br0")
-    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
-    plan = plan_attach(bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [wish("a"), wish("b")])
+    bridge = carried_out(
+        bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [interface_config("a")]).to_attach)
+    )
+    plan = plan_attach(
+        bridge, replace(NODE, subnet=IPv4Network("10.129.0.0/23")), [interface_config("a"), interface_config("b")]
+    )
     assert [arrival.config.sandbox for arrival in plan.to_attach] == ["b"]
     assert plan.wrong_subnet == {"a": "its address 10.128.0.2 is not of this node's subnet 10.129.0.0/23"}
 
 
 def test_attached_sandbox_is_not_attached_again() -> None:
     bridge = Bridge("br0")
-    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [wish("a")]).to_attach))
-    assert not plan_attach(bridge, NODE, [wish("a")]).to_attach
+    bridge = carried_out(
+        bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, [interface_config("a")]).to_attach)
+    )
+    assert not plan_attach(bridge, NODE, [interface_config("a")]).to_attach
     assert attached_pods(bridge) == (AttachedPod("a", "red", FIRST_POD_OFPORT, IPv4Address("10.128.0.2")),)
     assert [port.name for port in ports_of_pods(bridge, {"a", "b"})] == [host_veth_name("a")]
 
 
 def test_port_without_a_device_is_lost_and_gets_no_flow() -> None:
     bridge = carried_out(
-        Bridge("br0"), bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wish("a")]).to_attach)
+        Bridge("br0"),
+        bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [interface_config("a")]).to_attach),
     )
     broken = replace(bridge, ports=tuple(replace(port, ofport=-1) for port in bridge.ports))
     assert pods_without_device(broken) == {"a"}
@@ -90,8 +97,8 @@ def test_port_without_a_device_is_lost_and_gets_no_flow() -> None:
 
 def test_runtime_lists_only_its_own_sandboxes() -> None:
     bridge = replace(Bridge("br0"), ports=(Port("tun0", type="internal", ofport=2),))
-    wishes = [wish("a"), wish("b", CNI), wish("c")]
-    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, wishes).to_attach))
+    configs = [interface_config("a"), interface_config("b", CNI), interface_config("c")]
+    bridge = carried_out(bridge, bridge_with_ports(bridge, plan_attach(bridge, NODE, configs).to_attach))
     bridge = replace(
         bridge, ports=tuple(replace(p, ofport=-1) if p.name == host_veth_name("c") else p for p in bridge.ports)
     )
@@ -107,7 +114,7 @@ def test_host_veth_names_fit_and_are_unique() -> None:
 
 
 def test_sandbox_attached_differently_is_rejected_with_the_difference() -> None:
-    wanted = wish("a")
+    wanted = interface_config("a")
     (port,) = bridge_with_ports(Bridge("br0"), plan_attach(Bridge("br0"), NODE, [wanted]).to_attach).ports
     assert mismatch(port, wanted) == ""
     assert mismatch(port, replace(wanted, namespace="blue")) == "its project is red, requested is blue"

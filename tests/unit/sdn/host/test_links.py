@@ -27,15 +27,15 @@ def test_desired_bridge_needs_no_change_and_pod_ports_are_ignored() -> None:
 
 def test_docker_bridge_is_compared_with_its_desired_state() -> None:
     node = replace(NODE, docker_subnet=docker_subnet(NODE.subnet))
-    wish = desired_docker_bridge(CLUSTER, node, NETDEV)
-    assert wish is not None
+    config = desired_docker_bridge(CLUSTER, node, NETDEV)
+    assert config is not None
     assert desired_docker_bridge(CLUSTER, NODE, NETDEV) is None
     good = {
-        "lbr0": Link("lbr0", CLUSTER.mtu, frozenset({wish.address}), "podlane"),
+        "lbr0": Link("lbr0", CLUSTER.mtu, frozenset({config.address}), "podlane"),
         "vlinuxbr": Link("vlinuxbr", CLUSTER.mtu, frozenset(), "podlane", "lbr0"),
         "vovsbr": Link("vovsbr", CLUSTER.mtu, frozenset(), "podlane"),
     }
-    assert is_docker_bridge(wish, good)
+    assert is_docker_bridge(config, good)
     for name, change in (
         ("lbr0", {"addresses": frozenset()}),
         ("lbr0", {"mtu": 9000}),
@@ -43,5 +43,5 @@ def test_docker_bridge_is_compared_with_its_desired_state() -> None:
         ("vlinuxbr", {"up": False}),
         ("vovsbr", {"alias": "somebody's"}),
     ):
-        assert not is_docker_bridge(wish, {**good, name: replace(good[name], **change)}), (name, change)
-    assert not is_docker_bridge(wish, {name: link for name, link in good.items() if name != "vovsbr"})
+        assert not is_docker_bridge(config, {**good, name: replace(good[name], **change)}), (name, change)
+    assert not is_docker_bridge(config, {name: link for name, link in good.items() if name != "vovsbr"})

@@ -13,7 +13,7 @@ from sdn.topology import Cluster, Node, NodeNetwork, Peer
 
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
-VIEW = NodeNetwork(
+EMPTY_NETWORK = NodeNetwork(
     CLUSTER, NODE, frozenset({Peer("b", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))}), frozenset()
 )
 

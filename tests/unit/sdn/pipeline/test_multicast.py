@@ -23,12 +23,12 @@ def many(count: int) -> frozenset[Peer]:
     ("peers", "tables"), [(0, []), (1, [41]), (1500, [41]), (1501, [41, 42]), (5000, [41, 42, 43, 44])]
 )
 def test_multicast_copies_each_packet_once_per_peer_within_the_flow_size(peers: int, tables: list[int]) -> None:
-    rows = sorted(multicast_tunnel_flows(many(peers)), key=lambda flow: flow.table)
-    assert [flow.table for flow in rows] == tables
-    targets = [action.value for flow in rows for action in flow.actions if isinstance(action, SetField)]
+    flows = sorted(multicast_tunnel_flows(many(peers)), key=lambda flow: flow.table)
+    assert [flow.table for flow in flows] == tables
+    targets = [action.value for flow in flows for action in flow.actions if isinstance(action, SetField)]
     assert len(targets) == len(set(targets)) == peers
-    assert all(len(flow_mod(FlowCommand.ADD, flow, 1)) < 2**16 - 64 for flow in rows)
-    assert [flow.actions[-1] for flow in rows] == [Goto(table) for table in [*tables[1:], 70]][: len(rows)]
+    assert all(len(flow_mod(FlowCommand.ADD, flow, 1)) < 2**16 - 64 for flow in flows)
+    assert [flow.actions[-1] for flow in flows] == [Goto(table) for table in [*tables[1:], 70]][: len(flows)]
 
 
 def test_multicast_omits_peers_beyond_all_its_tables() -> None:

@@ -14,7 +14,7 @@ from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import is_service_flow
 from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
 from tests.unit.sdn.examples import web
-from tests.unit.sdn.pipeline.examples import NODE, VIEW, port_sets
+from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, NODE, port_sets
 
 
 @given(port_sets(), port_sets())
@@ -35,13 +35,13 @@ def test_service_flow_changes_lead_to_the_same_flows_as_a_fresh_start(
 def test_service_flows_are_unique_and_refer_to_existing_groups(
     ports: dict[ServicePortName, ServicePortInfo],
 ) -> None:
-    rows = ServiceFlows(NODE).sync(ports.values())
-    every = rows.flows | compile_flows(VIEW)
+    flow_set = ServiceFlows(NODE).sync(ports.values())
+    every = flow_set.flows | compile_flows(EMPTY_NETWORK)
     assert len({flow.key for flow in every}) == len(every)
-    assert all(map(is_service_flow, rows.flows))
-    groups = {group.number for group in rows.groups}
-    assert len(groups) == len(rows.groups)
-    led = {action.group for flow in rows.flows for action in flow.actions if isinstance(action, GroupAction)}
+    assert all(map(is_service_flow, flow_set.flows))
+    groups = {group.number for group in flow_set.groups}
+    assert len(groups) == len(flow_set.groups)
+    led = {action.group for flow in flow_set.flows for action in flow.actions if isinstance(action, GroupAction)}
     assert led == groups
 
 

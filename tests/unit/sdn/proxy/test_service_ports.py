@@ -104,7 +104,7 @@ def test_headless_and_external_name_services_have_no_ports(wish: Service) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rows", "chosen"),
+    ("endpoints", "chosen"),
     [
         ((endpoint(HERE), endpoint(THERE, LEAVING)), [HERE]),
         ((endpoint(HERE, WAITING), endpoint(THERE, LEAVING)), [THERE]),
@@ -113,9 +113,9 @@ def test_headless_and_external_name_services_have_no_ports(wish: Service) -> Non
         ((endpoint(HERE, EndpointConditions(ready=True, terminating=True)), endpoint(THERE)), [HERE, THERE]),
     ],
 )
-def test_endpoint_conditions_select_endpoints(rows: tuple[Endpoint, ...], chosen: list[str]) -> None:
+def test_endpoint_conditions_select_endpoints(endpoints: tuple[Endpoint, ...], chosen: list[str]) -> None:
     assert [
-        str(one.address) for one in only_port(service_map_of(service(), slice_of("web", *rows))).internal_endpoints
+        str(one.address) for one in only_port(service_map_of(service(), slice_of("web", *endpoints))).internal_endpoints
     ] == chosen
 
 
@@ -140,11 +140,13 @@ def test_endpoint_in_two_slices_counts_once_and_ready_if_ready_in_either() -> No
 
 def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> None:
     """One message makes a group, and has 65,535 bytes."""
-    rows = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
-    slices = [slice_of("web", *rows[:900], name="one"), slice_of("web", *rows[900:], name="other")]
+    endpoints = [endpoint(f"198.18.{number // 250}.{number % 250}") for number in range(MAX_ENDPOINTS + 1)]
+    slices = [slice_of("web", *endpoints[:900], name="one"), slice_of("web", *endpoints[900:], name="other")]
     service_map = service_map_of(service(), *slices)
     port = only_port(service_map)
-    assert [str(one.address) for one in port.cluster_endpoints] == [row.addresses[0] for row in rows[:-1]]
+    assert [str(one.address) for one in port.cluster_endpoints] == [
+        endpoint.addresses[0] for endpoint in endpoints[:-1]
+    ]
     [left_out] = service_map.rejected["red", "web"]
     assert str(left_out) == "every endpoint after the first 1000 of port 80/TCP exceeds the maximum"
     [group] = service_port_flows(port, NODE, ProxyMode.NFTABLES, GroupIds(1, 1)).groups

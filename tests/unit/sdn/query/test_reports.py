@@ -10,10 +10,10 @@ from tests.unit.sdn.proxy.examples import HERE, endpoint, fill, service, service
 
 
 def test_services_report_lists_ports_endpoints_and_rejections() -> None:
-    wish = service(type="NodePort", ports=(ServicePort(port=80, name="http", protocol="TCP", node_port=30080),))
+    web = service(type="NodePort", ports=(ServicePort(port=80, name="http", protocol="TCP", node_port=30080),))
     other = service("other", "blue", cluster_ip="172.30.0.8")
     ports = (SlicePort(port=8080, name="http", protocol="TCP"),)
-    service_map = service_map_of(wish, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
+    service_map = service_map_of(web, slice_of("web", endpoint(HERE), endpoint("10.128.3.9"), ports=ports))
     fill(service_map, (other,), pods=()).apply_changes()
     told = services_report(ServicesRequest(namespace="red"), service_map.states)
     (port,) = told.ports

@@ -18,7 +18,7 @@ from sdn.topology import Cluster, Node, NodeNetwork
 NETWORKS, SERVICES = (IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16")
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 OTHER = IPv4Address("10.245.2.4")
-VIEW = NodeNetwork(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
+NETWORK = NodeNetwork(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
 CONFIG = ProxyConfig(
     node=NODE,
     cluster_networks=NETWORKS,
@@ -103,7 +103,7 @@ def walk(
 
     found = service_connection(asked, CONFIG, [port], {("red", "web"): SERVED})
     assert found is not None
-    return asyncio.run(trace_service_connection(asked, VIEW, found, ask)), questions
+    return asyncio.run(trace_service_connection(asked, NETWORK, found, ask)), questions
 
 
 CLASSIFIER, L3_FORWARDING, POD_OUTPUT = (TraceStep(table) for table in ("classifier", "l3_forwarding", "pod_output"))
