@@ -10,7 +10,8 @@ from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, ClusterNetworkEntry
 from master.config import NetworkConfig
-from master.controllers.actions import Create, Update
+from master.controllers.actions import Action, Create, Update
+from master.controllers.context import Lister
 from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.priority_classes import SYSTEM_CLASSES, PriorityClass
 from master.resources.services import ServiceCIDR, ServiceCIDRSpec
@@ -65,3 +66,13 @@ def bootstrap_service_cidr(config: NetworkConfig, existing: ServiceCIDR | None) 
         yield Create(ServiceCIDR(metadata=ObjectMeta(name=SERVICE_CIDR_NAME), spec=spec))
     elif existing.spec != spec:
         yield Update(msgspec.structs.replace(existing, spec=spec), existing)
+
+
+def sync_service_cidr(lister: Lister) -> Iterable[Action]:
+    """Create and update the ServiceCIDR `kubernetes`."""
+    return bootstrap_service_cidr(lister.context.network, lister.get(ServiceCIDR, SERVICE_CIDR_NAME))
+
+
+def sync_priority_classes(lister: Lister) -> Iterable[Action]:
+    """Create the system priority classes."""
+    return bootstrap_priority_classes(lister.list(PriorityClass))

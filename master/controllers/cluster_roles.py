@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from api.meta.selectors import compile_selector
 from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
 from master.auth.rbac import rules_not_covered
-from master.controllers.actions import Create, ForceDelete, Update
+from master.controllers.actions import Action, Create, ForceDelete, Update
+from master.controllers.context import Lister
 from master.resources.metadata import with_metadata
 from master.resources.rbac import AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, Subject
 
@@ -125,3 +126,8 @@ def _selected_rules(role: ClusterRole, roles: Mapping[str, ClusterRole]) -> tupl
             if name != role.metadata.name and label_selector.matches(roles[name].metadata.labels):
                 rules |= dict.fromkeys(roles[name].rules)
     return tuple(rules)
+
+
+def sync_cluster_roles(lister: Lister) -> Iterable[Action]:
+    """Restore the default roles and bindings, and update aggregated roles."""
+    return reconcile(lister.list(ClusterRole), lister.list(ClusterRoleBinding))

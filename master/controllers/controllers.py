@@ -1,25 +1,28 @@
-"""The list of controllers: what each watches, and its reconcile function."""
+"""The list of controllers: what each watches, and the `sync_...` function of its module.
+
+Such a function reads objects with the lister and passes them to a pure function of its module, mostly `reconcile`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from api.core.node import Namespace, Node
-from api.core.services import Service
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from master.admission import resource_quota
-from master.controllers import bootstrap, cluster_roles
+from master.controllers import bootstrap
 from master.controllers.actions import Action
 from master.controllers.certificates import sync_approvals, sync_signatures
+from master.controllers.cluster_roles import sync_cluster_roles
 from master.controllers.context import SHORT_LIVED_RESOURCES, Controller, Lister, resources_of
 from master.controllers.expiration import sync_expiration
 from master.controllers.garbage_collector import OWNED_RESOURCES, sync_owners
 from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
-from master.controllers.network import endpoint_slice_mirroring, host_subnets, ingress_ips, net_namespaces
-from master.controllers.network.endpoint_slice_mirroring import MIRRORED_KINDS
+from master.controllers.network import host_subnets, net_namespaces
+from master.controllers.network.endpoint_slice_mirroring import sync_mirrored_endpoint_slices
+from master.controllers.network.ingress_ips import sync_ingress_ips
 from master.controllers.network.kubernetes_service import sync_kubernetes_service
-from master.controllers.nodes import taints
-from master.controllers.nodes.taints import sync_pod_readiness
+from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
 from master.controllers.persistent_volumes import sync_claims
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
@@ -31,7 +34,6 @@ from master.controllers.workloads.disruption_budgets import SCALABLE_RESOURCES, 
 from master.controllers.workloads.jobs import sync_jobs
 from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
 from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
-from master.resources.services import ServiceCIDR
 
 ROLLOUT_SECONDS = 5.0
 """Resync for what time alone changes: a pod that has been ready for minReadySeconds."""
@@ -43,7 +45,8 @@ EXPIRY_SECONDS = 60.0
 """Resync for the deletion of expired objects."""
 
 
-def _sync_network(lister: Lister) -> Iterator[Action]:
+def sync_network(lister: Lister) -> Iterator[Action]:
+    """Create and update the objects of every cluster, the HostSubnets of Nodes and the NetNamespaces of projects."""
     config, nodes, namespaces = lister.context.network, lister.list(Node), lister.list(Namespace)
     yield from bootstrap.bootstrap_objects(config, namespaces, lister.get(ClusterNetwork, "default"))
     yield from host_subnets.reconcile_host_subnets(config, nodes, lister.list(HostSubnet), lister.cursor("subnets"))
@@ -52,31 +55,24 @@ def _sync_network(lister: Lister) -> Iterator[Action]:
     )
 
 
-def _with_all(reconcile: Callable[..., Iterable[Action]], *kinds: str) -> Callable[[Lister], Iterable[Action]]:
-    """Return a controller function that reads all objects of these kinds, in this order."""
-    return lambda lister: reconcile(*(lister.list_kind(kind) for kind in kinds))
-
-
 KUBERNETES_SERVICE = "master service"
 
 CONTROLLERS = (
     Controller(
         "network",
         resources_of("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"),
-        _sync_network,
+        sync_network,
         required_for_startup=True,
     ),
     Controller(
         "service network",
         resources_of("ServiceCIDR"),
-        lambda lister: bootstrap.bootstrap_service_cidr(
-            lister.context.network, lister.get(ServiceCIDR, bootstrap.SERVICE_CIDR_NAME)
-        ),
+        bootstrap.sync_service_cidr,
     ),
     Controller(
         "priority classes",
         resources_of("PriorityClass"),
-        _with_all(bootstrap.bootstrap_priority_classes, "PriorityClass"),
+        bootstrap.sync_priority_classes,
         required_for_startup=True,
     ),
     Controller(
@@ -94,7 +90,7 @@ CONTROLLERS = (
     Controller(
         "roles",
         resources_of("ClusterRole", "ClusterRoleBinding"),
-        _with_all(cluster_roles.reconcile, "ClusterRole", "ClusterRoleBinding"),
+        sync_cluster_roles,
         required_for_startup=True,
     ),
     Controller("certificate approvals", resources_of("CertificateSigningRequest", "Node"), sync_approvals),
@@ -123,14 +119,12 @@ CONTROLLERS = (
     Controller(
         "ingress addresses",
         resources_of("Service"),
-        lambda lister: ingress_ips.reconcile(
-            lister.context.network.services.ingress, lister.list(Service), lister.cursor("ingress-addresses")
-        ),
+        sync_ingress_ips,
     ),
     Controller(
         "mirrored-endpoints",
-        resources_of(*MIRRORED_KINDS),
-        _with_all(endpoint_slice_mirroring.reconcile, *MIRRORED_KINDS),
+        resources_of("Service", "Endpoints", "EndpointSlice"),
+        sync_mirrored_endpoint_slices,
     ),
     Controller("claims", resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), sync_claims),
     Controller("dependents", OWNED_RESOURCES, sync_owners),
@@ -139,7 +133,7 @@ CONTROLLERS = (
         (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in SHORT_LIVED_RESOURCES)),
         sync_namespaces,
     ),
-    Controller("taints", resources_of("Node"), lambda lister: taints.reconcile(lister.list(Node), lister.now)),
+    Controller("taints", resources_of("Node"), sync_taints),
     Controller("unready", resources_of("Node"), sync_pod_readiness),
     Controller("expiry", (), sync_expiration, EXPIRY_SECONDS),
 )

@@ -24,23 +24,23 @@ QUERY_TTL = datetime.timedelta(minutes=5)
 PENDING_CSR_TTL, DECIDED_CSR_TTL = datetime.timedelta(hours=24), datetime.timedelta(hours=1)
 
 
-def expired_queries(queries: Iterable[NodeQuery], wall: datetime.datetime) -> Iterator[ForceDelete]:
+def expired_queries(queries: Iterable[NodeQuery], now: datetime.datetime) -> Iterator[ForceDelete]:
     """Yield the deletion of old queries."""
     for query in queries:
         created = parse_time(query.metadata.creation_timestamp)
-        if created is None or wall - created > QUERY_TTL:
+        if created is None or now - created > QUERY_TTL:
             yield ForceDelete(query)
 
 
-def expired_events(events: Iterable[Event], wall: datetime.datetime) -> Iterator[ForceDelete]:
+def expired_events(events: Iterable[Event], now: datetime.datetime) -> Iterator[ForceDelete]:
     """Yield the deletion of events that did not recur within EVENT_TTL."""
     for event in events:
         last_seen = parse_time(event.last_timestamp) or parse_time(event.metadata.creation_timestamp)
-        if last_seen is None or wall - last_seen > EVENT_TTL:
+        if last_seen is None or now - last_seen > EVENT_TTL:
             yield ForceDelete(event)
 
 
-def expired_csrs(requests: Iterable[CertificateSigningRequest], wall: datetime.datetime) -> Iterator[ForceDelete]:
+def expired_csrs(requests: Iterable[CertificateSigningRequest], now: datetime.datetime) -> Iterator[ForceDelete]:
     """Yield the deletion of requests: undecided ones, decided ones after DECIDED_CSR_TTL, and those whose certificate
     has expired.
     """
@@ -50,29 +50,29 @@ def expired_csrs(requests: Iterable[CertificateSigningRequest], wall: datetime.d
         if csr.status.certificate:
             final_conditions += [condition for condition in csr.status.conditions if condition.type == APPROVED]
         times = (parse_time(condition.last_update_time) for condition in final_conditions)
-        is_abandoned = not csr.status.conditions and (created is None or wall - created > PENDING_CSR_TTL)
+        is_abandoned = not csr.status.conditions and (created is None or now - created > PENDING_CSR_TTL)
         if (
             is_abandoned
-            or any(time is not None and wall - time > DECIDED_CSR_TTL for time in times)
-            or _is_expired(csr, wall)
+            or any(time is not None and now - time > DECIDED_CSR_TTL for time in times)
+            or _is_expired(csr, now)
         ):
             yield ForceDelete(csr)
 
 
-def _is_expired(csr: CertificateSigningRequest, wall: datetime.datetime) -> bool:
+def _is_expired(csr: CertificateSigningRequest, now: datetime.datetime) -> bool:
     try:
-        return bool(csr.status.certificate) and keys.parse_certificate(csr.status.certificate).not_after <= wall
+        return bool(csr.status.certificate) and keys.parse_certificate(csr.status.certificate).not_after <= now
     except BadPem:
         return False
 
 
-def expired_bootstrap_tokens(secrets: Iterable[Secret], wall: datetime.datetime) -> Iterator[ForceDelete]:
+def expired_bootstrap_tokens(secrets: Iterable[Secret], now: datetime.datetime) -> Iterator[ForceDelete]:
     """Yield the deletion of expired bootstrap tokens."""
     for secret in secrets:
         if (
             secret.type == BOOTSTRAP_TOKEN_TYPE
             and secret.metadata.namespace == BOOTSTRAP_TOKEN_NAMESPACE
-            and is_bootstrap_token_expired(secret, wall)
+            and is_bootstrap_token_expired(secret, now)
         ):
             yield ForceDelete(secret)
 

@@ -23,7 +23,8 @@ from api.core.endpoints import (
 )
 from api.core.services import Service
 from api.meta.types import ObjectMeta
-from master.controllers.actions import Create, ForceDelete, Update, WriteAction
+from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
+from master.controllers.context import Lister
 from master.controllers.network.endpoints import MANAGED_BY_LABEL
 from master.resources.metadata import controller_reference
 
@@ -112,4 +113,6 @@ def _endpoint(address: EndpointAddress, ready: bool) -> Endpoint:
     )
 
 
-MIRRORED_KINDS = ("Service", "Endpoints", "EndpointSlice")
+def sync_mirrored_endpoint_slices(lister: Lister) -> Iterable[Action]:
+    """Write the EndpointSlices of Endpoints that were made by hand."""
+    return reconcile(lister.list(Service), lister.list(Endpoints), lister.list(EndpointSlice))

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from api.core.services import LOAD_BALANCER, LoadBalancerIngress, LoadBalancerStatus, Service
 from master.allocators import AllocatorCursor, next_numbers
 from master.controllers.actions import Action, Update, Warn, advance_cursor
+from master.controllers.context import Lister
 
 
 def reconcile(network: IPv4Network | None, services: Iterable[Service], cursor: AllocatorCursor) -> Iterator[Action]:
@@ -80,3 +81,8 @@ def _set_status(service: Service, address: str) -> Iterator[Update]:
     status = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip=address, ip_mode="VIP"),))
     if service.status.load_balancer != status:
         yield Update(replace(service, status=replace(service.status, load_balancer=status)), service)
+
+
+def sync_ingress_ips(lister: Lister) -> Iterable[Action]:
+    """Assign addresses of the ingress network to LoadBalancer services."""
+    return reconcile(lister.context.network.services.ingress, lister.list(Service), lister.cursor("ingress-addresses"))

@@ -44,15 +44,15 @@ Heartbeats = Mapping[tuple[str, str], Heartbeat]
 """By name and uid of the node. Empty after a start, so that every node has a full grace period to report."""
 
 
-def was_suspended(last_pass: float, now: float, grace: float) -> bool:
+def was_suspended(last_pass: float, monotonic: float, grace: float) -> bool:
     """Return whether the master itself did not run for so long (stopped, starved) that missing heartbeats prove
     nothing.
     """
-    return now - last_pass > grace / 2
+    return monotonic - last_pass > grace / 2
 
 
 def update_heartbeats(
-    before: Heartbeats, nodes: Iterable[Node], leases: Iterable[Lease], now: float
+    before: Heartbeats, nodes: Iterable[Node], leases: Iterable[Lease], monotonic: float
 ) -> dict[tuple[str, str], Heartbeat]:
     """Return the heartbeats at `now`: a node is alive when it renews its lease or reports its status. Only the master's
     monotonic clock counts, because clocks of nodes may be wrong.
@@ -68,20 +68,20 @@ def update_heartbeats(
             *(condition.last_heartbeat_time for condition in node.status.conditions),
         )
         known = before.get(key)
-        heartbeats[key] = known if known is not None and known.report == report else Heartbeat(now, report)
+        heartbeats[key] = known if known is not None and known.report == report else Heartbeat(monotonic, report)
     return heartbeats
 
 
 def expired_nodes(
-    nodes: Iterable[Node], heartbeats: Heartbeats, grace: float, now: float, wall: datetime.datetime
+    nodes: Iterable[Node], heartbeats: Heartbeats, grace: float, monotonic: float, now: datetime.datetime
 ) -> Iterator[Update]:
     """Yield the nodes that have not reported for `grace` seconds, with conditions of status Unknown."""
     for node in nodes:
         heartbeat = heartbeats.get((node.metadata.name, node.metadata.uid))
-        if heartbeat is None or now - heartbeat.observed_at < grace or _is_expired(node):
+        if heartbeat is None or monotonic - heartbeat.observed_at < grace or _is_expired(node):
             continue
         old_conditions = node.status.conditions or (Condition(type="Ready", status="Unknown"),)
-        conditions = tuple(_unknown(condition, grace, wall) for condition in old_conditions)
+        conditions = tuple(_unknown(condition, grace, now) for condition in old_conditions)
         status = msgspec.structs.replace(node.status, conditions=conditions)
         yield Update(msgspec.structs.replace(node, status=status), node)
 
@@ -92,13 +92,13 @@ def _is_expired(node: Node) -> bool:
     )
 
 
-def _unknown(condition: Condition, grace: float, wall: datetime.datetime) -> Condition:
+def _unknown(condition: Condition, grace: float, now: datetime.datetime) -> Condition:
     return msgspec.structs.replace(
         condition,
         status="Unknown",
         reason="NodeStatusUnknown",
         message=f"The node agent has not reported for {grace:.0f} s.",
-        last_transition_time=condition.last_transition_time if condition.status == "Unknown" else format_time(wall),
+        last_transition_time=condition.last_transition_time if condition.status == "Unknown" else format_time(now),
     )
 
 
@@ -124,28 +124,28 @@ class NodeLifecycle:
 
     def reconcile_heartbeats(self, lister: Lister) -> Iterator[Action]:
         """Yield actions for nodes without heartbeats, leases without a node, and pods of missing nodes."""
-        now, nodes, pods, leases = (
+        monotonic, nodes, pods, leases = (
             lister.context.monotonic(),
             lister.list(Node),
             lister.list(Pod),
             lister.list(Lease),
         )
-        if was_suspended(self._last_pass, now, self._grace):
+        if was_suspended(self._last_pass, monotonic, self._grace):
             self._heartbeats, self._taint_times = {}, None
-        self._last_pass = now
-        self._heartbeats = update_heartbeats(self._heartbeats, nodes, leases, now)
-        self._missing_nodes = pod_gc.missing_nodes(self._missing_nodes, nodes, pods, now)
-        for update in expired_nodes(nodes, self._heartbeats, self._grace, now, lister.now):
+        self._last_pass = monotonic
+        self._heartbeats = update_heartbeats(self._heartbeats, nodes, leases, monotonic)
+        self._missing_nodes = pod_gc.missing_nodes(self._missing_nodes, nodes, pods, monotonic)
+        for update in expired_nodes(nodes, self._heartbeats, self._grace, monotonic, lister.now):
             log.warning(
                 "node not ready", extra={"node": update.item.metadata.name, "unreported": f"{self._grace:.0f}s"}
             )
             yield update
             yield events.node_not_ready(update.before, lister.now)
-        yield from pod_gc.orphaned_pods(pods, self._missing_nodes, self._grace, now, lister.now)
+        yield from pod_gc.orphaned_pods(pods, self._missing_nodes, self._grace, monotonic, lister.now)
         yield from orphaned_leases(nodes, leases)
 
     def reconcile_taints(self, lister: Lister) -> Iterator[Action]:
         """Yield evictions of pods that do not tolerate the taints of their node."""
-        now, nodes = lister.context.monotonic(), lister.list(Node)
-        self._taint_times = taint_eviction.taint_times(self._taint_times, nodes, self._grace, now)
-        yield from taint_eviction.evictions(nodes, lister.list(Pod), self._taint_times, now, lister.now)
+        monotonic, nodes = lister.context.monotonic(), lister.list(Node)
+        self._taint_times = taint_eviction.taint_times(self._taint_times, nodes, self._grace, monotonic)
+        yield from taint_eviction.evictions(nodes, lister.list(Pod), self._taint_times, monotonic, lister.now)

@@ -15,17 +15,19 @@ from master.resources.metadata import format_time
 
 
 def missing_nodes(
-    before: Mapping[str, float], nodes: Iterable[Node], pods: Iterable[Pod], now: float
+    before: Mapping[str, float], nodes: Iterable[Node], pods: Iterable[Pod], monotonic: float
 ) -> dict[str, float]:
     """Return the missing nodes to which pods are bound, and since when (monotonic clock)."""
     existing = {node.metadata.name for node in nodes}
     return {
-        name: before.get(name, now) for name in {pod.spec.node_name for pod in pods} if name and name not in existing
+        name: before.get(name, monotonic)
+        for name in {pod.spec.node_name for pod in pods}
+        if name and name not in existing
     }
 
 
 def orphaned_pods(
-    pods: Iterable[Pod], missing: Mapping[str, float], grace: float, now: float, wall: datetime.datetime
+    pods: Iterable[Pod], missing: Mapping[str, float], grace: float, monotonic: float, now: datetime.datetime
 ) -> Iterator[WriteAction]:
     """Yield the removal of pods whose node has been missing for `grace` seconds: no kubelet is left to end them.
 
@@ -35,23 +37,23 @@ def orphaned_pods(
     for pod in pods:
         since = missing.get(pod.spec.node_name)
         has_started = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)
-        if since is None or not has_started or now - since < grace:
+        if since is None or not has_started or monotonic - since < grace:
             continue
         if not pod.metadata.finalizers:
             yield ForceDelete(pod)
         elif pod.status.phase not in FINAL_PHASES:
-            yield Update(_with_failed_status(pod, wall), pod)
+            yield Update(_with_failed_status(pod, now), pod)
         elif not pod.metadata.deletion_timestamp or pod.metadata.deletion_grace_period_seconds:
             yield Delete(pod)
 
 
-def _with_failed_status(pod: Pod, wall: datetime.datetime) -> Pod:
+def _with_failed_status(pod: Pod, now: datetime.datetime) -> Pod:
     disruption = Condition(
         type="DisruptionTarget",
         status="True",
         reason="DeletionByPodGC",
         message="PodGC: node no longer exists",
-        last_transition_time=format_time(wall),
+        last_transition_time=format_time(now),
     )
     other_conditions = (condition for condition in pod.status.conditions if condition.type != disruption.type)
     return replace(pod, status=replace(pod.status, phase="Failed", conditions=(*other_conditions, disruption)))

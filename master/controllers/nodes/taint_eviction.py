@@ -22,7 +22,7 @@ EVICTION_MESSAGE = "Taint manager: deleting due to NoExecute taint"
 
 
 def taint_times(
-    before: TaintTimes | None, nodes: Iterable[Node], grace: float, now: float
+    before: TaintTimes | None, nodes: Iterable[Node], grace: float, monotonic: float
 ) -> dict[tuple[str, str], float]:
     """Return the times at `now`. Only the master's monotonic clock counts.
 
@@ -34,7 +34,7 @@ def taint_times(
         for taint in _no_execute_taints(node):
             key = (node.metadata.uid, taint.key)
             delay = grace if before is None and (taint.key, taint.effect) in EVICTING_TAINTS else 0.0
-            times[key] = (before or {}).get(key, now + delay)
+            times[key] = (before or {}).get(key, monotonic + delay)
     return times
 
 
@@ -43,7 +43,7 @@ def _no_execute_taints(node: Node) -> tuple[Taint, ...]:
 
 
 def evictions(
-    nodes: Iterable[Node], pods: Iterable[Pod], since: TaintTimes, now: float, wall: datetime.datetime
+    nodes: Iterable[Node], pods: Iterable[Pod], since: TaintTimes, monotonic: float, now: datetime.datetime
 ) -> Iterator[Delete | Create]:
     """Yield the deletion of pods that do not tolerate a taint of their node, each with an event.
 
@@ -54,10 +54,10 @@ def evictions(
         node = tainted.get(pod.spec.node_name)
         if node is None or pod.metadata.deletion_timestamp or pod.status.phase in FINAL_PHASES or is_mirror(pod):
             continue
-        if any(now >= deadline for deadline in _eviction_time(pod, node, since)):
+        if any(monotonic >= deadline for deadline in _eviction_time(pod, node, since)):
             message = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
-            yield Delete(with_disruption_target(pod, "DeletionByTaintManager", EVICTION_MESSAGE, wall))
-            yield Create(make_event(object_reference(pod), NORMAL, "TaintManagerEviction", message, EVENT_SOURCE, wall))
+            yield Delete(with_disruption_target(pod, "DeletionByTaintManager", EVICTION_MESSAGE, now))
+            yield Create(make_event(object_reference(pod), NORMAL, "TaintManagerEviction", message, EVENT_SOURCE, now))
 
 
 def _eviction_time(pod: Pod, node: Node, since: TaintTimes) -> Iterator[float]:

@@ -90,7 +90,7 @@ def zone_state(nodes: Iterable[Node]) -> ZoneState:
     )
 
 
-def reconcile(nodes: Iterable[Node], wall: datetime.datetime) -> Iterator[Update]:
+def reconcile(nodes: Iterable[Node], now: datetime.datetime) -> Iterator[Update]:
     """Yield the nodes with the taints that their conditions require.
 
     While most nodes are not ready, no further node gets an evicting taint. While all are, none has one.
@@ -98,12 +98,12 @@ def reconcile(nodes: Iterable[Node], wall: datetime.datetime) -> Iterator[Update
     all_nodes = tuple(nodes)
     zone = zone_state(all_nodes)
     for node in all_nodes:
-        taints = _taints(node, zone, wall)
+        taints = _taints(node, zone, now)
         if taints != node.spec.taints:
             yield Update(replace(node, spec=replace(node.spec, taints=taints)), node)
 
 
-def _taints(node: Node, zone: ZoneState, wall: datetime.datetime) -> tuple[Taint, ...]:
+def _taints(node: Node, zone: ZoneState, now: datetime.datetime) -> tuple[Taint, ...]:
     present = {(taint.key, taint.effect) for taint in node.spec.taints}
     required = condition_taints(node)
     if zone is ZoneState.WHOLE or (zone is ZoneState.LARGE and not present & EVICTING_TAINTS):
@@ -113,12 +113,12 @@ def _taints(node: Node, zone: ZoneState, wall: datetime.datetime) -> tuple[Taint
         for taint in node.spec.taints
         if (taint.key, taint.effect) not in MANAGED_TAINTS or (taint.key, taint.effect) in required
     )
-    since = format_time(wall)
+    since = format_time(now)
     new = (Taint(key=key, effect=effect, time_added=since) for key, effect in sorted(required - present))
     return (*remaining, *new)
 
 
-def pods_not_ready(nodes: Iterable[Node], pods: Iterable[Pod], wall: datetime.datetime) -> Iterator[Update]:
+def pods_not_ready(nodes: Iterable[Node], pods: Iterable[Pod], now: datetime.datetime) -> Iterator[Update]:
     """Yield the pods of unreachable nodes with the condition Ready false, so that they get no traffic. The kubelet
     reports their readiness again when it is back.
     """
@@ -126,7 +126,7 @@ def pods_not_ready(nodes: Iterable[Node], pods: Iterable[Pod], wall: datetime.da
     for pod in pods:
         if pod.spec.node_name in unreachable and any(map(_holds_ready, pod.status.conditions)):
             conditions = tuple(
-                _with_not_ready(condition, wall) if _holds_ready(condition) else condition
+                _with_not_ready(condition, now) if _holds_ready(condition) else condition
                 for condition in pod.status.conditions
             )
             yield Update(replace(pod, status=replace(pod.status, conditions=conditions)), pod)
@@ -136,8 +136,8 @@ def _holds_ready(condition: Condition) -> bool:
     return condition.type == "Ready" and condition.status == "True"
 
 
-def _with_not_ready(condition: Condition, wall: datetime.datetime) -> Condition:
-    return replace(condition, status="False", last_transition_time=format_time(wall))
+def _with_not_ready(condition: Condition, now: datetime.datetime) -> Condition:
+    return replace(condition, status="False", last_transition_time=format_time(now))
 
 
 def sync_pod_readiness(lister: Lister) -> Iterator[Action]:
@@ -148,3 +148,8 @@ def sync_pod_readiness(lister: Lister) -> Iterator[Action]:
     for update in pods_not_ready(lister.list(Node), lister.list(Pod), lister.now):
         yield update
         yield events.pod_not_ready(update.item, lister.now)
+
+
+def sync_taints(lister: Lister) -> Iterable[Action]:
+    """Set the taints of all nodes."""
+    return reconcile(lister.list(Node), lister.now)

@@ -20,12 +20,12 @@ def test_pods_of_a_deleted_node_are_removed_after_a_grace_period() -> None:
         pod("fine", node="here", host_ip="10.245.2.3"),
         pod("free"),
     ]
-    absent = missing_nodes({}, [node("here")], pods, now=10.0)
+    absent = missing_nodes({}, [node("here")], pods, monotonic=10.0)
     assert absent == {"gone": 10.0}
-    assert missing_nodes(absent, [node("here")], pods, now=60.0) == {"gone": 10.0}
+    assert missing_nodes(absent, [node("here")], pods, monotonic=60.0) == {"gone": 10.0}
     assert lines(orphaned_pods(pods, absent, 40, 49.0, NOW)) == []
     assert lines(orphaned_pods(pods, absent, 40, 50.0, NOW)) == ["- Pod ran", "- Pod ending"]
-    assert missing_nodes(absent, [node("here"), node("gone")], pods, now=70.0) == {}
+    assert missing_nodes(absent, [node("here"), node("gone")], pods, monotonic=70.0) == {}
 
 
 def test_pod_with_tracking_finalizer_fails_before_removal() -> None:

@@ -146,7 +146,7 @@ def test_pod_is_evicted_when_its_toleration_expires(
     taints: tuple[Taint, ...], tolerations: tuple[Toleration, ...], after: int | None
 ) -> None:
     nodes = [with_taints(node("a"), *taints), node("b")]
-    since = taint_eviction.taint_times({}, nodes, grace=40, now=100.0)
+    since = taint_eviction.taint_times({}, nodes, grace=40, monotonic=100.0)
 
     def leaves(now: float) -> bool:
         return bool(list(taint_eviction.evictions(nodes, [on("p", *tolerations)], since, now, NOW)))
@@ -175,11 +175,11 @@ def test_evicted_pods_get_an_event_and_others_are_kept() -> None:
 
 def test_toleration_seconds_count_from_first_observation_and_after_a_start_grace_period() -> None:
     nodes = [with_taints(node("a"), DRAIN, UNREACHABLE)]
-    first = taint_eviction.taint_times(None, nodes, grace=40, now=100.0)
+    first = taint_eviction.taint_times(None, nodes, grace=40, monotonic=100.0)
     assert first == {("uid-a", "drain"): 100.0, ("uid-a", UNREACHABLE.key): 140.0}
-    assert taint_eviction.taint_times(first, nodes, grace=40, now=160.0) == first
-    assert taint_eviction.taint_times(first, [node("a")], grace=40, now=170.0) == {}
-    assert taint_eviction.taint_times({}, nodes, grace=40, now=180.0)["uid-a", UNREACHABLE.key] == 180.0
+    assert taint_eviction.taint_times(first, nodes, grace=40, monotonic=160.0) == first
+    assert taint_eviction.taint_times(first, [node("a")], grace=40, monotonic=170.0) == {}
+    assert taint_eviction.taint_times({}, nodes, grace=40, monotonic=180.0)["uid-a", UNREACHABLE.key] == 180.0
     hasty = on("p", bears("drain"), bears(UNREACHABLE.key, 0))
     assert not list(taint_eviction.evictions(nodes, [hasty], first, 139.0, NOW))
     assert list(taint_eviction.evictions(nodes, [hasty], first, 140.0, NOW))
