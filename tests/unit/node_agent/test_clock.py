@@ -13,12 +13,12 @@ from tests.unit.node_agent.examples import NOW
 
 @pytest.mark.parametrize("step", [timedelta(hours=3), timedelta(hours=-3), timedelta(0)])
 def test_steady_clock_ignores_clock_changes(step: timedelta) -> None:
-    seconds, shown = [100.0], [NOW]
-    even = SteadyClock(lambda: shown[0], lambda: seconds[0])
-    assert even() == NOW
+    seconds, wall_time = [100.0], [NOW]
+    steady = SteadyClock(lambda: wall_time[0], lambda: seconds[0])
+    assert steady() == NOW
     seconds[0] += 7
-    shown[0] += timedelta(seconds=7) + step
-    assert even() == NOW + timedelta(seconds=7)
+    wall_time[0] += timedelta(seconds=7) + step
+    assert steady() == NOW + timedelta(seconds=7)
 
 
 async def test_alarm_rings_once_at_the_nearest_time() -> None:

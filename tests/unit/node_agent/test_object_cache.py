@@ -38,7 +38,7 @@ class Node:
     references: ObjectCache
     woken: list[str] = field(default_factory=list)
 
-    def seen(self) -> object:
+    def content(self) -> object:
         """Return the text of the settings, None if there are none, or the reason if they are not synced."""
         try:
             settings = self.references.get((SETTINGS,)).get(SETTINGS)
@@ -48,9 +48,9 @@ class Node:
         return settings and settings.data["a"]
 
 
-async def condition(holds: Callable[[], bool]) -> None:
+async def condition(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not holds():
+        while not condition():
             await asyncio.sleep(0.001)
 
 
@@ -72,19 +72,19 @@ async def node() -> AsyncIterator[Node]:
 
 async def test_object_is_available_once_synced_and_its_pods_are_woken(node: Node) -> None:
     node.references.set_needed("one", (SETTINGS,))
-    assert isinstance(node.seen(), NotReady)
-    await condition(lambda: node.seen() is None)
+    assert isinstance(node.content(), NotReady)
+    await condition(lambda: node.content() is None)
     await condition(lambda: node.server.watched == [PATH])
     node.server.put(config("first"))
-    await condition(lambda: node.seen() == "first")
+    await condition(lambda: node.content() == "first")
     node.references.set_needed("two", (SETTINGS, PASSWORD))
     node.woken.clear()
     node.server.put(config("second"))
-    await condition(lambda: node.seen() == "second")
+    await condition(lambda: node.content() == "second")
     assert {"one", "two"} <= set(node.woken)
     assert node.server.watched.count(PATH) == 1
     node.server.delete(config(""))
-    await condition(lambda: node.seen() is None)
+    await condition(lambda: node.content() is None)
 
 
 async def test_object_without_a_referencing_pod_is_not_watched(node: Node) -> None:
@@ -93,7 +93,7 @@ async def test_object_without_a_referencing_pod_is_not_watched(node: Node) -> No
     await condition(lambda: node.server.watched == [PATH])
     node.references.set_needed("one", ())
     node.server.put(config("first"))
-    await condition(lambda: node.seen() == "first")
+    await condition(lambda: node.content() == "first")
     node.references.set_needed("two", (PASSWORD,))
     await condition(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
 
@@ -102,7 +102,7 @@ async def test_first_sync_is_awaited_with_a_timeout(node: Node) -> None:
     node.server.put(config("first"))
     node.references.set_needed("one", (SETTINGS,))
     await node.references.wait_until_synced((SETTINGS,))
-    assert node.seen() == "first"
+    assert node.content() == "first"
     node.server.refusal = 403
     node.references.set_needed("one", (SETTINGS, PASSWORD))
     await node.references.wait_until_synced((SETTINGS, PASSWORD))
@@ -127,16 +127,16 @@ async def test_root_ca_config_map_stays_cached_for_the_next_pod(node: Node, monk
 async def test_immutable_object_is_not_watched(node: Node) -> None:
     node.server.put(config("for ever", immutable=True))
     node.references.set_needed("one", (SETTINGS,))
-    await condition(lambda: node.seen() == "for ever")
+    await condition(lambda: node.content() == "for ever")
     node.references.set_needed("two", (PASSWORD,))
     await condition(lambda: node.server.watched == ["/api/v1/namespaces/red/secrets?metadata.name=password"])
-    assert node.seen() == "for ever"
+    assert node.content() == "for ever"
 
 
 async def test_rejected_watch_is_reported(node: Node) -> None:
     node.server.refusal = 403
     node.references.set_needed("one", (SETTINGS,))
-    await condition(lambda: str(node.seen()) == 'configmap "settings": not for you')
+    await condition(lambda: str(node.content()) == 'configmap "settings": not for you')
 
 
 STATIC = """\

@@ -35,8 +35,8 @@ def stamped(second: int, text: bytes, stream: int = STDOUT) -> bytes:
     return frame(stream, f"{TIME.format(second)} ".encode() + text)
 
 
-def cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = sorted({0, len(data), *(place for place in places if place < len(data))})
+def cut(data: bytes, offsets: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(offset for offset in offsets if offset < len(data))})
     return [data[start:stop] for start, stop in pairwise(edges)]
 
 
@@ -45,34 +45,34 @@ def read(entries: LogEntryReader, *parts: bytes) -> bytes:
 
 
 @given(WRITTEN, CUTS)
-def test_frames_are_decoded_at_any_split(written: list[tuple[int, bytes]], places: list[int]) -> None:
+def test_frames_are_decoded_at_any_split(written: list[tuple[int, bytes]], offsets: list[int]) -> None:
     frames = DockerFrameParser()
-    pieces: list[FramePart] = []
-    for part in cut(b"".join(frame(*one) for one in written), places):
-        pieces += frames.feed(part)
+    frame_parts: list[FramePart] = []
+    for part in cut(b"".join(frame(*chunk) for chunk in written), offsets):
+        frame_parts += frames.feed(part)
     assert frames.at_frame_boundary
-    said = [(stream, payload) for stream, payload in written if payload]
-    joined = [b""] * len(said)
+    payloads = [(stream, payload) for stream, payload in written if payload]
+    joined = [b""] * len(payloads)
     number = -1
-    for piece in pieces:
-        number += piece.is_first
-        assert piece.stream == said[number][0]
-        joined[number] += piece.data
-        assert piece.is_last == (joined[number] == said[number][1])
-    assert joined == [payload for _, payload in said]
+    for frame_part in frame_parts:
+        number += frame_part.is_first
+        assert frame_part.stream == payloads[number][0]
+        joined[number] += frame_part.data
+        assert frame_part.is_last == (joined[number] == payloads[number][1])
+    assert joined == [payload for _, payload in payloads]
 
 
-@pytest.mark.parametrize("kept", [3, 8, 10])
-def test_truncated_frame_is_detected(kept: int) -> None:
+@pytest.mark.parametrize("length", [3, 8, 10])
+def test_truncated_frame_is_detected(length: int) -> None:
     frames = DockerFrameParser()
-    list(frames.feed(frame(STDOUT, b"hello")[:kept]))
+    list(frames.feed(frame(STDOUT, b"hello")[:length]))
     assert not frames.at_frame_boundary
 
 
 @given(WRITTEN, CUTS)
-def test_log_without_timestamps_equals_the_output(written: list[tuple[int, bytes]], places: list[int]) -> None:
+def test_log_without_timestamps_equals_the_output(written: list[tuple[int, bytes]], offsets: list[int]) -> None:
     entries = LogEntryReader(tty=False, has_timestamps=False, show_timestamps=False)
-    parts = cut(b"".join(frame(*one) for one in written), places)
+    parts = cut(b"".join(frame(*chunk) for chunk in written), offsets)
     assert read(entries, *parts) == b"".join(payload for _, payload in written)
 
 
@@ -80,19 +80,21 @@ LINES = st.lists(st.binary(max_size=50).map(lambda text: text.replace(b"\n", b""
 
 
 @given(LINES, CUTS, st.booleans())
-def test_log_with_timestamps_has_one_per_line(lines: list[bytes], places: list[int], wanted: bool) -> None:
-    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=wanted)
-    parts = cut(b"".join(stamped(number, line) for number, line in enumerate(lines)), places)
-    heads = [f"{TIME.format(number)} ".encode() if wanted else b"" for number in range(len(lines))]
+def test_log_with_timestamps_has_one_per_line(lines: list[bytes], offsets: list[int], has_timestamps: bool) -> None:
+    entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=has_timestamps)
+    parts = cut(b"".join(stamped(number, line) for number, line in enumerate(lines)), offsets)
+    heads = [f"{TIME.format(number)} ".encode() if has_timestamps else b"" for number in range(len(lines))]
     assert read(entries, *parts) == b"".join(head + line for head, line in zip(heads, lines, strict=True))
     assert entries.last_time == (TIME.format(len(lines) - 1).encode() if lines else b"")
 
 
 @given(LINES, CUTS, st.booleans())
-def test_terminal_log_without_frames_decodes_equally(lines: list[bytes], places: list[int], wanted: bool) -> None:
-    entries = LogEntryReader(tty=True, has_timestamps=True, show_timestamps=wanted)
+def test_terminal_log_without_frames_decodes_equally(
+    lines: list[bytes], offsets: list[int], has_timestamps: bool
+) -> None:
+    entries = LogEntryReader(tty=True, has_timestamps=True, show_timestamps=has_timestamps)
     sent = [f"{TIME.format(number)} ".encode() + line for number, line in enumerate(lines)]
-    assert read(entries, *cut(b"".join(sent), places)) == b"".join(sent if wanted else lines)
+    assert read(entries, *cut(b"".join(sent), offsets)) == b"".join(sent if has_timestamps else lines)
 
 
 @pytest.mark.parametrize("tty", [False, True])
@@ -102,9 +104,9 @@ def test_line_split_by_docker_has_one_timestamp(tty: bool, long: int) -> None:
     parts = [line[at : at + TTY_ENTRY_BYTES] for at in range(0, len(line), TTY_ENTRY_BYTES)]
     time = f"{TIME.format(1)} ".encode()
     sent = b"".join(time + part if tty else frame(STDOUT, time + part) for part in parts)
-    for places in ([], [17], list(range(0, len(sent), 1000))):
+    for offsets in ([], [17], list(range(0, len(sent), 1000))):
         entries = LogEntryReader(tty=tty, has_timestamps=True, show_timestamps=True)
-        assert read(entries, *cut(sent, places)) == time + line
+        assert read(entries, *cut(sent, offsets)) == time + line
 
 
 def test_interleaved_partial_lines_keep_their_timestamps() -> None:
@@ -115,18 +117,18 @@ def test_interleaved_partial_lines_keep_their_timestamps() -> None:
 
 def test_endless_log_entry_is_passed_on_in_parts() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
-    whole = stamped(1, b"x" * (4 * MAX_ENTRY_BYTES) + b"\n")
-    first = entries.read(whole[: 2 * MAX_ENTRY_BYTES])
+    long_line = stamped(1, b"x" * (4 * MAX_ENTRY_BYTES) + b"\n")
+    first = entries.read(long_line[: 2 * MAX_ENTRY_BYTES])
     assert len(first) > MAX_ENTRY_BYTES
-    assert first + entries.read(whole[2 * MAX_ENTRY_BYTES :]) == b"x" * (4 * MAX_ENTRY_BYTES) + b"\n"
+    assert first + entries.read(long_line[2 * MAX_ENTRY_BYTES :]) == b"x" * (4 * MAX_ENTRY_BYTES) + b"\n"
 
 
 def test_log_entry_sent_twice_is_read_once() -> None:
     entries = LogEntryReader(tty=False, has_timestamps=True, show_timestamps=False)
     lines = [stamped(number, b"line %d\n" % number) for number in range(9)]
     sent = [*lines, *lines[4:], stamped(9, b"line 8\n"), stamped(9, b"line 8\n", STDERR)]
-    said = read(entries, b"".join(sent)).split()
-    assert [int(word) for word in said if word != b"line"] == [*range(9), 8]
+    payloads = read(entries, b"".join(sent)).split()
+    assert [int(separator) for separator in payloads if separator != b"line"] == [*range(9), 8]
 
 
 def test_interrupted_log_resumes_at_the_last_timestamp() -> None:
@@ -153,8 +155,8 @@ def test_equal_parts_of_one_line_are_not_duplicates() -> None:
 @pytest.mark.parametrize("tty", [False, True])
 def test_docker_error_message_is_not_part_of_the_log(tty: bool) -> None:
     entries = LogEntryReader(tty=tty, has_timestamps=True, show_timestamps=False)
-    words = b"Error grabbing logs: no such file or directory\n"
+    message = b"Error grabbing logs: no such file or directory\n"
     line = f"{TIME.format(1)} Error grabbing logs: by me\n".encode()
     assert read(entries, line if tty else frame(STDOUT, line)) == b"Error grabbing logs: by me\n"
     with pytest.raises(LogStreamError, match=r"^Error grabbing logs: no such file or directory$"):
-        read(entries, words if tty else frame(SYSTEM_ERROR, words))
+        read(entries, message if tty else frame(SYSTEM_ERROR, message))

@@ -44,9 +44,9 @@ def test_image_pull_back_off_doubles_to_five_minutes_and_resets_after_ten() -> N
     )
 
 
-@pytest.mark.parametrize(("after", "holds"), [(0, True), (9, True), (10, False), (-1, False)])
-def test_image_pull_failure_holds_until_its_retry_time(after: int, holds: bool) -> None:
-    assert PullFailure(NOW, timedelta(seconds=10), "no").is_active(NOW + after * SECOND) is holds
+@pytest.mark.parametrize(("after", "is_active"), [(0, True), (9, True), (10, False), (-1, False)])
+def test_image_pull_failure_holds_until_its_retry_time(after: int, is_active: bool) -> None:
+    assert PullFailure(NOW, timedelta(seconds=10), "no").is_active(NOW + after * SECOND) is is_active
 
 
 @given(st.lists(st.floats(0, 100), max_size=60), st.floats(0.1, 50), st.integers(1, 20))

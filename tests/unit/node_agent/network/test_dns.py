@@ -50,9 +50,9 @@ def test_pod_hostname_and_domain_follow_its_spec(spec: str, name: str) -> None:
 
 
 def test_host_network_pod_has_the_hosts_domain() -> None:
-    own = sandbox_config(make_pod(spec="  subdomain: shops"), "pause", 0, HOST)
+    config = sandbox_config(make_pod(spec="  subdomain: shops"), "pause", 0, HOST)
     of_host = sandbox_config(make_pod(spec="  subdomain: shops\n  hostNetwork: true"), "pause", 0, HOST)
-    assert (own.domain, of_host.domain) == ("shops.red.svc.cluster.local", "")
+    assert (config.domain, of_host.domain) == ("shops.red.svc.cluster.local", "")
 
 
 def test_hostname_over_the_kernel_limit_is_reported() -> None:
@@ -170,7 +170,7 @@ def first_line(path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("set_here", "network", "wanted", "is_told"),
+    ("cluster_dns", "network", "expected", "is_reported"),
     [
         ((), "10.128.0.1", "10.128.0.1", False),
         (("10.0.0.53",), "10.128.0.1", "10.0.0.53", False),
@@ -178,7 +178,7 @@ def first_line(path: str) -> str:
     ],
 )
 async def test_configured_cluster_dns_overrides_the_networks(
-    tmp_path: Path, set_here: tuple[str, ...], network: str, wanted: str, is_told: bool
+    tmp_path: Path, cluster_dns: tuple[str, ...], network: str, expected: str, is_reported: bool
 ) -> None:
     class Network(NoNetwork):
         async def attach(self, _: AttachRequest) -> Attachment:
@@ -188,11 +188,11 @@ async def test_configured_cluster_dns_overrides_the_networks(
         of_host = tmp_path / "resolv.conf"
         of_host.write_text("nameserver 192.0.2.1\n")
         host.network = Network()
-        host.host = dataclasses.replace(host.host, resolv_conf=str(of_host), cluster_dns=set_here)
+        host.host = dataclasses.replace(host.host, resolv_conf=str(of_host), cluster_dns=cluster_dns)
         make_pod_dir(host.host, UID)
         await host.sandbox().attach(make_pod(), make_sandbox())
-        assert first_line(resolv_conf_path(host.host, UID)) == f"nameserver {wanted}"
-        assert [reason for reason, _, _ in host.recorded_events] == ["MissingClusterDNS"] * is_told
+        assert first_line(resolv_conf_path(host.host, UID)) == f"nameserver {expected}"
+        assert [reason for reason, _, _ in host.recorded_events] == ["MissingClusterDNS"] * is_reported
 
 
 def test_resolv_conf_round_trips() -> None:
@@ -204,7 +204,7 @@ MODES = ("network", "ipc", "pid", "uts")
 
 
 @pytest.mark.parametrize(
-    ("spec", "box", "inside"),
+    ("spec", "modes", "inside"),
     [
         ("", ("none", "shareable", "", ""), ("S", "S", "", "")),
         ("  hostNetwork: true", ("host", "shareable", "", "host"), ("S", "S", "", "host")),
@@ -214,11 +214,11 @@ MODES = ("network", "ipc", "pid", "uts")
     ],
 )
 def test_sandbox_and_containers_have_the_namespaces_of_the_spec(
-    spec: str, box: tuple[str, ...], inside: tuple[str, ...]
+    spec: str, modes: tuple[str, ...], inside: tuple[str, ...]
 ) -> None:
     pod = make_pod(spec=spec)
     outer = sandbox_config(pod, "pause", 0, HOST)
-    assert tuple(getattr(outer, mode) for mode in MODES) == box
+    assert tuple(getattr(outer, mode) for mode in MODES) == modes
     inner = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
     assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
 

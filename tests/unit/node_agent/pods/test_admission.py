@@ -149,8 +149,7 @@ def test_preemption_victims_are_sufficient_necessary_and_never_critical(
         make_test_pod(cpu=f"{size}", uid=str(number), static=static) for number, (size, static, _) in enumerate(sizes)
     ]
     other_pods = [
-        replace(pod, status=replace(pod.status, qos_class=size_row[2]))
-        for pod, size_row in zip(other_pods, sizes, strict=True)
+        replace(pod, status=replace(pod.status, qos_class=size[2])) for pod, size in zip(other_pods, sizes, strict=True)
     ]
     node = replace(NODE, status=NodeStatus(allocatable={"cpu": "10", "pods": "6"}))
     critical = make_test_pod(cpu=f"{cpu}", uid="critical", static=True)
@@ -200,7 +199,7 @@ TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: 
 
 
 @pytest.mark.parametrize(
-    ("pod", "pressure", "named"),
+    ("pod", "pressure", "condition_names"),
     [
         (make_test_pod(), Pressure(), ""),
         (make_test_pod(), MEMORY, "MemoryPressure"),
@@ -215,8 +214,10 @@ TOLERANT = "  tolerations: [{key: node.kubernetes.io/memory-pressure, operator: 
         (make_test_pod("  priority: 1999999999"), DISK, "DiskPressure"),
     ],
 )
-def test_admission_under_pressure_accepts_tolerating_pods_only(pod: Pod, pressure: Pressure, named: str) -> None:
+def test_admission_under_pressure_accepts_tolerating_pods_only(
+    pod: Pod, pressure: Pressure, condition_names: str
+) -> None:
     refused = pressure_rejection(pod, pressure)
-    assert (refused is None) == (not named)
+    assert (refused is None) == (not condition_names)
     if refused is not None:
-        assert (refused.reason, refused.message) == ("Evicted", f"The node had condition: [{named}]. ")
+        assert (refused.reason, refused.message) == ("Evicted", f"The node had condition: [{condition_names}]. ")

@@ -74,11 +74,11 @@ async def test_changed_manifest_starts_a_new_pod_after_the_old_ended(node: OneNo
         container = node.docker.running("main")
         assert container is not None
         node.docker.end(container.id, 0)
-        shown = await node.until_shown(
+        mirror = await node.until_shown(
             "web-node-1", lambda pod: runs(pod) and pod.metadata.annotations[CONFIG_MIRROR] != before
         )
-        assert list(node.sandboxes()) == [shown.metadata.annotations[CONFIG_MIRROR]]
-        assert shown.spec.containers[0].image == "toolbox:2"
+        assert list(node.sandboxes()) == [mirror.metadata.annotations[CONFIG_MIRROR]]
+        assert mirror.spec.containers[0].image == "toolbox:2"
 
 
 async def test_agent_restart_changes_nothing(node: OneNode) -> None:
@@ -107,10 +107,10 @@ async def test_changes_made_while_the_agent_was_down_are_applied(node: OneNode) 
     node.write("web", TEXT.replace("toolbox", "toolbox:2"))
     async with node.agent():
         await node.until_gone("old-node-1")
-        shown = await node.until_shown(
+        mirror = await node.until_shown(
             "web-node-1", lambda pod: runs(pod) and pod.spec.containers[0].image == "toolbox:2"
         )
-        assert node.sandboxes() == {shown.metadata.annotations[CONFIG_MIRROR]: "web-node-1"}
+        assert node.sandboxes() == {mirror.metadata.annotations[CONFIG_MIRROR]: "web-node-1"}
 
 
 async def test_pods_that_arrive_during_the_first_sync_are_not_cleaned_up(
@@ -131,13 +131,13 @@ async def test_pods_that_arrive_during_the_first_sync_are_not_cleaned_up(
         pods = node.docker.list_pods
 
         async def after_the_master() -> dict[str, dict[str, str]]:
-            pods_asked.append(True)
+            requests.append(True)
             await until_true(lambda: bool(agent.api_server.synced and agent.api_server.informer.items))
             return await pods()
 
-        pods_asked: list[bool] = []
+        requests: list[bool] = []
         monkeypatch.setattr(node.docker, "list_pods", after_the_master)
-        await until_true(lambda: bool(pods_asked))
+        await until_true(lambda: bool(requests))
         node.write("late")
         await node.until_shown("late-node-1", runs)
         assert sorted(node.sandboxes().values()) == ["guest", "late-node-1", "web-node-1"]
@@ -197,11 +197,11 @@ async def test_static_pod_of_a_missing_namespace_runs_and_is_mirrored_later(node
         await node.admin.create(Namespace(metadata=ObjectMeta(name="blue")))
         agent.mirror_pods.loop.wake()
 
-        async def shown() -> bool:
+        async def is_mirrored() -> bool:
             api_pods = await node.admin.list(Pod, "blue")
             return [(pod.metadata.name, pod.status.phase) for pod in api_pods.items] == [("web-node-1", "Running")]
 
-        await until_true(shown)
+        await until_true(is_mirrored)
 
 
 async def test_api_pod_with_static_annotations_is_not_treated_as_static(node: OneNode) -> None:
@@ -302,7 +302,7 @@ async def test_invalid_manifest_is_reported_as_a_node_event(node: OneNode) -> No
     node.write("first")
     node.write("first", file="second.yaml")
 
-    async def told() -> bool:
+    async def errors_recorded() -> bool:
         events = [event for event in (await node.admin.list(Event)).items if event.reason == "FailedValidation"]
         api_pods = {event.involved_object.kind: event.message for event in events}
         return "spec.containers[0].imagine: is not a field" in api_pods.get(
@@ -310,7 +310,7 @@ async def test_invalid_manifest_is_reported_as_a_node_event(node: OneNode) -> No
         ) and "second.yaml: " in api_pods.get("Pod", "")
 
     async with node.agent():
-        await until_true(told)
+        await until_true(errors_recorded)
 
 
 async def test_admitted_pod_is_not_admitted_again(node: OneNode) -> None:
@@ -365,9 +365,9 @@ async def test_running_pods_are_admitted_before_new_ones_after_a_restart(node: O
 async def test_mirror_pod_deleted_during_concurrent_writes_is_recreated(node: OneNode) -> None:
     node.write("web")
     async with node.agent():
-        shown = await node.until_shown("web-node-1", runs)
+        mirror = await node.until_shown("web-node-1", runs)
         for number in range(3):
-            before = shown.metadata.uid
+            before = mirror.metadata.uid
 
             async def write(text: str = str(number)) -> None:
                 with contextlib.suppress(ClientError):
@@ -376,5 +376,5 @@ async def test_mirror_pod_deleted_during_concurrent_writes_is_recreated(node: On
                         await node.admin.patch_status(Pod, "web-node-1", "default", body)
 
             await asyncio.gather(node.admin.delete(Pod, "web-node-1", "default", grace_seconds=30), write(), write())
-            shown = await node.until_shown("web-node-1", lambda pod, old=before: runs(pod) and pod.metadata.uid != old)  # type: ignore[misc]
+            mirror = await node.until_shown("web-node-1", lambda pod, old=before: runs(pod) and pod.metadata.uid != old)  # type: ignore[misc]
         assert len(node.docker.started) == 2

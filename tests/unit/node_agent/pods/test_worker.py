@@ -132,14 +132,14 @@ async def test_image_removed_while_waiting_for_the_network_is_reported_missing(t
     async with world(tmp_path / "host") as host:
         host.switch.unavailable = True
 
-        def waits_for_its_image() -> bool:
+        def is_waiting_for_its_image() -> bool:
             if host.status.reason == "FailedCreatePodSandBox":
                 host.docker.images.discard("toolbox")
                 host.switch.unavailable = False
             states = [status.state.waiting for status in host.status.container_statuses]
             return any(state is not None and "Image" in state.reason for state in states)
 
-        await host.live(SOON, waits_for_its_image)
+        await host.live(SOON, is_waiting_for_its_image)
         assert host.docker.running("main") is None
 
 
@@ -163,10 +163,10 @@ def directory_for(file: str) -> Path:
 
 async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
-        path, looks = directory_for(etc_hosts_path(host.host, make_pod().metadata.uid)), count()
+        path, polls = directory_for(etc_hosts_path(host.host, make_pod().metadata.uid)), count()
 
         def runs() -> bool:
-            if path.is_dir() and host.switch.attached and next(looks) > POLLS:
+            if path.is_dir() and host.switch.attached and next(polls) > POLLS:
                 assert not host.docker.find("main"), "nothing starts without it"
                 path.rmdir()
             return host.status.phase == "Running"
@@ -444,7 +444,7 @@ async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
     async with world(tmp_path / "w") as host:
         sandbox, pod = host.sandbox(), make_pod()
         make_pod_dir(host.host, pod.metadata.uid)
-        actions, waits = PodActions(sandbox_attempt=0), []
+        actions, delays = PodActions(sandbox_attempt=0), []
 
         async def fail() -> datetime:
             host.docker.trouble, before = NotReady("away"), steady_clock()
@@ -452,7 +452,7 @@ async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
                 await sandbox.create(pod, 0, actions)
             host.docker.trouble = None
             assert sandbox.retry_at is not None
-            waits.append(round((sandbox.retry_at - before).total_seconds()))
+            delays.append(round((sandbox.retry_at - before).total_seconds()))
             return sandbox.retry_at
 
         assert not sandbox.is_backing_off(steady_clock())
@@ -460,24 +460,24 @@ async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
             due = await fail()
             assert sandbox.is_backing_off(due - timedelta(milliseconds=1))
             assert not sandbox.is_backing_off(due)
-        assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+        assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
         await sandbox.attach(pod, await sandbox.create(pod, 0, actions))
         assert not sandbox.is_backing_off(steady_clock())
         await fail()
-        assert waits[-1] == 1
+        assert delays[-1] == 1
 
 
 async def test_gather_both_runs_both_concurrently() -> None:
-    one, other = asyncio.Event(), asyncio.Event()
+    first_started, second_started = asyncio.Event(), asyncio.Event()
 
     async def first() -> int:
-        one.set()
-        await other.wait()
+        first_started.set()
+        await second_started.wait()
         return 1
 
     async def second() -> str:
-        await one.wait()
-        other.set()
+        await first_started.wait()
+        second_started.set()
         return "2"
 
     assert await gather_both(first(), second()) == (1, "2")

@@ -248,10 +248,10 @@ def test_condition_transition_time_changes_only_with_its_status() -> None:
     broken = compute_pod_status(
         known_pod, make_runtime_pod(make_container(WEB, state="exited", code=1, ended=0)), later
     )
-    moved = {
+    changed_conditions = {
         condition.type for condition in broken.conditions if condition.last_transition_time == "2026-01-31T12:01:00Z"
     }
-    assert moved == {"Ready", "ContainersReady"}
+    assert changed_conditions == {"Ready", "ContainersReady"}
 
 
 def test_crash_loop_is_reported_with_its_back_off() -> None:

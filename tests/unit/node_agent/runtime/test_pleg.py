@@ -53,10 +53,10 @@ async def test_event_during_a_docker_query_is_not_missed() -> None:
         async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
             answer = await super().list_pod_containers(uid)
             answering.set()
-            await go_on.wait()
+            await resume.wait()
             return answer
 
-    answering, go_on = asyncio.Event(), asyncio.Event()
+    answering, resume = asyncio.Event(), asyncio.Event()
     docker = Slow("pause")
     cache = PodCache(docker)
     identity = await container(docker)
@@ -64,7 +64,7 @@ async def test_event_during_a_docker_query_is_not_missed() -> None:
     await answering.wait()
     docker.end(identity, 3)
     cache.invalidate(UID)
-    go_on.set()
+    resume.set()
     [old] = (await looking).all
     [new] = (await cache.get(UID)).all
     assert (old.running, new.running) == (True, False)

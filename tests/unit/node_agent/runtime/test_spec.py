@@ -129,8 +129,8 @@ def test_every_accepted_field_reference_has_a_value() -> None:
         for number, path in enumerate(values_by_path)
     )
     pod = make_pod(f"[{{name: main, image: a, env: [{variables}]}}]", meta=", annotations: {note: kept}")
-    known_pod = with_status(pod, POD.status)
-    assert list(container_env(known_pod, known_pod.spec.containers[0], EnvSources()).values()) == list(
+    pod_with_status = with_status(pod, POD.status)
+    assert list(container_env(pod_with_status, pod_with_status.spec.containers[0], EnvSources()).values()) == list(
         values_by_path.values()
     )
 

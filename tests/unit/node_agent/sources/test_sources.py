@@ -47,9 +47,9 @@ def parse(text: str, previous: tuple[Pod, ...] = ()) -> ParsedManifest:
     return parse_manifest(text, ORIGIN, previous, NOW)
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(SECONDS):
-        while not holds():
+        while not condition():
             await asyncio.sleep(0.002)
 
 
@@ -73,8 +73,8 @@ def test_static_pod_has_annotations_node_and_uid_of_its_content() -> None:
     }
     assert pod.spec.tolerations == (Toleration(operator="Exists", effect="NoExecute"),)
     assert static_pods.is_static(pod)
-    [same] = parse_manifest(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
-    assert same.metadata.uid == meta.uid, "when it is read does not matter"
+    [unchanged] = parse_manifest(manifest("web"), ORIGIN, (), datetime(2027, 1, 1, tzinfo=UTC)).pods
+    assert unchanged.metadata.uid == meta.uid, "when it is read does not matter"
     others = [
         parse(manifest("web", "toolbox:2")),
         parse_manifest(manifest("web"), ManifestOrigin("node-2", "file", "/a.yaml"), (), NOW),
@@ -337,14 +337,14 @@ async def site() -> AsyncIterator[tuple[Site, UrlSource, aiohttp.ClientSession]]
         await runner.cleanup()
 
 
-Asked = tuple[Site, UrlSource, aiohttp.ClientSession]
+SiteFixture = tuple[Site, UrlSource, aiohttp.ClientSession]
 
 
 def of(source: UrlSource) -> dict[str, str]:
     return images(source.source_pods[0].pods)
 
 
-async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> None:
+async def test_url_source_yields_pods_and_requests_changes_only(site: SiteFixture) -> None:
     page, source, http = site
     page.body, page.etag = manifest("web").encode(), '"1"'
     await source.read(http)
@@ -360,7 +360,7 @@ async def test_url_source_yields_pods_and_requests_changes_only(site: Asked) -> 
     assert (of(source), page.changes) == ({}, 2)
 
 
-async def test_url_source_is_synced_by_an_empty_body(site: Asked) -> None:
+async def test_url_source_is_synced_by_an_empty_body(site: SiteFixture) -> None:
     page, source, http = site
     await source.read(http)
     assert (of(source), source.synced, page.changes) == ({}, True, 1)
@@ -379,7 +379,7 @@ async def test_url_source_is_synced_by_an_empty_body(site: Asked) -> None:
         (200, b"kind: PodList\nitems: [7]"),
     ],
 )
-async def test_url_source_ignores_an_invalid_response(site: Asked, status: int, body: bytes) -> None:
+async def test_url_source_ignores_an_invalid_response(site: SiteFixture, status: int, body: bytes) -> None:
     page, source, http = site
     page.status, page.body = status, body
     await source.read(http)
@@ -500,8 +500,8 @@ async def test_local_api_source_rejects_invalid_pods_by_path(tmp_path: Path) -> 
 async def test_local_api_source_reports_a_full_disk_and_changes_nothing(tmp_path: Path) -> None:
     async with local_api(tmp_path) as local_pods:
         await local_pods.request("POST", "/pods", manifest("web"))
-        [kept] = (tmp_path / "submitted").iterdir()
-        kept.with_name(f".{kept.name}.new").mkdir()  # nothing can be written there
+        [stored_file] = (tmp_path / "submitted").iterdir()
+        stored_file.with_name(f".{stored_file.name}.new").mkdir()  # nothing can be written there
         code, body = await local_pods.request("PUT", "/pods/red/web", manifest("web", "new"))
         assert code == 507
         assert "nothing was changed" in str(body["message"])

@@ -102,27 +102,27 @@ def stats_host(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> StatsHost:
 
 async def test_first_stats_request_includes_a_rate(stats_host: StatsHost) -> None:
     document = await stats_host.summary(only=True)
-    [one] = document["pods"]
-    assert one["cpu"]["usageCoreNanoSeconds"] == 2_000_000_000
-    assert one["cpu"]["usageNanoCores"] == 0, "nothing was used between two looks"
-    assert one["containers"][0]["memory"]["workingSetBytes"] == 4000
+    [pod_document] = document["pods"]
+    assert pod_document["cpu"]["usageCoreNanoSeconds"] == 2_000_000_000
+    assert pod_document["cpu"]["usageNanoCores"] == 0, "nothing was used between two looks"
+    assert pod_document["containers"][0]["memory"]["workingSetBytes"] == 4000
     assert stats_host.docker.calls == 0
 
 
 async def test_cpu_rate_is_computed_from_the_previous_sample(stats_host: StatsHost, tree: Tree) -> None:
     await stats_host.summary(only=True)
     tree.use(f"{ABOVE}/{MAIN.id}", 9_000_000)
-    [one] = (await stats_host.summary(only=True))["pods"]
-    [main] = one["containers"]
+    [pod_document] = (await stats_host.summary(only=True))["pods"]
+    [main] = pod_document["containers"]
     assert main["cpu"]["usageNanoCores"] > 10**9
-    assert one["cpu"]["usageNanoCores"] == 0
+    assert pod_document["cpu"]["usageNanoCores"] == 0
 
 
 async def test_process_with_a_reused_pid_is_not_taken_for_the_container(stats_host: StatsHost, tree: Tree) -> None:
     tree.process(71, f"{ABOVE}/somebody-else")
     tree.use(f"{ABOVE}/somebody-else", 1)
-    [one] = (await stats_host.summary(only=True))["pods"]
-    assert one["containers"] == []
+    [pod_document] = (await stats_host.summary(only=True))["pods"]
+    assert pod_document["containers"] == []
     stats_host.pods = [PodWithContainers(POD, group_containers([replace(MAIN, pid=0)]))]
     assert (await stats_host.summary(only=True))["pods"] == []
 
@@ -131,8 +131,8 @@ async def test_pod_without_a_cgroup_uses_the_sum_of_its_containers(stats_host: S
     for pid, container in ((70, BOX), (71, MAIN)):
         tree.process(pid, f"/docker/{container.id}")
         tree.use(f"/docker/{container.id}", 500_000)
-    [seen] = (await stats_host.summary(only=True))["pods"]
-    assert seen["cpu"]["usageCoreNanoSeconds"] == 1_000_000_000
+    [pod_document] = (await stats_host.summary(only=True))["pods"]
+    assert pod_document["cpu"]["usageCoreNanoSeconds"] == 1_000_000_000
 
 
 async def test_disk_usage_is_scanned_at_intervals(stats_host: StatsHost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ async def test_disk_usage_is_scanned_at_intervals(stats_host: StatsHost, monkeyp
     (scratch / "one").write_bytes(b"x" * 100_000)
 
     def used_bytes(document: Any) -> int:
-        [row] = [row for row in document["pods"][0]["volume"] if row["name"] == "scratch"]
-        return int(row["usedBytes"])
+        [volume] = [volume for volume in document["pods"][0]["volume"] if volume["name"] == "scratch"]
+        return int(volume["usedBytes"])
 
     first = used_bytes(await stats_host.summary())
     assert first >= 100_000
@@ -162,8 +162,8 @@ async def test_claim_volume_stats_are_those_of_its_filesystem(stats_host: StatsH
     stats_host.claims = {"data": str(tree.root), "gone": str(tree.root / "nowhere")}
     text = (await stats_host.reports.metrics()).decode()
     assert 'kubelet_volume_stats_capacity_bytes{namespace="red",persistentvolumeclaim="c"} ' in text
-    [row] = [row for row in (await stats_host.summary())["pods"][0]["volume"] if row["name"] == "data"]
-    assert row["capacityBytes"] > 0
+    [volume] = [volume for volume in (await stats_host.summary())["pods"][0]["volume"] if volume["name"] == "data"]
+    assert volume["capacityBytes"] > 0
 
 
 async def test_every_metrics_endpoint_returns_text(stats_host: StatsHost) -> None:

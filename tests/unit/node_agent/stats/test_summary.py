@@ -88,16 +88,16 @@ def values(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
 
 def test_summary_has_node_pod_and_container_stats() -> None:
     document = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=False)
-    node, [one] = document["node"], document["pods"]
+    node, [pod_document] = document["node"], document["pods"]
     assert (node["nodeName"], node["startTime"]) == ("node-1", "1970-01-01T00:00:05Z")
     assert node["cpu"]["usageNanoCores"] == 250_000_000
     assert node["memory"]["availableBytes"] == 3000
     assert node["fs"]["usedBytes"] == node["runtime"]["imageFs"]["usedBytes"] == 400
     assert node["systemContainers"][0]["cpu"]["usageNanoCores"] == 40_000_000
-    assert one["podRef"] == {"name": "web", "namespace": "red", "uid": UID}
-    assert (one["cpu"]["usageNanoCores"], one["memory"]["workingSetBytes"]) == (30_000_000, 800)
-    assert (one["network"]["name"], one["network"]["txBytes"]) == ("eth0", 20)
-    [main] = one["containers"]
+    assert pod_document["podRef"] == {"name": "web", "namespace": "red", "uid": UID}
+    assert (pod_document["cpu"]["usageNanoCores"], pod_document["memory"]["workingSetBytes"]) == (30_000_000, 800)
+    assert (pod_document["network"]["name"], pod_document["network"]["txBytes"]) == ("eth0", 20)
+    [main] = pod_document["containers"]
     assert main["cpu"] == {
         "time": "2023-11-14T22:13:20Z", "usageNanoCores": 20_000_000, "usageCoreNanoSeconds": 2_000_000_000
     }  # fmt: skip
@@ -106,29 +106,29 @@ def test_summary_has_node_pod_and_container_stats() -> None:
 
 
 def test_summary_has_volume_stats_and_ephemeral_storage() -> None:
-    [one] = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=False)["pods"]
-    volumes: dict[str, Any] = {row["name"]: row for row in one["volume"]}
+    [pod_document] = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=False)["pods"]
+    volumes: dict[str, Any] = {volume["name"]: volume for volume in pod_document["volume"]}
     assert set(volumes) == {"scratch", "quick", "data"}
     assert (volumes["scratch"]["usedBytes"], volumes["scratch"]["capacityBytes"]) == (5, 1000)
     assert (volumes["quick"]["usedBytes"], volumes["quick"]["capacityBytes"]) == (6, 50)
     assert volumes["data"]["pvcRef"] == {"name": "mine", "namespace": "red"}
     assert volumes["data"]["usedBytes"] == 400
-    assert one["ephemeral-storage"]["usedBytes"] == 30 + 4 + 5, "a volume in memory takes no disk"
+    assert pod_document["ephemeral-storage"]["usedBytes"] == 30 + 4 + 5, "a volume in memory takes no disk"
 
 
 def test_brief_summary_has_cpu_and_memory_only() -> None:
     document = summary_document("node-1", FIGURES, RATES, cpu_and_memory_only=True)
     assert set(document["node"]) == {"nodeName", "systemContainers", "startTime", "cpu", "memory"}
-    [one] = document["pods"]
-    assert set(one) == {"podRef", "startTime", "containers", "cpu", "memory"}
-    assert set(one["containers"][0]) == {"name", "startTime", "cpu", "memory"}
+    [pod_document] = document["pods"]
+    assert set(pod_document) == {"podRef", "startTime", "containers", "cpu", "memory"}
+    assert set(pod_document["containers"][0]) == {"name", "startTime", "cpu", "memory"}
 
 
 def test_summary_of_a_host_network_pod_has_no_network() -> None:
-    [one] = summary_document(
+    [pod_document] = summary_document(
         "n", replace(FIGURES, pods=(replace(SEEN, interfaces=None),)), RATES, cpu_and_memory_only=False
     )["pods"]
-    assert "network" not in one
+    assert "network" not in pod_document
 
 
 def test_resource_metrics_equal_kubelets_format() -> None:
