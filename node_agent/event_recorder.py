@@ -147,8 +147,8 @@ class EventRecorder:
         try:
             return _with_resource_version(event, await self._client.patch(Event, meta.name, meta.namespace, patch))
         except NotFound:
-            new_event = replace(event, metadata=replace(meta, resource_version=""))
-            return _with_resource_version(event, await self._client.create(new_event))
+            recreated = replace(event, metadata=replace(meta, resource_version=""))
+            return _with_resource_version(event, await self._client.create(recreated))
 
 
 def _with_resource_version(event: Event, response: Event) -> Event:
