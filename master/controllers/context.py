@@ -136,6 +136,7 @@ class Controller:
     """A reconcile function, and what triggers it."""
 
     name: str
+    """The name in log lines, that of kube-controller-manager if it has the controller."""
     watches: tuple[GroupResource, ...]
     """A change of an object of one of these resources triggers a pass.
 

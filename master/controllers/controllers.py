@@ -55,22 +55,22 @@ def sync_network(lister: Lister) -> Iterator[Action]:
     )
 
 
-KUBERNETES_SERVICE = "master service"
+KUBERNETES_SERVICE = "kubernetes-service-controller"
 
 CONTROLLERS = (
     Controller(
-        "network",
+        "network-controller",
         resources_of("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"),
         sync_network,
         required_for_startup=True,
     ),
     Controller(
-        "service network",
+        "service-cidr-controller",
         resources_of("ServiceCIDR"),
         bootstrap.sync_service_cidr,
     ),
     Controller(
-        "priority classes",
+        "priority-class-controller",
         resources_of("PriorityClass"),
         bootstrap.sync_priority_classes,
         required_for_startup=True,
@@ -81,34 +81,47 @@ CONTROLLERS = (
         sync_kubernetes_service,
         required_for_startup=True,
     ),
-    Controller("account secrets", resources_of("Secret", "ServiceAccount"), sync_token_secrets),
+    Controller("serviceaccount-token-controller", resources_of("Secret", "ServiceAccount"), sync_token_secrets),
     Controller(
-        "accounts",
+        "serviceaccount-controller",
         resources_of("Namespace", "ServiceAccount", "ConfigMap"),
         sync_default_objects,
     ),
     Controller(
-        "roles",
+        "clusterrole-aggregation-controller",
         resources_of("ClusterRole", "ClusterRoleBinding"),
         sync_cluster_roles,
         required_for_startup=True,
     ),
-    Controller("certificate approvals", resources_of("CertificateSigningRequest", "Node"), sync_approvals),
-    Controller("certificates", resources_of("CertificateSigningRequest"), sync_signatures),
+    Controller(
+        "certificatesigningrequest-approving-controller",
+        resources_of("CertificateSigningRequest", "Node"),
+        sync_approvals,
+    ),
+    Controller(
+        "certificatesigningrequest-signing-controller", resources_of("CertificateSigningRequest"), sync_signatures
+    ),
     Controller("scheduler", resources_of("Pod", "Node"), sync_scheduler),
-    Controller("deployments", resources_of("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS),
-    Controller("replicas", resources_of(*REPLICA_KINDS, "Pod"), sync_replicas, ROLLOUT_SECONDS),
     Controller(
-        "disruptions", (*resources_of("PodDisruptionBudget", "Pod"), *SCALABLE_RESOURCES), sync_disruption_budgets
+        "deployment-controller", resources_of("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS
+    ),
+    Controller("replicaset-controller", resources_of(*REPLICA_KINDS, "Pod"), sync_replicas, ROLLOUT_SECONDS),
+    Controller(
+        "disruption-controller",
+        (*resources_of("PodDisruptionBudget", "Pod"), *SCALABLE_RESOURCES),
+        sync_disruption_budgets,
     ),
     Controller(
-        "daemon-sets", resources_of("DaemonSet", "ControllerRevision", "Node", "Pod"), sync_daemon_sets, ROLLOUT_SECONDS
+        "daemonset-controller",
+        resources_of("DaemonSet", "ControllerRevision", "Node", "Pod"),
+        sync_daemon_sets,
+        ROLLOUT_SECONDS,
     ),
-    Controller("stateful-sets", resources_of(*STATEFUL_SET_KINDS), sync_stateful_sets, ROLLOUT_SECONDS),
-    Controller("cron-jobs", resources_of("CronJob", "Job"), sync_cron_jobs, JOB_SECONDS),
-    Controller("jobs", resources_of("Job", "Pod"), sync_jobs, JOB_SECONDS),
+    Controller("statefulset-controller", resources_of(*STATEFUL_SET_KINDS), sync_stateful_sets, ROLLOUT_SECONDS),
+    Controller("cronjob-controller", resources_of("CronJob", "Job"), sync_cron_jobs, JOB_SECONDS),
+    Controller("job-controller", resources_of("Job", "Pod"), sync_jobs, JOB_SECONDS),
     Controller(
-        "quotas",
+        "resourcequota-controller",
         tuple(
             resource.group_resource
             for resource in resource_quota.COUNTED_KINDS
@@ -117,23 +130,27 @@ CONTROLLERS = (
         sync_quotas,
     ),
     Controller(
-        "ingress addresses",
+        "service-ingress-ip-controller",
         resources_of("Service"),
         sync_ingress_ips,
     ),
     Controller(
-        "mirrored-endpoints",
+        "endpointslice-mirroring-controller",
         resources_of("Service", "Endpoints", "EndpointSlice"),
         sync_mirrored_endpoint_slices,
     ),
-    Controller("claims", resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"), sync_claims),
-    Controller("dependents", OWNED_RESOURCES, sync_owners),
     Controller(
-        "namespaces",
+        "persistentvolume-binder-controller",
+        resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"),
+        sync_claims,
+    ),
+    Controller("garbage-collector-controller", OWNED_RESOURCES, sync_owners),
+    Controller(
+        "namespace-controller",
         (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in SHORT_LIVED_RESOURCES)),
         sync_namespaces,
     ),
-    Controller("taints", resources_of("Node"), sync_taints),
-    Controller("unready", resources_of("Node"), sync_pod_readiness),
-    Controller("expiry", (), sync_expiration, EXPIRY_SECONDS),
+    Controller("node-taint-controller", resources_of("Node"), sync_taints),
+    Controller("node-pod-readiness-controller", resources_of("Node"), sync_pod_readiness),
+    Controller("expiration-controller", (), sync_expiration, EXPIRY_SECONDS),
 )

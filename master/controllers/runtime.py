@@ -195,8 +195,13 @@ class ControllerRuntime:
         self._backing_off: dict[str, frozenset[str]] = {}
         self._pending_startup = {controller.name for controller in CONTROLLERS if controller.required_for_startup}
         self.started = asyncio.Event()
-        nodes_loop = Loop("nodes", self._reconcile_nodes, LoopTiming(resync=self._node_lifecycle.resync))
-        controllers = (*CONTROLLERS, Controller("endpoints", ENDPOINT_RESOURCES, self._endpoints.reconcile))
+        nodes_loop = Loop(
+            "node-lifecycle-controller", self._reconcile_nodes, LoopTiming(resync=self._node_lifecycle.resync)
+        )
+        controllers = (
+            *CONTROLLERS,
+            Controller("endpointslice-controller", ENDPOINT_RESOURCES, self._endpoints.reconcile),
+        )
         loops = [
             (
                 Loop(controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)),
@@ -210,8 +215,8 @@ class ControllerRuntime:
         )
         self._by_name = {
             **{controller.name: loop for loop, controller in loops},
-            "nodes": nodes_loop,
-            "evictions": nodes_loop,
+            "node-lifecycle-controller": nodes_loop,
+            "taint-eviction-controller": nodes_loop,
         }
 
     def wake(self, name: str) -> None:
@@ -243,8 +248,8 @@ class ControllerRuntime:
         await asyncio.sleep(cool_down(duration, len(changes)))
 
     async def _reconcile_nodes(self) -> None:
-        await self._run_actions("nodes", self._node_lifecycle.reconcile_heartbeats(self._lister))
-        await self._run_actions("evictions", self._node_lifecycle.reconcile_taints(self._lister))
+        await self._run_actions("node-lifecycle-controller", self._node_lifecycle.reconcile_heartbeats(self._lister))
+        await self._run_actions("taint-eviction-controller", self._node_lifecycle.reconcile_taints(self._lister))
 
     async def _run_actions(self, loop: str, actions: Iterable[Action]) -> None:
         await self._write(loop, self._collect_changes(loop, actions))

@@ -109,7 +109,7 @@ def passed(name: str, address: str) -> list[type]:
         network=CONFIG, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
     )
     lister = SimpleNamespace(list=lambda kind: kept[kind.KIND], context=context, now=NOW)
-    (controller,) = (one for one in CONTROLLERS if one.name == "certificate approvals")
+    (controller,) = (one for one in CONTROLLERS if one.name == "certificatesigningrequest-approving-controller")
     return [type(one) for one in controller.reconcile(cast("Lister", lister))]
 
 
