@@ -115,7 +115,7 @@ class StockCluster(PacketWorld):
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
-    def lanes(self) -> dict[str, int]:
+    def vnids(self) -> dict[str, int]:
         """The VNID of each project."""
         net_namespaces = self.call_api(lambda client: client.list(NetNamespace)).items
-        return {lane.netname: lane.netid for lane in net_namespaces}
+        return {item.netname: item.netid for item in net_namespaces}

@@ -54,21 +54,21 @@ def ignores(world: StockCluster, node: str, name: str) -> bool:
     return f'object="{name}"' in world.log(node)
 
 
-def lane_of(world: StockCluster, project: str) -> int:
+def vnid_of(world: StockCluster, project: str) -> int:
     """-1 while it has none."""
-    return world.lanes().get(project, -1)
+    return world.vnids().get(project, -1)
 
 
-def laned(world: StockCluster, project: str) -> int:
-    """Its lane, once it has one."""
-    wait_until(lambda: lane_of(world, project) >= 0, f"{project} has a lane")
-    return lane_of(world, project)
+def assigned_vnid(world: StockCluster, project: str) -> int:
+    """Return the VNID of a project, as soon as it has one."""
+    wait_until(lambda: vnid_of(world, project) >= 0, f"{project} has a VNID")
+    return vnid_of(world, project)
 
 
 def test_subnets_and_vnids_equal_those_of_our_own_master(world: StockCluster) -> None:
-    lanes = world.lanes()
-    assert {lanes[name] for name in ("default", "kube-system", "kube-public", "kube-node-lease")} == {0}
-    assert sorted(lanes[name] for name in ("red", "blue")) == [10, 11]
+    vnids = world.vnids()
+    assert {vnids[name] for name in ("default", "kube-system", "kube-public", "kube-node-lease")} == {0}
+    assert sorted(vnids[name] for name in ("red", "blue")) == [10, 11]
     rows = world.kubectl("get", "hostsubnets", "--no-headers").splitlines()
     assert [row.split()[3] for row in rows] == ["10.128.0.0/23", "10.128.2.0/23"]
 
@@ -104,17 +104,17 @@ def test_running_pods_follow_vnid_changes(world: StockCluster) -> None:
 def test_default_namespace_stays_global(world: StockCluster) -> None:
     world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network=join:red")
     wait_until(lambda: "default stays global" in world.said(NETWORK), "the controllers say so")
-    assert lane_of(world, "default") == 0
+    assert vnid_of(world, "default") == 0
     world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network-")
 
 
 def test_deleted_project_frees_its_vnid_which_is_not_reused_at_once(world: StockCluster) -> None:
     world.kubectl("create", "namespace", "brief")
-    first = laned(world, "brief")
+    first = assigned_vnid(world, "brief")
     world.kubectl("delete", "namespace", "brief")
-    wait_until(lambda: lane_of(world, "brief") < 0, "no lane")
+    wait_until(lambda: vnid_of(world, "brief") < 0, "no VNID")
     world.kubectl("create", "namespace", "brief")
-    assert laned(world, "brief") == first + 1
+    assert assigned_vnid(world, "brief") == first + 1
     world.kubectl("delete", "namespace", "brief", "--wait=false")
 
 
@@ -140,7 +140,7 @@ def test_node_gets_a_host_subnet_and_loses_it_when_deleted(world: StockCluster) 
 
 def test_duplicate_vnid_connects_no_projects_and_is_repaired(world: StockCluster) -> None:
     """The nodes close the younger one until the controllers are back and give it a number of its own."""
-    before = world.lanes()
+    before = world.vnids()
     world.kill(NETWORK)
     world.kubectl("patch", "netnamespace", "blue", "--type=merge", "-p", json.dumps({"netid": before["red"]}))
     for node in world.nodes:
@@ -154,7 +154,7 @@ def test_duplicate_vnid_connects_no_projects_and_is_repaired(world: StockCluster
     assert not any(arrives(world, one, other) for one in mine for other in others)
     assert reaches(world, *others)
     world.start(NETWORK, world.controllers())
-    wait_until(lambda: len({world.lanes()[name] for name in ("red", "blue")}) == 2, "two lanes again")
+    wait_until(lambda: len({world.vnids()[name] for name in ("red", "blue")}) == 2, "two VNIDs again")
     settle(world, together=False)
 
 
@@ -189,7 +189,7 @@ def test_invalid_network_objects_are_ignored(world: StockCluster) -> None:
     assert reaches(world, *RED)
     world.kubectl("delete", "hostsubnet/odd", "netnamespace/nobody")
     world.add_project("after")
-    assert laned(world, "after")
+    assert assigned_vnid(world, "after")
 
 
 def _lane(name: str, netid: int, netname: str = "") -> NetNamespace:
@@ -208,8 +208,8 @@ def test_two_network_controllers_allocate_every_number_once(world: StockCluster)
     world.call_api(partial(crowd, some=names[:30]))
     world.kill(NETWORK)
     world.call_api(partial(crowd, some=names[30:]))
-    wait_until(lambda: set(names) <= world.lanes().keys(), "all have a lane")
-    given = [vnid for vnid in world.lanes().values() if vnid]
+    wait_until(lambda: set(names) <= world.vnids().keys(), "all have a VNID")
+    given = [vnid for vnid in world.vnids().values() if vnid]
     assert len(given) == len(set(given))
     assert world.ready(10246) == "ok"
     world.start(NETWORK, world.controllers())
@@ -217,7 +217,7 @@ def test_two_network_controllers_allocate_every_number_once(world: StockCluster)
     world.stop("second")
     wait_until(lambda: world.ready(10247) == "ok", "it is let at once")
     world.kubectl("delete", "namespace", *names, "--wait=false")
-    wait_until(lambda: not world.lanes().keys() & set(names), "no lane is left")
+    wait_until(lambda: not world.vnids().keys() & set(names), "no VNID is left")
 
 
 def test_controller_that_lost_leadership_while_suspended_exits_without_writing(world: StockCluster) -> None:
@@ -227,7 +227,7 @@ def test_controller_that_lost_leadership_while_suspended_exits_without_writing(w
     wait_until(lambda: world.ready(10246) == "ok", "the second one is the leader")
     output = len(world.said(NETWORK))
     world.kubectl("create", "namespace", "meanwhile")
-    assert laned(world, "meanwhile")
+    assert assigned_vnid(world, "meanwhile")
     world.signal(NETWORK, signal.SIGCONT)
     wait_until(lambda: not world.is_alive(NETWORK), "it ends")
     assert "objects written" not in world.said(NETWORK)[output:]
@@ -258,9 +258,9 @@ def test_network_keeps_working_without_controllers_and_api_server(world: StockCl
 def test_node_may_read_network_objects_and_change_none(world: StockCluster) -> None:
     async def as_node() -> None:
         async with Client(Kubeconfig.load(world.nodes["node-1"].kubeconfig)) as client:
-            lane = await client.get(NetNamespace, "red")
+            net_namespace = await client.get(NetNamespace, "red")
             with pytest.raises(Forbidden):
-                await client.update(lane)
+                await client.update(net_namespace)
             with pytest.raises(Forbidden):
                 await client.delete(HostSubnet, "node-2")
             with pytest.raises(Forbidden):

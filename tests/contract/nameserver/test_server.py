@@ -31,7 +31,7 @@ from reconcile.errors import NotReady
 from tests.unit.nameserver.examples import endpoint, names, service, slice_of
 
 HERE, POD, OTHER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
-LANES = {POD: 10, OTHER: 11, HERE: 0}
+VNIDS = {POD: 10, OTHER: 11, HERE: 0}
 WEB, DB, MANY = "web.red.svc.cluster.local", "db.red.svc.cluster.local", "many.red.svc.cluster.local"
 
 
@@ -149,7 +149,7 @@ async def answering() -> AsyncIterator[Answering]:
 
         async def start(*others: Other, known: ServiceStore | None = None) -> tuple[NameServer, int]:
             to_others = Forwarder(lambda: [Upstream(HERE, other.port) for other in others]) if others else None
-            server = NameServer(names(known or directory()), lambda who: LANES.get(who, UNKNOWN_CLIENT), to_others)
+            server = NameServer(names(known or directory()), lambda who: VNIDS.get(who, UNKNOWN_CLIENT), to_others)
             port = await server.start(HERE, 0)
             stack.push_async_callback(server.stop)
             if to_others is not None:
@@ -188,7 +188,7 @@ async def test_cached_answer_is_valid_for_its_project_and_ttl_only(answering: An
         assert (await ask(port, WEB, source="127.0.0.9")).rcode() == dns.rcode.NXDOMAIN
     known.put_service(("red", "web"), service("red", "web", '{"clusterIP": "172.30.0.6"}'))
     assert rows(await ask(port, WEB, source=POD)) == ["172.30.0.6"]
-    server.update(names(known, {"red": 11}), lambda who: LANES.get(who, UNKNOWN_CLIENT))
+    server.update(names(known, {"red": 11}), lambda who: VNIDS.get(who, UNKNOWN_CLIENT))
     assert rows(await ask(port, WEB, source=OTHER)) == ["172.30.0.6"]
     assert (await ask(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
 
@@ -396,7 +396,7 @@ async def test_udp_flood_of_one_client_leaves_capacity_for_others(answering: Ans
 
 async def test_tcp_connections_of_one_project_leave_capacity_for_others(answering: Answering) -> None:
     server, port = await answering()
-    server.update(names(directory()), lambda who: LANES["127.0.0.1"] if who == HERE else LANES[POD])
+    server.update(names(directory()), lambda who: VNIDS["127.0.0.1"] if who == HERE else VNIDS[POD])
     held = [
         await asyncio.open_connection(HERE, port, local_addr=(f"127.0.1.{number % 9}", 0))
         for number in range(MAX_CONNECTIONS + 20)

@@ -64,7 +64,7 @@ class Attempt:
 
     @property
     def frames(self) -> tuple[bytes, ...]:
-        """What is sent, in order."""
+        """The frames to send, in order."""
         return (self.first, self.frame) if self.first else (self.frame,)
 
     def describe(self, found: str) -> str:
@@ -79,7 +79,7 @@ def may_reach(source_vnid: int, target_vnid: int) -> bool:
 
 
 def attempts(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
-    """Everything, in no particular order; every frame has a marker of its own."""
+    """Yield all attempts of a pod on another one, in no particular order. Every frame has its own marker."""
     yield from _honest(layout, source, target)
     yield from _forged(layout, source, target)
     yield from _other_protocols(source, target)
@@ -161,7 +161,7 @@ def _other_protocols(source: RunningPod, target: RunningPod) -> Iterator[Attempt
 
 
 def _outward(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
-    """What may leave the cluster network, and a tunnel packet made by hand, which may not."""
+    """Yield a packet that may leave the cluster network, and a forged tunnel packet, which may not."""
     inner, marker = _frame(source, target, {})
     by_hand = frames.udp(source.address, layout.addresses[target.node], frames.vxlan(0, inner), 4789)
     outer = frames.ethernet(mac_of(layout.gateways[source.node]), source.mac, frames.IPV4, by_hand)

@@ -49,7 +49,7 @@ class OfferedService:
 def service_attempts(
     layout: ClusterLayout, offers: tuple[OfferedService, ...], source: RunningPod, dice: Random, many: int
 ) -> Iterator[Attempt]:
-    """So many attempts of one pod, half of them honest. A pod that is itself the backend does not try."""
+    """Yield `many` attempts of one pod, half of them honest. The backend of a service does not try that service."""
     others = [offer for offer in offers if offer.backend != source]
     for _ in range(many):
         offer = dice.choice(others)
@@ -99,7 +99,7 @@ def _answer(layout: ClusterLayout, offer: OfferedService, source: RunningPod, di
 
 
 def _tunnelled(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
-    """What comes out of a tunnel calls no service, whoever sends it."""
+    """Return a packet to a service through a tunnel. It arrives from no sender."""
     name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
     peers = [address for node, address in layout.addresses.items() if node != offer.backend.node]
     tunnel = Tunnel(dice.choice([*peers, STRANGER]), dice.choice((GLOBAL_VNID, layout.vnid(offer.backend))))

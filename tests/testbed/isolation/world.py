@@ -68,19 +68,19 @@ class World(Protocol):
         """Address of tun0."""
 
     def delivers(self, source: str, target: str, frame: bytes, marker: bytes) -> bool:
-        """Whether what `source` sends arrives at `target`; the marker is part of the frame."""
+        """Return whether a frame of `source` arrives at `target`. The marker is part of the frame."""
 
     def leaves_cluster(self, source: str, frame: bytes, marker: bytes) -> bool:
-        """Whether what `source` sends leaves the cluster network towards the outside."""
+        """Return whether a frame of `source` leaves the cluster network."""
 
     def delivers_from_tunnel(
         self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, marker: bytes
     ) -> bool:
-        """Whether a frame that reaches a node in a VXLAN packet from `sender` arrives at a pod."""
+        """Return whether a frame that reaches a node in a VXLAN packet from `sender` arrives at a pod."""
 
 
 def reaches(world: World, source: str, target: str) -> bool:
-    """Whether UDP, TCP and ICMP from one pod arrive at the other; all three do, or none does."""
+    """Return whether UDP, TCP and ICMP from one pod arrive at the other: all three, or none."""
     answers = set()
     for make in (frames.udp, frames.tcp_syn, frames.icmp_echo):
         marker = frames.new_marker()
@@ -92,7 +92,7 @@ def reaches(world: World, source: str, target: str) -> bool:
 
 
 def arrives_fragmented(world: World, source: str, target: str, port: int = 9999, source_port: int = 40000) -> bool:
-    """Whether an honest UDP packet in two fragments arrives as a whole.
+    """Return whether an honest UDP packet in two fragments arrives as a whole.
 
     A switch may hold the first until it has the last: connection tracking does.
     """
@@ -104,7 +104,7 @@ def arrives_fragmented(world: World, source: str, target: str, port: int = 9999,
 
 
 def arrives(world: World, source: str, target: str, **forged: object) -> bool:
-    """Whether a UDP packet arrives that is honest but for the parts that are `forged`: ip_src, eth_dst, vlan, ..."""
+    """Return whether a UDP packet arrives with the fields in `forged` changed: ip_src, eth_dst, vlan, ..."""
     one, other = world.pods[source], world.pods[target]
     marker = frames.new_marker()
     body = frames.udp(

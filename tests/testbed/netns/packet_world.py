@@ -39,7 +39,7 @@ class PacketWorld(NetnsCluster):
         super().__exit__()
 
     def add_project(self, name: str) -> None:
-        """Make a project and wait for its lane."""
+        """Create a project and wait for its VNID."""
         self.call_api(lambda client: client.create(Namespace(metadata=ObjectMeta(name=name))))
 
     def add(self, place: PlannedPod) -> Attachment:

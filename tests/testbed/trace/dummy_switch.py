@@ -110,7 +110,7 @@ class DummySwitch:
             running.cancel()
 
     def trace(self, flow: str, frame: bytes) -> str:
-        """What would become of a frame."""
+        """Return the output of `ofproto/trace` for a frame."""
         if self._control is None:
             error, self._control = UnixctlClient.create(f"{self.rundir}/ovs-vswitchd.ctl")
             assert not error, os.strerror(error)

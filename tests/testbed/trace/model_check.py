@@ -58,7 +58,7 @@ def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Com
 
 
 def layout_of(world: TraceWorld) -> ClusterLayout:
-    """What an attacker may know of it."""
+    """Return the layout that an attacker may know."""
     nodes = {name: network.node for name, network in world.networks.items()}
     addresses = {name: node.address for name, node in nodes.items()}
     gateways = {name: node.gateway for name, node in nodes.items()}

@@ -23,7 +23,7 @@ Ports = Mapping[str, tuple[ServicePortInfo, ...]]
 
 
 def topology_of(world: TraceWorld, ports: Ports) -> ClusterTopology:
-    """What the API would say of it; hosts that are no nodes are the peers without a switch."""
+    """Return the topology that the API would give. Peers without a switch are hosts that are no nodes."""
     networks = world.networks.values()
     hosts: dict[str, Node | Peer] = {peer.name: peer for network in networks for peer in network.peers}
     hosts |= {network.node.name: network.node for network in networks}

@@ -91,7 +91,7 @@ def _as_translated(text: str, frame: bytes) -> bytes:
 def networks_of(
     nodes: Mapping[str, Node], pods: Mapping[str, RunningPod], ports: Mapping[str, int], vnids: Mapping[str, int]
 ) -> dict[str, NodeNetwork]:
-    """What each node sees of a cluster."""
+    """Return the desired network of each node."""
     return {
         name: NodeNetwork(
             CLUSTER,

@@ -39,9 +39,9 @@ def endpoint(address: str, **more: object) -> Endpoint:
     return msgspec.convert({"addresses": [address], **more}, Endpoint)
 
 
-def names(directory: ServiceStore, lanes: dict[str, int] | None = VNIDS) -> ClusterZone:
+def names(directory: ServiceStore, vnids: dict[str, int] | None = VNIDS) -> ClusterZone:
     """What a node of the cluster tells."""
-    return ClusterZone(directory, DOMAIN, lanes)
+    return ClusterZone(directory, DOMAIN, vnids)
 
 
 def question(name: str, kind: str = "A") -> Question:
@@ -51,10 +51,10 @@ def question(name: str, kind: str = "A") -> Question:
     return requested
 
 
-def answer_text(known: ClusterZone, name: str, kind: str = "A", lane: int = 0) -> tuple[str, list[str]]:
+def answer_text(known: ClusterZone, name: str, kind: str = "A", vnid: int = 0) -> tuple[str, list[str]]:
     """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
     asked = question(name, kind)
-    actual = known.resolve(asked, lane)
+    actual = known.resolve(asked, vnid)
     assert not isinstance(actual, Delegation), f"{name} is not ours"
     message = dns.message.from_wire(b"\0\0" + encode(asked, actual, MAX_TCP_BYTES).joined())
     rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]
@@ -72,6 +72,6 @@ PORTS = '[{"name": "sql", "port": 5432, "protocol": "TCP"}]'
 NOTHING: list[str] = []
 
 
-def addresses(directory: ServiceStore, name: str, lane: int = 0) -> list[str]:
-    code, rows = answer_text(names(directory), name, lane=lane)
+def addresses(directory: ServiceStore, name: str, vnid: int = 0) -> list[str]:
+    code, rows = answer_text(names(directory), name, vnid=vnid)
     return [code, *sorted(row.split()[-1] for row in rows)]

@@ -27,27 +27,27 @@ from tests.unit.nameserver.examples import NOTHING, addresses, answer_text, endp
 )
 def test_names_of_a_project_are_unknown_to_other_projects(directory: ServiceStore, name: str, kind: str) -> None:
     known = names(directory)
-    assert answer_text(known, name, kind, lane=11) == ("NXDOMAIN", NOTHING)
-    assert answer_text(known, name, kind, lane=UNKNOWN_CLIENT) == ("NXDOMAIN", NOTHING)
-    for lane in (0, 10):
-        assert answer_text(known, name, kind, lane=lane)[0] == "NOERROR"
-    assert answer_text(names(directory, None), name, kind, lane=11)[0] == "NOERROR", "one flat network"
+    assert answer_text(known, name, kind, vnid=11) == ("NXDOMAIN", NOTHING)
+    assert answer_text(known, name, kind, vnid=UNKNOWN_CLIENT) == ("NXDOMAIN", NOTHING)
+    for vnid in (0, 10):
+        assert answer_text(known, name, kind, vnid=vnid)[0] == "NOERROR"
+    assert answer_text(names(directory, None), name, kind, vnid=11)[0] == "NOERROR", "one flat network"
 
 
 def test_external_name_does_not_resolve_into_another_project(directory: ServiceStore) -> None:
     spy = service("blue", "spy", '{"type": "ExternalName", "externalName": "web.red.svc.cluster.local"}')
     directory.put_service(("blue", "spy"), spy)
-    code, rows = answer_text(names(directory), "spy.blue.svc.cluster.local", lane=11)
+    code, rows = answer_text(names(directory), "spy.blue.svc.cluster.local", vnid=11)
     assert (code, [row.split()[3] for row in rows]) == ("NXDOMAIN", ["CNAME"])
 
 
 def test_names_of_global_projects_are_known_to_all(directory: ServiceStore) -> None:
-    for lane in (UNKNOWN_CLIENT, 0, 10, 11):
-        assert addresses(directory, "web.default.svc.cluster.local", lane) == ["NOERROR", "172.30.0.8"]
+    for vnid in (UNKNOWN_CLIENT, 0, 10, 11):
+        assert addresses(directory, "web.default.svc.cluster.local", vnid) == ["NOERROR", "172.30.0.8"]
 
 
 def test_joined_projects_resolve_each_others_names(directory: ServiceStore) -> None:
-    assert addresses(directory, "web.pink.svc.cluster.local", lane=10) == ["NOERROR", "172.30.0.7"]
+    assert addresses(directory, "web.pink.svc.cluster.local", vnid=10) == ["NOERROR", "172.30.0.7"]
 
 
 @pytest.mark.parametrize("name", ["example.com", "1.0.0.127.in-addr.arpa", "local", "1.0.31.172.in-addr.arpa"])

@@ -46,7 +46,7 @@ def test_service_and_pod_names_have_their_addresses(directory: ServiceStore, nam
 def test_wildcard_names_match_all_visible_services(directory: ServiceStore, star: str) -> None:
     everything = ["172.30.0.5", "172.30.0.6", "172.30.0.7", "172.30.0.8"]
     assert addresses(directory, f"web.{star}.svc.cluster.local") == ["NOERROR", *everything]
-    assert addresses(directory, f"web.{star}.svc.cluster.local", lane=11) == ["NOERROR", "172.30.0.6", "172.30.0.8"]
+    assert addresses(directory, f"web.{star}.svc.cluster.local", vnid=11) == ["NOERROR", "172.30.0.6", "172.30.0.8"]
     assert addresses(directory, f"{star}.blue.svc.cluster.local") == ["NOERROR", "172.30.0.6"]
     assert addresses(directory, f"{star}.db.red.svc.cluster.local")[1:] == ["10.128.0.2", "10.128.2.3", "10.128.4.5"]
     assert len(answer_text(names(directory), f"_{star}._{star}.web.red.svc.cluster.local", "SRV")[1]) == 2
