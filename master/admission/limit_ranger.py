@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from api.core.pod import Container, Pod
 from api.core.storage import PersistentVolumeClaim
 from api.meta.quantity import Amount
-from api.validation.registry import check, default
+from api.validation.registry import default
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources import quantities
@@ -35,10 +35,7 @@ class LimitRanger(AdmissionPlugin):
         completed = apply_limit_range(item, objects.list(group_resource(LimitRange), item.metadata.namespace))
         if completed is item:
             return item
-        completed = default(completed, PODS.rules)
-        if problems := list(check(completed, PODS.rules)):
-            raise errors.invalid(PODS, item.metadata.name, problems)
-        return completed
+        return default(completed, PODS.rules)
 
     def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
         if request.operation is Operation.DELETE or request.subresource:

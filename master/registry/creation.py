@@ -11,6 +11,7 @@ from api.core.config import ConfigMap
 from api.core.node import Namespace
 from api.meta.types import Object, ObjectMeta
 from api.validation.registry import default
+from master import errors
 from master.admission.chain import AdmissionChain
 from master.admission.plugin import AdmissionRequest, Operation
 from master.auth.rbac import Requester
@@ -21,7 +22,7 @@ from master.resources.configuration import ServiceAccount
 from master.resources.metadata import Clock
 from master.resources.resource import AnyResource
 from master.resources.scheme import BY_KIND, group_resource
-from master.storage.interface import Transaction
+from master.storage.interface import Key, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,12 @@ class ObjectCreation:
         requester: Requester | None = None,
         client_address: str = "",
     ) -> Any:
-        """Return a decoded object as it is to be stored: mutate, set server fields, validate, reserve.
+        """Return a decoded object as it is to be stored: mutate, set server fields, validate, admit, reserve.
 
-        The transaction gets what is written with the object, but not the object. Raises `errors.StatusError`, and
-        leaves the transaction as it was.
+        The order is that of Kubernetes: the validation of the kind sees what the plugins have changed. `requester` is
+        None for controllers, which may replace an object that is deleted in the same write. The transaction gets what
+        is written with the object, but not the object. Raises `errors.StatusError`, and leaves the transaction as it
+        was.
         """
         admission = AdmissionRequest(
             operation=Operation.CREATE,
@@ -56,6 +59,10 @@ class ObjectCreation:
         with transaction.savepoint():
             item = self.chain.mutate(admission, item, transaction)
             item = strategy.prepare_create(resource, item, str(uuid.uuid4()), admission.now)
+            strategy.validate(resource, item)
+            key = Key(resource.stored_group_resource, item.metadata.namespace, item.metadata.name)
+            if requester is not None and transaction.get(key) is not None:
+                raise errors.already_exists(resource, item.metadata.name)
             self.chain.validate(admission, item, transaction)
             if resource.stored_kind == Namespace.KIND:
                 self._create_default_objects(resource.to_stored(item), transaction)

@@ -1,4 +1,4 @@
-"""Decoding of request bodies: names, strictness, defaults and validation."""
+"""Decoding of request bodies: names, types, unknown fields and defaults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.meta.schema import UNKNOWN
-from api.validation.registry import decode, default
+import msgspec
+
+from api.meta.schema import UNKNOWN, shape_errors, without_nulls
+from api.validation.registry import check, default
 from master import errors
 from master.request_info import RequestInfo
 from master.resources.metadata import with_metadata
@@ -29,7 +31,7 @@ MAX_GENERATED_NAME_LENGTH = 63
 
 @dataclass(frozen=True, slots=True)
 class DecodedObject:
-    """A valid object from a client; the warnings are sent with the response."""
+    """An object from a client, with its defaults and not validated yet. The warnings are sent with the response."""
 
     item: Any
     warnings: tuple[str, ...]
@@ -38,15 +40,25 @@ class DecodedObject:
 def decode_object(
     info: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
 ) -> DecodedObject:
-    """Return the object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName."""
+    """Return the object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName.
+
+    Raises Invalid for values of other types than the fields have, also for quantities and times that cannot be parsed.
+    All other values are validated after admission has completed the object (`strategy.validate`).
+    """
     resource = info.resource
     if not isinstance(document, dict):
         raise errors.bad_request(f"the body is not a {resource.kind}: a JSON object is accepted")
     document = _fill_name(info, check_type_meta(resource, document), random_letters)
-    item, problems, warnings = decode(resource.type, document, resource.rules)
+    without_null_fields = without_nulls(document)
+    problems = list(shape_errors(resource.type, without_null_fields))
+    type_problems = list(unreadable(resource.type.API_VERSION, resource.kind, document))
+    item = None
+    if all(problem.reason == UNKNOWN for problem in problems):
+        item = msgspec.convert(without_null_fields, resource.type)
+        # The messages of the validation are those of Kubernetes, so they take precedence for the same field.
+        problems += check(item, resource.rules) if type_problems else ()
     reported = {problem.path for problem in problems}
-    type_problems = unreadable(resource.type.API_VERSION, resource.kind, document)
-    problems = (*problems, *(problem for problem in type_problems if problem.path not in reported))
+    problems += (problem for problem in type_problems if problem.path not in reported)
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     if unknown and strictness == "Strict":
         raise errors.unknown_fields(resource, [problem.path for problem in unknown])
@@ -56,9 +68,8 @@ def decode_object(
         name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
         with errors.with_warnings(unknown_warnings):
             raise errors.invalid(resource, name if isinstance(name, str) else "", rejected)
-    return DecodedObject(
-        with_metadata(default(item, resource.rules), managed_fields=None, self_link=""), (*unknown_warnings, *warnings)
-    )
+    completed = with_metadata(default(item, resource.rules), managed_fields=None, self_link="")
+    return DecodedObject(completed, (*unknown_warnings, *resource.rules.warnings(item)))
 
 
 def check_type_meta(resource: AnyResource, document: Mapping[str, Any]) -> dict[str, Any]:

@@ -171,10 +171,9 @@ class Registry:
             body = decoding.decode_object(info, document, strictness, random_letters)
             name = body.item.metadata.name
             key = Key(info.resource.stored_group_resource, info.namespace, name)
-            if self._store.get_uncommitted(key) is None:
+            is_generated = body.item.metadata.generate_name and not document["metadata"].get("name")
+            if not is_generated or self._store.get_uncommitted(key) is None:
                 break
-            if not body.item.metadata.generate_name or document["metadata"].get("name"):
-                raise errors.already_exists(info.resource, name)
         else:
             raise errors.already_exists(info.resource, name)
         transaction = Transaction(self._store)
@@ -247,6 +246,7 @@ class Registry:
                 # Fields outside the subresource are not stored, but a node must not try to write them.
                 self._chain.validate(admission, item, transaction)
                 new = strategy.prepare_subresource_update(resource, subresource, item, old.object)
+                strategy.validate(resource, new)
             else:
                 new = strategy.prepare_update(resource, item, old.object)
                 self._chain.validate(admission, new, transaction)

@@ -15,7 +15,7 @@ from api.core.node import NamespaceStatus, Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import FORBIDDEN, FieldError, quoted
 from api.meta.types import Object
-from api.validation.registry import check_update
+from api.validation.registry import check, check_update
 from master import errors
 from master.registry.request import DeleteOptions, Preconditions
 from master.resources.metadata import format_time, parse_time, with_metadata
@@ -57,11 +57,21 @@ def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.dat
     return resource.prepare_for_create(begun)
 
 
+def validate(resource: AnyResource, item: Any) -> None:
+    """Require that an object is valid: as admission has completed it, and with the fields that the server sets.
+
+    Raises Invalid with every error of the object.
+    """
+    problems = list(check(item, resource.rules))
+    if problems:
+        raise errors.invalid(resource, item.metadata.name, problems)
+
+
 def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
-    """Return the object after an update of everything but its status."""
+    """Return the object after an update of everything but its status. Raises Invalid if it is not valid."""
     _check_identity(resource, new, old)
     new = resource.prepare_for_update(_with_old_metadata(new, old), old)
-    problems = list(check_update(old, new, resource.rules))
+    problems = [*check(new, resource.rules), *check_update(old, new, resource.rules)]
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
         reason = "no new finalizers can be added if the object is being deleted"
@@ -79,7 +89,7 @@ def _with_next_generation(resource: AnyResource, new: Any, old: Any) -> Any:
 
 
 def prepare_subresource_update(resource: AnyResource, name: str, new: Any, old: Any) -> Any:
-    """Return the object after an update of the part that the named subresource covers."""
+    """Return the object after an update of the part that the named subresource covers, not validated yet."""
     subresource = resource.subresource(name)
     if subresource is None or subresource.replace is None:
         raise errors.path_not_found()

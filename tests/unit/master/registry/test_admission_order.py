@@ -1,0 +1,117 @@
+"""The order of admission: mutate, set server fields, validate the kind, admit, reserve."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.core.config import ConfigMap
+from api.core.node import Namespace
+from api.meta.types import ObjectMeta
+from master.admission.chain import AdmissionChain
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest
+from master.auth.attributes import SYSTEM_MASTERS, User
+from master.auth.authorization import Authorizer
+from master.errors import StatusError
+from master.registry.creation import ObjectCreation
+from master.registry.registry import Registry
+from master.registry.request import Request
+from master.resources.configuration import CONFIG_MAPS
+from master.resources.metadata import with_metadata
+from master.resources.scheme import STORED_TYPES
+from master.serialization.negotiation import APPLY_PATCH, MERGE_PATCH
+from master.server.routes import resolve_path
+from master.storage.interface import Transaction
+from master.storage.sqlite import SQLiteStorage
+from tests.testbed.apiserver.changes import put
+
+PATH = "/api/v1/namespaces/red/configmaps"
+ADMIN = User("admin", frozenset((SYSTEM_MASTERS,)))
+
+
+class InvalidLabel(AdmissionPlugin):
+    """Gives every object a label whose value is not valid."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        return with_metadata(item, labels={"app": "no/label"})
+
+
+class Repair(AdmissionPlugin):
+    """Replaces the labels of every object by valid ones."""
+
+    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+        return with_metadata(item, labels={"app": "web"})
+
+
+class Reject(AdmissionPlugin):
+    """Fails the test if it is asked to admit an object."""
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        pytest.fail("an invalid object reached validating admission")
+
+
+def now() -> datetime:
+    return datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
+    storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
+    stored = ConfigMap(metadata=ObjectMeta(name="stored", namespace="red", uid="u"), data={"a": "1"})
+    await storage.write(put(Namespace(metadata=ObjectMeta(name="red"))), put(stored))
+    yield storage
+    await storage.close()
+
+
+def creation(*plugins: AdmissionPlugin) -> ObjectCreation:
+    return ObjectCreation(AdmissionChain(plugins), now, "")
+
+
+def registry(storage: SQLiteStorage, *plugins: AdmissionPlugin) -> Registry:
+    return Registry(storage, creation(*plugins), Authorizer(storage))
+
+
+def request(path: str, body: dict[str, Any], content_type: str = "", **query: str) -> Request:
+    info = resolve_path(path)
+    assert info is not None
+    return Request(info, query, body=body, content_type=content_type, user=ADMIN)
+
+
+async def test_mutation_of_a_plugin_is_validated(storage: SQLiteStorage) -> None:
+    objects = registry(storage, InvalidLabel(), Reject())
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}, "data": {"b": "2"}}
+    stored = {**body, "metadata": {"name": "stored"}}
+    for write in (
+        objects.create(request(PATH, body)),
+        objects.update(request(f"{PATH}/stored", stored)),
+        objects.patch(request(f"{PATH}/stored", {"data": {"b": "2"}}, MERGE_PATCH)),
+        objects.patch(request(f"{PATH}/stored", stored, APPLY_PATCH, fieldManager="me")),
+        objects.patch(request(f"{PATH}/new", body, APPLY_PATCH, fieldManager="me")),
+    ):
+        with pytest.raises(StatusError, match=r"metadata\.labels") as rejected:
+            await write
+        assert rejected.value.status.code == 422
+
+
+async def test_mutation_of_a_plugin_is_validated_for_controllers(storage: SQLiteStorage) -> None:
+    item = ConfigMap(metadata=ObjectMeta(name="new", namespace="red"))
+    with pytest.raises(StatusError, match=r"metadata\.labels"):
+        creation(InvalidLabel(), Reject()).create(CONFIG_MAPS, item, Transaction(storage))
+
+
+async def test_plugin_may_repair_what_would_be_invalid(storage: SQLiteStorage) -> None:
+    body = {"metadata": {"name": "new", "labels": {"app": "no/label"}}}
+    response = await registry(storage, Repair()).create(request(PATH, body))
+    assert response.status == 201
+
+
+async def test_existing_object_is_reported_after_its_errors(storage: SQLiteStorage) -> None:
+    objects = registry(storage)
+    with pytest.raises(StatusError, match="already exists"):
+        await objects.create(request(PATH, {"metadata": {"name": "stored"}}))
+    with pytest.raises(StatusError, match=r"metadata\.labels"):
+        await objects.create(request(PATH, {"metadata": {"name": "stored", "labels": {"app": "no/label"}}}))
