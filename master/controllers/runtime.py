@@ -118,7 +118,9 @@ class CreateQueue:
         item = self._with_name(action.item)
         resource = BY_KIND[item.KIND]
         try:
-            item = self._creation.create(resource, default(item, resource.rules), self.transaction)
+            item = self._creation.create(
+                resource, default(item, resource.rules), self.transaction, is_trusted=owner is None
+            )
         except StatusError as error:
             self._reject(action.by, item, owner, error.status.message)
             return

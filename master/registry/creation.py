@@ -40,13 +40,16 @@ class ObjectCreation:
         transaction: Transaction,
         requester: Requester | None = None,
         client_address: str = "",
+        *,
+        is_trusted: bool = False,
     ) -> Any:
         """Return a decoded object as it is to be stored: mutate, set server fields, validate, admit, reserve.
 
         The order is that of Kubernetes: the validation of the kind sees what the plugins have changed. `requester` is
-        None for controllers, which may replace an object that is deleted in the same write. The transaction gets what
-        is written with the object, but not the object. Raises `errors.StatusError`, and leaves the transaction as it
-        was.
+        None for controllers, which may replace an object that is deleted in the same write. An object of the master
+        that has no template of a client is trusted and not validated: the endpoint of the service `kubernetes` may be a
+        loopback address. The transaction gets what is written with the object, but not the object. Raises
+        `errors.StatusError`, and leaves the transaction as it was.
         """
         admission = AdmissionRequest(
             operation=Operation.CREATE,
@@ -59,7 +62,8 @@ class ObjectCreation:
         with transaction.savepoint():
             item = self.chain.mutate(admission, item, transaction)
             item = strategy.prepare_create(resource, item, str(uuid.uuid4()), admission.now)
-            strategy.validate(resource, item)
+            if not is_trusted:
+                strategy.validate(resource, item)
             key = Key(resource.stored_group_resource, item.metadata.namespace, item.metadata.name)
             if requester is not None and transaction.get(key) is not None:
                 raise errors.already_exists(resource, item.metadata.name)
