@@ -83,8 +83,8 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
     if verb == "DEL":
         return {"sandbox": sandbox}
     pairs = (word.partition("=") for word in environment.get("CNI_ARGS", "").split(";"))
-    told = {key: value for key, _, value in pairs}
-    project = told.get("K8S_POD_NAMESPACE") or config.get("project")
+    cni_args = {key: value for key, _, value in pairs}
+    project = cni_args.get("K8S_POD_NAMESPACE") or config.get("project")
     if not isinstance(project, str) or not project:
         raise CniError(
             BAD_CONFIG, "no project: neither K8S_POD_NAMESPACE in CNI_ARGS nor `project` in the configuration"
@@ -93,8 +93,8 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
         "sandbox": sandbox,
         "netns": environment["CNI_NETNS"],
         "namespace": project,
-        "name": told.get("K8S_POD_NAME") or sandbox,
-        "uid": told.get("K8S_POD_UID", ""),
+        "name": cni_args.get("K8S_POD_NAME") or sandbox,
+        "uid": cni_args.get("K8S_POD_UID", ""),
         "ifname": environment["CNI_IFNAME"],
         "runtime": "cni",
     }
@@ -140,23 +140,23 @@ def main() -> int:
     try:
         printed = answer(os.environ, text)
     except CniError as error:
-        print(json.dumps({"cniVersion": _asked_version(text), "code": error.code, "msg": str(error)}))
+        print(json.dumps({"cniVersion": _reply_version(text), "code": error.code, "msg": str(error)}))
         return 1
     if printed:
         print(json.dumps(printed))
     return 0
 
 
-def _asked_version(text: str) -> str:
-    """The one in which an error is told: that of the configuration, if there is one that we speak."""
+def _reply_version(text: str) -> str:
+    """Return the version of an error reply: that of the configuration if it is supported, else the newest."""
     try:
         return str(_config(text)["cniVersion"])
     except CniError:
         return VERSIONS[-1]
 
 
-def _print_help(wish: str) -> None:
-    if wish == "--version":
+def _print_help(option: str) -> None:
+    if option == "--version":
         from importlib.metadata import version  # noqa: PLC0415 - takes longer than all the rest
 
         print(f"podlane-cni {version('podlane')}")

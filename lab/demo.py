@@ -146,10 +146,10 @@ async def show(client: Client, lab: Lab) -> Matrix:
         if service.metadata.name == SERVICE and service.metadata.namespace in PROJECTS
     ]
     services.sort(key=lambda service: PROJECTS.index(service.metadata.namespace))
-    fronts = [(service.metadata.namespace, SERVICE, service.spec.cluster_ip) for service in services]
-    print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), fronts))
+    frontends = [(service.metadata.namespace, SERVICE, service.spec.cluster_ip) for service in services]
+    print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), frontends))
     vnids = {item.netname: item.netid for item in net_namespaces}
-    called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in fronts]
+    called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in frontends]
     return await asyncio.to_thread(measure, _members(pods, lab, vnids), called, str(lab.site.outside))
 
 

@@ -23,9 +23,9 @@ _FLAGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe the packet."""
-    who = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
-    parser.add_argument("source", metavar="SRC", help=who)
-    parser.add_argument("target", metavar="DST", help=f"{who}, or PROJECT/SERVICE")
+    endpoint = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
+    parser.add_argument("source", metavar="SRC", help=endpoint)
+    parser.add_argument("target", metavar="DST", help=f"{endpoint}, or PROJECT/SERVICE")
     kinds = parser.add_argument_group("the packet")
     add = kinds.add_argument
     protocols = "protocol (icmp; for a service, that of its port); arp is an ARP request of SRC for DST"

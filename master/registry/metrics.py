@@ -57,9 +57,9 @@ class MetricsReader:
         self._store = storage
         self._nodes = nodes
         self._clock = clock
-        self._heard: dict[str, _CachedSummary] = {}
-        self._asking: dict[str, asyncio.Task[Summary | None]] = {}
-        self._room = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
+        self._cache: dict[str, _CachedSummary] = {}
+        self._requests: dict[str, asyncio.Task[Summary | None]] = {}
+        self._request_slots = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
     async def answer(self, verb: str, request: Request) -> Response:
         """Return the response to GET of one object or a list. Raise StatusError."""
@@ -135,17 +135,17 @@ class MetricsReader:
 
     async def _fetch(self, name: str) -> Summary | None:
         """Return the summary of a node. Concurrent requests for the same node share one request to its kubelet."""
-        known = self._heard.get(name)
+        known = self._cache.get(name)
         if known is not None and time.monotonic() < known.until:
             return known.summary
-        if name not in self._asking:
-            self._asking[name] = task = asyncio.create_task(self._read(name))
-            task.add_done_callback(lambda _: self._asking.pop(name, None))
-        return await asyncio.shield(self._asking[name])
+        if name not in self._requests:
+            self._requests[name] = task = asyncio.create_task(self._read(name))
+            task.add_done_callback(lambda _: self._requests.pop(name, None))
+        return await asyncio.shield(self._requests[name])
 
     async def _read(self, name: str) -> Summary | None:
         summary: Summary | None = None
-        async with self._room:
+        async with self._request_slots:
             try:
                 summary = msgspec.json.decode(
                     await self._nodes.get(name, SUMMARY_PATH, REQUEST_TIMEOUT_SECONDS), type=Summary
@@ -154,14 +154,14 @@ class MetricsReader:
                 log.info("resource usage of node unknown", extra={"node": name, "error": error})
             except msgspec.DecodeError as error:
                 log.warning("resource usage of node not readable", extra={"node": name, "error": error})
-        self._heard[name] = _CachedSummary(time.monotonic() + CACHE_SECONDS, summary)
+        self._cache[name] = _CachedSummary(time.monotonic() + CACHE_SECONDS, summary)
         asyncio.get_running_loop().call_later(CACHE_SECONDS, self._forget, name)
         return summary
 
     def _forget(self, name: str) -> None:
-        known = self._heard.get(name)
+        known = self._cache.get(name)
         if known is not None and time.monotonic() >= known.until:
-            del self._heard[name]
+            del self._cache[name]
 
 
 def _selects(selection: Selection, item: Node | Pod) -> bool:

@@ -87,8 +87,8 @@ def _sidecar_names(item: Pod) -> frozenset[str]:
 def _running_statuses(item: Pod) -> list[ContainerStatus]:
     """Return the statuses of long-running containers: the pod's own and its sidecars."""
     sidecars = _sidecar_names(item)
-    beside = [status for status in item.status.init_container_statuses if status.name in sidecars]
-    return [*beside, *item.status.container_statuses]
+    sidecar_statuses = [status for status in item.status.init_container_statuses if status.name in sidecars]
+    return [*sidecar_statuses, *item.status.container_statuses]
 
 
 def _init_reason(item: Pod) -> str:

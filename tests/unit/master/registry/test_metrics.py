@@ -162,7 +162,7 @@ async def test_metrics_cache_expires(door: Door, monkeypatch: pytest.MonkeyPatch
     await door.get("nodes/near")
     assert door.nodes.asked == ["near", "near"]
     async with asyncio.timeout(10):
-        while door._metrics._heard:
+        while door._metrics._cache:
             await asyncio.sleep(0)
 
 
