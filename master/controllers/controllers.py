@@ -49,10 +49,8 @@ def sync_network(lister: Lister) -> Iterator[Action]:
     """Create and update the objects of every cluster, the HostSubnets of Nodes and the NetNamespaces of projects."""
     config, nodes, namespaces = lister.context.network, lister.list(Node), lister.list(Namespace)
     yield from bootstrap.bootstrap_objects(config, namespaces, lister.get(ClusterNetwork, "default"))
-    yield from host_subnets.reconcile_host_subnets(config, nodes, lister.list(HostSubnet), lister.cursor("subnets"))
-    yield from net_namespaces.reconcile_net_namespaces(
-        config, namespaces, lister.list(NetNamespace), lister.cursor("vnids")
-    )
+    yield from host_subnets.reconcile(config, nodes, lister.list(HostSubnet), lister.cursor("subnets"))
+    yield from net_namespaces.reconcile(config, namespaces, lister.list(NetNamespace), lister.cursor("vnids"))
 
 
 KUBERNETES_SERVICE = "kubernetes-service-controller"

@@ -23,8 +23,7 @@ from master.allocators import AllocatorCursor
 from master.config import NetworkConfig
 from master.controllers import bootstrap, expiration
 from master.controllers.actions import Action, Create, ForceDelete, Update, Warn
-from master.controllers.network.host_subnets import reconcile_host_subnets
-from master.controllers.network.net_namespaces import reconcile_net_namespaces, separate_duplicates
+from master.controllers.network import host_subnets, net_namespaces
 from master.resources.cluster_network import NODE_UID_ANNOTATION
 
 SUBNETS, VNIDS = "subnets", "vnids"
@@ -77,7 +76,7 @@ def _actions(
     config: NetworkConfig, state: ClusterState, numbers: Mapping[str, int], now: datetime.datetime
 ) -> Iterator[Action]:
     subnets, bad_subnets = split_valid(state.host_subnets, check_host_subnet)
-    net_namespaces, bad_net_namespaces = split_valid(state.net_namespaces, check_net_namespace_fields)
+    valid_net_namespaces, bad_net_namespaces = split_valid(state.net_namespaces, check_net_namespace_fields)
     for kind, errors in (("hostsubnet", bad_subnets), ("netnamespace", bad_net_namespaces)):
         yield from (Warn(f"rejected by nodes: {error}", f"{kind} {name}") for name, error in errors.items())
     yield from bootstrap.bootstrap_objects(config, state.namespaces, state.network)
@@ -86,10 +85,10 @@ def _actions(
     has_deletes = any(isinstance(action, ForceDelete) for action in overlaps)
     yield from overlaps
     nodes = tuple(node for node in state.nodes if node.metadata.name not in bad_subnets)
-    yield from () if has_deletes else reconcile_host_subnets(config, nodes, subnets, _cursor(SUBNETS, numbers))
-    duplicates = tuple(separate_duplicates(net_namespaces, _cursor(VNIDS, numbers)))
+    yield from () if has_deletes else host_subnets.reconcile(config, nodes, subnets, _cursor(SUBNETS, numbers))
+    duplicates = tuple(net_namespaces.separate_duplicates(valid_net_namespaces, _cursor(VNIDS, numbers)))
     namespaces = tuple(namespace for namespace in state.namespaces if namespace.metadata.name not in bad_net_namespaces)
-    yield from duplicates or reconcile_net_namespaces(config, namespaces, net_namespaces, _cursor(VNIDS, numbers))
+    yield from duplicates or net_namespaces.reconcile(config, namespaces, valid_net_namespaces, _cursor(VNIDS, numbers))
     yield from expiration.expired_queries(state.queries, now)
 
 

@@ -115,19 +115,19 @@ class Handlers:
         )
 
     async def _operate(self, verb: str, resource_request: Request) -> Response:
-        resource, name = resource_request.info.resource, resource_request.info.subresource
+        resource, subresource_name = resource_request.info.resource, resource_request.info.subresource
         if resource in COMPUTED:
             return await self._metrics.answer(verb, resource_request)
-        subresource = resource.subresource(name)
-        if name and (subresource is None or subresource.proxied):
+        subresource = resource.subresource(subresource_name)
+        if subresource_name and (subresource is None or subresource.proxied):
             # Proxied subresources have a route of their own; a path that only decodes to one is not found.
             raise errors.path_not_found()
         if subresource is not None and verb not in subresource.verbs:
             raise errors.method_not_allowed()
-        if name == SCALE:
+        if subresource_name == SCALE:
             return await self._registry.scale(verb, resource_request)
         if subresource is not None and subresource.replace is None:
-            return await self._subresource_handlers[resource.kind, name](resource_request)
+            return await self._subresource_handlers[resource.kind, subresource_name](resource_request)
         return await self._operate_on_objects(verb, resource_request)
 
     async def _operate_on_objects(self, verb: str, resource_request: Request) -> Response:

@@ -17,7 +17,7 @@ from master.resources.cluster_network import NODE_UID_ANNOTATION
 from master.resources.nodes import internal_ip
 
 
-def reconcile_host_subnets(
+def reconcile(
     config: NetworkConfig, nodes: Iterable[Node], subnets: Iterable[HostSubnet], cursor: AllocatorCursor
 ) -> Iterator[Action]:
     """Yield the writes for a HostSubnet of every Node that has an address, and none for missing nodes.

@@ -28,7 +28,7 @@ from master.resources.namespaces import SYSTEM_NAMESPACES
 _UNCHANGED = f"{GLOBAL_NAMESPACE} stays global: the whole cluster relies on it"
 
 
-def reconcile_net_namespaces(
+def reconcile(
     config: NetworkConfig,
     namespaces: Iterable[Namespace],
     net_namespaces: Iterable[NetNamespace],

@@ -13,7 +13,7 @@ from api.network.types import CHANGE_NETWORK_ANNOTATION, JOINED_ANNOTATION, NetN
 from api.validation.registry import check
 from master.allocators import FIRST_VNID, AllocatorCursor
 from master.controllers.actions import Create, ForceDelete, Update
-from master.controllers.network.net_namespaces import reconcile_net_namespaces
+from master.controllers.network.net_namespaces import reconcile
 from tests.unit.master.action_lines import CONFIG, FLAT, cursor, lines
 from tests.unit.master.examples import namespace, net_namespace
 
@@ -27,7 +27,7 @@ def asking(name: str, netid: int, requested: str) -> NetNamespace:
 
 def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
     projects = [namespace("red"), namespace("default"), namespace("kube-system"), namespace("blue")]
-    assert lines(reconcile_net_namespaces(CONFIG, projects, [], AllocatorCursor())) == [
+    assert lines(reconcile(CONFIG, projects, [], AllocatorCursor())) == [
         "+ NetNamespace default 0",
         "+ NetNamespace kube-system 0",
         "+ NetNamespace blue 10",
@@ -39,7 +39,7 @@ def test_default_namespace_is_global_and_vnids_start_at_ten() -> None:
 def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
     net_namespaces = [net_namespace("default", 0), net_namespace("red", 10), net_namespace("blue", 11)]
     projects = [namespace("default"), namespace("blue"), namespace("green")]
-    assert lines(reconcile_net_namespaces(CONFIG, projects, net_namespaces, cursor(2))) == [
+    assert lines(reconcile(CONFIG, projects, net_namespaces, cursor(2))) == [
         "- NetNamespace red 10",
         "+ NetNamespace green 12",
         "~ Cursor c 3",
@@ -49,11 +49,11 @@ def test_deleted_namespace_frees_its_vnid_which_is_reused_last() -> None:
 def test_joined_and_terminating_namespaces_keep_their_vnid() -> None:
     net_namespaces = [net_namespace("red", 10), net_namespace("blue", 10)]
     projects = [namespace("red"), namespace("blue", deletion_timestamp="2026-01-01T00:00:00Z")]
-    assert lines(reconcile_net_namespaces(CONFIG, projects, net_namespaces, cursor(1))) == []
+    assert lines(reconcile(CONFIG, projects, net_namespaces, cursor(1))) == []
 
 
 def test_flat_plugin_allocates_no_vnids() -> None:
-    assert lines(reconcile_net_namespaces(FLAT, [namespace("red")], [], AllocatorCursor())) == []
+    assert lines(reconcile(FLAT, [namespace("red")], [], AllocatorCursor())) == []
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -81,25 +81,23 @@ PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
 )
 def test_change_network_request_is_applied(requested: str, expected: list[str]) -> None:
     found = [net_namespace("default", 0), asking("red", 10, requested), net_namespace("blue", 11)]
-    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, found, cursor(2))) == expected
+    assert lines(reconcile(CONFIG, PROJECTS, found, cursor(2))) == expected
 
 
 def test_change_network_annotation_is_removed_with_the_vnid_change() -> None:
-    (change,) = reconcile_net_namespaces(
-        CONFIG, PROJECTS[1:], [asking("red", 10, "global"), net_namespace("blue", 11)], cursor(2)
-    )
+    (change,) = reconcile(CONFIG, PROJECTS[1:], [asking("red", 10, "global"), net_namespace("blue", 11)], cursor(2))
     assert isinstance(change, Update)
     assert change.item.metadata.annotations == {"kept": "yes"}
 
 
 def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
     shared = [net_namespace("default", 0), asking("red", 10, "isolate"), net_namespace("blue", 10)]
-    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, shared, cursor(1))) == [
+    assert lines(reconcile(CONFIG, PROJECTS, shared, cursor(1))) == [
         "~ NetNamespace red 11",
         "~ Cursor c 2",
     ]
     world = [net_namespace("default", 0), asking("red", 0, "isolate"), net_namespace("blue", 10)]
-    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS, world, cursor(1))) == [
+    assert lines(reconcile(CONFIG, PROJECTS, world, cursor(1))) == [
         "~ NetNamespace red 11",
         "~ Cursor c 2",
     ]
@@ -107,7 +105,7 @@ def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
 
 def test_last_of_isolated_joined_projects_keeps_the_vnid() -> None:
     both = [asking("blue", 10, "isolate"), asking("red", 10, "isolate")]
-    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS[1:], both, cursor(1))) == [
+    assert lines(reconcile(CONFIG, PROJECTS[1:], both, cursor(1))) == [
         "~ NetNamespace blue 11",
         "~ NetNamespace red 10",
         "~ Cursor c 2",
@@ -116,7 +114,7 @@ def test_last_of_isolated_joined_projects_keeps_the_vnid() -> None:
 
 def test_change_network_requests_are_applied_in_order_of_names() -> None:
     found = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
-    assert lines(reconcile_net_namespaces(CONFIG, PROJECTS[1:], found, cursor(2))) == [
+    assert lines(reconcile(CONFIG, PROJECTS[1:], found, cursor(2))) == [
         "~ NetNamespace blue 0",
         "~ NetNamespace red 0",
     ]
@@ -124,7 +122,7 @@ def test_change_network_requests_are_applied_in_order_of_names() -> None:
 
 def test_default_namespace_cannot_be_isolated() -> None:
     found = [asking("default", 0, "isolate")]
-    (line,) = lines(reconcile_net_namespaces(CONFIG, [namespace("default")], found, cursor(0)))
+    (line,) = lines(reconcile(CONFIG, [namespace("default")], found, cursor(0)))
     assert "default stays global" in line
     (problem,) = check(asking("default", 0, "isolate"))
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
@@ -153,9 +151,7 @@ def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> 
         elif requested and name in net_namespaces:
             net_namespaces[name] = asking(name, net_namespaces[name].netid, requested)
             askers.add(name)
-        for outcome in list(
-            reconcile_net_namespaces(CONFIG, map(namespace, sorted(alive)), net_namespaces.values(), at)
-        ):
+        for outcome in list(reconcile(CONFIG, map(namespace, sorted(alive)), net_namespaces.values(), at)):
             if isinstance(outcome, Create | Update) and isinstance(outcome.item, NetNamespace):
                 net_namespaces[outcome.item.metadata.name] = outcome.item
             elif isinstance(outcome, Create | Update) and isinstance(outcome.item, AllocatorCursor):
@@ -186,7 +182,7 @@ def test_netnamespace_annotation_names_the_joined_project(requested: str, joined
     green = net_namespace("green", 11)
     green.metadata.annotations[JOINED_ANNOTATION] = "blue"
     found = [net_namespace("default", 0), net_namespace("blue", 11), green, red]
-    changes = reconcile_net_namespaces(CONFIG, [namespace(one.netname) for one in found], found, cursor(3))
+    changes = reconcile(CONFIG, [namespace(one.netname) for one in found], found, cursor(3))
     (moved,) = [one.item for one in changes if isinstance(one, Update) and isinstance(one.item, NetNamespace)]
     assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after
     assert vnid_owner(moved) == (after or "red")
