@@ -79,20 +79,16 @@ class Kubectl:
 RunKubectl = Callable[..., subprocess.CompletedProcess[str]]
 
 
-COMMANDS = sorted(str(path) for path in Path(shutil.which("kubectl") or "/").resolve().parent.glob("kubectl*"))
-
-
 NAMESPACE_MANIFEST = "apiVersion: v1\nkind: Namespace\nmetadata: {name: PROJECT}\n"
-
-
-OLDEST_AND_NEWEST = sorted(program for program in COMMANDS if "." in Path(program).name)[:: max(1, len(COMMANDS) - 2)]
 
 
 FIRST = shutil.which("kubectl") or "/"
 
 
 ALL_PROGRAMS = sorted(map(str, Path(FIRST).resolve().parent.glob("kubectl.*"))) or [FIRST]
-"""A `kubectl` beside those with a version only chooses among them."""
+"""Every version once: a `kubectl` beside others whose names have a version is one of these."""
+
+OLDEST_AND_NEWEST = ALL_PROGRAMS[:: max(1, len(ALL_PROGRAMS) - 1)]
 
 
 def version_of(program: str) -> Version:

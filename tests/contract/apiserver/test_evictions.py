@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
-from tests.testbed.kubectl import COMMANDS
+from tests.testbed.kubectl import ALL_PROGRAMS
 
 
 class Project:
@@ -105,7 +105,7 @@ async def test_discovery_lists_evictions(api_client: UntypedClient) -> None:
 
 async def test_kubectl_drain_waits_for_the_budget(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> None:
     """All at once: each waits five seconds of its own before it asks again."""
-    await asyncio.gather(*(_drained(server, api_client, program, tmp_path) for program in COMMANDS))
+    await asyncio.gather(*(_drained(server, api_client, program, tmp_path) for program in ALL_PROGRAMS))
 
 
 async def _drained(server: ApiServer, api_client: UntypedClient, program: str, home: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.kubectl import COMMANDS, RunKubectl
+from tests.testbed.kubectl import ALL_PROGRAMS, RunKubectl
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +21,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     assert api_server.stop() == 0
 
 
-@pytest.fixture(params=COMMANDS, ids=[Path(program).name for program in COMMANDS])
-def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -> RunKubectl:
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the home directories of all versions."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(params=ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
+def kubectl(server: ApiServer, request: pytest.FixtureRequest, home: Path) -> RunKubectl:
+    """Return a function that runs kubectl. Each version has its own home directory, whose cache lasts for the module."""
+    own_home = home / Path(request.param).name
+
     def run(*words: str, text: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [request.param, f"--kubeconfig={server.kubeconfig}", *words],
@@ -31,7 +40,7 @@ def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -
             text=True,
             check=False,
             timeout=60,
-            env={**os.environ, "HOME": str(tmp_path)},
+            env={**os.environ, "HOME": str(own_home)},
         )
         assert done.returncode == code, f"{words}: {done.stdout} {done.stderr}"
         return done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.kubectl import COMMANDS, NAMESPACE_MANIFEST, RunKubectl
+from tests.testbed.kubectl import ALL_PROGRAMS, NAMESPACE_MANIFEST, RunKubectl
 
 MANIFEST = """\
 apiVersion: v1
@@ -30,7 +30,7 @@ spec: {restartPolicy: Sometimes, subdomain: A.B, containers: [{name: a, image: b
 
 
 def test_kubectl_is_installed() -> None:
-    assert COMMANDS
+    assert ALL_PROGRAMS
 
 
 def test_manifest_is_applied_changed_and_deleted(kubectl: RunKubectl, project: str) -> None:

@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.kubectl import (
-    COMMANDS,
     NAMESPACE_MANIFEST,
     OLDEST_AND_NEWEST,
     RunKubectl,
 )
 
-pytestmark = pytest.mark.parametrize(
-    "kubectl", OLDEST_AND_NEWEST or COMMANDS, indirect=True, ids=lambda path: Path(path).name
-)
+pytestmark = pytest.mark.parametrize("kubectl", OLDEST_AND_NEWEST, indirect=True, ids=lambda path: Path(path).name)
 
 
 BOUNDS = """\

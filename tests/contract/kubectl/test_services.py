@@ -14,16 +14,13 @@ from api.client.kubeconfig import Kubeconfig
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.kubectl import (
-    COMMANDS,
     NAMESPACE_MANIFEST,
     OLDEST_AND_NEWEST,
     RunKubectl,
 )
 
 FLAGS = ("--external-ip-network-cidrs=[203.0.113.0/24]", "--services-node-port-range=31000-31099")
-by_both = pytest.mark.parametrize(
-    "kubectl", OLDEST_AND_NEWEST or COMMANDS, indirect=True, ids=lambda path: Path(path).name
-)
+by_both = pytest.mark.parametrize("kubectl", OLDEST_AND_NEWEST, indirect=True, ids=lambda path: Path(path).name)
 
 BALANCED = """\
 apiVersion: v1

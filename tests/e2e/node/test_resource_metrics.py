@@ -18,7 +18,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.testbed.kubectl import COMMANDS
+from tests.testbed.kubectl import ALL_PROGRAMS
 from tests.testbed.node.single_node import NODE, SingleNode
 from tests.testbed.wait import wait_until
 
@@ -175,7 +175,7 @@ def test_agent_metrics_count_operations(loaded: Loaded) -> None:
     assert loaded.value("/metrics/probes", "prober_probe_total", **probes) > 0
 
 
-@pytest.mark.parametrize("program", COMMANDS, ids=[Path(one).name for one in COMMANDS])
+@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(one).name for one in ALL_PROGRAMS])
 def test_kubectl_top_shows_nodes_and_pods(loaded: Loaded, program: str) -> None:
     node = loaded.node
 
