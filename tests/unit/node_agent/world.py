@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,7 +40,8 @@ from tests.unit.node_agent.object_server import ObjectServer
 SECONDS = 20.0
 
 
-CONCURRENT_WORLDS = 6
+STEPS_BETWEEN_CALLS = 15
+CONCURRENT_WORLDS = 4
 """Hosts on which a scenario runs at the same time: most of the time each of them waits."""
 
 POLLS = 10
@@ -213,7 +215,7 @@ class World:
                 before = -1
                 while before != self.docker.calls and not running.done():
                     before = self.docker.calls
-                    await asyncio.sleep(0.03)
+                    await let_others_run()
         finally:
             for task in (events, running):
                 task.cancel()
@@ -253,6 +255,16 @@ class World:
             "phase": self.status.phase,
             "restarts": [status.restart_count for status in self.status.container_statuses],
         }
+
+
+async def let_others_run() -> None:
+    """Let the event loop and its threads do what is pending, for 30 ms at least and longer on a busy machine.
+
+    A worker takes at most this many steps between two calls of Docker. Each waits for the event loop or for a thread.
+    """
+    for _ in range(STEPS_BETWEEN_CALLS):
+        await asyncio.to_thread(time.sleep, 0.001)
+        await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
