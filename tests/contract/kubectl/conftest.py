@@ -29,7 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
 def kubectl(server: ApiServer, request: pytest.FixtureRequest, home: Path) -> RunKubectl:
-    """Return a function that runs kubectl. Each version has its own home directory, whose cache lasts for the module."""
+    """Return a function that runs kubectl. Each version has a home directory, and its cache, for the module."""
     own_home = home / Path(request.param).name
 
     def run(*words: str, text: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
