@@ -102,10 +102,11 @@ def deleted(owner: Object, item: Object, component: str, now: datetime.datetime)
     return event_about(object_reference(owner), NORMAL, "SuccessfulDelete", message, component, now)
 
 
-def invalid_owner_namespace(item: Object, row: OwnerReference, now: datetime.datetime) -> Create:
+def invalid_owner_namespace(item: Object, reference: OwnerReference, now: datetime.datetime) -> Create:
     """Return the event that an object names an owner in another namespace."""
     namespace = item.metadata.namespace
-    owner = f"[{row.api_version}/{row.kind}, namespace: {namespace}, name: {row.name}, uid: {row.uid}]"
+    kind = f"{reference.api_version}/{reference.kind}"
+    owner = f"[{kind}, namespace: {namespace}, name: {reference.name}, uid: {reference.uid}]"
     message = f'ownerRef {owner} does not exist in namespace "{namespace}"'
     return event_about(
         object_reference(item), WARNING, "OwnerRefInvalidNamespace", message, "garbage-collector-controller", now

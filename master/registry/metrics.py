@@ -111,8 +111,8 @@ class MetricsReader:
         summaries = await self._summaries({pod.spec.node_name for pod in pods})
         seen: dict[tuple[str, str, str], PodStats] = {
             (node, pod.pod_ref.namespace, pod.pod_ref.name): pod
-            for node, said in summaries.items()
-            for pod in said.pods
+            for node, summary in summaries.items()
+            for pod in summary.pods
         }
         now, rows = self._clock(), []
         for pod in pods:
@@ -130,8 +130,8 @@ class MetricsReader:
     async def _summaries(self, names: set[str]) -> dict[str, Summary]:
         """Return the summary of each node that answers."""
         ordered = sorted(names)
-        said = await asyncio.gather(*(self._fetch(name) for name in ordered))
-        return {name: summary for name, summary in zip(ordered, said, strict=True) if summary is not None}
+        summaries = await asyncio.gather(*(self._fetch(name) for name in ordered))
+        return {name: summary for name, summary in zip(ordered, summaries, strict=True) if summary is not None}
 
     async def _fetch(self, name: str) -> Summary | None:
         """Return the summary of a node. Concurrent requests for the same node share one request to its kubelet."""

@@ -280,14 +280,18 @@ _JSON_NAMES = {"default_request": "defaultRequest", "max_limit_request_ratio": "
 
 def _validate_limit_range(item: LimitRange) -> Iterator[FieldError]:
     seen: set[str] = set()
-    for number, row in enumerate(item.spec.limits):
+    for number, limit_range_item in enumerate(item.spec.limits):
         path = f"spec.limits[{number}]"
-        if row.type not in LIMIT_TYPES and ("/" not in row.type or names.label_key_error(row.type)):
-            yield FieldError(f"{path}.type", quoted(row.type), "must be a standard limit type or fully qualified")
-        if row.type in seen:
-            yield FieldError(f"{path}.type", quoted(row.type), "must be unique", DUPLICATE)
-        seen.add(row.type)
-        yield from _validate_limit(path, row)
+        if limit_range_item.type not in LIMIT_TYPES and (
+            "/" not in limit_range_item.type or names.label_key_error(limit_range_item.type)
+        ):
+            yield FieldError(
+                f"{path}.type", quoted(limit_range_item.type), "must be a standard limit type or fully qualified"
+            )
+        if limit_range_item.type in seen:
+            yield FieldError(f"{path}.type", quoted(limit_range_item.type), "must be unique", DUPLICATE)
+        seen.add(limit_range_item.type)
+        yield from _validate_limit(path, limit_range_item)
 
 
 def _validate_limit(path: str, limit: LimitRangeItem) -> Iterator[FieldError]:

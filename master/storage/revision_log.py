@@ -135,11 +135,11 @@ class RevisionLog:
         for revision, group, resource, namespace, name, removed, data in self._db.execute(query):
             yield LogRow(revision, group, resource, namespace, name, bool(removed), data)
 
-    def append(self, rows: Iterable[LogRow]) -> None:
+    def append(self, log_rows: Iterable[LogRow]) -> None:
         """Write all rows in one transaction. Return when they are on disk."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", log_rows)
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()

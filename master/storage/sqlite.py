@@ -85,13 +85,15 @@ class SQLiteStorage:
         """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
-            revision_log, compacted, rows = await asyncio.get_running_loop().run_in_executor(thread, _read_all, path)
+            revision_log, compacted, log_rows = await asyncio.get_running_loop().run_in_executor(
+                thread, _read_all, path
+            )
         except BaseException:
             thread.shutdown()
             raise
         storage = cls(types, WatchCache(limits, compacted), revision_log, thread)
-        for row in rows:
-            storage._cache.add(storage._event(row))
+        for log_row in log_rows:
+            storage._cache.add(storage._event(log_row))
         storage._last_assigned = storage.revision
         storage._writer = asyncio.create_task(storage._commit_loop(), name="store")
         return storage
@@ -209,10 +211,10 @@ class SQLiteStorage:
             await self._wake.wait()
             self._wake.clear()
             batch, self._queued = self._queued, []
-            rows = [_log_row(event) for write in batch for event in write.events]
+            log_rows = [_log_row(event) for write in batch for event in write.events]
             try:
-                if rows:
-                    await loop.run_in_executor(self._thread, self._log.append, rows)
+                if log_rows:
+                    await loop.run_in_executor(self._thread, self._log.append, log_rows)
             except NotReady as error:
                 self._abort(batch, error)
                 continue
@@ -236,11 +238,13 @@ class SQLiteStorage:
     async def _compact_log(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._log.compact, self._cache.compacted)
 
-    def _event(self, row: LogRow) -> WatchEvent:
-        key = Key(_group_resource(row.group, row.resource), row.namespace, row.name)
+    def _event(self, log_row: LogRow) -> WatchEvent:
+        key = Key(_group_resource(log_row.group, log_row.resource), log_row.namespace, log_row.name)
         previous = self.get(key)
-        record = Record(key, row.revision, row.data, self._types.get(key.resource, Object))
-        return WatchEvent("DELETED" if row.removed else "ADDED" if previous is None else "MODIFIED", record, previous)
+        record = Record(key, log_row.revision, log_row.data, self._types.get(key.resource, Object))
+        return WatchEvent(
+            "DELETED" if log_row.removed else "ADDED" if previous is None else "MODIFIED", record, previous
+        )
 
     def _abort(self, batch: _Batch, error: NotReady) -> None:
         """Fail all queued writes, because those after the failed one may be based on it."""

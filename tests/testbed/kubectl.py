@@ -93,5 +93,5 @@ OLDEST_AND_NEWEST = ALL_PROGRAMS[:: max(1, len(ALL_PROGRAMS) - 1)]
 
 def version_of(program: str) -> Version:
     done = subprocess.run([program, "version", "--client", "-o", "json"], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)["clientVersion"]
-    return int(found["major"]), int(re.sub(r"\D.*", "", found["minor"]))
+    actual = json.loads(done.stdout)["clientVersion"]
+    return int(actual["major"]), int(re.sub(r"\D.*", "", actual["minor"]))

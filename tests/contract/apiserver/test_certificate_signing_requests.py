@@ -34,8 +34,8 @@ HOUR = datetime.timedelta(hours=1)
 
 def rsa_request(bits: int) -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "dave")])
-    made = x509.CertificateSigningRequestBuilder().subject_name(name)
-    return made.sign(rsa.generate_private_key(65537, bits), SHA256()).public_bytes(Encoding.PEM)
+    created = x509.CertificateSigningRequestBuilder().subject_name(name)
+    return created.sign(rsa.generate_private_key(65537, bits), SHA256()).public_bytes(Encoding.PEM)
 
 
 def encoded(pem: bytes) -> str:
@@ -65,25 +65,25 @@ def kubectl(server: ApiServer, request: pytest.FixtureRequest, tmp_path: Path) -
 async def test_signing_request_is_created_by_a_user_and_approved_by_an_administrator(
     server: ApiServer, api_client: UntypedClient, kubectl: Kubectl
 ) -> None:
-    asked = await api_client.create(PATH, metadata={"generateName": "dave-"}, spec=csr_spec(expirationSeconds=3600))
-    name = asked["metadata"]["name"]
-    assert asked["spec"]["username"] == "system:admin"
-    assert "system:masters" in asked["spec"]["groups"]
+    requested = await api_client.create(PATH, metadata={"generateName": "dave-"}, spec=csr_spec(expirationSeconds=3600))
+    name = requested["metadata"]["name"]
+    assert requested["spec"]["username"] == "system:admin"
+    assert "system:masters" in requested["spec"]["groups"]
     row = (await asyncio.to_thread(kubectl, "get", "csr", name)).splitlines()
     assert row[0].split() == ["NAME", "AGE", "SIGNERNAME", "REQUESTOR", "REQUESTEDDURATION", "CONDITION"]
     assert row[1].split()[2:] == [CLIENT_SIGNER, "system:admin", "60m", "Pending"]
-    said = await asyncio.to_thread(kubectl, "certificate", "approve", name)
-    assert said.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
-    found = await api_client.wait_until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
-    certificate = keys.parse_certificate(base64.b64decode(found["status"]["certificate"]))
+    output = await asyncio.to_thread(kubectl, "certificate", "approve", name)
+    assert output.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
+    actual = await api_client.wait_until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
+    certificate = keys.parse_certificate(base64.b64decode(actual["status"]["certificate"]))
     assert certificate.subject == Subject("dave", ("dev",))
     assert certificate.not_after - certificate.not_before == HOUR
     assert "Approved,Issued" in await asyncio.to_thread(kubectl, "get", "csr", name)
     assert "dave" in await asyncio.to_thread(kubectl, "describe", "csr", name)
     refused = f"{name}-2"
     await api_client.create(PATH, name=refused, spec=csr_spec())
-    said = await asyncio.to_thread(kubectl, "certificate", "deny", refused)
-    assert "denied" in said
+    output = await asyncio.to_thread(kubectl, "certificate", "deny", refused)
+    assert "denied" in output
     assert "Denied" in await asyncio.to_thread(kubectl, "get", "csr", refused)
     assert "certificate" not in (await api_client.request("GET", f"{PATH}/{refused}"))["status"]
     await asyncio.to_thread(kubectl, "certificate", "approve", refused, code=1)
@@ -91,53 +91,56 @@ async def test_signing_request_is_created_by_a_user_and_approved_by_an_administr
 
 async def test_invalid_signing_request_is_rejected_field_by_field(api_client: UntypedClient) -> None:
     spec = {"request": base64.b64encode(b"x").decode(), "signerName": "nobody", "usages": ["a", "a"]}
-    found = await api_client.request(
+    actual = await api_client.request(
         "POST", PATH, {"metadata": {"name": "x"}, "spec": {**spec, "expirationSeconds": 599}}
     )
     words = ("spec.request", "spec.signerName", "spec.expirationSeconds", "spec.usages[0]", "spec.usages[1]")
-    assert found["code"] == 422
-    assert [word for word in words if word not in found["message"]] == []
+    assert actual["code"] == 422
+    assert [word for word in words if word not in actual["message"]] == []
     for bad in (rsa_request(1024), rsa_request(2048) * 2, b"\n" * (64 << 10) + rsa_request(2048)):
-        found = await api_client.request(
+        actual = await api_client.request(
             "POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=encoded(bad))}
         )
-        assert (found["code"], "spec.request" in found["message"]) == (422, True)
+        assert (actual["code"], "spec.request" in actual["message"]) == (422, True)
     await api_client.create(PATH, name="rsa", spec=csr_spec(request=encoded(rsa_request(2048))))
     group = base64.b64encode(keys.create_request(keys.generate_key(), Subject("eve", ("system:masters",)))).decode()
-    found = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=group)})
-    assert (found["code"], "system:masters group is not allowed" in found["message"]) == (403, True)
+    actual = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=group)})
+    assert (actual["code"], "system:masters group is not allowed" in actual["message"]) == (403, True)
 
 
 async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its_part(
     api_client: UntypedClient,
 ) -> None:
-    asked = await api_client.create(PATH, name="stays", spec=csr_spec(), status={"certificate": "eA=="})
-    assert asked["status"] == {}
+    requested = await api_client.create(PATH, name="stays", spec=csr_spec(), status={"certificate": "eA=="})
+    assert requested["status"] == {}
     changed = await api_client.request(
         "PATCH", f"{PATH}/stays", {"spec": {"signerName": KUBELET_CLIENT_SIGNER}, "metadata": {"labels": {"a": "b"}}}
     )
-    assert (changed["spec"], changed["metadata"]["labels"]) == (asked["spec"], {"a": "b"})
+    assert (changed["spec"], changed["metadata"]["labels"]) == (requested["spec"], {"a": "b"})
     approved = {"type": "Approved", "status": "True", "reason": "x"}
-    found = await api_client.request("PATCH", f"{PATH}/stays/status", {"status": {"conditions": [approved]}})
-    assert (found["code"], found["causes"]) == (422, ['Forbidden: updates may not add a condition of type "Approved"'])
+    actual = await api_client.request("PATCH", f"{PATH}/stays/status", {"status": {"conditions": [approved]}})
+    assert (actual["code"], actual["causes"]) == (
+        422,
+        ['Forbidden: updates may not add a condition of type "Approved"'],
+    )
     mine = {"signerName": "example.org/mine"}
     await api_client.create(PATH, name="mine", spec=csr_spec(**mine))
     both = {"metadata": {"annotations": {"by": "me"}}, "status": {"conditions": [approved], "certificate": "eA=="}}
-    found = await api_client.request("PATCH", f"{PATH}/mine/approval", both)
-    assert found["metadata"]["annotations"] == {"by": "me"}
-    assert found["status"]["conditions"][0]["lastUpdateTime"]
-    assert "certificate" not in found["status"]
-    found = await api_client.request(
+    actual = await api_client.request("PATCH", f"{PATH}/mine/approval", both)
+    assert actual["metadata"]["annotations"] == {"by": "me"}
+    assert actual["status"]["conditions"][0]["lastUpdateTime"]
+    assert "certificate" not in actual["status"]
+    actual = await api_client.request(
         "PATCH", f"{PATH}/mine/approval", {"status": {"conditions": [{**approved, "type": "Denied"}]}}
     )
-    assert (found["code"], "may not remove a condition" in found["message"]) == (422, True)
-    found = await api_client.request("PATCH", f"{PATH}/mine/status", {"status": {"certificate": "eA=="}})
-    assert (found["code"], "status.certificate" in found["message"]) == (422, True)
+    assert (actual["code"], "may not remove a condition" in actual["message"]) == (422, True)
+    actual = await api_client.request("PATCH", f"{PATH}/mine/status", {"status": {"certificate": "eA=="}})
+    assert (actual["code"], "status.certificate" in actual["message"]) == (422, True)
     pem = base64.b64encode(
         keys.self_signed(keys.generate_key(), Subject("x"), datetime.datetime.now(datetime.UTC))
     ).decode()
-    found = await api_client.request("PATCH", f"{PATH}/mine/status", {"status": {"certificate": pem}})
-    assert (found["status"]["certificate"], found["status"]["conditions"][0]["type"]) == (pem, "Approved")
+    actual = await api_client.request("PATCH", f"{PATH}/mine/status", {"status": {"certificate": pem}})
+    assert (actual["status"]["certificate"], actual["status"]["conditions"][0]["type"]) == (pem, "Approved")
 
 
 async def test_signer_reports_why_it_cannot_sign(api_client: UntypedClient) -> None:
@@ -145,8 +148,8 @@ async def test_signer_reports_why_it_cannot_sign(api_client: UntypedClient) -> N
     await api_client.request(
         "PATCH", f"{PATH}/fails/approval", {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
     )
-    found = await api_client.wait_until(f"{PATH}/fails", lambda item: len(item["status"]["conditions"]) == 2)
-    failed = found["status"]["conditions"][1]
+    actual = await api_client.wait_until(f"{PATH}/fails", lambda item: len(item["status"]["conditions"]) == 2)
+    failed = actual["status"]["conditions"][1]
     assert (failed["type"], failed["reason"]) == ("Failed", "SignerValidationFailure")
     assert failed["message"] == "invalid usage for client certificate: server auth"
 
@@ -183,7 +186,7 @@ async def test_approving_and_signing_need_separate_permissions(
         assert (code, 'not permitted to sign requests with signerName "example.com/x"' in message) == (403, True)
 
 
-async def _patched(who: aiohttp.ClientSession, path: str, patch: dict[str, Any]) -> tuple[int, str]:
+async def _patched(session: aiohttp.ClientSession, path: str, patch: dict[str, Any]) -> tuple[int, str]:
     kind = {"Content-Type": "application/merge-patch+json"}
-    async with who.patch(path, json=patch, headers=kind) as answer:
+    async with session.patch(path, json=patch, headers=kind) as answer:
         return answer.status, (await answer.json()).get("message", "")

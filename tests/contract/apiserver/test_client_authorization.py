@@ -79,11 +79,11 @@ async def test_certificate_of_another_ca_is_rejected(server: ApiServer, tmp_path
     stranger = ApiServer(tmp_path)
     stranger.start()
     try:
-        theirs, ours = Kubeconfig.load(stranger.kubeconfig), Kubeconfig.load(server.kubeconfig)
-        async with Client(replace(theirs, server=ours.server, ca=ours.ca)) as client:
+        theirs, kubeconfig = Kubeconfig.load(stranger.kubeconfig), Kubeconfig.load(server.kubeconfig)
+        async with Client(replace(theirs, server=kubeconfig.server, ca=kubeconfig.ca)) as client:
             with pytest.raises(ClientError):
                 await client.list(Pod)
-        async with Client(replace(ours, server=ours.server, ca=theirs.ca)) as client:
+        async with Client(replace(kubeconfig, server=kubeconfig.server, ca=theirs.ca)) as client:
             with pytest.raises(Unreachable):
                 await client.list(Pod)
     finally:
@@ -93,8 +93,8 @@ async def test_certificate_of_another_ca_is_rejected(server: ApiServer, tmp_path
 async def test_node_may_read_what_it_needs(callers: Callers) -> None:
     for kind in (Node, HostSubnet, NetNamespace, Namespace):
         await callers.mine.list(kind)
-    found = await callers.mine.list(Pod, field_selector="spec.nodeName=mine")
-    assert [pod.metadata.name for pod in found.items] == ["mine"]
+    actual = await callers.mine.list(Pod, field_selector="spec.nodeName=mine")
+    assert [pod.metadata.name for pod in actual.items] == ["mine"]
 
 
 async def test_node_may_write_its_node_and_status_of_its_pods(callers: Callers) -> None:
@@ -107,8 +107,8 @@ async def test_node_may_write_its_node_and_status_of_its_pods(callers: Callers) 
 
 
 async def test_node_may_not_attract_pods_or_set_owner_references(callers: Callers) -> None:
-    gone = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
-    owned = {"metadata": {"ownerReferences": [gone]}}
+    removed = {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
+    owned = {"metadata": {"ownerReferences": [removed]}}
     tainted = {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
     label = "node-restriction.kubernetes.io/x"
     labelled = {"metadata": {"labels": {label: "a"}}}
@@ -205,14 +205,14 @@ async def test_node_may_read_storage_of_its_pods(callers: Callers) -> None:
 
 
 async def test_node_may_not_change_objects_of_others(callers: Callers) -> None:
-    theirs = await callers.administrator.get(Pod, "other", "default")
+    pod = await callers.administrator.get(Pod, "other", "default")
     subnet = HostSubnet(metadata=ObjectMeta(name="x"), host="x", host_ip="10.0.0.1", subnet="10.128.0.0/23")
     net_namespace = await callers.mine.get(NetNamespace, "default")
     refused: list[Callable[[], Awaitable[object]]] = [
         lambda: callers.mine.list(Pod),
         lambda: callers.mine.list(Pod, field_selector="spec.nodeName=other"),
         lambda: callers.mine.get(Pod, "other", "default"),
-        lambda: callers.mine.update_status(changed(theirs, status=PodStatus(phase="Failed"))),
+        lambda: callers.mine.update_status(changed(pod, status=PodStatus(phase="Failed"))),
         lambda: callers.mine.delete(Pod, "other", "default", grace_seconds=0),
         lambda: callers.mine.delete(Node, "other"),
         lambda: callers.mine.patch_status(Node, "other", "", {"status": {}}),
@@ -220,7 +220,7 @@ async def test_node_may_not_change_objects_of_others(callers: Callers) -> None:
         lambda: callers.mine.create(Namespace(metadata=ObjectMeta(name="third"))),
         lambda: callers.mine.create(subnet),
         lambda: callers.mine.update(changed(net_namespace, netid=7)),
-        lambda: callers.mine.bind(theirs, "mine"),
+        lambda: callers.mine.bind(pod, "mine"),
         lambda: callers.mine.create(Pod(metadata=ObjectMeta(name="new", namespace="default"), spec=SPEC)),
     ]
     for act in refused:

@@ -103,10 +103,10 @@ def _is_end(event: Any) -> bool:
 
 async def _touch(admin: RawClient, informer: Informer, mark: str) -> tuple[str, str] | None:
     """A change of an object that an informer sees; None if it sees none. Nobody else makes one with this mark."""
-    found = [_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
-    if not found:
+    actual = [_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
+    if not actual:
         return None
-    namespace, name = next((place for place in found if place[0] == "red"), found[0])
+    namespace, name = next((place for place in actual if place[0] == "red"), actual[0])
     root, _, plural = informer.path.rpartition("/")
     root = root.partition("/namespaces/")[0] + (f"/namespaces/{namespace}" if namespace else "")
     patched = await admin.ask("PATCH", f"{root}/{plural}/{name}", {"metadata": {"labels": {"touched": mark}}})
@@ -118,7 +118,7 @@ async def _by_watch_list(admin: RawClient, wire: RawClient, informer: Informer) 
     plural = informer.path.rpartition("/")[2]
     query = {**informer.query, **WATCH_LIST}
     if plural in NEVER_THERE:
-        events = await wire.watch(informer.path, lambda found: True, **query)
+        events = await wire.watch(informer.path, lambda actual: True, **query)
         assert _is_end(events[0]), events
         return
     before = {_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]}
@@ -138,28 +138,28 @@ async def _by_watch_list(admin: RawClient, wire: RawClient, informer: Informer) 
 
 async def _by_list_and_watch(admin: RawClient, wire: RawClient, informer: Informer) -> None:
     plural = informer.path.rpartition("/")[2]
-    found: list[Any] = []
+    actual: list[Any] = []
     page: dict[str, str] = {"limit": "1"}
     version = ""
     while page:
         got = await wire.ask("GET", informer.path, **informer.query, **page)
         assert got.code == 200, (informer, got)
-        found += got.document["items"]
+        actual += got.document["items"]
         assert len(got.document["items"]) <= 1
         more = got.document["metadata"].get("continue", "")
         assert version in ("", got.document["metadata"]["resourceVersion"])
         version = got.document["metadata"]["resourceVersion"]
         page = {"limit": "1", "continue": more} if more else {}
-    assert len({_name(item) for item in found}) == len(found)
+    assert len({_name(item) for item in actual}) == len(actual)
     query = {**informer.query, "resourceVersion": version, "allowWatchBookmarks": "true"}
     if plural in NEVER_THERE:
-        assert found == []
+        assert actual == []
         ends = await wire.watch(informer.path, lambda events: True, timeoutSeconds="1", **query)
         assert [event["type"] for event in ends] == ["BOOKMARK"]
         return
     mark = uuid4().hex
     touched = await _touch(admin, informer, mark)
-    assert touched in [_name(item) for item in found]
+    assert touched in [_name(item) for item in actual]
 
     def told(events: list[Any]) -> bool:
         return any((event["object"]["metadata"].get("labels") or {}).get("touched") == mark for event in events)
@@ -244,8 +244,8 @@ async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawCli
         assert (await kubelet.ask("GET", f"{CSI_NODE}/{NODE}", resourceVersion="0")).code == 404
         assert (await kubelet.ask("GET", f"/api/v1/nodes/{NODE}")).code == 404
         node = {"metadata": {"name": NODE}, "status": STATUS}
-        made = await _post(kubelet, "/api/v1/nodes", node)
-        assert (made.code, made.document["status"]["addresses"]) == (201, STATUS["addresses"])
+        response = await _post(kubelet, "/api/v1/nodes", node)
+        assert (response.code, response.document["status"]["addresses"]) == (201, STATUS["addresses"])
         assert (await _post(kubelet, "/api/v1/nodes", node)).code == 409
         await _lead(kubelet, "kube-node-lease", NODE)
         drivers = {"metadata": {"name": NODE, "ownerReferences": [owner]}, "spec": {"drivers": []}}
@@ -267,8 +267,8 @@ async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawCli
         }  # fmt: skip
         assert (await _post(kubelet, EVENTS, event)).code == 201
         assert (await kubelet.ask("PATCH", f"{EVENTS}/starting", {"count": 2}, kind=STRATEGIC)).code == 200
-        asked = {"verb": "get", "resource": "nodes", "subresource": "log"}
-        review = {"user": "u", "resourceAttributes": asked}
+        requested = {"verb": "get", "resource": "nodes", "subresource": "log"}
+        review = {"user": "u", "resourceAttributes": requested}
         version = "authorization.k8s.io/v1"
         path = f"/apis/{version}/subjectaccessreviews"
         got = await _send(kubelet, "POST", path, version, "SubjectAccessReview", spec=review)
@@ -328,8 +328,10 @@ async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: RawClie
         }  # fmt: skip
         path = NEWER_EVENTS.replace("default", "red")
         assert (await _post(scheduler, path, event)).code == 201
-    told = (await admin.ask("GET", "/api/v1/namespaces/red/events", fieldSelector="involvedObject.name=free")).document
-    assert "Scheduled" in [item["reason"] for item in told["items"]]
+    reported = (
+        await admin.ask("GET", "/api/v1/namespaces/red/events", fieldSelector="involvedObject.name=free")
+    ).document
+    assert "Scheduled" in [item["reason"] for item in reported["items"]]
 
 
 async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin: RawClient) -> None:

@@ -81,14 +81,14 @@ async def test_log_request_reaches_the_node_with_the_masters_certificate(testbed
     )
     async with testbed.session.get(f"{PODS}/web/log?{parameters}", headers={"Authorization": "Bearer x"}) as answer:
         assert (answer.status, answer.content_type, await answer.read()) == (200, "text/plain", b"one\ntwo\n")
-    (asked,) = testbed.node.asked
-    assert (asked.method, asked.path) == ("GET", f"/containerLogs/{PROJECT}/web/main")
-    assert dict(asked.query) == {
+    (request,) = testbed.node.asked
+    assert (request.method, request.path) == ("GET", f"/containerLogs/{PROJECT}/web/main")
+    assert dict(request.query) == {
         "follow": "true", "previous": "true", "timestamps": "true", "sinceSeconds": "5", "tailLines": "0",
         "limitBytes": "7",
     }  # fmt: skip
-    assert asked.caller == "commonName=kube-apiserver-kubelet-client"
-    assert "Authorization" not in asked.headers
+    assert request.caller == "commonName=kube-apiserver-kubelet-client"
+    assert "Authorization" not in request.headers
     await testbed.node.quiet()
 
 
@@ -113,7 +113,7 @@ async def test_log_parameters_are_passed_to_the_node(
 
 async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(testbed: ProxyTestbed) -> None:
     await testbed.pod("web")
-    more, gone = asyncio.Semaphore(1), asyncio.Event()
+    more, removed = asyncio.Semaphore(1), asyncio.Event()
 
     async def log(http: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
@@ -125,7 +125,7 @@ async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects
                 await answer.write(f"line {number}\n".encode())
                 number += 1
         finally:
-            gone.set()
+            removed.set()
 
     testbed.node.answer = log
     async with testbed.session.get(f"{PODS}/web/log?follow=true") as answer:
@@ -133,7 +133,7 @@ async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects
             assert await answer.content.readline() == f"line {number}\n".encode()
             more.release()
     async with asyncio.timeout(20):
-        await gone.wait()
+        await removed.wait()
     await testbed.node.quiet()
 
 
@@ -318,9 +318,9 @@ async def test_streaming_request_reaches_the_node_with_path_and_parameters(
     headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
     stream, given = await conversation(testbed, f"{PODS}/{path}", headers=headers)
     assert (given["Upgrade"], given["X-Stream-Protocol-Version"]) == ("other/1.0", "v4.channel.k8s.io")
-    (found,) = testbed.node.asked
-    assert (found.method, found.path, found.query) == ("POST", asked, query)
-    assert "kube-apiserver-kubelet-client" in found.caller
+    (request,) = testbed.node.asked
+    assert (request.method, request.path, request.query) == ("POST", asked, query)
+    assert "kube-apiserver-kubelet-client" in request.caller
     stream.abort()
     await testbed.node.quiet()
 
@@ -333,9 +333,9 @@ async def test_upgraded_connection_passes_bytes_unchanged_both_ways(testbed: Pro
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io",
     }  # fmt: skip
     stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat", "GET", headers)
-    found = testbed.node.asked[0]
-    assert found.method == "GET"
-    assert {name: found.headers[name] for name in headers if name != "Connection"} == {
+    request = testbed.node.asked[0]
+    assert request.method == "GET"
+    assert {name: request.headers[name] for name in headers if name != "Connection"} == {
         name: value for name, value in headers.items() if name != "Connection"
     }
     sent = os.urandom(16 << 20)
@@ -565,9 +565,9 @@ async def test_unreachable_node_returns_an_error_status(testbed: ProxyTestbed) -
 async def test_pod_on_an_unknown_node_returns_an_error_status(testbed: ProxyTestbed) -> None:
     await testbed.pod("web")
     await testbed.api_client.request("DELETE", f"/api/v1/nodes/{NODE}")
-    gone = [404, "NotFound", f'nodes "{NODE}" not found']
-    assert await refused(testbed, f"{PODS}/web/log") == gone
-    assert await refused(testbed, f"{PODS}/web/attach", "POST", UPGRADE) == gone
+    removed = [404, "NotFound", f'nodes "{NODE}" not found']
+    assert await refused(testbed, f"{PODS}/web/log") == removed
+    assert await refused(testbed, f"{PODS}/web/attach", "POST", UPGRADE) == removed
 
 
 async def test_node_without_an_address_returns_an_error_status(testbed: ProxyTestbed) -> None:
@@ -607,9 +607,9 @@ async def test_kubelet_serving_certificate_is_verified_when_configured(
             await testbed.pod("web")
             for query in ("", "?insecureSkipTLSVerifyBackend=true"):
                 async with testbed.session.get(f"{PODS}/web/log{query}") as answer:
-                    said = await answer.text()
-                    assert answer.status == (200 if trusted or query else 500), said
-                assert trusted or query or "tls: failed to verify certificate: " in said
+                    output = await answer.text()
+                    assert answer.status == (200 if trusted or query else 500), output
+                assert trusted or query or "tls: failed to verify certificate: " in output
             if trusted:
                 stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
                 stream.abort()

@@ -74,11 +74,11 @@ async def page(http: web.Request) -> web.StreamResponse:
         assert http.transport is not None
         await asyncio.Event().wait()
     body = await http.read()
-    said = {
+    output = {
         "method": http.method, "path": http.rel_url.raw_path, "query": http.rel_url.raw_query_string,
         "headers": dict(http.headers), "size": len(body), "digest": hashlib.sha256(body).hexdigest(),
     }  # fmt: skip
-    return web.json_response(said, headers={"Access-Control-Allow-Origin": "*", "X-Pod": "web"})
+    return web.json_response(output, headers={"Access-Control-Allow-Origin": "*", "X-Pod": "web"})
 
 
 @asynccontextmanager
@@ -112,13 +112,13 @@ async def test_node_proxy_passes_every_method(testbed: ProxyTestbed, method: str
         assert answer.headers["X-Node"] == NODE
         if method != "HEAD":
             assert await answer.json() == {"path": "/stats/a/b"}
-    (asked,) = testbed.node.asked
-    assert (asked.method, asked.query, asked.body) == (method, [("only", "1"), ("x", "a b")], b"words")
-    assert "kube-apiserver-kubelet-client" in asked.caller
-    assert asked.headers["X-Mine"] == "1"
-    assert asked.headers["X-Forwarded-For"] == "127.0.0.1"
-    assert asked.headers["X-Forwarded-Uri"] == f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb"
-    assert not {"X-Hop", "Authorization", "TE"} & set(asked.headers)
+    (request,) = testbed.node.asked
+    assert (request.method, request.query, request.body) == (method, [("only", "1"), ("x", "a b")], b"words")
+    assert "kube-apiserver-kubelet-client" in request.caller
+    assert request.headers["X-Mine"] == "1"
+    assert request.headers["X-Forwarded-For"] == "127.0.0.1"
+    assert request.headers["X-Forwarded-Uri"] == f"/api/v1/nodes/{NODE}/proxy/stats/a%2Fb"
+    assert not {"X-Hop", "Authorization", "TE"} & set(request.headers)
     await testbed.node.quiet()
 
 
@@ -153,14 +153,14 @@ async def test_pod_proxy_connects_through_the_pods_node(testbed: ProxyTestbed) -
         sent = os.urandom(5 << 20)
         async with testbed.session.post(
             f"{PODS}/web:{port}/proxy/a%20b/?q=%2B", data=io.BytesIO(sent), headers={"Host": "me"}
-        ) as it:
-            said = await it.json()
-            assert it.headers["X-Pod"] == "web"
-            assert "Access-Control-Allow-Origin" not in it.headers
-        assert (said["method"], said["path"], said["query"]) == ("POST", "/a%20b/", "q=%2B")
-        assert (said["size"], said["digest"]) == (len(sent), hashlib.sha256(sent).hexdigest())
-        assert said["headers"]["Host"] == "me"
-        assert said["headers"]["X-Forwarded-Uri"] == f"{PODS}/web:{port}/proxy/a%20b/"
+        ) as response:
+            output = await response.json()
+            assert response.headers["X-Pod"] == "web"
+            assert "Access-Control-Allow-Origin" not in response.headers
+        assert (output["method"], output["path"], output["query"]) == ("POST", "/a%20b/", "q=%2B")
+        assert (output["size"], output["digest"]) == (len(sent), hashlib.sha256(sent).hexdigest())
+        assert output["headers"]["Host"] == "me"
+        assert output["headers"]["X-Forwarded-Uri"] == f"{PODS}/web:{port}/proxy/a%20b/"
         assert (testbed.node.asked[0].path, len(testbed.node.asked)) == (f"/portForward/{PROJECT}/web", 1)
         await testbed.node.quiet()
 
@@ -182,9 +182,9 @@ async def test_proxied_chunked_body_is_passed(testbed: ProxyTestbed) -> None:
     async with running() as port:
         await testbed.pod("web", ip=POD_IP)
         async with testbed.session.put(f"{PODS}/web:{port}/proxy/", data=parts()) as answer:
-            said = await answer.json()
+            output = await answer.json()
     whole = b"".join([part async for part in parts()])
-    assert (said["method"], said["digest"]) == ("PUT", hashlib.sha256(whole).hexdigest())
+    assert (output["method"], output["digest"]) == ("PUT", hashlib.sha256(whole).hexdigest())
 
 
 async def test_pod_proxy_defaults_to_the_first_declared_port(testbed: ProxyTestbed) -> None:
@@ -273,8 +273,8 @@ async def test_proxy_to_an_unreachable_pod_returns_an_error_status(testbed: Prox
     await testbed.node.quiet()
     await testbed.register({"type": "InternalIP", "address": own_address()}, port=port)
     why = f"dial tcp {own_address()}:{port}: connect: connection refused"
-    found = await refused(testbed, f"{PODS}/web:80/proxy/")
-    assert found == [503, "ServiceUnavailable", f"error trying to reach service: {why}"]
+    actual = await refused(testbed, f"{PODS}/web:80/proxy/")
+    assert actual == [503, "ServiceUnavailable", f"error trying to reach service: {why}"]
 
 
 async def test_proxy_reports_a_node_without_port_forwarding(testbed: ProxyTestbed) -> None:
@@ -283,8 +283,8 @@ async def test_proxy_reports_a_node_without_port_forwarding(testbed: ProxyTestbe
 
     testbed.node.refusal = refuse
     await testbed.pod("web", ip=POD_IP)
-    found = await refused(testbed, f"{PODS}/web:80/proxy/")
-    assert found == [503, "ServiceUnavailable", "error trying to reach service: not you"]
+    actual = await refused(testbed, f"{PODS}/web:80/proxy/")
+    assert actual == [503, "ServiceUnavailable", "error trying to reach service: not you"]
     await testbed.node.quiet()
 
 
@@ -317,9 +317,9 @@ async def test_service_proxy_connects_to_its_pods(testbed: ProxyTestbed, name: s
         subset = {"addresses": [address("web")], "ports": [{"name": "http", "port": port}]}
         await service(testbed, [{"name": "http", "port": 80}], [subset])
         async with testbed.session.get(f"{SERVICES}/{name}/proxy/x?y") as answer:
-            said = await answer.json()
-    assert (said["path"], said["query"]) == ("/x", "y")
-    assert said["headers"]["X-Forwarded-Uri"] == f"{SERVICES}/{name}/proxy/x"
+            output = await answer.json()
+    assert (output["path"], output["query"]) == ("/x", "y")
+    assert output["headers"]["X-Forwarded-Uri"] == f"{SERVICES}/{name}/proxy/x"
     assert testbed.node.asked[0].path == f"/portForward/{PROJECT}/web"
 
 
@@ -339,7 +339,7 @@ async def test_service_proxy_uses_any_ready_pod(testbed: ProxyTestbed) -> None:
         for _ in range(30):
             async with testbed.session.get(f"{SERVICES}/s/proxy/") as answer:
                 assert answer.status == 200
-    assert {asked.path.rpartition("/")[2] for asked in testbed.node.asked} == {"web-0", "web-1"}
+    assert {request.path.rpartition("/")[2] for request in testbed.node.asked} == {"web-0", "web-1"}
     await testbed.node.quiet()
 
 

@@ -64,11 +64,11 @@ async def test_kubelet_client_certificate_of_an_earlier_release_is_replaced(tmp_
     pem.write_text("an old one")
     master.start()
     try:
-        told = pem.read_text()
+        reported = pem.read_text()
     finally:
         master.stop()
-    assert "BEGIN CERTIFICATE" in told
-    assert "an old one" not in told
+    assert "BEGIN CERTIFICATE" in reported
+    assert "an old one" not in reported
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ async def test_proxy_to_the_advertised_address_is_rejected() -> None:
 )
 async def test_proxy_to_reserved_node_addresses_is_rejected(testbed: ProxyTestbed, kind: str, address: str) -> None:
     status = {"status": {"addresses": [{"type": kind, "address": address}]}}
-    found = await testbed.api_client.request("PATCH", f"{NODES}/{NODE}/status", status)
-    assert (found["code"], found["reason"]) == (422, "Invalid")
-    assert found["message"].startswith(f'Node "{NODE}" is invalid: status.addresses[0].address: Invalid value:')
-    made = await testbed.api_client.request("POST", NODES, {"metadata": {"name": "n9"}, **status})
-    assert (made["code"], made["reason"]) == (422, "Invalid")
+    actual = await testbed.api_client.request("PATCH", f"{NODES}/{NODE}/status", status)
+    assert (actual["code"], actual["reason"]) == (422, "Invalid")
+    assert actual["message"].startswith(f'Node "{NODE}" is invalid: status.addresses[0].address: Invalid value:')
+    created = await testbed.api_client.request("POST", NODES, {"metadata": {"name": "n9"}, **status})
+    assert (created["code"], created["reason"]) == (422, "Invalid")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "169.254.169.254", "::ffff:127.0.0.1", "localhost"])
@@ -171,9 +171,9 @@ async def test_proxy_to_reserved_node_addresses_is_rejected(testbed: ProxyTestbe
 async def test_proxy_to_reserved_pod_addresses_is_rejected(testbed: ProxyTestbed, address: str, *, own: bool) -> None:
     await testbed.pod("web", hostNetwork=not own)
     for status in ({"podIP": address}, {"podIPs": [{"ip": address}]}):
-        found = await testbed.api_client.request("PATCH", f"{PODS}/web/status", {"status": status})
-        assert (found["code"], found["reason"]) == (422, "Invalid"), found
-        assert 'Pod "web" is invalid: status.podIP' in found["message"]
+        actual = await testbed.api_client.request("PATCH", f"{PODS}/web/status", {"status": status})
+        assert (actual["code"], actual["reason"]) == (422, "Invalid"), actual
+        assert 'Pod "web" is invalid: status.podIP' in actual["message"]
 
 
 async def test_host_network_pod_is_proxied_only_at_its_nodes_address(testbed: ProxyTestbed) -> None:
@@ -194,19 +194,19 @@ async def test_host_network_pod_is_proxied_only_at_its_nodes_address(testbed: Pr
 @asynccontextmanager
 async def program(told: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
     """What runs in a pod and says `told` in a header; its port, and the lines that it was told."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while (line := await reader.readline()).strip():
-                heard.append(line.strip())
+                received.append(line.strip())
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Told: " + told + b"\r\n\r\n")
             await writer.drain()
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield server.sockets[0].getsockname()[1], heard
+        yield server.sockets[0].getsockname()[1], received
 
 
 async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes]:
@@ -225,21 +225,21 @@ async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes
 async def test_proxied_headers_pass_unchanged_or_are_rejected(testbed: ProxyTestbed, server: ApiServer) -> None:
     await testbed.pod("web", ip=POD_IP)
     text, other = "grüß dich \U0001f600".encode(), "grüß dich".encode("latin-1")
-    async with program(text) as (port, heard):
+    async with program(text) as (port, received):
         path = f"{PODS}/web:{port}/proxy/"
         head, _ = await raw(server, path, text)
         assert head.startswith(b"HTTP/1.1 200")
         assert b"X-Told: " + text in head
-        assert b"X-Said: " + text in heard
-        heard.clear()
+        assert b"X-Said: " + text in received
+        received.clear()
         head, body = await raw(server, path, other)
         assert head.startswith(b"HTTP/1.1 400")
         assert json.loads(body)["message"] == "the value of the header X-Said is not UTF-8"
-        assert heard == []
+        assert received == []
         for whom in (f"{NODES}/{NODE}/proxy/x", f"{PODS}/web/exec?command=ls"):
             head, _ = await raw(server, whom, other + b"\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1")
             assert head.startswith(b"HTTP/1.1 400")
-    assert [asked for asked in testbed.node.asked if "portForward" not in asked.path] == []
+    assert [request for request in testbed.node.asked if "portForward" not in request.path] == []
     async with program(other) as (port, _):
         head, body = await raw(server, f"{PODS}/web:{port}/proxy/", text)
         assert head.startswith(b"HTTP/1.1 503")

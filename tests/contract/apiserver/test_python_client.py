@@ -32,8 +32,8 @@ SECONDS = 30.0
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[client.ApiClient]:
     server = ApiServer(tmp_path_factory.mktemp("master"))
     server.start()
-    with config.new_client_from_config(str(server.kubeconfig)) as found:
-        yield found
+    with config.new_client_from_config(str(server.kubeconfig)) as actual:
+        yield actual
     assert server.stop() == 0
 
 
@@ -47,10 +47,10 @@ def project(api: client.ApiClient, request: pytest.FixtureRequest) -> str:
 
 def wait_for(holds: Callable[[], T], what: str) -> T:
     deadline = time.monotonic() + SECONDS
-    while not (found := holds()):
+    while not (actual := holds()):
         assert time.monotonic() < deadline, f"{what}: not within {SECONDS:.0f} s"
         time.sleep(0.02)
-    return found
+    return actual
 
 
 def operations(api: client.ApiClient, version: str, kind: str) -> tuple[Any, str]:
@@ -117,9 +117,9 @@ def test_python_client_applies_every_patch_type(api: client.ApiClient, project: 
     side = {"name": "side", "image": "b"}
     strategic = {"spec": {"template": {"spec": {"containers": [side]}}}}
     spec = patched(strategic, "application/strategic-merge-patch+json")
-    assert [one.name for one in spec.template.spec.containers] == ["side", "main"]
+    assert [container.name for container in spec.template.spec.containers] == ["side", "main"]
     spec = patched({"spec": {"template": {"spec": {"containers": [side]}}}}, "application/merge-patch+json")
-    assert [one.name for one in spec.template.spec.containers] == ["side"]
+    assert [container.name for container in spec.template.spec.containers] == ["side"]
     spec = patched([{"op": "replace", "path": "/spec/replicas", "value": 3}], "application/json-patch+json")
     assert spec.replicas == 3
     manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "two"}, "spec": {"replicas": 5}}
@@ -183,8 +183,8 @@ def test_python_dynamic_client_discovers_kinds_and_applies(api: client.ApiClient
     resources = dynamic.DynamicClient(api)
     maps = resources.resources.get(api_version="v1", kind="ConfigMap")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "applied"}, "data": {"a": "1"}}
-    made = resources.server_side_apply(maps, body, namespace=project, field_manager="one")
-    assert made.metadata.managedFields[0].manager == "one"
+    created = resources.server_side_apply(maps, body, namespace=project, field_manager="one")
+    assert created.metadata.managedFields[0].manager == "one"
     with pytest.raises(ApiException) as caught:
         resources.server_side_apply(maps, body | {"data": {"a": "2"}}, namespace=project, field_manager="two")
     assert caught.value.status == 409

@@ -329,9 +329,9 @@ async def test_forged_upstream_answer_is_ignored(answering: Answering) -> None:
         response.id ^= 1
         return response
 
-    def other_name(asked: dns.message.Message) -> dns.message.Message:
-        asked.question[0].name = dns.name.from_text("victim.example.com")
-        return says("192.0.2.66")(asked)
+    def other_name(requested: dns.message.Message) -> dns.message.Message:
+        requested.question[0].name = dns.name.from_text("victim.example.com")
+        return says("192.0.2.66")(requested)
 
     async with Other(answer=forged) as other, Other(answer=other_name) as two, Other(answer=says("192.0.2.1")) as three:
         _, port = await answering(other, two, three)

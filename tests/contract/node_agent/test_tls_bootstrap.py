@@ -85,9 +85,9 @@ async def test_machine_joins_by_bootstrap_token_and_keeps_its_certificate(
     assert keys.parse_certificate(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
     assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
     assert list((tmp_path / "state" / "pki").iterdir()) == []
-    (asked,) = await _asked_of(administrator, KUBELET_CLIENT_SIGNER)
-    assert asked.spec.username.startswith("system:bootstrap:")
-    approved = csr_condition(asked, APPROVED)
+    (csr,) = await _asked_of(administrator, KUBELET_CLIENT_SIGNER)
+    assert csr.spec.username.startswith("system:bootstrap:")
+    approved = csr_condition(csr, APPROVED)
     assert approved is not None
     assert approved.reason == "AutoApproved"
     # The token is needed no more: the next start is by the certificate.
@@ -131,11 +131,11 @@ async def test_restarted_agent_finds_its_signing_request(
     what = CertificateSpec("example.org/slow", CLIENT_USAGES, Subject("x"))
     async with asyncio.timeout(30):
         first = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
-        while not (found := await _asked_of(administrator, "example.org/slow")):
+        while not (csrs := await _asked_of(administrator, "example.org/slow")):
             await asyncio.sleep(0.02)
         first.cancel()
         second = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
-        (item,) = found
+        (item,) = csrs
         key = (tmp_path / "key").read_bytes()
         signed = keys.self_signed(key, Subject("x"), datetime.datetime.now(datetime.UTC))
         await administrator.patch_status(
@@ -150,8 +150,8 @@ async def test_restarted_agent_finds_its_signing_request(
 
 
 async def _asked_of(client: Client, signer: str) -> tuple[CertificateSigningRequest, ...]:
-    found = await client.list(CertificateSigningRequest, field_selector=f"spec.signerName={signer}")
-    return tuple(found.items)
+    actual = await client.list(CertificateSigningRequest, field_selector=f"spec.signerName={signer}")
+    return tuple(actual.items)
 
 
 async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_gone(
@@ -160,9 +160,9 @@ async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_go
     what = CertificateSpec("example.org/strict", CLIENT_USAGES, Subject("x"))
     waiting = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
     async with asyncio.timeout(30):
-        while not (found := await _asked_of(administrator, "example.org/strict")):
+        while not (csrs := await _asked_of(administrator, "example.org/strict")):
             await asyncio.sleep(0.02)
-        (item,) = found
+        (item,) = csrs
         denied = {"type": "Denied", "status": "True", "reason": "NotKnown", "message": "who is that?"}
         await api_client.request("PATCH", f"{PATH}/{item.metadata.name}/approval", {"status": {"conditions": [denied]}})
         with pytest.raises(NotReady, match=r"was denied \(NotKnown: who is that\?\)"):
@@ -171,9 +171,9 @@ async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_go
             await request_certificate(administrator, what, tmp_path / "key")
         await administrator.delete(CertificateSigningRequest, item.metadata.name)
         again = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
-        while not (found := await _asked_of(administrator, "example.org/strict")):
+        while not (csrs := await _asked_of(administrator, "example.org/strict")):
             await asyncio.sleep(0.02)
-        assert found[0].metadata.uid != item.metadata.uid
+        assert csrs[0].metadata.uid != item.metadata.uid
         again.cancel()
 
 
@@ -191,8 +191,8 @@ async def test_node_renews_its_certificate_and_its_client_uses_it(
         await anext(watching)
         await ClientCertificate(here.settings, client).rotate()
         assert Kubeconfig.load(tmp_path / "kubeconfig").certificate == before.certificate
-        one = ClientCertificate(here.settings, client, lambda: later)
-        await one.rotate()
+        client_certificate = ClientCertificate(here.settings, client, lambda: later)
+        await client_certificate.rotate()
         after = Kubeconfig.load(tmp_path / "kubeconfig")
         assert after.certificate != before.certificate
         assert keys.parse_certificate(after.certificate).subject == keys.parse_certificate(before.certificate).subject
@@ -211,17 +211,15 @@ async def test_serving_certificate_names_only_its_node(
     address = NodeAddress(type="InternalIP", address="10.245.9.9")
     async with Client(await load_kubeconfig(here.settings)) as client:
         await client.create(Node(metadata=ObjectMeta(name="serves"), status=NodeStatus(addresses=(address,))))
-        one = ServingCertificate(here.settings, client)
-        await one.load()
+        serving_certificate = ServingCertificate(here.settings, client)
+        await serving_certificate.load()
         async with asyncio.timeout(30):
-            waiting = asyncio.create_task(one.renew())
+            waiting = asyncio.create_task(serving_certificate.renew())
             while not (
-                asked := [
-                    row for row in await _asked_of(administrator, KUBELET_SERVING_SIGNER) if _is_of(row, "serves")
-                ]
+                csrs := [csr for csr in await _asked_of(administrator, KUBELET_SERVING_SIGNER) if _is_of(csr, "serves")]
             ):
                 await asyncio.sleep(0.02)
-            (item,) = asked
+            (item,) = csrs
             assert item.spec.extra == {ADDRESS: ("127.0.0.1",)}
             approved = {"type": "Approved", "status": "True", "reason": "LookedAt"}
             path = f"{PATH}/{item.metadata.name}/approval"
@@ -235,23 +233,23 @@ async def test_serving_certificate_names_only_its_node(
         node = await client.get(Node, "serves")
         poses = NodeAddress(type="InternalIP", address="172.30.0.1"), NodeAddress(type="Hostname", address=KUBERNETES)
         await client.update_status(replace(node, status=NodeStatus(addresses=(address, *poses))))
-        wishes = {
+        desired = {
             "far": (("serves",), ("10.245.9.8",)),
             "posing": ((KUBERNETES,), ()),
             "service": (("serves",), ("172.30.0.1",)),
             "stated": ((), ("10.245.9.9",)),
         }
-        for name, places in wishes.items():
+        for name, places in desired.items():
             await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *places)))
         # Requests are looked at in the order of their names: when this one is approved, those were passed over.
         await client.create(serving_request("zoo", Subject(own.user, own.groups, own.dns_names)))
         async with asyncio.timeout(30):
             while not (await client.get(CertificateSigningRequest, "zoo")).status.certificate:
                 await asyncio.sleep(0.02)
-        for name in wishes:
+        for name in desired:
             assert (await client.get(CertificateSigningRequest, name)).status.conditions == ()
-            (said,) = [line for line in server.log().splitlines() if f"kubectl certificate approve {name}" in line]
-            assert "not approved automatically" in said
+            (output,) = [line for line in server.log().splitlines() if f"kubectl certificate approve {name}" in line]
+            assert "not approved automatically" in output
         with pytest.raises(Forbidden, match="can only create a node CSR with CN=system:node:serves"):
             await client.create(serving_request("greedy", Subject("system:node:joins", ("system:nodes",), ("joins",))))
 
@@ -264,10 +262,10 @@ async def test_requesters_address_is_set_by_the_server_only(
     server: ApiServer, administrator: Client, api_client: UntypedClient
 ) -> None:
     pem = base64.b64encode(keys.create_request(keys.generate_key(), Subject("dave"))).decode()
-    said = {ADDRESS: ["10.6.6.6"]}
-    spec = {"request": pem, "signerName": "example.org/x", "usages": list(CLIENT_USAGES), "extra": said}
-    made = await api_client.create(PATH, name="plain", spec=spec)
-    assert made["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
+    output = {ADDRESS: ["10.6.6.6"]}
+    spec = {"request": pem, "signerName": "example.org/x", "usages": list(CLIENT_USAGES), "extra": output}
+    created = await api_client.create(PATH, name="plain", spec=spec)
+    assert created["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
     document = {"metadata": {"name": "disguised"}, "spec": spec}
     config = Kubeconfig.load(server.kubeconfig)
     disguise = {
@@ -281,19 +279,19 @@ async def test_requesters_address_is_set_by_the_server_only(
             spec = (await answer.json())["spec"]
         assert (spec["username"], spec["extra"]) == ("system:node:n1", {"scopes": ["a"]})
         # Nobody changes it afterwards.
-        patch = {"spec": {"extra": said}}
+        patch = {"spec": {"extra": output}}
         for path in ("", "/approval", "/status"):
             await api_client.request("PATCH", f"{PATH}/plain{path}", patch)
         assert (await api_client.request("GET", f"{PATH}/plain"))["spec"]["extra"] == {ADDRESS: ["127.0.0.1"]}
 
 
 def context(config: Kubeconfig) -> ssl.SSLContext:
-    made = ssl.create_default_context(cadata=config.ca.decode())
+    created = ssl.create_default_context(cadata=config.ca.decode())
     with tempfile.NamedTemporaryFile() as both:
         both.write(config.key + b"\n" + config.certificate)
         both.flush()
-        made.load_cert_chain(both.name)
-    return made
+        created.load_cert_chain(both.name)
+    return created
 
 
 async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
@@ -303,7 +301,7 @@ async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
     here = await place(tmp_path, administrator, server, "lives")
     async with Client(await load_kubeconfig(here.settings)) as client:
         ready = Condition(type="Ready", status="True")
-        made = await client.create(Node(metadata=ObjectMeta(name="lives"), status=NodeStatus(conditions=(ready,))))
+        node = await client.create(Node(metadata=ObjectMeta(name="lives"), status=NodeStatus(conditions=(ready,))))
     async with Client(Kubeconfig.load(here.settings.bootstrap_kubeconfig)) as machine, asyncio.timeout(30):
         for name in ("a-thief", "b-thief"):
             user = "system:node:lives" if name == "a-thief" else "system:node:a/b"
@@ -318,8 +316,8 @@ async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
             await asyncio.sleep(0.02)
         for name in ("a-thief", "b-thief"):
             assert (await machine.get(CertificateSigningRequest, name)).status.conditions == ()
-        silent = replace(made, status=NodeStatus(conditions=(replace(ready, status="Unknown"),)))
-        await administrator.update_status(replace(silent, metadata=replace(made.metadata, resource_version="")))
+        silent = replace(node, status=NodeStatus(conditions=(replace(ready, status="Unknown"),)))
+        await administrator.update_status(replace(silent, metadata=replace(node.metadata, resource_version="")))
         while not (await machine.get(CertificateSigningRequest, "a-thief")).status.certificate:
             await asyncio.sleep(0.02)
         assert (await machine.get(CertificateSigningRequest, "b-thief")).status.conditions == ()

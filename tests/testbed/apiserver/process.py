@@ -48,11 +48,11 @@ class ApiServer:
         self.launch()
         assert self._process is not None
         deadline = time.monotonic() + SECONDS
-        while (found := re.search(r"https://127\.0\.0\.1:(\d+)", self._log.read_bytes()[begin:].decode())) is None:
+        while (actual := re.search(r"https://127\.0\.0\.1:(\d+)", self._log.read_bytes()[begin:].decode())) is None:
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.02)
-        self._port = int(found[1])
+        self._port = int(actual[1])
 
     @property
     def url(self) -> str:

@@ -30,7 +30,7 @@ def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
         key: field
         for field in fields.values()
         if field.inline
-        for key in (one.name for one in message_fields(field.type))
+        for key in (message_field.name for message_field in message_fields(field.type))
         if key in document
     }
     for field in {field.name: field for field in inner.values()}.values():

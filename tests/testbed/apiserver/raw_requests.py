@@ -70,15 +70,15 @@ class RawClient:
             return RawResponse(answer.status, json.loads(text) if is_json else text)
 
     def _watch(self, path: str, query: dict[str, str], enough: Callable[[list[Any]], bool]) -> list[Any]:
-        found: list[Any] = []
+        actual: list[Any] = []
         deadline = time.monotonic() + SECONDS
         with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:
             connection.request("GET", f"{path}?{urlencode(query)}", headers=self._headers)
             answer = connection.getresponse()
             assert answer.status == 200, (path, answer.read())
             while line := answer.readline():
-                found.append(json.loads(line))
-                if enough(found):
-                    return found
-                assert time.monotonic() < deadline, (path, found)
-        raise AssertionError(f"the watch of {path} ended with {found}")
+                actual.append(json.loads(line))
+                if enough(actual):
+                    return actual
+                assert time.monotonic() < deadline, (path, actual)
+        raise AssertionError(f"the watch of {path} ended with {actual}")

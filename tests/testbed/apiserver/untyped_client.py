@@ -56,7 +56,7 @@ class UntypedClient:
     async def wait_until(self, path: str, good: Callable[[Any], bool]) -> Any:
         """What is at a path, once it is good."""
         deadline = time.monotonic() + SECONDS
-        while not good(found := await self.request("GET", path)):
-            assert time.monotonic() < deadline, found
+        while not good(actual := await self.request("GET", path)):
+            assert time.monotonic() < deadline, actual
             await asyncio.sleep(0.02)
-        return found
+        return actual

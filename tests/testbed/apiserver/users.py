@@ -32,5 +32,5 @@ async def user_session(server: ApiServer, root: Path, user: str, *groups: str) -
     pem.write_bytes(identity.key + identity.certificate)
     context = ssl.create_default_context(cadata=config.ca.decode())
     context.load_cert_chain(pem)
-    async with aiohttp.ClientSession(config.server, connector=tls_connector(context)) as found:
-        yield found
+    async with aiohttp.ClientSession(config.server, connector=tls_connector(context)) as session:
+        yield session

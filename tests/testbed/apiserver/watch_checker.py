@@ -107,26 +107,26 @@ class Change(NamedTuple):
 
 def find_violations(evidence: RecordedHistory) -> list[str]:
     """A sentence for each thing that must not be; empty if all is well."""
-    found: list[str] = []
-    told = _together(evidence.sessions, found)
-    found += _unwatched(evidence)
-    story = _story(evidence.begin, told, found)
-    found += _unkept(told, evidence.acknowledged)
-    found += _wrong_lists(evidence.begin, story, evidence.snapshots)
-    found += _wrong_watches(story, evidence.sessions)
-    return found
+    actual: list[str] = []
+    reported = _together(evidence.sessions, actual)
+    actual += _unwatched(evidence)
+    story = _story(evidence.begin, reported, actual)
+    actual += _unkept(reported, evidence.acknowledged)
+    actual += _wrong_lists(evidence.begin, story, evidence.snapshots)
+    actual += _wrong_watches(story, evidence.sessions)
+    return actual
 
 
 # --- the story --------------------------------------------------------------------------------------------------------
 
 
-def _together(sessions: Iterable[Session], found: list[str]) -> dict[int, Seen]:
-    told: dict[int, Seen] = {}
+def _together(sessions: Iterable[Session], actual: list[str]) -> dict[int, Seen]:
+    reported: dict[int, Seen] = {}
     whole = (session for session in sessions if session.selection == Selection())
     events = (seen for session in whole for seen in session.seen if seen.type != BOOKMARK)
-    other = [seen for seen in events if told.setdefault(seen.revision, seen) != seen]
-    found += [f"revision {seen.revision} is told in two ways: {told[seen.revision]} and {seen}" for seen in other]
-    return dict(sorted(told.items()))
+    other = [seen for seen in events if reported.setdefault(seen.revision, seen) != seen]
+    actual += [f"revision {seen.revision} is told in two ways: {reported[seen.revision]} and {seen}" for seen in other]
+    return dict(sorted(reported.items()))
 
 
 def _unwatched(evidence: RecordedHistory) -> Iterator[str]:
@@ -140,14 +140,14 @@ def _unwatched(evidence: RecordedHistory) -> Iterator[str]:
         reached = max(reached, until)
 
 
-def _story(begin: Snapshot, told: Mapping[int, Seen], found: list[str]) -> list[Change]:
+def _story(begin: Snapshot, reported: Mapping[int, Seen], actual: list[str]) -> list[Change]:
     now = {item.name: item.state for item in begin.items}
     used = {state.uid for state in now.values()}
     story: list[Change] = []
-    for seen in told.values():
+    for seen in reported.values():
         before = now.get(seen.name)
         if why := _out_of_line(seen, before, used):
-            found.append(f"revision {seen.revision}: {why}: {seen} after {before}")
+            actual.append(f"revision {seen.revision}: {why}: {seen} after {before}")
         story.append(Change(seen, before))
         if seen.state is None or seen.type == "DELETED":
             now.pop(seen.name, None)
@@ -177,12 +177,12 @@ def _follows(before: State, after: State) -> bool:
     return after.step == before.step + 1 and after.ending == before.ending
 
 
-def _unkept(told: Mapping[int, Seen], acknowledged: Iterable[AcknowledgedWrite]) -> Iterator[str]:
+def _unkept(reported: Mapping[int, Seen], acknowledged: Iterable[AcknowledgedWrite]) -> Iterator[str]:
     """Of acknowledged writes: lost ones, and those that are there in another way."""
-    removed = {seen.state.uid for seen in told.values() if seen.type == "DELETED" and seen.state}
+    removed = {seen.state.uid for seen in reported.values() if seen.type == "DELETED" and seen.state}
     for write in acknowledged:
         if write.revision:
-            seen = told.get(write.revision)
+            seen = reported.get(write.revision)
             if seen != Seen(*write):
                 yield f"acknowledged was {write}, but revision {write.revision} is {seen}"
         elif write.state.uid not in removed:

@@ -271,9 +271,9 @@ class Watcher:
 
     async def _lines(self, http: aiohttp.ClientSession, query: dict[str, str]) -> AsyncIterator[_Line]:
         """Whole lines only: what comes before a connection breaks may end anywhere."""
-        wish = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
+        desired = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         timeout = aiohttp.ClientTimeout(total=None)
-        async with http.get(self._path, params=self._query | wish | query, timeout=timeout) as answer:
+        async with http.get(self._path, params=self._query | desired | query, timeout=timeout) as answer:
             assert answer.status == 200, await answer.text()
             rest = b""
             async for chunk in answer.content.iter_any():

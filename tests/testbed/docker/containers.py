@@ -38,11 +38,11 @@ def run_docker(dockerd: Dockerd, *words: str) -> str:
 
 async def read_output(process: StreamSession) -> tuple[bytes, bytes]:
     """All that it says on stdout and on stderr."""
-    said = {1: b"", 2: b""}
+    output = {1: b"", 2: b""}
     async with asyncio.timeout(DEADLINE_SECONDS):
         async for source, data in process.output():
-            said[source] += data
-    return said[1], said[2]
+            output[source] += data
+    return output[1], output[2]
 
 
 async def until(holds: Callable[[], object], what: str) -> None:
@@ -59,13 +59,13 @@ def running_programs(dockerd: Dockerd, container: str) -> list[str]:
 
 def open_sockets() -> set[str]:
     """The sockets that this process has open."""
-    found = set()
+    actual = set()
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            found.add(os.readlink(entry))
+            actual.add(os.readlink(entry))
         except FileNotFoundError:
             continue
-    return {name for name in found if name.startswith(("socket:", "anon_inode:[pidfd]"))}
+    return {name for name in actual if name.startswith(("socket:", "anon_inode:[pidfd]"))}
 
 
 def sandbox(uid: str, attempt: int = 0) -> ContainerConfig:

@@ -94,19 +94,29 @@ class FakeDocker(DockerClient):
         return self._called(self.cgroups)
 
     async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
-        return self._called([one.seen for one in self.held.values() if one.seen.uid == uid])
+        return self._called([held.seen for held in self.held.values() if held.seen.uid == uid])
 
     async def list_pods(self) -> dict[str, dict[str, str]]:
-        ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
-        return self._called({one.uid: dict(one.labels) for one in ours})
+        containers = [held.seen for held in self.held.values() if held.seen.labels.keys() & {ATTEMPT, CRASHES}]
+        return self._called({container.uid: dict(container.labels) for container in containers})
 
     async def list_sandboxes(self) -> frozenset[str]:
-        return self._called(frozenset(one.seen.id for one in self.held.values() if one.seen.is_sandbox))
+        return self._called(frozenset(held.seen.id for held in self.held.values() if held.seen.is_sandbox))
 
     async def list_containers(self) -> list[RuntimeContainer]:
-        ours = [one.seen for one in self.held.values() if one.seen.labels.keys() & {ATTEMPT, CRASHES}]
-        brief = [RuntimeContainer(id=one.id, labels=one.labels, state=one.state, image_id=one.image_id) for one in ours]
-        return self._called([short if short.running else one for one, short in zip(ours, brief, strict=True)])
+        containers = [held.seen for held in self.held.values() if held.seen.labels.keys() & {ATTEMPT, CRASHES}]
+        brief = [
+            RuntimeContainer(
+                id=container.id, labels=container.labels, state=container.state, image_id=container.image_id
+            )
+            for container in containers
+        ]
+        return self._called(
+            [
+                short if short.running else runtime_container
+                for runtime_container, short in zip(containers, brief, strict=True)
+            ]
+        )
 
     async def root_dir(self) -> str:
         return self._called("/")
@@ -116,17 +126,19 @@ class FakeDocker(DockerClient):
         return self._called([StoredImage(identity, (tag,)) for identity, tag in tags])
 
     async def images_in_use(self) -> frozenset[str]:
-        return self._called(frozenset(one.seen.image_id for one in self.held.values()))
+        return self._called(frozenset(held.seen.image_id for held in self.held.values()))
 
     async def remove_image(self, image: StoredImage) -> None:
         self._ready()
-        if image.id in {one.seen.image_id for one in self.held.values()}:
+        if image.id in {held.seen.image_id for held in self.held.values()}:
             raise Refused(f"Docker: conflict: unable to remove {image.id}: container is using it")
         self.images = {name for name in self.images if _image_id(name) != image.id}
         self._called(None)
 
     async def writable_layer_sizes(self, uid: str) -> dict[str, int]:
-        return self._called({name: self.written.get(name, 0) for name, one in self.held.items() if one.seen.uid == uid})
+        return self._called(
+            {name: self.written.get(name, 0) for name, held in self.held.items() if held.seen.uid == uid}
+        )
 
     async def list_named_images(self) -> tuple[ContainerImage, ...]:
         tagged = sorted(name if ":" in name else f"{name}:latest" for name in self.images)
@@ -159,7 +171,7 @@ class FakeDocker(DockerClient):
 
     async def create(self, spec: ContainerConfig) -> str:
         self._ready()
-        holder = next((one for one in self.held.values() if one.spec.name == spec.name), None)
+        holder = next((held for held in self.held.values() if held.spec.name == spec.name), None)
         if holder is not None and holder.seen.running:
             raise Refused(f"Docker: Conflict. The container name {spec.name} is already in use")
         if not spec.image.startswith("sha256:") and spec.image not in self.images:
@@ -223,9 +235,9 @@ class FakeDocker(DockerClient):
         self.executed.append((held.seen.name, program))
         if program.startswith("/nowhere"):
             return self._called(ExecResult(EXIT_CODE_CANNOT_EXECUTE, f'exec: "{program}": no such file or directory'))
-        said = re.fullmatch(r"echo (.*)", program)
-        if said is not None:
-            return self._called(ExecResult(0, f"{said[1]}\n"[:MAX_OUTPUT_BYTES]))
+        output = re.fullmatch(r"echo (.*)", program)
+        if output is not None:
+            return self._called(ExecResult(0, f"{output[1]}\n"[:MAX_OUTPUT_BYTES]))
         ends = re.fullmatch(r"(?:sh -c )?exit (\d+)", program)
         if ends is None and program not in self.programs:
             await asyncio.sleep(seconds)
@@ -248,8 +260,8 @@ class FakeDocker(DockerClient):
 
     async def log_tail(self, container: str, lines: int, max_bytes: int) -> str:
         self._ready()
-        said = re.findall(r"echo (\w+)", self._held(container).program)
-        return self._called("".join(f"{word}\n" for word in said[-lines:])[-max_bytes:])
+        output = re.findall(r"echo (\w+)", self._held(container).program)
+        return self._called("".join(f"{word}\n" for word in output[-lines:])[-max_bytes:])
 
     async def watch_events(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
         self._listeners.append(on_event)
@@ -276,7 +288,7 @@ class FakeDocker(DockerClient):
 
     def end_everything(self) -> None:
         """As when Docker is restarted without live-restore."""
-        for identity in [one.seen.id for one in self.held.values() if one.seen.running]:
+        for identity in [held.seen.id for held in self.held.values() if held.seen.running]:
             self.end(identity, KILLED)
 
     def age(self, by: timedelta) -> None:
@@ -294,11 +306,13 @@ class FakeDocker(DockerClient):
 
     def find(self, container: str) -> list[RuntimeContainer]:
         """Containers of this name in their pod (POD is the sandbox), oldest first."""
-        return [one.seen for one in self.held.values() if one.seen.name == container]
+        return [held.seen for held in self.held.values() if held.seen.name == container]
 
     def running(self, container: str) -> RuntimeContainer | None:
         """The running container of this name, if there is one."""
-        return next((one for one in self.find(container) if one.running), None)
+        return next(
+            (runtime_container for runtime_container in self.find(container) if runtime_container.running), None
+        )
 
     def spec_of(self, container: RuntimeContainer) -> ContainerConfig:
         """With what it was created."""

@@ -67,10 +67,10 @@ class Attempt:
         """The frames to send, in order."""
         return (self.first, self.frame) if self.first else (self.frame,)
 
-    def describe(self, found: str) -> str:
+    def describe(self, actual: str) -> str:
         """A line for people: who tried what, and what became of it."""
-        one, other = self.source, self.target
-        return f"{self.name}, {one.name} ({one.node}) to {other.name} ({other.node}): {found}"
+        running_pod, other = self.source, self.target
+        return f"{self.name}, {running_pod.name} ({running_pod.node}) to {other.name} ({other.node}): {actual}"
 
 
 def may_reach(source_vnid: int, target_vnid: int) -> bool:
@@ -121,7 +121,7 @@ def _forged(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> It
     for vlan in (0, 10):
         yield _packet(f"tagged {vlan}", source, target, False, vlan=vlan)
     gateways = layout.gateways[source.node], layout.gateways[target.node]
-    others = {one.address for one in layout.pods.values()} - {source.address}
+    others = {pod.address for pod in layout.pods.values()} - {source.address}
     for address in sorted(others | {*gateways, STRANGER, SERVICE}):
         yield _packet(f"from the address {address}", source, target, False, ip_src=address)
         borrowed = {"ip_src": address, "eth_src": mac_of(address)}

@@ -84,8 +84,10 @@ def reaches(world: World, source: str, target: str) -> bool:
     answers = set()
     for make in (frames.udp, frames.tcp_syn, frames.icmp_echo):
         marker = frames.new_marker()
-        one, other = world.pods[source], world.pods[target]
-        frame = frames.ethernet(other.mac, one.mac, frames.IPV4, make(one.address, other.address, marker))
+        running_pod, other = world.pods[source], world.pods[target]
+        frame = frames.ethernet(
+            other.mac, running_pod.mac, frames.IPV4, make(running_pod.address, other.address, marker)
+        )
         answers.add(world.delivers(source, target, frame, marker))
     assert len(answers) == 1, f"{source} to {target}: not all protocols fare alike"
     return answers.pop()
@@ -96,26 +98,26 @@ def arrives_fragmented(world: World, source: str, target: str, port: int = 9999,
 
     A switch may hold the first until it has the last: connection tracking does.
     """
-    one, other, marker = world.pods[source], world.pods[target], frames.new_marker()
-    parts = frames.fragmented_udp(one.address, other.address, marker, port, source_port)
-    first, last = (frames.ethernet(other.mac, one.mac, frames.IPV4, part) for part in parts)
+    running_pod, other, marker = world.pods[source], world.pods[target], frames.new_marker()
+    parts = frames.fragmented_udp(running_pod.address, other.address, marker, port, source_port)
+    first, last = (frames.ethernet(other.mac, running_pod.mac, frames.IPV4, part) for part in parts)
     world.delivers(source, target, first, marker)
     return world.delivers(source, target, last, marker)
 
 
 def arrives(world: World, source: str, target: str, **forged: object) -> bool:
     """Return whether a UDP packet arrives with the fields in `forged` changed: ip_src, eth_dst, vlan, ..."""
-    one, other = world.pods[source], world.pods[target]
+    running_pod, other = world.pods[source], world.pods[target]
     marker = frames.new_marker()
     body = frames.udp(
-        forged.get("ip_src", one.address),  # type: ignore[arg-type]
+        forged.get("ip_src", running_pod.address),  # type: ignore[arg-type]
         forged.get("ip_dst", other.address),  # type: ignore[arg-type]
         marker,
         fragment=int(forged.get("fragment", 0)),  # type: ignore[call-overload]
     )
     frame = frames.ethernet(
         int(forged.get("eth_dst", other.mac)),  # type: ignore[call-overload]
-        int(forged.get("eth_src", one.mac)),  # type: ignore[call-overload]
+        int(forged.get("eth_src", running_pod.mac)),  # type: ignore[call-overload]
         frames.IPV4,
         body,
         forged.get("vlan"),  # type: ignore[arg-type]

@@ -51,8 +51,8 @@ class Cluster:
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
         """The object, or None when there is none."""
         done = self.kubectl("-n", namespace, "get", "pod", name, "-o", "json", "--ignore-not-found")
-        found: dict[str, Any] | None = json.loads(done.stdout) if done.stdout.strip() else None
-        return found
+        actual: dict[str, Any] | None = json.loads(done.stdout) if done.stdout.strip() else None
+        return actual
 
     def status(self, namespace: str, name: str) -> dict[str, Any]:
         """A pod's status; empty while there is none."""
@@ -66,7 +66,7 @@ class Cluster:
 
     def _is_ready(self, namespace: str, name: str) -> bool:
         conditions = self.status(namespace, name).get("conditions", [])
-        return any(row["type"] == "Ready" and row["status"] == "True" for row in conditions)
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def address(self, namespace: str, name: str) -> str:
         """A pod's address."""

@@ -35,8 +35,8 @@ class Caller:
             self.answers[await asyncio.wait_for(self._ask(), CALL_SECONDS)] += 1
         except (OSError, ValueError, TimeoutError) as error:
             after = time.monotonic()
-            said = str(error) or type(error).__name__
-            self.failures.append(f"call at {begun - self._began:.2f} s, after {after - begun:.2f} s: {said}")
+            output = str(error) or type(error).__name__
+            self.failures.append(f"call at {begun - self._began:.2f} s, after {after - begun:.2f} s: {output}")
 
     async def _ask(self) -> str:
         reader, writer = await asyncio.open_connection(*self._where)

@@ -134,11 +134,11 @@ class Terminal:
 
     def play(self, section: Section, project: str) -> list[str]:
         """Run the rows. Returns a text for each that is not as it must be."""
-        told: list[str] = []
+        reported: list[str] = []
         with ExitStack() as end:
             for row in section.rows:
-                told += self._play(_of_project(row, project), end)
-        return told
+                reported += self._play(_of_project(row, project), end)
+        return reported
 
     def _play(self, row: Row, end: ExitStack) -> Iterator[str]:
         if row.how == "start":
@@ -214,7 +214,7 @@ def _of_project(row: Row, project: str) -> Row:
 
 def _told(row: Row, came: Came) -> str:
     wanted = [*row.stdout, *(f"! {line}" for line in row.stderr), f"= {row.code}"]
-    found = [*came.stdout.splitlines(), *(f"! {line}" for line in came.stderr.splitlines()), f"= {came.code}"]
+    actual = [*came.stdout.splitlines(), *(f"! {line}" for line in came.stderr.splitlines()), f"= {came.code}"]
     return "\n".join(
-        [f"$ {row.words}", "  must come:", *(f"    {s}" for s in wanted), "  came:", *(f"    {s}" for s in found)]
+        [f"$ {row.words}", "  must come:", *(f"    {s}" for s in wanted), "  came:", *(f"    {s}" for s in actual)]
     )

@@ -96,8 +96,8 @@ class CallCounts:
     @classmethod
     def of(cls, text: str) -> CallCounts:
         """As calling.py tells it."""
-        said = json.loads(text)
-        return cls(Counter(said["answers"]), tuple(said["failures"]))
+        output = json.loads(text)
+        return cls(Counter(output["answers"]), tuple(output["failures"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +163,8 @@ class WebService:
 
     def service(self, name: str = "web") -> dict[str, Any]:
         """The object."""
-        found: dict[str, Any] = json.loads(self.cluster.kubectl("-n", SHOP, "get", "svc", name, "-o", "json").stdout)
-        return found
+        actual: dict[str, Any] = json.loads(self.cluster.kubectl("-n", SHOP, "get", "svc", name, "-o", "json").stdout)
+        return actual
 
     def cluster_ip(self, name: str = "web") -> str:
         return str(self.service(name)["spec"]["clusterIP"])

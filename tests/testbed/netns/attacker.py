@@ -161,10 +161,10 @@ class Attacker:
         else:
             self._tell(marker, f"gets through to {listener}")
 
-    def _tell(self, marker: bytes, found: str) -> None:
+    def _tell(self, marker: bytes, actual: str) -> None:
         attempt = self._notes.attempt(marker)
         assert attempt is not None
-        self.differences[f"{attempt.describe(found)}; {self._notes.title(marker)}"] = None
+        self.differences[f"{attempt.describe(actual)}; {self._notes.title(marker)}"] = None
 
 
 class _Notes:

@@ -147,9 +147,9 @@ class PacketWorld(NetnsCluster):
             self._arrived(self._wires[target], marker, lambda: self._greet(source, target))  # noqa: B023
 
     def _greet(self, source: str, target: str) -> bytes:
-        one, other, marker = self.pods[source], self.pods[target], packets.new_marker()
-        body = packets.udp(one.address, other.address, marker)
-        self._wires[source].send(packets.ethernet(other.mac, one.mac, packets.IPV4, body))
+        running_pod, other, marker = self.pods[source], self.pods[target], packets.new_marker()
+        body = packets.udp(running_pod.address, other.address, marker)
+        self._wires[source].send(packets.ethernet(other.mac, running_pod.mac, packets.IPV4, body))
         return marker
 
     def _arrived(self, wire: RawSocket, marker: bytes, fence: Callable[[], bytes]) -> bool:
@@ -193,7 +193,7 @@ class PacketWorld(NetnsCluster):
         A switch in user space learns from it which MAC `sender` has, so a node's is its own.
         """
         if not self._macs:
-            self._macs = {one.address: self._mac_of(name) for name, one in self.nodes.items()}
+            self._macs = {lab_node.address: self._mac_of(name) for name, lab_node in self.nodes.items()}
         here = self.nodes[node].address
         body = packets.udp(sender, here, packets.vxlan(vnid, frame), port=4789)
         return packets.ethernet(self._macs[here], self._macs.get(sender, 0x020000000001), packets.IPV4, body)

@@ -76,10 +76,10 @@ def _create_services(cluster: PacketWorld) -> None:
 
 def record(cluster: PacketWorld, program: str) -> None:
     """Let the program take the node over, and write what it leaves. VNIDs are written by name."""
-    ours = cluster.specification(f"{NODE} sdn")
+    process = cluster.specification(f"{NODE} sdn")
     cluster.kill(f"{NODE} sdn")
     _clear(cluster)
-    cluster.start(f"{NODE} sdn", replace(ours, command=(program, *ours.command[1:])))
+    cluster.start(f"{NODE} sdn", replace(process, command=(program, *process.command[1:])))
     wait_until(lambda: any("table=20" in group for group in _groups(cluster)), "the groups of services")
     wait_until(lambda: cluster.network_ready(NODE), "the network")
     for address in (WEB, STICKY, SHOP):
@@ -107,8 +107,8 @@ def restore(cluster: PacketWorld) -> None:
     switch = str(cluster.nodes[NODE].ovs / "br0.mgmt")
     _ofctl("add-groups", switch, str(folder / "groups.txt"))
     _ofctl("replace-flows", switch, str(folder / "flows.txt"))
-    for row in (STATE / "tables.txt").read_text().splitlines():
-        number, name = row.split()
+    for splitline in (STATE / "tables.txt").read_text().splitlines():
+        number, name = splitline.split()
         cluster.vsctl(
             NODE,
             "--id=@t",
@@ -149,9 +149,9 @@ def remains(cluster: PacketWorld) -> list[str]:
 def table_names(cluster: PacketWorld) -> dict[int, str]:
     """Names of br0's tables by number."""
     numbers = cluster.vsctl(NODE, "get", "bridge", "br0", "flow_tables")
-    found = re.findall(r"(\d+)=([0-9a-f-]{36})", numbers)
+    actual = re.findall(r"(\d+)=([0-9a-f-]{36})", numbers)
     return {
-        int(number): cluster.vsctl(NODE, "get", "Flow_Table", row, "name").strip().strip('"') for number, row in found
+        int(number): cluster.vsctl(NODE, "get", "Flow_Table", row, "name").strip().strip('"') for number, row in actual
     }
 
 
@@ -165,16 +165,16 @@ def _ofctl(command: str, switch: str, *words: str) -> str:
 
 
 def _by_name(text: str, vnids: dict[int, str]) -> str:
-    return re.sub(r"(reg0=|set_field:)0x([0-9a-f]+)(?!\w)(?=,|->reg0| )", lambda found: _named(found, vnids), text)
+    return re.sub(r"(reg0=|set_field:)0x([0-9a-f]+)(?!\w)(?=,|->reg0| )", lambda actual: _named(actual, vnids), text)
 
 
-def _named(found: re.Match[str], vnids: dict[int, str]) -> str:
-    project = vnids.get(int(found[2], 16))
-    return f"{found[1]}VNID-{project}" if project is not None else found[0]
+def _named(actual: re.Match[str], vnids: dict[int, str]) -> str:
+    project = vnids.get(int(actual[2], 16))
+    return f"{actual[1]}VNID-{project}" if project is not None else actual[0]
 
 
 def _by_number(text: str, vnids: dict[str, int]) -> str:
-    return re.sub(r"VNID-(\w+)", lambda found: hex(vnids[found[1]]), text)
+    return re.sub(r"VNID-(\w+)", lambda actual: hex(vnids[actual[1]]), text)
 
 
 if __name__ == "__main__":

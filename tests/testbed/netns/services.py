@@ -79,9 +79,9 @@ def create_service(cluster: PacketWorld, name: str, project: str, selector: dict
         ServicePort(port=80, name=protocol.lower(), target_port=TARGET_PORT, protocol=protocol)
         for protocol in ("TCP", "UDP")
     )
-    wish = ServiceSpec(**{"selector": selector, "ports": ports, **spec})
+    service_spec = ServiceSpec(**{"selector": selector, "ports": ports, **spec})
     meta = ObjectMeta(name=name, namespace=project)
-    cluster.call_api(lambda client: client.create(Service(metadata=meta, spec=wish)))
+    cluster.call_api(lambda client: client.create(Service(metadata=meta, spec=service_spec)))
 
     def found() -> Service | None:
         service = cluster.call_api(lambda client: client.get(Service, name, project))
@@ -182,17 +182,17 @@ class OfferedServices:
     def move(self, project: str, pod: str) -> None:
         """From now on this pod is the backend of a project's service."""
         backend = self._cluster.pods[pod]
-        wish = changed(self._slices[project], endpoints=(Endpoint(addresses=(str(backend.address),)),))
-        self._slices[project] = self._cluster.call_api(lambda client: client.update(wish))
+        endpoint_slice = changed(self._slices[project], endpoints=(Endpoint(addresses=(str(backend.address),)),))
+        self._slices[project] = self._cluster.call_api(lambda client: client.update(endpoint_slice))
         self._offers[project] = replace(self._offers[project], backend=backend)
 
     def in_force(self, node: str, vnids: Mapping[str, int]) -> bool:
         """Return whether exactly the clients with these VNIDs may use each service, and get its backend."""
-        found: dict[str, set[tuple[int | None, str]]] = {}
+        actual: dict[str, set[tuple[int | None, str]]] = {}
         for row in filter(None, map(_ROW.search, self._cluster.flows(node))):
             led = _BACKEND.search(row[3])
-            found.setdefault(row[2], set()).add((int(row[1], 0) if row[1] else None, led[1] if led else ""))
-        return all(found.get(str(offer.fronts["cluster IP"][0])) == self._wanted(offer, vnids) for offer in self.all)
+            actual.setdefault(row[2], set()).add((int(row[1], 0) if row[1] else None, led[1] if led else ""))
+        return all(actual.get(str(offer.fronts["cluster IP"][0])) == self._wanted(offer, vnids) for offer in self.all)
 
     def _wanted(self, offer: OfferedService, vnids: Mapping[str, int]) -> set[tuple[int | None, str]]:
         outside = self._cluster.lab.site.outside
@@ -207,18 +207,18 @@ class OfferedServices:
         more = {"ports": ports, "type": "LoadBalancer", "external_ips": (str(external),)}
         create_service(cluster, "offer", project, {}, **more)
         address = cluster.pods[backend].address if backend else cluster.lab.site.outside
-        wish = EndpointSlice(
+        endpoint_slice = EndpointSlice(
             metadata=ObjectMeta(name="offer", namespace=project, labels={SERVICE_LABEL: "offer"}),
             address_type="IPv4",
             endpoints=(Endpoint(addresses=(str(address),)),),
             ports=(SlicePort(port=BACKEND_PORT, name="udp", protocol="UDP"),),
         )
-        self._slices[project] = cluster.call_api(lambda client: client.create(wish))
-        made = wait_until(lambda: self._with_ingress(project), "an ingress address")
-        assert made is not None
-        [port] = made.spec.ports
-        given = {"cluster IP": made.spec.cluster_ip, "external IP": str(external)}
-        given["ingress IP"] = made.status.load_balancer.ingress[0].ip
+        self._slices[project] = cluster.call_api(lambda client: client.create(endpoint_slice))
+        service = wait_until(lambda: self._with_ingress(project), "an ingress address")
+        assert service is not None
+        [port] = service.spec.ports
+        given = {"cluster IP": service.spec.cluster_ip, "external IP": str(external)}
+        given["ingress IP"] = service.status.load_balancer.ingress[0].ip
         fronts = {name: (IPv4Address(text), PORT) for name, text in given.items()}
         for node in cluster.nodes:
             fronts[f"node port of {node}"] = (cluster.node_address(node), port.node_port)

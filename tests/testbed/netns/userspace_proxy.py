@@ -102,17 +102,17 @@ def proxy_namespaces() -> Iterator[None]:
 def listening(kind: socket.SocketKind = socket.SOCK_STREAM, backlog: int = 2048) -> socket.socket:
     """A socket of a backend on the node, at a port that is free."""
     with inside(NODE_NAMESPACE):
-        found = socket.socket(socket.AF_INET, kind)
-    found.settimeout(DEADLINE_SECONDS)
-    found.bind((str(NODE), 0))
+        actual = socket.socket(socket.AF_INET, kind)
+    actual.settimeout(DEADLINE_SECONDS)
+    actual.bind((str(NODE), 0))
     if kind == socket.SOCK_STREAM:
-        found.listen(backlog)
-    return found
+        actual.listen(backlog)
+    return actual
 
 
 def socket_in(namespace: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """A socket of somebody who calls."""
     with inside(namespace):
-        found = socket.socket(socket.AF_INET, kind)
-    found.settimeout(DEADLINE_SECONDS)
-    return found
+        actual = socket.socket(socket.AF_INET, kind)
+    actual.settimeout(DEADLINE_SECONDS)
+    return actual

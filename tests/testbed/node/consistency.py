@@ -28,39 +28,47 @@ NAME, UID, COUNT = (
 
 def wait_until_consistent(node: DisturbedNode, seconds: float = DEADLINE_SECONDS) -> None:
     """Wait until nothing is otherwise than wished, and look once more."""
-    found: list[str] = []
+    actual: list[str] = []
 
     def holds() -> bool:
-        found[:] = inconsistencies(node)
-        return not found
+        actual[:] = inconsistencies(node)
+        return not actual
 
     try:
         wait_until(holds, "the node is as was wished", seconds)
     except TimeoutError as error:
-        raise AssertionError("\n".join((str(error), *found))) from None
+        raise AssertionError("\n".join((str(error), *actual))) from None
 
 
 def inconsistencies(node: DisturbedNode) -> list[str]:
     """A sentence for each; all of them at one moment, so that some may be passing."""
     pods = {_uid(pod): pod for pod in json.loads(node.kubectl("get", "pods", "-A", "-o", "json"))["items"]}
-    found = [_Container.of(row) for row in _inspected(node)]
+    containers = [_Container.of(row) for row in _inspected(node)]
     return [
-        *(words for uid, pod in pods.items() for words in _of_pod(pod, [one for one in found if one.uid == uid])),
-        *(f"container {one.name} of {one.uid or 'nobody'} is left over" for one in found if one.uid not in pods),
+        *(
+            words
+            for uid, pod in pods.items()
+            for words in _of_pod(pod, [container for container in containers if container.uid == uid])
+        ),
+        *(
+            f"container {container.name} of {container.uid or 'nobody'} is left over"
+            for container in containers
+            if container.uid not in pods
+        ),
         *_of_runs(node, pods),
         *_of_directories(node, pods),
         *_of_mounts(node, pods),
-        *_of_cgroups(node, pods, found),
-        *_of_logs(node, found),
+        *_of_cgroups(node, pods, containers),
+        *_of_logs(node, containers),
     ]
 
 
 def _inspected(node: DisturbedNode) -> list[dict[str, Any]]:
     client, rows = node.docker_client(), []
     try:
-        for row in client.containers(all=True):
+        for container in client.containers(all=True):
             with contextlib.suppress(docker.errors.NotFound):
-                rows.append(client.inspect_container(row["Id"]))
+                rows.append(client.inspect_container(container["Id"]))
     finally:
         client.close()
     return rows
@@ -91,27 +99,31 @@ def _uid(pod: dict[str, Any]) -> str:
     return str(meta.get("annotations", {}).get(CONFIG_MIRROR, meta["uid"]))
 
 
-def _of_pod(pod: dict[str, Any], found: list[_Container]) -> Iterator[str]:
+def _of_pod(pod: dict[str, Any], containers: list[_Container]) -> Iterator[str]:
     name, spec, status = pod["metadata"]["name"], pod["spec"], pod["status"]
-    running = [one for one in found if one.running]
+    running = [container for container in containers if container.running]
     if "deletionTimestamp" in pod["metadata"]:
         yield f"pod {name} is still to go"
         return
     if status.get("phase") in FINAL:
-        yield from (f"pod {name} has ended, and {one.name} runs" for one in running)
+        yield from (f"pod {name} has ended, and {container.name} runs" for container in running)
         return
     wished = ["POD", *(one["name"] for one in spec["containers"])]
-    there = sorted(one.name for one in running)
+    there = sorted(container.name for container in running)
     if there != sorted(wished):
         yield f"pod {name} runs {there}, {sorted(wished)} was wished"
     ready = [row["status"] for row in status.get("conditions", []) if row["type"] == "Ready"]
     if status.get("phase") != "Running" or ready != ["True"]:
         yield f"pod {name} is told to be {status.get('phase')}, ready {ready}"
     for row in status.get("containerStatuses", []):
-        told = (row.get("containerID", ""), row["restartCount"], "running" in row["state"], row["ready"])
-        held = [(f"docker://{one.id}", one.restarts, True, True) for one in running if one.name == row["name"]]
-        if held != [told]:
-            yield f"container {row['name']} of {name} is told to be {told}, Docker has {held}"
+        reported = (row.get("containerID", ""), row["restartCount"], "running" in row["state"], row["ready"])
+        held = [
+            (f"docker://{container.id}", container.restarts, True, True)
+            for container in running
+            if container.name == row["name"]
+        ]
+        if held != [reported]:
+            yield f"container {row['name']} of {name} is told to be {reported}, Docker has {held}"
     for row in status.get("initContainerStatuses", []):
         if row["state"].get("terminated", {}).get("exitCode") != 0:
             yield f"init container {row['name']} of {name} is told to be {row['state']}"
@@ -121,12 +133,12 @@ def _of_runs(node: DisturbedNode, pods: dict[str, dict[str, Any]]) -> Iterator[s
     """Each container has been started as often as is told."""
     for uid, pod in pods.items():
         groups = [*pod["status"].get("containerStatuses", []), *pod["status"].get("initContainerStatuses", [])]
-        for row in groups:
-            file = node.witness / f"{uid}.{row['name']}"
-            said = file.read_text().split() if file.exists() else []
-            if said != ["run"] * (row["restartCount"] + 1):
-                words = f"container {row['name']} of {pod['metadata']['name']}"
-                yield f"{words} is told to have restarted {row['restartCount']} times, it says {said}"
+        for group in groups:
+            file = node.witness / f"{uid}.{group['name']}"
+            output = file.read_text().split() if file.exists() else []
+            if output != ["run"] * (group["restartCount"] + 1):
+                words = f"container {group['name']} of {pod['metadata']['name']}"
+                yield f"{words} is told to have restarted {group['restartCount']} times, it says {output}"
 
 
 def _of_directories(node: DisturbedNode, pods: dict[str, dict[str, Any]]) -> Iterator[str]:
@@ -162,16 +174,16 @@ def _in_memory(volume: dict[str, Any]) -> list[str]:
     return [f"kubernetes.io~{kind}" for kind in ("secret", "projected") if kind in volume]
 
 
-def _of_cgroups(node: DisturbedNode, pods: dict[str, dict[str, Any]], found: list[_Container]) -> Iterator[str]:
+def _of_cgroups(node: DisturbedNode, pods: dict[str, dict[str, Any]], containers: list[_Container]) -> Iterator[str]:
     """Every pod has its control groups, and what runs of it is in them."""
     tops = [*CGROUPS.glob(f"{node.root.name}/kubepods"), *CGROUPS.glob(f"*/{node.root.name}/kubepods")]
     groups = [name for top in tops for _, names, _ in os.walk(top) for name in names]
     there = {name.removeprefix("pod") for name in groups if name.startswith("pod")}
     yield from (f"control group of {uid} is left over" for uid in there - pods.keys())
     yield from (f"pod {pods[uid]['metadata']['name']} has no control group" for uid in _living(pods) - there)
-    for one in found:
-        if one.running and f"/pod{one.uid}/" not in _groups_of(one.pid):
-            yield f"container {one.name} of {one.uid} is in another control group"
+    for container in containers:
+        if container.running and f"/pod{container.uid}/" not in _groups_of(container.pid):
+            yield f"container {container.name} of {container.uid} is in another control group"
 
 
 def _groups_of(pid: int) -> str:
@@ -181,13 +193,18 @@ def _groups_of(pid: int) -> str:
         return ""
 
 
-def _of_logs(node: DisturbedNode, found: list[_Container]) -> Iterator[str]:
+def _of_logs(node: DisturbedNode, containers: list[_Container]) -> Iterator[str]:
     """Every container that has run has a link to its log, by pod and by container, and no link leads nowhere."""
     logs = node.root / "logs"
     entries = [Path(folder, name) for folder, _, names in os.walk(logs) for name in names]
     links = [path for path in entries if path.is_symlink()]
     targets = sorted(str(path.resolve()) for path in links)
-    wished = sorted(str(Path(one.log).resolve()) for one in found if one.log and one.name != "POD" for _ in range(2))
+    wished = sorted(
+        str(Path(container.log).resolve())
+        for container in containers
+        if container.log and container.name != "POD"
+        for _ in range(2)
+    )
     yield from (f"link {path} leads nowhere" for path in links if not path.exists())
     if targets != wished:
         yield f"links lead to {targets}, {wished} was wished"

@@ -53,8 +53,8 @@ def kill_once(act: str) -> None:
 def audit_hook(event: str, about: tuple[Any, ...]) -> None:
     """What Python is about to do."""
     if event == "http.client.send" and bytes(about[1][:7]).startswith((b"POST", b"DELETE", b"GET")):
-        asked = about[1].split(b" HTTP/")[0].decode()
-        kill_once(f"{asked} {CREATED if '/start' in asked else ''}")
+        requested = about[1].split(b" HTTP/")[0].decode()
+        kill_once(f"{requested} {CREATED if '/start' in requested else ''}")
     elif event == "subprocess.Popen":
         kill_once(f"run {' '.join(about[1])}")
     elif event in ACTS and str(about[0]).startswith(PLACES) and (event != "open" or (about[2] or 0) & CHANGES):

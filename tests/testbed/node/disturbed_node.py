@@ -112,13 +112,13 @@ class DisturbedNode(SingleNode):
         """What the agent answers at its health address."""
         command = self.process(AGENT).cmdline()
         [address] = [word.partition("=")[2] for word in command if word.startswith("--health-address=")]
-        said = subprocess.run(
+        output = subprocess.run(
             ["curl", "-s", "-m", "2", "-w", "\n%{http_code}", f"http://{address}{path}"],
             capture_output=True,
             text=True,
             check=False,
         )
-        body, _, code = said.stdout.rpartition("\n")
+        body, _, code = output.stdout.rpartition("\n")
         return int(code), body
 
     def apply(self, *pods: str) -> None:

@@ -35,9 +35,9 @@ def pod(name: str, *containers: dict[str, Any], meta: dict[str, Any] | None = No
 def inspect_container(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
     """The newest container of that name of a pod, as Docker inspects it."""
     labels = (f"io.kubernetes.pod.name={name}", f"io.kubernetes.container.name={container}")
-    found = node.docker("ps", "-aq", "--no-trunc", *(f"--filter=label={label}" for label in labels)).split()
-    assert found, f"{name} has no container {container}"
-    answer: dict[str, Any] = json.loads(node.docker("inspect", found[0]))[0]
+    actual = node.docker("ps", "-aq", "--no-trunc", *(f"--filter=label={label}" for label in labels)).split()
+    assert actual, f"{name} has no container {container}"
+    answer: dict[str, Any] = json.loads(node.docker("inspect", actual[0]))[0]
     return answer
 
 
@@ -57,8 +57,8 @@ def container_status(node: SingleNode, name: str, container: str = "main") -> di
     """What the pod's status tells of a container; empty while it tells nothing."""
     status = node.status(name)
     rows = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
-    found: dict[str, Any] = next((row for row in rows if row["name"] == container), {})
-    return found
+    actual: dict[str, Any] = next((row for row in rows if row["name"] == container), {})
+    return actual
 
 
 def wait_running(node: SingleNode, *names: str, container: str = "main") -> None:

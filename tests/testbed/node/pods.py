@@ -59,8 +59,8 @@ class NodePods:
         """Until these are among the events of the pod: (type, reason, beginning of the message)."""
 
         def is_told(row: tuple[str, str, str]) -> bool:
-            found = self.told(pod)
-            return any((kind, why) == row[:2] and words.startswith(row[2]) for kind, why, words, _ in found)
+            actual = self.told(pod)
+            return any((kind, why) == row[:2] and words.startswith(row[2]) for kind, why, words, _ in actual)
 
         for row in told:
             wait_until(lambda row=row: is_told(row), f"{row} is told of {pod}")  # type: ignore[misc]

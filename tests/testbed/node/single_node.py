@@ -149,7 +149,7 @@ class SingleNode:
     def is_ready(self, pod: str) -> bool:
         """Whether it says so."""
         conditions = self.status(pod).get("conditions", [])
-        return any(row["type"] == "Ready" and row["status"] == "True" for row in conditions)
+        return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def node_condition(self, kind: str, node: str = NODE) -> str:
         """A condition of the node, as its status."""
@@ -165,13 +165,13 @@ class SingleNode:
         links = [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
         links = [path for path in links if path.is_symlink() or path.is_dir()]
         folders = {self.root / "logs" / "pods", self.root / "logs" / "containers"}
-        found = {
+        actual = {
             "containers": names,
             "directories": [entry.name for entry in pods.iterdir()] if pods.exists() else [],
             "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if f"{pods}/" in line],
             "logs": [f"{path} {os.path.realpath(path)}" for path in links if path not in folders],
         }
-        return {kind: sorted(name for name in names if uid in name) for kind, names in found.items()}
+        return {kind: sorted(name for name in names if uid in name) for kind, names in actual.items()}
 
     def _start_master(self) -> None:
         self._start("podlane-master", *self._master_flags())

@@ -124,9 +124,9 @@ async def forward(http: web.Request) -> web.StreamResponse:
     answer = UpgradeResponse([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "portforward.k8s.io")])
     async with Session(await answer.upgrade(http)) as session:
         streams: dict[str, SpdyStream] = {}
-        while len(streams) < 2 and (one := await session.accept()) is not None:
-            await one.reply()
-            streams[one.headers["streamtype"]] = one
+        while len(streams) < 2 and (spdy_stream := await session.accept()) is not None:
+            await spdy_stream.reply()
+            streams[spdy_stream.headers["streamtype"]] = spdy_stream
         port = int(streams["data"].headers["port"])
         try:
             _, pod = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
@@ -150,8 +150,10 @@ async def running_kubelet(
     ca = cluster_ca(server)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     key = keys.generate_key()
-    asked = keys.create_request(key, Subject(known_as, ("system:nodes",), ip_addresses=(own_address(),)))
-    signed = pki.sign_request(ca if trusted else pki.authority(root / "other", now), asked, SERVER_USAGES, 3600, now)
+    requested = keys.create_request(key, Subject(known_as, ("system:nodes",), ip_addresses=(own_address(),)))
+    signed = pki.sign_request(
+        ca if trusted else pki.authority(root / "other", now), requested, SERVER_USAGES, 3600, now
+    )
     (root / "node.pem").write_bytes(key + signed)
     context.load_cert_chain(root / "node.pem")
     context.load_verify_locations(cadata=ca.pem.decode())
@@ -220,7 +222,7 @@ async def proxy_testbed(
     if (await api_client.request("GET", f"/api/v1/namespaces/{PROJECT}"))["kind"] == "Status":
         await api_client.create("/api/v1/namespaces", name=PROJECT)
         await api_client.wait_until(
-            f"/api/v1/namespaces/{PROJECT}/serviceaccounts/default", lambda found: "metadata" in found
+            f"/api/v1/namespaces/{PROJECT}/serviceaccounts/default", lambda actual: "metadata" in actual
         )
     connector = tls_connector(kubeconfig.ssl_context())
     async with (
@@ -237,13 +239,20 @@ async def proxy_testbed(
 def _connected(server: ApiServer) -> int:
     """How many connections of ours to a master are open; the door keeps one."""
     port = int(server.url.rpartition(":")[2])
-    return sum(getattr(one.raddr, "port", 0) == port for one in psutil.Process().net_connections("tcp"))
+    return sum(
+        getattr(net_connection.raddr, "port", 0) == port for net_connection in psutil.Process().net_connections("tcp")
+    )
 
 
 def own_address() -> str:
     """An address of this machine that is not its loopback's."""
-    found = [one.address for rows in psutil.net_if_addrs().values() for one in rows if one.family == socket.AF_INET]
-    return next(address for address in found if not address.startswith("127."))
+    actual = [
+        one.address
+        for net_if_addr in psutil.net_if_addrs().values()
+        for one in net_if_addr
+        if one.family == socket.AF_INET
+    ]
+    return next(address for address in actual if not address.startswith("127."))
 
 
 async def until(good: Callable[[], bool]) -> None:

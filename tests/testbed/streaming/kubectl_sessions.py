@@ -123,13 +123,13 @@ class Kubectl:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment) as process:
             try:
                 assert process.stdout is not None
-                found: dict[int, int] = {}
-                while len(found) < len(ports):
+                actual: dict[int, int] = {}
+                while len(actual) < len(ports):
                     line = process.stdout.readline().decode()
                     assert line, process.communicate()[1].decode()
-                    if told := re.match(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)", line):
-                        found[int(told[2])] = int(told[1])
-                yield found
+                    if reported := re.match(r"Forwarding from 127\.0\.0\.1:(\d+) -> (\d+)", line):
+                        actual[int(reported[2])] = int(reported[1])
+                yield actual
             finally:
                 process.kill()
 
@@ -171,14 +171,14 @@ class Terminal:
     def expect(self, pattern: str, again: str = "") -> None:
         """Wait until it has come; what is to be typed again is, each second."""
         begin = typed = time.monotonic()
-        while not (found := re.search(pattern.encode(), self._said)):
+        while not (actual := re.search(pattern.encode(), self._said)):
             assert time.monotonic() < begin + DEADLINE_SECONDS, self._said
             if again and time.monotonic() > typed + 1:
                 os.write(self._master, again.encode())
                 typed = time.monotonic()
             if select.select([self._master], [], [], 0.1)[0]:
                 self._said += os.read(self._master, 4096)
-        self._said = self._said[found.end() :]
+        self._said = self._said[actual.end() :]
 
     def close(self) -> None:
         self.process.kill()

@@ -98,13 +98,13 @@ def _xor(data: bytes, mask: bytes) -> bytes:
     return (int.from_bytes(data) ^ int.from_bytes(whole)).to_bytes(len(data))
 
 
-def mutated(dice: random.Random, one: Conversation, other: Conversation) -> tuple[bytes, list[bytes], int]:
+def mutated(dice: random.Random, conversation: Conversation, other: Conversation) -> tuple[bytes, list[bytes], int]:
     """A head, pieces to send one after another when it is answered, and how many frames they were cut from."""
-    frames = one.without_goodbye() if dice.random() < 0.6 else list(one.frames)
+    frames = conversation.without_goodbye() if dice.random() < 0.6 else list(conversation.frames)
     for _ in range(dice.choice((0, 1, 1, 2, 2, 3, 5))):
         _change(dice, frames, other)
-    head = _flipped(dice, one.head) if dice.random() < 0.03 else one.head
-    pieces = one.encoded(frames)
+    head = _flipped(dice, conversation.head) if dice.random() < 0.03 else conversation.head
+    pieces = conversation.encoded(frames)
     if pieces and dice.random() < 0.25:
         place = dice.randrange(len(pieces))
         pieces[place] = _flipped(dice, pieces[place])

@@ -92,9 +92,9 @@ async def running_pod_server() -> AsyncIterator[PodServer]:
     app = web.Application()
     base = "/api/v1/namespaces/default/pods/p"
 
-    def document(found: object) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def document(actual: object) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
-            return web.json_response(found)
+            return web.json_response(actual)
 
         return answer
 

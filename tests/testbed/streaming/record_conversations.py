@@ -58,8 +58,8 @@ async def recording(url: str, name: str) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     [chunks] = [chunks for chunks in kept if b"upgrade" in b"".join(chunks)[:4096].lower()]
     start = _start_of_upgrade(b"".join(chunks))
-    found = json.dumps([base64.b64encode(chunk).decode() for chunk in _without(chunks, start)], indent=0)
-    (FOLDER / f"{name}.json").write_text(found + "\n")
+    actual = json.dumps([base64.b64encode(chunk).decode() for chunk in _without(chunks, start)], indent=0)
+    (FOLDER / f"{name}.json").write_text(actual + "\n")
 
 
 def _start_of_upgrade(sent: bytes) -> int:

@@ -98,7 +98,7 @@ class SpdyApiServer:
         self.reasons.append(session.reason)
 
 
-async def echo_program(session: Session, kinds: set[str], said: bytes) -> None:
+async def echo_program(session: Session, kinds: set[str], output: bytes) -> None:
     """Answer the streams of one program, say something, send back what comes to its input, and tell success."""
     streams: dict[str, SpdyStream] = {}
     while streams.keys() != kinds:
@@ -107,8 +107,8 @@ async def echo_program(session: Session, kinds: set[str], said: bytes) -> None:
             return
         streams[stream.headers["streamtype"]] = stream
         await stream.reply()
-    if said:
-        await streams["stdout"].write(said)
+    if output:
+        await streams["stdout"].write(output)
     while "stdin" in streams and (data := await streams["stdin"].read()):
         await streams["stdout"].write(data)
     for kind in kinds - {"stdin", "error"}:
@@ -145,18 +145,18 @@ async def _echo(stream: SpdyStream, error: SpdyStream) -> None:
 @asynccontextmanager
 async def one_pod() -> AsyncIterator[SpdyApiServer]:
     """Serve it on a port of its own."""
-    one = SpdyApiServer()
+    server = SpdyApiServer()
     app = web.Application()
     for path in DISCOVERY:
-        app.router.add_get(path, one.document)
-    app.router.add_post("/api/v1/namespaces/default/pods/p/exec", one.exec)
-    app.router.add_post("/api/v1/namespaces/default/pods/p/portforward", one.port_forward)
+        app.router.add_get(path, server.document)
+    app.router.add_post("/api/v1/namespaces/default/pods/p/exec", server.exec)
+    app.router.add_post("/api/v1/namespaces/default/pods/p/portforward", server.port_forward)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    one.port = runner.addresses[0][1]
+    server.port = runner.addresses[0][1]
     try:
-        yield one
+        yield server
     finally:
         await runner.cleanup()

@@ -81,10 +81,10 @@ class TraceWorld:
 
 def _as_translated(text: str, frame: bytes) -> bytes:
     """An untagged frame with the address and the port to which, as a trace tells, connection tracking has sent it."""
-    found = re.findall(r"^ Modified flow: .*nw_dst=([0-9.]+),tp_dst=(\d+)$", text, re.MULTILINE)
-    if not found:
+    actual = re.findall(r"^ Modified flow: .*nw_dst=([0-9.]+),tp_dst=(\d+)$", text, re.MULTILINE)
+    if not actual:
         return frame
-    address, port = found[-1]
+    address, port = actual[-1]
     return frame[:30] + IPv4Address(address).packed + frame[34:36] + int(port).to_bytes(2, "big") + frame[38:]
 
 

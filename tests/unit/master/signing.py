@@ -63,9 +63,9 @@ def request(
 
 
 def node(name: str, *addresses: str, kind: str = "InternalIP", is_ready: str = "True") -> Node:
-    rows = tuple(NodeAddress(type=kind, address=one) for one in addresses)
+    node_addresses = tuple(NodeAddress(type=kind, address=address) for address in addresses)
     conditions = (Condition(type="Ready", status=is_ready),)
-    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(addresses=rows, conditions=conditions))
+    return Node(metadata=ObjectMeta(name=name), status=NodeStatus(addresses=node_addresses, conditions=conditions))
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Rights:
 
     held: frozenset[tuple[str, str]] = frozenset()
 
-    def __call__(self, user: User, asked: Attributes) -> bool:
-        assert asked.group == "certificates.k8s.io"
-        if asked.verb == "approve":
-            assert (asked.resource, asked.name) == ("signers", KUBELET_CLIENT_SIGNER)
+    def __call__(self, user: User, attributes: Attributes) -> bool:
+        assert attributes.group == "certificates.k8s.io"
+        if attributes.verb == "approve":
+            assert (attributes.resource, attributes.name) == ("signers", KUBELET_CLIENT_SIGNER)
             return (user.name, "approve") in self.held
-        assert (asked.verb, asked.resource) == ("create", "certificatesigningrequests")
-        return (user.name, asked.subresource) in self.held
+        assert (attributes.verb, attributes.resource) == ("create", "certificatesigningrequests")
+        return (user.name, attributes.subresource) in self.held
 
 
 RESERVED = ReservedNames((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
@@ -88,11 +88,11 @@ RESERVED = ReservedNames((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/
 
 def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
     """Why it waits for somebody; empty if it does not."""
-    (found,) = certificates.approve_requests([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
-    if isinstance(found, Warn):
-        assert "kubectl certificate approve x" in found.text
-        return found.text
-    assert request_in(found).status.conditions[0].type == APPROVED
+    (actual,) = certificates.approve_requests([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
+    if isinstance(actual, Warn):
+        assert "kubectl certificate approve x" in actual.text
+        return actual.text
+    assert request_in(actual).status.conditions[0].type == APPROVED
     return ""
 
 
@@ -117,10 +117,10 @@ def request_in(change: Update) -> CertificateSigningRequest:
 
 
 def decided(item: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:
-    rows = tuple(
+    certificate_signing_request_conditions = tuple(
         CertificateSigningRequestCondition(type=kind, status="True", last_update_time=format_time(at)) for kind in kinds
     )
-    return replace(item, status=CertificateSigningRequestStatus(conditions=rows))
+    return replace(item, status=CertificateSigningRequestStatus(conditions=certificate_signing_request_conditions))
 
 
 def pem_of(rows: Sequence[x509.RelativeDistinguishedName], *places: x509.GeneralName) -> bytes:

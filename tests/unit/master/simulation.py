@@ -48,10 +48,10 @@ class Simulation:
         begun = {"generation": 1, "resource_version": "1", "creation_timestamp": format_time(self.now)}
         meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
         resource = BY_KIND[item.KIND]
-        made = resource.prepare_for_create(replace(default(item, resource.rules), metadata=meta))
+        created = resource.prepare_for_create(replace(default(item, resource.rules), metadata=meta))
         assert (item.KIND, name) not in self.objects
-        self.objects[(item.KIND, name)] = made
-        return made
+        self.objects[(item.KIND, name)] = created
+        return created
 
     def change(self, item: Any) -> None:
         """Update an object as a client does. A change of the spec increments its generation."""
@@ -111,8 +111,8 @@ class Simulation:
         raise AssertionError("the controllers have actions after 200 passes")
 
     def ready(self, pod: Pod, is_ready: bool = True) -> None:
-        row = Condition(type="Ready", status=str(is_ready), last_transition_time=format_time(self.now))
-        status = replace(pod.status, phase="Running", conditions=(row,))
+        condition = Condition(type="Ready", status=str(is_ready), last_transition_time=format_time(self.now))
+        status = replace(pod.status, phase="Running", conditions=(condition,))
         self.objects[("Pod", pod.metadata.name)] = replace(pod, status=status)
 
 

@@ -46,9 +46,9 @@ def test_whole_network_may_be_one_subnet() -> None:
 
 
 def test_second_pool_is_used_when_the_first_is_full() -> None:
-    one, both = pools(("10.1.0.0/24", 7)), pools(("10.1.0.0/24", 7), ("10.9.0.0/23", 8))
+    subnet_pools, both = pools(("10.1.0.0/24", 7)), pools(("10.1.0.0/24", 7), ("10.9.0.0/23", 8))
     assert both.size == 4
-    first, cursor = one.allocate(2, [], 0)
+    first, cursor = subnet_pools.allocate(2, [], 0)
     assert first == networks("10.1.0.0/25", "10.1.0.128/25")
     more, cursor = both.allocate(2, first, cursor)
     assert more == networks("10.9.0.0/24", "10.9.1.0/24")
@@ -64,12 +64,12 @@ def test_vnids_start_at_ten_and_wrap_around() -> None:
 @given(st.integers(1, 40), st.sets(st.integers(0, 39)), st.integers(0, 60), st.integers(0, 50))
 def test_allocated_numbers_are_free_distinct_and_exhaustive(size: int, used: set[int], cursor: int, count: int) -> None:
     used = {number for number in used if number < size}
-    found, after = next_numbers(count, size, used, cursor)
-    assert len(found) == min(count, size - len(used))
-    assert len(set(found)) == len(found)
-    assert not used & set(found)
-    assert all(0 <= number < size for number in found)
-    assert after == (found[-1] + 1 if found else cursor)
+    actual, after = next_numbers(count, size, used, cursor)
+    assert len(actual) == min(count, size - len(used))
+    assert len(set(actual)) == len(actual)
+    assert not used & set(actual)
+    assert all(0 <= number < size for number in actual)
+    assert after == (actual[-1] + 1 if actual else cursor)
 
 
 @given(st.data())
@@ -82,9 +82,9 @@ def test_number_is_reused_only_after_a_full_round(data: st.DataObject) -> None:
         if freed is not None:
             used.discard(freed)
             continue
-        found, after = next_numbers(1, size, used, cursor)
-        assert bool(found) == (len(used) < size)
-        for number in found:
+        actual, after = next_numbers(1, size, used, cursor)
+        assert bool(actual) == (len(used) < size)
+        for number in actual:
             travelled += (after - cursor) % size or size
             assert number not in used
             assert travelled - given_at.get(number, -size) >= size

@@ -126,8 +126,10 @@ def test_node_with_an_invalid_cluster_network_is_not_ready() -> None:
 
 
 def test_objects_of_our_own_master_are_taken_unchecked() -> None:
-    ours = ClusterNetwork(metadata=ObjectMeta(name="default"), network="10.128.0.0/14", plugin_name=PLUGIN_MULTITENANT)
-    snapshot = Snapshot(ours, (), (net_namespace("red", 10), net_namespace("blue", 10)))
+    cluster_network = ClusterNetwork(
+        metadata=ObjectMeta(name="default"), network="10.128.0.0/14", plugin_name=PLUGIN_MULTITENANT
+    )
+    snapshot = Snapshot(cluster_network, (), (net_namespace("red", 10), net_namespace("blue", 10)))
     assert without_invalid_objects(snapshot) is snapshot
 
 
@@ -156,9 +158,9 @@ SUBNETS = st.lists(
 @given(net_namespaces=NET_NAMESPACES, subnets=SUBNETS)
 def test_accepted_network_objects_never_conflict(net_namespaces: list[NetNamespace], subnets: list[HostSubnet]) -> None:
     snapshot = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(net_namespaces)))
-    for one, other in combinations(snapshot.host_subnets, 2):
-        assert not IPv4Network(one.subnet).overlaps(IPv4Network(other.subnet))
-        assert one.host_ip != other.host_ip
+    for host_subnet, other in combinations(snapshot.host_subnets, 2):
+        assert not IPv4Network(host_subnet.subnet).overlaps(IPv4Network(other.subnet))
+        assert host_subnet.host_ip != other.host_ip
     for mine, theirs in combinations([item for item in snapshot.net_namespaces if item.netid], 2):
         if mine.netid == theirs.netid:
             owners = {item.metadata.annotations.get(JOINED_ANNOTATION, item.metadata.name) for item in (mine, theirs)}
@@ -172,11 +174,11 @@ def test_accepted_network_objects_never_conflict(net_namespaces: list[NetNamespa
 def test_accepted_network_objects_do_not_depend_on_their_order(
     net_namespaces: list[NetNamespace], subnets: list[HostSubnet]
 ) -> None:
-    one = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(net_namespaces)))
+    snapshot = without_invalid_objects(Snapshot(NETWORK, tuple(subnets), tuple(net_namespaces)))
     other = without_invalid_objects(Snapshot(NETWORK, tuple(reversed(subnets)), tuple(reversed(net_namespaces))))
-    assert one.net_namespaces == tuple(reversed(other.net_namespaces))
-    assert one.host_subnets == tuple(reversed(other.host_subnets))
-    assert one.ignored == other.ignored
+    assert snapshot.net_namespaces == tuple(reversed(other.net_namespaces))
+    assert snapshot.host_subnets == tuple(reversed(other.host_subnets))
+    assert snapshot.ignored == other.ignored
 
 
 def test_vnid_has_multicast_when_all_its_projects_enable_it() -> None:

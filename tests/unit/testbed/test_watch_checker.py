@@ -207,7 +207,7 @@ def test_watch_checker_finds_an_error_of_one_watch(spoil: Spoil, selection: Sele
             and len(_events(list(session.seen))) > 1
             and _events(list(session.seen), "ADDED")
             and _events(list(session.seen), "DELETED")
-            and any(one.state is not None and one.state.step > 0 for one in session.seen)
+            and any(seen.state is not None and seen.state.step > 0 for seen in session.seen)
         ]
         for place in candidates[:1]:
             session = true.sessions[place]
@@ -222,17 +222,18 @@ def test_watch_checker_finds_an_error_of_one_watch(spoil: Spoil, selection: Sele
 def test_watch_checker_finds_a_change_lost_by_all_watches(seed: int) -> None:
     """Whoever is told the next change of the object, or its removal, misses the one before."""
     dice, true = random.Random(seed), _evidence(seed)
-    whole = [one for session in true.sessions if session.selection == Selection() for one in session.seen]
+    whole = [seen for session in true.sessions if session.selection == Selection() for seen in session.seen]
     middle = [
-        one
-        for one in whole
-        if one.type == "MODIFIED"
-        and any(later.name == one.name and later.revision > one.revision for later in whole)
-        and any(earlier.name == one.name and earlier.revision < one.revision for earlier in whole)
+        seen
+        for seen in whole
+        if seen.type == "MODIFIED"
+        and any(later.name == seen.name and later.revision > seen.revision for later in whole)
+        and any(earlier.name == seen.name and earlier.revision < seen.revision for earlier in whole)
     ]
     lost = dice.choice(middle).revision
     sessions = [
-        session._replace(seen=tuple(one for one in session.seen if one.revision != lost)) for session in true.sessions
+        session._replace(seen=tuple(seen for seen in session.seen if seen.revision != lost))
+        for session in true.sessions
     ]
     assert find_violations(replace(true, sessions=sessions, acknowledged=[]))
 
@@ -240,7 +241,7 @@ def test_watch_checker_finds_a_change_lost_by_all_watches(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_checker_finds_an_acknowledged_write_that_no_watch_saw(seed: int) -> None:
     true = _evidence(seed)
-    last = max(one.revision for session in true.sessions for one in session.seen)
+    last = max(seen.revision for session in true.sessions for seen in session.seen)
     ghost = State("ghost", 0, "nobody", "red")
     for lost in (
         AcknowledgedWrite("ADDED", last + 1, "one/ghost", ghost),
@@ -253,8 +254,8 @@ def test_watch_checker_finds_an_acknowledged_write_that_no_watch_saw(seed: int) 
 def test_watch_checker_finds_a_write_acknowledged_twice(seed: int) -> None:
     """Two writers, each told that its own change followed the same state."""
     true = _evidence(seed)
-    one = next(write for write in true.acknowledged if write.revision)
-    twin = one._replace(state=one.state._replace(by="another"))
+    acknowledged_write = next(write for write in true.acknowledged if write.revision)
+    twin = acknowledged_write._replace(state=acknowledged_write.state._replace(by="another"))
     assert find_violations(replace(true, acknowledged=[*true.acknowledged, twin]))
 
 

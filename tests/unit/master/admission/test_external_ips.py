@@ -82,8 +82,8 @@ TINY = IPv4Network("172.29.0.0/29")
 
 
 def with_ingress_ip(item: Service, address: str) -> Service:
-    row = LoadBalancerIngress(ip=address, ip_mode="VIP")
-    return replace(item, status=ServiceStatus(LoadBalancerStatus((row,))))
+    load_balancer_ingress = LoadBalancerIngress(ip=address, ip_mode="VIP")
+    return replace(item, status=ServiceStatus(LoadBalancerStatus((load_balancer_ingress,))))
 
 
 def addresses(services: list[Service], start: int = 0, network: IPv4Network | None = TINY) -> dict[str, str]:
@@ -127,8 +127,8 @@ def test_changed_ingress_network_assigns_new_ips() -> None:
 def test_service_without_an_ingress_ip_gets_an_event() -> None:
     services = [balanced(f"s{number}") for number in range(7)]
     assert len(set(addresses(services).values())) == 6
-    found = ingress_ips.reconcile(TINY, services, cursor(0))
-    assert [one.about for one in found if isinstance(one, Warn)] == ["service red/s6"]
+    actual = ingress_ips.reconcile(TINY, services, cursor(0))
+    assert [one.about for one in actual if isinstance(one, Warn)] == ["service red/s6"]
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

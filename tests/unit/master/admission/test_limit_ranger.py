@@ -17,35 +17,39 @@ from tests.unit.master.admission.examples import decoded, pod
 
 
 def bounds(*rows: dict[str, Any]) -> LimitRange:
-    found: LimitRange = decoded(LimitRange, spec={"limits": list(rows)})
-    return found
+    limit_range: LimitRange = decoded(LimitRange, spec={"limits": list(rows)})
+    return limit_range
 
 
-def refusal(item: Any, *found: LimitRange) -> str:
+def refusal(item: Any, *limit_ranges: LimitRange) -> str:
     with pytest.raises(StatusError) as refused:
-        limit_ranger.check_limit_ranges(BY_KIND[item.KIND], item, found)
+        limit_ranger.check_limit_ranges(BY_KIND[item.KIND], item, limit_ranges)
     assert refused.value.status.code == 403
     return refused.value.status.message.partition(" is forbidden: ")[2]
 
 
 def test_limit_range_defaults_follow_from_its_bounds() -> None:
-    (row,) = bounds({"type": "Container", "max": {"cpu": "2000m", "memory": "1Gi"}, "min": {"cpu": 0.5}}).spec.limits
-    assert row.default == {"cpu": "2", "memory": "1Gi"}
-    assert row.default_request == {"cpu": "2", "memory": "1Gi"}
-    assert row.min == {"cpu": "500m"}
-    (row,) = bounds({"type": "Container", "min": {"cpu": "1"}, "default": {"memory": "1Gi"}}).spec.limits
-    assert row.default_request == {"cpu": "1", "memory": "1Gi"}
-    (row,) = bounds({"type": "Pod", "max": {"cpu": "2"}}).spec.limits
-    assert (row.default, row.default_request) == ({}, {})
+    (limit_range_item,) = bounds(
+        {"type": "Container", "max": {"cpu": "2000m", "memory": "1Gi"}, "min": {"cpu": 0.5}}
+    ).spec.limits
+    assert limit_range_item.default == {"cpu": "2", "memory": "1Gi"}
+    assert limit_range_item.default_request == {"cpu": "2", "memory": "1Gi"}
+    assert limit_range_item.min == {"cpu": "500m"}
+    (limit_range_item,) = bounds({"type": "Container", "min": {"cpu": "1"}, "default": {"memory": "1Gi"}}).spec.limits
+    assert limit_range_item.default_request == {"cpu": "1", "memory": "1Gi"}
+    (limit_range_item,) = bounds({"type": "Pod", "max": {"cpu": "2"}}).spec.limits
+    assert (limit_range_item.default, limit_range_item.default_request) == ({}, {})
 
 
 def test_limit_range_sets_missing_resources_and_annotates_the_pod() -> None:
-    row = bounds({"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}})
-    item = limit_ranger.apply_limit_range(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [row])
-    assert [one.resources.limits for one in item.spec.containers] == [
+    limit_range = bounds(
+        {"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}}
+    )
+    item = limit_ranger.apply_limit_range(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [limit_range])
+    assert [container.resources.limits for container in item.spec.containers] == [
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"},
     ]  # fmt: skip
-    assert [one.resources.requests for one in item.spec.containers] == [
+    assert [container.resources.requests for container in item.spec.containers] == [
         {"cpu": "100m", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"},
     ]  # fmt: skip
     assert item.spec.init_containers[0].resources.limits == {"cpu": "1", "memory": "1Gi"}
@@ -55,7 +59,7 @@ def test_limit_range_sets_missing_resources_and_annotates_the_pod() -> None:
         "cpu, memory request for init container i0; cpu, memory limit for init container i0"
     )
     full = pod({"limits": {"cpu": "1", "memory": "1Gi"}})
-    assert limit_ranger.apply_limit_range(full, [row]) is full
+    assert limit_ranger.apply_limit_range(full, [limit_range]) is full
 
 
 CPU = {"requests": {"cpu": "500m"}, "limits": {"cpu": "2"}}
@@ -142,8 +146,8 @@ def test_limit_range_accepts_quantities_beyond_float_range() -> None:
     rows = [{"type": kind, "max": huge, "min": {"cpu": "1"}, "maxLimitRequestRatio": {"cpu": "2"}}
             for kind in ("Container", "Pod")]  # fmt: skip
     assert bounds(*rows).spec.limits[0].max["cpu"]
-    found = refusal(pod({"requests": {"cpu": "1"}, "limits": huge}), bounds(*rows))
-    assert "cpu max limit to request ratio per Pod is 2, but provided ratio is 1" in found
+    actual = refusal(pod({"requests": {"cpu": "1"}, "limits": huge}), bounds(*rows))
+    assert "cpu max limit to request ratio per Pod is 2, but provided ratio is 1" in actual
     above = {"type": "Pod", "max": {"cpu": "2"}, "min": {"cpu": "1"}, "maxLimitRequestRatio": huge}
     _, problems, _ = decode(LimitRange, {"metadata": {"name": "l"}, "spec": {"limits": [above]}}, LIMIT_RANGES.rules)
     assert "is greater than max/min = 2.000000" in problems[0].detail

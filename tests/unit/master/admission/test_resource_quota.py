@@ -93,8 +93,8 @@ def test_quota_usage_of_services_and_claims() -> None:
     ports = [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]
     rows = {"ClusterIP": ("0", "0"), "NodePort": ("2", "0"), "LoadBalancer": ("2", "1")}
     for kind, (node_ports, balancers) in rows.items():
-        found = shown(decoded(Service, spec={"ports": ports, "type": kind}))
-        assert found == {
+        actual = shown(decoded(Service, spec={"ports": ports, "type": kind}))
+        assert actual == {
             "services": "1", "count/services": "1",
             "services.nodeports": node_ports, "services.loadbalancers": balancers,
         }  # fmt: skip
@@ -111,9 +111,9 @@ def test_object_count_quota_charges_only_its_resource(resource: Any) -> None:
     item = resource.type()
     if resource.kind in ("Pod", "Service", "PersistentVolumeClaim"):
         return
-    found = resource_quota.usage(resource, item, NOW)
-    assert resource_quota.count_resource(resource) in found
-    assert all(resource_quota.is_counted_by(resource, name) for name in found)
+    actual = resource_quota.usage(resource, item, NOW)
+    assert resource_quota.count_resource(resource) in actual
+    assert all(resource_quota.is_counted_by(resource, name) for name in actual)
 
 
 # --- scopes -----------------------------------------------------------------------------------------------------------

@@ -47,14 +47,14 @@ def admitted(pod: Pod, account: ServiceAccount | None = ACCOUNT) -> Pod:
 
 def mounts(pod: Pod) -> list[list[str]]:
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    return [[mount.mount_path for mount in one.volume_mounts] for one in containers]
+    return [[mount.mount_path for mount in container.volume_mounts] for container in containers]
 
 
 def test_service_account_token_is_mounted_in_every_container() -> None:
     pod = admitted(POD)
     assert (pod.spec.service_account_name, pod.spec.service_account) == ("default", "default")
     assert mounts(pod) == [[TOKEN_MOUNT_PATH]] * 3
-    assert [mount.read_only for one in pod.spec.containers for mount in one.volume_mounts] == [True, True]
+    assert [mount.read_only for container in pod.spec.containers for mount in container.volume_mounts] == [True, True]
     assert msgspec.json.decode(msgspec.json.encode(pod.spec.volumes)) == [VOLUME]
     assert admitted(pod) == pod
 
@@ -67,13 +67,13 @@ def test_copied_pod_keeps_its_token_volume() -> None:
 def test_existing_mount_at_the_token_path_is_kept() -> None:
     own = VolumeMount(name="mine", mount_path=TOKEN_MOUNT_PATH)
     volume = Volume(name="mine", empty_dir=EmptyDirVolumeSource())
-    one = replace(POD.spec.containers[0], volume_mounts=(own,))
-    spec = replace(POD.spec, init_containers=(), containers=(one,), volumes=(volume,))
+    container = replace(POD.spec.containers[0], volume_mounts=(own,))
+    spec = replace(POD.spec, init_containers=(), containers=(container,), volumes=(volume,))
     assert admitted(replace(POD, spec=spec)).spec.volumes == (volume,)
-    both = replace(spec, containers=(one, POD.spec.containers[1]))
+    both = replace(spec, containers=(container, POD.spec.containers[1]))
     pod = admitted(replace(POD, spec=both))
     assert [volume.name for volume in pod.spec.volumes] == ["mine", "kube-api-access-abcde"]
-    assert [one.volume_mounts[0].name for one in pod.spec.containers] == ["mine", "kube-api-access-abcde"]
+    assert [container.volume_mounts[0].name for container in pod.spec.containers] == ["mine", "kube-api-access-abcde"]
 
 
 @pytest.mark.parametrize(

@@ -176,17 +176,18 @@ def test_service_type_change_allocates_and_releases_fields(
 ) -> None:
     new = after(given(service(type=kind))[0], changes)
     assert isinstance(new, Service), new
-    found = msgspec.json.decode(msgspec.json.encode(new.spec))
-    assert {name: found[name] for name in FILLED if name in found} == filled
+    actual = msgspec.json.decode(msgspec.json.encode(new.spec))
+    assert {name: actual[name] for name in FILLED if name in actual} == filled
     assert [port.node_port for port in new.spec.ports] == node_ports
 
 
 def test_service_type_change_removes_fields_of_the_old_type() -> None:
     old, _ = given(service(**LOCAL, sessionAffinity="ClientIP"))
     balanced = replace(old, status=ServiceStatus(LoadBalancerStatus((LoadBalancerIngress(ip="172.29.0.1"),))))
-    assert [one.ip for one in kept(after(balanced, {"selector": {"a": "b"}})).status.load_balancer.ingress] == [
-        "172.29.0.1"
-    ]
+    assert [
+        load_balancer_ingress.ip
+        for load_balancer_ingress in kept(after(balanced, {"selector": {"a": "b"}})).status.load_balancer.ingress
+    ] == ["172.29.0.1"]
     same = kept(after(balanced, {"ports": [{"port": 81}]}))
     numbers = (same.spec.ports[0].node_port, same.spec.health_check_node_port)
     assert numbers == (old.spec.ports[0].node_port, old.spec.health_check_node_port)

@@ -106,7 +106,7 @@ def passed(name: str, address: str) -> list[type]:
     kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
     server = ServerAddress("10.0.0.7", 8443)
     context = SimpleNamespace(
-        network=CONFIG, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, asked: False
+        network=CONFIG, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, requested: False
     )
     lister = SimpleNamespace(list=lambda kind: kept[kind.KIND], context=context, now=NOW)
     (controller,) = (one for one in CONTROLLERS if one.name == "certificatesigningrequest-approving-controller")

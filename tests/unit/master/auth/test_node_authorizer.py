@@ -22,12 +22,12 @@ NO_ACCESS = NodeAccess()
 
 def may(
     user: User,
-    asked: Attributes | PathAttributes,
+    requested: Attributes | PathAttributes,
     access: NodeAccess = NO_ACCESS,
     *,
     roles: bool = False,
 ) -> bool:
-    return decide(user, asked, access, lambda _: Decision(roles)).allowed
+    return decide(user, requested, access, lambda _: Decision(roles)).allowed
 
 
 def ask(

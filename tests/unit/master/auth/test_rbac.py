@@ -34,8 +34,8 @@ def rule(verbs: str, groups: str = "core", resources: str = "", names: str = "",
     )
 
 
-def allows(one: PolicyRule, asked: Attributes | PathAttributes) -> bool:
-    return decide(asked, [BindingMatch(BINDING, BOB, (one,))]).allowed
+def allows(policy_rule: PolicyRule, requested: Attributes | PathAttributes) -> bool:
+    return decide(requested, [BindingMatch(BINDING, BOB, (policy_rule,))]).allowed
 
 
 LOG = Attributes("get", resource="pods", subresource="log", namespace="red", name="p")
@@ -81,18 +81,19 @@ def test_rbac_rule_does_not_allow(one: PolicyRule, asked: Attributes | PathAttri
 
 def test_rbac_reason_names_binding_role_and_subject() -> None:
     rules = (rule("get", resources="pods"),)
-    asked = Attributes("get", resource="pods")
-    assert decide(asked, [BindingMatch(BINDING, BOB, rules)]).reason == (
+    attributes = Attributes("get", resource="pods")
+    assert decide(attributes, [BindingMatch(BINDING, BOB, rules)]).reason == (
         'RBAC: allowed by ClusterRoleBinding "x" of ClusterRole "y" to User "bob"'
     )
-    assert decide(asked, [BindingMatch(LOCAL, ROBOT, rules)]).reason == (
+    assert decide(attributes, [BindingMatch(LOCAL, ROBOT, rules)]).reason == (
         'RBAC: allowed by RoleBinding "x/red" of Role "y" to ServiceAccount "robot/blue"'
     )
-    assert decide(asked, []).reason == ""
+    assert decide(attributes, []).reason == ""
     assert (
-        decide(asked, [BindingMatch(LOCAL, BOB, None)]).reason == 'RBAC: role.rbac.authorization.k8s.io "y" not found'
+        decide(attributes, [BindingMatch(LOCAL, BOB, None)]).reason
+        == 'RBAC: role.rbac.authorization.k8s.io "y" not found'
     )
-    both = decide(asked, [BindingMatch(LOCAL, BOB, None), BindingMatch(BINDING, BOB, None)])
+    both = decide(attributes, [BindingMatch(LOCAL, BOB, None), BindingMatch(BINDING, BOB, None)])
     assert both.reason.startswith("RBAC: [role.rbac")
 
 
@@ -106,7 +107,7 @@ def test_missing_permissions_are_reported_as_minimal_rules() -> None:
         rule("update", "apps", "deployments/scale"),
         rule("get", paths="/apis/apps /metrics"),
     ]
-    assert [format_rule(one) for one in rules_not_covered(held, wanted)] == [
+    assert [format_rule(policy_rule) for policy_rule in rules_not_covered(held, wanted)] == [
         '{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list" "watch"]}',
         '{APIGroups:[""], Resources:["pods"], Verbs:["list" "watch"]}',
         '{NonResourceURLs:["/metrics"], Verbs:["get"]}',
@@ -143,7 +144,7 @@ def test_covered_rule_allows_nothing_new(
 ) -> None:
     missing = rules_not_covered(held, [wanted])
     if allows(wanted, asked):
-        assert any(allows(one, asked) for one in (*held, *missing))
+        assert any(allows(policy_rule, asked) for policy_rule in (*held, *missing))
     assert not rules_not_covered(ALL_RULES, [wanted])
     assert not rules_not_covered([*held, *missing], [wanted])
 
@@ -156,15 +157,17 @@ WRITER = Role(metadata=ObjectMeta(name="writer", namespace="red"), rules=(rule("
 
 def bound(name: str, *subjects: Subject, namespace: str = "", role: str = "ClusterRole/reader") -> RoleBinding:
     kind, _, of = role.partition("/")
-    made = RoleBinding if namespace else ClusterRoleBinding
-    return made(  # type: ignore[return-value]
+    created = RoleBinding if namespace else ClusterRoleBinding
+    return created(  # type: ignore[return-value]
         metadata=ObjectMeta(name=name, namespace=namespace), subjects=subjects, role_ref=RoleRef(kind=kind, name=of)
     )
 
 
 def held(grants: BindingIndex, user: User, namespace: str) -> list[str]:
-    found = ((one.binding.metadata.name, one.rules) for one in grants.of(user, namespace))
-    return [f"{name}:{'?' if rules is None else len(rules)}" for name, rules in found]
+    actual = (
+        (binding_match.binding.metadata.name, binding_match.rules) for binding_match in grants.of(user, namespace)
+    )
+    return [f"{name}:{'?' if rules is None else len(rules)}" for name, rules in actual]
 
 
 async def test_rbac_follows_changed_bindings(tmp_path: Path) -> None:

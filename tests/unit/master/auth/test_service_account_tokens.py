@@ -52,14 +52,14 @@ def test_token_carries_subject_and_audience() -> None:
     web = pod("web")
     reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
     token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(reference, audiences=("vault",)), web, NOW))
-    found = ISSUER.verify(token, NOW)
-    assert service_account_tokens.user_from_claims(found).name == "system:serviceaccount:red:robot"
-    assert service_account_tokens.bound_objects(found) == [
+    actual = ISSUER.verify(token, NOW)
+    assert service_account_tokens.user_from_claims(actual).name == "system:serviceaccount:red:robot"
+    assert service_account_tokens.bound_objects(actual) == [
         ("ServiceAccount", "red", "robot", "uid-robot"),
         ("Pod", "red", "web", web.metadata.uid),
     ]
-    assert service_account_tokens.accepted_audiences(found, ()) == ()
-    assert service_account_tokens.accepted_audiences(found, ("vault", "other")) == ("vault",)
+    assert service_account_tokens.accepted_audiences(actual, ()) == ()
+    assert service_account_tokens.accepted_audiences(actual, ("vault", "other")) == ("vault",)
 
 
 def test_token_expires() -> None:
@@ -104,12 +104,12 @@ def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -
 
 def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
     first = list(creation.default_objects([namespace("red")], [], [], "CA"))
-    made = [item for item, old in first if old is None]
-    assert [(item.KIND, item.metadata.name) for item in made] == [
+    objects = [item for item, old in first if old is None]
+    assert [(item.KIND, item.metadata.name) for item in objects] == [
         ("ServiceAccount", "default"),
         ("ConfigMap", "kube-root-ca.crt"),
     ]
-    account, config = made
+    account, config = objects
     assert isinstance(account, ServiceAccount)
     assert isinstance(config, ConfigMap)
     assert list(creation.default_objects([namespace("red")], [account], [config], "CA")) == []
@@ -130,8 +130,8 @@ HELD = (
 
 def decided(user: User, access: ResourceAttributes | NonResourceAttributes) -> Decision:
     assert isinstance(access, ResourceAttributes)
-    asked = Attributes(access.verb, access.group, access.resource)
-    return decide(user, asked, NodeAccess(), lambda _: Decision(False, "RBAC: a role is missing"))
+    attributes = Attributes(access.verb, access.group, access.resource)
+    return decide(user, attributes, NodeAccess(), lambda _: Decision(False, "RBAC: a role is missing"))
 
 
 JUDGE = ReviewBackend(
@@ -156,14 +156,16 @@ def test_token_and_access_reviews_are_answered() -> None:
     assert denied.status.reason == "RBAC: a role is missing"
     rules = answer_review(SelfSubjectRulesReview(), User("somebody"), JUDGE)
     assert isinstance(rules, SelfSubjectRulesReview)
-    assert [row.resources for row in rules.status.resource_rules] == [("pods",)]
-    assert [row.non_resource_urls for row in rules.status.non_resource_rules] == [("/version",)]
+    assert [resource_rule.resources for resource_rule in rules.status.resource_rules] == [("pods",)]
+    assert [non_resource_rule.non_resource_urls for non_resource_rule in rules.status.non_resource_rules] == [
+        ("/version",)
+    ]
     who = answer_review(SelfSubjectReview(), ADMIN, JUDGE)
     assert isinstance(who, SelfSubjectReview)
     assert who.status.user_info.username == "admin"
 
 
 def test_empty_access_reviews_are_rejected() -> None:
-    assert [row.path for row in review_problems(TokenReview())] == ["spec.token"]
-    assert [row.path for row in review_problems(SelfSubjectAccessReview())] == ["spec"]
-    assert [row.path for row in review_problems(SubjectAccessReview(spec=PODS))] == ["spec.user"]
+    assert [error.path for error in review_problems(TokenReview())] == ["spec.token"]
+    assert [field_error.path for field_error in review_problems(SelfSubjectAccessReview())] == ["spec"]
+    assert [field_error.path for field_error in review_problems(SubjectAccessReview(spec=PODS))] == ["spec.user"]

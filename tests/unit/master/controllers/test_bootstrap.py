@@ -16,14 +16,14 @@ from tests.unit.master.examples import meta, namespace
 
 
 def test_bootstrap_creates_system_objects() -> None:
-    found = list(bootstrap.bootstrap_objects(CONFIG, [], None))
-    *namespaces, network = lines(found)
+    actual = list(bootstrap.bootstrap_objects(CONFIG, [], None))
+    *namespaces, network = lines(actual)
     assert namespaces == [f"+ Namespace {name}" for name in SYSTEM_NAMESPACES]
     assert network == "+ ClusterNetwork default"
-    made = found[-1].item
-    assert isinstance(made, ClusterNetwork)
-    assert made.plugin_name == "redhat/openshift-ovs-multitenant"
-    there = replace(made, metadata=meta("default"))
+    created = actual[-1].item
+    assert isinstance(created, ClusterNetwork)
+    assert created.plugin_name == "redhat/openshift-ovs-multitenant"
+    there = replace(created, metadata=meta("default"))
     always = [namespace(name) for name in SYSTEM_NAMESPACES]
     assert lines(bootstrap.bootstrap_objects(CONFIG, always, there)) == []
     assert lines(bootstrap.bootstrap_objects(FLAT, always, there)) == ["~ ClusterNetwork default"]
@@ -37,11 +37,11 @@ def test_bootstrap_creates_system_priority_classes() -> None:
 
 
 def test_service_network_is_readable() -> None:
-    (made,) = bootstrap.bootstrap_service_cidr(CONFIG, None)
-    found = made.item
-    assert isinstance(found, ServiceCIDR)
-    assert lines([made]) == ["+ ServiceCIDR kubernetes"]
-    assert found.spec.cidrs == (str(CONFIG.service_network),)
-    assert list(bootstrap.bootstrap_service_cidr(CONFIG, found)) == []
-    other = replace(found, spec=replace(found.spec, cidrs=("10.96.0.0/12",)))
-    assert list(bootstrap.bootstrap_service_cidr(CONFIG, other)) == [Update(found, other)]
+    (created,) = bootstrap.bootstrap_service_cidr(CONFIG, None)
+    actual = created.item
+    assert isinstance(actual, ServiceCIDR)
+    assert lines([created]) == ["+ ServiceCIDR kubernetes"]
+    assert actual.spec.cidrs == (str(CONFIG.service_network),)
+    assert list(bootstrap.bootstrap_service_cidr(CONFIG, actual)) == []
+    other = replace(actual, spec=replace(actual.spec, cidrs=("10.96.0.0/12",)))
+    assert list(bootstrap.bootstrap_service_cidr(CONFIG, other)) == [Update(actual, other)]

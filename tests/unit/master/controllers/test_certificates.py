@@ -162,15 +162,15 @@ def test_certificate_condition_message_is_truncated() -> None:
 def weak(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
     name = x509.Name([x509.NameAttribute(CN, "dave")])
     digest = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
-    made = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, digest)
-    return made.public_bytes(serialization.Encoding.PEM)
+    created = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, digest)
+    return created.public_bytes(serialization.Encoding.PEM)
 
 
 def refused(pem: bytes) -> str:
     item = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES, pem=pem)
     assert CERTIFICATE_SIGNING_REQUESTS.rules is not None
     assert CERTIFICATE_SIGNING_REQUESTS.rules.validate is not None
-    return "; ".join(row.detail for row in CERTIFICATE_SIGNING_REQUESTS.rules.validate(item))
+    return "; ".join(error.detail for error in CERTIFICATE_SIGNING_REQUESTS.rules.validate(item))
 
 
 def test_weak_keys_are_rejected() -> None:
@@ -206,12 +206,17 @@ def test_signing_requests_are_deleted_after_their_time() -> None:
     pem = keys.self_signed(KEY, Subject("dave"), NOW)
     issued = replace(item, status=replace(decided(item, APPROVED).status, certificate=pem))
 
-    def gone(one: CertificateSigningRequest, after: datetime.timedelta) -> bool:
-        return bool(list(expiration.expired_csrs([one], NOW + after)))
+    def gone(csr: CertificateSigningRequest, after: datetime.timedelta) -> bool:
+        return bool(list(expiration.expired_csrs([csr], NOW + after)))
 
-    for one, last in ((item, 24 * HOUR), (decided(item, DENIED), HOUR), (decided(item, FAILED), HOUR), (issued, HOUR)):
-        assert not gone(one, last)
-        assert gone(one, last + MINUTE)
+    for certificate_signing_request, last in (
+        (item, 24 * HOUR),
+        (decided(item, DENIED), HOUR),
+        (decided(item, FAILED), HOUR),
+        (issued, HOUR),
+    ):
+        assert not gone(certificate_signing_request, last)
+        assert gone(certificate_signing_request, last + MINUTE)
     assert not gone(decided(item, APPROVED), 100 * HOUR), "the signer has not come yet"
     later = decided(issued, APPROVED, at=NOW + 1000 * 24 * HOUR)
     assert gone(replace(later, status=replace(later.status, certificate=pem)), 366 * 24 * HOUR)
@@ -270,8 +275,8 @@ def test_expired_bootstrap_tokens_are_deleted() -> None:
     lasting = replace(secret(), data={key: value for key, value in secret().data.items() if key != "expiration"})
     other = replace(secret(expiration=format_time(NOW)), type="Opaque")
     over = secret(expiration=format_time(NOW))
-    found = expiration.expired_bootstrap_tokens([secret(), lasting, other, over], NOW)
-    assert [one.item for one in found] == [over]
+    force_deletes = expiration.expired_bootstrap_tokens([secret(), lasting, other, over], NOW)
+    assert [force_delete.item for force_delete in force_deletes] == [over]
 
 
 def test_bootstrap_token_has_id_and_secret() -> None:

@@ -36,14 +36,14 @@ def settled(
     roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
 ) -> tuple[dict[str, ClusterRole], dict[str, ClusterRoleBinding]]:
     """What a pass leaves; the next one finds nothing to do."""
-    found: dict[tuple[str, str], Object] = {(item.KIND, item.metadata.name): item for item in (*roles, *bindings)}
+    actual: dict[tuple[str, str], Object] = {(item.KIND, item.metadata.name): item for item in (*roles, *bindings)}
     for write in reconcile(list(roles), list(bindings)):
         if isinstance(write, ForceDelete):
-            del found[write.item.KIND, write.item.metadata.name]
+            del actual[write.item.KIND, write.item.metadata.name]
         else:
-            found[write.item.KIND, write.item.metadata.name] = write.item
-    after = {name: item for (_, name), item in found.items() if isinstance(item, ClusterRole)}
-    bound = {name: item for (_, name), item in found.items() if isinstance(item, ClusterRoleBinding)}
+            actual[write.item.KIND, write.item.metadata.name] = write.item
+    after = {name: item for (_, name), item in actual.items() if isinstance(item, ClusterRole)}
+    bound = {name: item for (_, name), item in actual.items() if isinstance(item, ClusterRoleBinding)}
     assert list(reconcile(after.values(), bound.values())) == []
     return after, bound
 
@@ -54,7 +54,7 @@ FIRST_ROLES, FIRST_BINDINGS = settled((), ())
 def test_new_cluster_has_all_default_and_aggregated_roles() -> None:
     assert all(isinstance(write, Create) for write in reconcile((), ()))
     assert FIRST_ROLES.keys() >= {role.metadata.name for role in ROLES}
-    assert {one.role_ref.name for one in BINDINGS} <= FIRST_ROLES.keys()
+    assert {cluster_role_binding.role_ref.name for cluster_role_binding in BINDINGS} <= FIRST_ROLES.keys()
     admin, edit, view = (FIRST_ROLES[name].rules for name in ("admin", "edit", "view"))
     assert not rules_not_covered(admin, edit)
     assert not rules_not_covered(edit, view)
@@ -133,7 +133,7 @@ BINDING = BY_PATH["rbac.authorization.k8s.io", "v1", "rolebindings"]
 def giver(*may: Attributes, held: tuple[PolicyRule, ...] = (PODS,), user: User = BOB) -> rbac.Requester:
     return rbac.Requester(
         user,
-        is_allowed=lambda asked: asked in may,
+        is_allowed=lambda attributes: attributes in may,
         rules_for=lambda namespace: held,
         role_rules=lambda reference, namespace: (PODS, SECRETS) if reference.name == "both" else None,
     )

@@ -29,13 +29,13 @@ def item(words: str) -> ConfigMap:
     """`NAME[!FINALIZER] [OWNER ...]`: with a `!` it is deleted; an owner with a `*` is not held up by it."""
     head, *owners = words.split()
     name, deleted, finalizer = head.partition("!")
-    rows = tuple(_owner(owner.lstrip("*"), blocks=not owner.startswith("*")) for owner in owners)
+    owner_references = tuple(_owner(owner.lstrip("*"), blocks=not owner.startswith("*")) for owner in owners)
     return ConfigMap(
         metadata=meta(
             name,
             deletion_timestamp=THEN if deleted else None,
             finalizers=(finalizer,) if finalizer else (),
-            owner_references=rows,
+            owner_references=owner_references,
         )
     )
 
@@ -45,10 +45,10 @@ def _owner(name: str, *, blocks: bool) -> OwnerReference:
     return OwnerReference(api_version="v1", kind=kind, name=name, uid=f"uid-{name}", block_owner_deletion=blocks)
 
 
-def shown(found: Object) -> str:
-    rows = found.metadata.owner_references
-    owners = [("" if row.block_owner_deletion else "*") + row.name for row in rows]
-    return " ".join([found.metadata.name + "".join(f"!{name}" for name in found.metadata.finalizers), *owners])
+def shown(actual: Object) -> str:
+    owner_references = actual.metadata.owner_references
+    owners = [("" if owner.block_owner_deletion else "*") + owner.name for owner in owner_references]
+    return " ".join([actual.metadata.name + "".join(f"!{name}" for name in actual.metadata.finalizers), *owners])
 
 
 def written(*objects: str) -> list[str]:
@@ -57,7 +57,7 @@ def written(*objects: str) -> list[str]:
 
 
 def _lines(objects: Sequence[Object]) -> list[str]:
-    writes = list(reconcile(objects, lambda row, _: row.kind == "ConfigMap", _told))
+    writes = list(reconcile(objects, lambda owner, _: owner.kind == "ConfigMap", _told))
     return [
         f"- {write.item.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.item)}"
         for write in writes
@@ -65,8 +65,8 @@ def _lines(objects: Sequence[Object]) -> list[str]:
     ] + [f"! {write.item.message}" for write in writes if isinstance(write, Create) and isinstance(write.item, Event)]
 
 
-def _told(one: Object, row: OwnerReference) -> Create:
-    return invalid_owner_namespace(one, row, parse_time(THEN) or datetime.datetime.min)
+def _told(one: Object, owner: OwnerReference) -> Create:
+    return invalid_owner_namespace(one, owner, parse_time(THEN) or datetime.datetime.min)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
 def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
-    rows = {str(n): [str(owner) for owner in sorted(found) if owner < len(owners)] for n, found in enumerate(owners)}
+    rows = {str(n): [str(owner) for owner in sorted(actual) if owner < len(owners)] for n, actual in enumerate(owners)}
     objects = {name: item(" ".join([name, *found])) for name, found in rows.items()}
     unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
     objects["0"] = _ended(objects["0"], "Foreground")
@@ -168,17 +168,21 @@ def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     assert not writes
     assert "0" not in objects
     assert {name: objects[name] for name in unrelated} == unrelated
-    assert {row.name for one in objects.values() for row in one.metadata.owner_references} <= set(objects)
+    assert {
+        owner_reference.name
+        for config_map in objects.values()
+        for owner_reference in config_map.metadata.owner_references
+    } <= set(objects)
 
 
 def _above(name: str, rows: Mapping[str, list[str]]) -> set[str]:
     """An object, its owners, theirs and so on."""
-    found, todo = set(), [name]
+    actual, todo = set(), [name]
     while todo:
-        if (one := todo.pop()) not in found:
-            found.add(one)
+        if (one := todo.pop()) not in actual:
+            actual.add(one)
             todo += rows[one]
-    return found
+    return actual
 
 
 def _ended(one: Any, policy: str) -> Any:

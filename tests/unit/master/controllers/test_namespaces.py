@@ -50,8 +50,11 @@ def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
     (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], NOW)
     assert isinstance(change, Update)
     assert isinstance(change.item, Namespace)
-    found = {row.type: (row.status, row.reason, row.message) for row in change.item.status.conditions}
-    assert found == {
+    actual = {
+        condition.type: (condition.status, condition.reason, condition.message)
+        for condition in change.item.status.conditions
+    }
+    assert actual == {
         "NamespaceDeletionDiscoveryFailure": (
             "False", "ResourcesDiscovered", "All resources successfully discovered",
         ),

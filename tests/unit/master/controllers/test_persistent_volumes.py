@@ -96,8 +96,8 @@ def bound_claim(name: str = "c", size: str = "1Gi", **more: Any) -> PersistentVo
 
 
 def volume_of(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> str:
-    [found] = [one for one in settled(*items, usual=usual) if isinstance(one, PersistentVolumeClaim)]
-    return found.spec.volume_name
+    [persistent_volume_claim] = [one for one in settled(*items, usual=usual) if isinstance(one, PersistentVolumeClaim)]
+    return persistent_volume_claim.spec.volume_name
 
 
 def test_unnamed_claim_binds_to_the_smallest_matching_volume() -> None:
@@ -123,8 +123,8 @@ def test_claim_binds_only_to_volumes_of_its_storage_class() -> None:
 
 
 def test_two_claims_never_share_a_volume() -> None:
-    found = settled(disk("a"), disk("b"), bound_claim("c1"), bound_claim("c2"), bound_claim("c3"))
-    had = [one.spec.volume_name for one in found if isinstance(one, PersistentVolumeClaim)]
+    actual = settled(disk("a"), disk("b"), bound_claim("c1"), bound_claim("c2"), bound_claim("c3"))
+    had = [one.spec.volume_name for one in actual if isinstance(one, PersistentVolumeClaim)]
     assert had == ["a", "b", ""]
 
 
@@ -134,9 +134,9 @@ NAMES = st.sampled_from(["", "a", "b"])
 @given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
 def test_volume_binding_converges_without_double_bindings(volumes: tuple[str, str], claims: tuple[str, str]) -> None:
     items = [disk(name, claim=bound_claim) for name, bound_claim in zip("ab", volumes, strict=True)]
-    wishes = [claim(name, volume=bound_claim) for name, bound_claim in zip("ab", claims, strict=True)]
-    found = settled(*items, *wishes)
-    bound = [item for item in found if item.status.phase == "Bound"]
+    persistent_volume_claims = [claim(name, volume=bound_claim) for name, bound_claim in zip("ab", claims, strict=True)]
+    actual = settled(*items, *persistent_volume_claims)
+    bound = [item for item in actual if item.status.phase == "Bound"]
     had = [item.spec.volume_name for item in bound if isinstance(item, PersistentVolumeClaim)]
     assert len(had) == len(set(had))
     assert len(bound) == 2 * len(had)

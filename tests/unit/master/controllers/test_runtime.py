@@ -22,12 +22,12 @@ from tests.unit.master.examples import meta, pod
 
 
 def test_controller_back_off_doubles_up_to_a_minute() -> None:
-    one, now, pauses = None, 100.0, list[float]()
+    create_backoff, now, pauses = None, 100.0, list[float]()
     for _ in range(9):
-        one = next_backoff(one, "red", "no", now)
-        assert one.until == now + one.seconds
-        pauses.append(one.seconds)
-        now = one.until
+        create_backoff = next_backoff(create_backoff, "red", "no", now)
+        assert create_backoff.until == now + create_backoff.seconds
+        pauses.append(create_backoff.seconds)
+        now = create_backoff.until
     assert pauses[:3] == [MIN_BACKOFF_SECONDS, 2 * MIN_BACKOFF_SECONDS, 4 * MIN_BACKOFF_SECONDS]
     assert pauses[-2:] == [MAX_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS]
 
@@ -54,10 +54,10 @@ CHANGES = [
 @pytest.mark.parametrize(("change", "resets"), CHANGES)
 def test_create_back_off_is_reset_when_quota_is_freed(change: WatchEvent, resets: bool) -> None:
     known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
-    found = reset_after(known, change, 10.0)
-    assert found["mine"].until == (10.0 if resets else 50.0)
-    assert found["theirs"] == known["theirs"]
-    assert found["mine"].seconds == 8.0
+    actual = reset_after(known, change, 10.0)
+    assert actual["mine"].until == (10.0 if resets else 50.0)
+    assert actual["theirs"] == known["theirs"]
+    assert actual["mine"].seconds == 8.0
 
 
 def new_pod(**spec: Any) -> Pod:

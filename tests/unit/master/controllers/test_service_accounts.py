@@ -42,9 +42,9 @@ def test_token_secret_gets_a_token_valid_while_it_exists() -> None:
     done = filled(EMPTY)
     assert (done.data["ca.crt"], done.data["namespace"]) == (b"CA", b"red")
     assert done.metadata.annotations[SERVICE_ACCOUNT_UID] == "uid-robot"
-    found = ISSUER.verify(done.data["token"].decode(), NOW + datetime.timedelta(days=5000))
-    assert service_account_tokens.user_from_claims(found).name == "system:serviceaccount:red:robot"
-    assert service_account_tokens.bound_objects(found) == [
+    actual = ISSUER.verify(done.data["token"].decode(), NOW + datetime.timedelta(days=5000))
+    assert service_account_tokens.user_from_claims(actual).name == "system:serviceaccount:red:robot"
+    assert service_account_tokens.bound_objects(actual) == [
         ("ServiceAccount", "red", "robot", "uid-robot"),
         ("Secret", "red", "key", "uid-key"),
     ]

@@ -26,8 +26,8 @@ EMPTY = ClusterState((), (), None, (), ())
 
 
 def numbered(network: ClusterNetwork) -> Mapping[str, int]:
-    found: Mapping[str, int] = json.loads(network.metadata.annotations[CURSORS_ANNOTATION])
-    return found
+    actual: Mapping[str, int] = json.loads(network.metadata.annotations[CURSORS_ANNOTATION])
+    return actual
 
 
 def network_of(done: Plan) -> ClusterNetwork:
@@ -155,8 +155,8 @@ class Server:
             del self.objects[key]
         else:
             revision = next(self.revisions)
-            made = write.item.metadata.creation_timestamp or (NOW + datetime.timedelta(seconds=revision)).isoformat()
-            stamped = replace(write.item.metadata, resource_version=str(revision), creation_timestamp=made)
+            created = write.item.metadata.creation_timestamp or (NOW + datetime.timedelta(seconds=revision)).isoformat()
+            stamped = replace(write.item.metadata, resource_version=str(revision), creation_timestamp=created)
             self.objects[key] = replace(write.item, metadata=stamped)
         return True
 

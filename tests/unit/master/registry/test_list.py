@@ -43,8 +43,8 @@ def listed(store: SQLiteStorage, **query: str) -> Any:
     assert where is not None
     creation = ObjectCreation(AdmissionChain(()), now, "")
     objects = Registry(store, creation, cast("Authorizer", None))
-    found = json.loads(objects.list_all(Request(where, query)).body)
-    return found["metadata"], [item["metadata"]["name"] for item in found["items"]]
+    actual = json.loads(objects.list_all(Request(where, query)).body)
+    return actual["metadata"], [item["metadata"]["name"] for item in actual["items"]]
 
 
 async def test_list_pages_show_one_revision(store: SQLiteStorage) -> None:
@@ -60,8 +60,8 @@ async def test_list_pages_show_one_revision(store: SQLiteStorage) -> None:
 
 async def test_expired_continue_token_offers_an_inconsistent_continuation(store: SQLiteStorage) -> None:
     first, _ = listed(store, limit="2")
-    (gone,) = (record.object for record in store.list(NAMESPACES) if record.key.name == "c")
-    await store.write(delete(gone), put(namespace("dd")))
+    (removed,) = (record.object for record in store.list(NAMESPACES) if record.key.name == "c")
+    await store.write(delete(removed), put(namespace("dd")))
     await store.compact(store.revision)
     with pytest.raises(StatusError) as refused:
         listed(store, limit="2", **{"continue": first["continue"]})

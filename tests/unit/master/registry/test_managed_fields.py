@@ -43,7 +43,7 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def fields(result: Applied, manager: str) -> Any:
-    return next(to_fields(row.fields) for row in result.owners if row.manager == manager)
+    return next(to_fields(field_manager.fields) for field_manager in result.owners if field_manager.manager == manager)
 
 
 def test_apply_create_owns_the_fields_of_its_body() -> None:
@@ -64,9 +64,11 @@ def test_apply_create_owns_the_fields_of_its_body() -> None:
 def test_apply_of_an_owned_field_conflicts_unless_forced() -> None:
     first = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
     second = apply(first.document, config_map(k="2"), CONFIG_MAP, first.owners, owner("m2"))
-    assert [(row.owner.manager, format_path(row.path)) for row in second.conflicts] == [("m1", ".data.k")]
+    assert [(conflict.owner.manager, format_path(conflict.path)) for conflict in second.conflicts] == [
+        ("m1", ".data.k")
+    ]
     assert second.document["data"] == {"k": "2"}
-    assert [row["manager"] for row in format_managers(second.owners)] == ["m2"]
+    assert [format_manager["manager"] for format_manager in format_managers(second.owners)] == ["m2"]
 
 
 def test_equal_value_is_owned_by_both_managers_until_both_remove_it() -> None:
@@ -119,7 +121,9 @@ def test_ports_are_keyed_by_number_and_defaulted_protocol() -> None:
 
 def test_fields_before_the_first_apply_belong_to_a_manager() -> None:
     result = apply(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), owner("m1"))
-    assert [(row.owner.manager, format_path(row.path)) for row in result.conflicts] == [(BEFORE_FIRST_APPLY, ".data.k")]
+    assert [(conflict.owner.manager, format_path(conflict.path)) for conflict in result.conflicts] == [
+        (BEFORE_FIRST_APPLY, ".data.k")
+    ]
     assert fields(result, BEFORE_FIRST_APPLY) == {"f:data": {"f:x": {}}}
 
 
@@ -128,16 +132,18 @@ def test_update_takes_ownership_of_changed_fields() -> None:
     assert track_update(old, new, CONFIG_MAP, (), owner("edit", UPDATE)) == ()
     first = apply({}, old, CONFIG_MAP, (), owner("m1"))
     after = track_update(old, new, CONFIG_MAP, first.owners, owner("edit", UPDATE))
-    assert {row.manager: to_fields(row.fields) for row in after if row.fields} == {
-        "edit": {"f:data": {"f:k": {}, "f:y": {}}}
-    }
+    assert {
+        field_manager.manager: to_fields(field_manager.fields) for field_manager in after if field_manager.fields
+    } == {"edit": {"f:data": {"f:k": {}, "f:y": {}}}}
     again = track_update(new, config_map(k="2"), CONFIG_MAP, after, owner("edit", UPDATE))
-    assert {row.manager: to_fields(row.fields) for row in again if row.fields} == {"edit": {"f:data": {"f:k": {}}}}
+    assert {
+        field_manager.manager: to_fields(field_manager.fields) for field_manager in again if field_manager.fields
+    } == {"edit": {"f:data": {"f:k": {}}}}
 
 
 def test_identity_fields_are_owned_by_no_manager() -> None:
-    found = leaves({**config_map(k="1"), "metadata": {"name": "c", "uid": "u", "labels": {"a": "b"}}}, CONFIG_MAP)
-    assert to_fields(found) == {"f:data": {"f:k": {}}, "f:metadata": {"f:labels": {"f:a": {}}}}
+    actual = leaves({**config_map(k="1"), "metadata": {"name": "c", "uid": "u", "labels": {"a": "b"}}}, CONFIG_MAP)
+    assert to_fields(actual) == {"f:data": {"f:k": {}}, "f:metadata": {"f:labels": {"f:a": {}}}}
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -153,14 +159,14 @@ def test_any_sequence_of_forced_applies_yields_the_owners_values(writes: list[tu
         assert {key: result.document["data"][key] for key in data} == data
         document = result.document
         owners = managers_in({"metadata": {"managedFields": format_managers(result.owners)}})
-        owned = {step[1] for row in owners for step in row.fields if len(step) == 2}
+        owned = {step[1] for field_manager in owners for step in field_manager.fields if len(step) == 2}
         assert owned == {f"f:{key}" for key in document["data"]}
 
 
 @given(st.recursive(st.just({}), lambda inner: st.dictionaries(st.sampled_from(["f:a", "f:b", 'k:{"n":"x"}']), inner)))
 def test_field_set_round_trips_through_json(tree: Any) -> None:
-    found = from_fields(tree)
-    assert from_fields(to_fields(found)) == found
+    actual = from_fields(tree)
+    assert from_fields(to_fields(actual)) == actual
 
 
 @pytest.mark.parametrize("tree", [None, 1, [], "x", {"f:a": 1}])

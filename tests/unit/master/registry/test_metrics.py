@@ -83,9 +83,9 @@ class Door:
     async def refused(self, path: str, verb: str = "get") -> int:
         where = resolve_path(f"/apis/metrics.k8s.io/v1beta1/{path}")
         assert where is not None
-        with pytest.raises(StatusError) as found:
+        with pytest.raises(StatusError) as actual:
             await self._metrics.answer(verb, Request(where, {}))
-        return found.value.status.code
+        return actual.value.status.code
 
 
 @pytest.fixture
@@ -102,14 +102,14 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     await store.close()
 
 
-def names(found: Any) -> list[str]:
-    return [row["metadata"]["name"] for row in found["items"]]
+def names(actual: Any) -> list[str]:
+    return [row["metadata"]["name"] for row in actual["items"]]
 
 
 async def test_node_metrics_report_usage(door: Door) -> None:
-    found = await door.get("nodes")
-    assert (found["kind"], found["apiVersion"]) == ("NodeMetricsList", "metrics.k8s.io/v1beta1")
-    assert names(found) == ["far", "near"]
+    actual = await door.get("nodes")
+    assert (actual["kind"], actual["apiVersion"]) == ("NodeMetricsList", "metrics.k8s.io/v1beta1")
+    assert names(actual) == ["far", "near"]
     near = await door.get("nodes/near")
     assert near["usage"] == {"cpu": "1500000000n", "memory": "1048576Ki"}
     assert (near["timestamp"], near["metadata"]["labels"]) == (TIME, {"zone": "a"})
@@ -167,9 +167,9 @@ async def test_metrics_cache_expires(door: Door, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_metrics_table_has_kubectl_top_columns(door: Door) -> None:
-    found = await door.get("pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
-    assert [row["name"] for row in found["columnDefinitions"]] == ["Name", "CPU", "Memory", "Window"]
-    assert [row["cells"][:3] for row in found["rows"]] == [["other", "3000000n", "3Ki"], ["web", "3000000n", "3Ki"]]
+    actual = await door.get("pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
+    assert [row["name"] for row in actual["columnDefinitions"]] == ["Name", "CPU", "Memory", "Window"]
+    assert [row["cells"][:3] for row in actual["rows"]] == [["other", "3000000n", "3Ki"], ["web", "3000000n", "3Ki"]]
 
 
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection", "watch"])
@@ -179,9 +179,9 @@ async def test_metrics_reject_writes_and_watches(door: Door, verb: str) -> None:
 
 def test_discovery_lists_the_metrics_group() -> None:
     assert group("metrics.k8s.io") is not None
-    found = resources("metrics.k8s.io", "v1beta1")
-    assert found is not None
-    assert [(row["name"], row["kind"], row["verbs"]) for row in found["resources"]] == [
+    actual = resources("metrics.k8s.io", "v1beta1")
+    assert actual is not None
+    assert [(row["name"], row["kind"], row["verbs"]) for row in actual["resources"]] == [
         ("nodes", "NodeMetrics", ["get", "list"]),
         ("pods", "PodMetrics", ["get", "list"]),
     ]
@@ -189,7 +189,9 @@ def test_discovery_lists_the_metrics_group() -> None:
 
 
 def test_metrics_reader_role_is_aggregated_to_view() -> None:
-    [reader] = [one for one in ROLES if one.metadata.name == "system:aggregated-metrics-reader"]
+    [reader] = [
+        cluster_role for cluster_role in ROLES if cluster_role.metadata.name == "system:aggregated-metrics-reader"
+    ]
     assert reader.metadata.labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     [rule] = reader.rules
     assert (rule.api_groups, rule.resources) == (("metrics.k8s.io",), ("pods", "nodes"))

@@ -118,8 +118,8 @@ POD = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image
 
 
 def containers(document: Any) -> list[Any]:
-    found: list[Any] = document["spec"]["containers"]
-    return found
+    actual: list[Any] = document["spec"]["containers"]
+    return actual
 
 
 def test_strategic_patch_merges_items_by_key() -> None:

@@ -111,19 +111,19 @@ def test_evictions_never_leave_fewer_healthy_pods_than_required(ready: int, want
         except StatusError:
             continue
         del pods[f"p{number}"]
-        healthy = sum(row.status == "True" for left in pods.values() for row in left.status.conditions)
+        healthy = sum(condition.status == "True" for left in pods.values() for condition in left.status.conditions)
         assert healthy >= min(wanted, ready)
         if turn % 2:
             item = replace(item, status=status_of(item, list(pods.values())))
 
 
 def test_eviction_body_is_validated() -> None:
-    found = decode_eviction(
+    eviction = decode_eviction(
         "p", {"kind": "Eviction", "apiVersion": "policy/v1beta1", "metadata": {"name": "p"}, "spec": None}
     )
-    assert found.delete_options is None
-    asked = {"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 7, "dryRun": ["All"]}}
-    options = decode_eviction("p", asked).delete_options
+    assert eviction.delete_options is None
+    requested = {"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 7, "dryRun": ["All"]}}
+    options = decode_eviction("p", requested).delete_options
     assert options is not None
     assert (options.grace_period_seconds, options.dry_run) == (7, ("All",))
     wrongs: tuple[Any, ...] = ({}, {"metadata": {"name": "q"}}, {"kind": "Pod", "metadata": {"name": "p"}}, [], None)
@@ -135,6 +135,6 @@ def test_eviction_body_is_validated() -> None:
 
 def test_evicted_pod_has_a_disruption_condition() -> None:
     once = with_eviction_condition(pod("a"), NOW)
-    row = once.status.conditions[-1]
-    assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "EvictionByEvictionAPI")
+    condition = once.status.conditions[-1]
+    assert (condition.type, condition.status, condition.reason) == ("DisruptionTarget", "True", "EvictionByEvictionAPI")
     assert with_eviction_condition(once, NOW) is once

@@ -20,8 +20,10 @@ NAMES = st.sampled_from(["openshift.io/display-name", "openshift.io/description"
 
 @given(st.dictionaries(NAMES, st.text(max_size=3)), st.sampled_from(["Active", "Terminating"]))
 def test_project_converts_to_a_namespace_and_back(annotations: dict[str, str], phase: str) -> None:
-    made = BY_KIND["Namespace"].prepare_for_create(Namespace(metadata=ObjectMeta(name="red", annotations=annotations)))
-    namespace = Namespace(metadata=made.metadata, spec=made.spec, status=type(made.status)(phase=phase))
+    created = BY_KIND["Namespace"].prepare_for_create(
+        Namespace(metadata=ObjectMeta(name="red", annotations=annotations))
+    )
+    namespace = Namespace(metadata=created.metadata, spec=created.spec, status=type(created.status)(phase=phase))
     assert PROJECTS.to_stored(PROJECTS.from_stored(namespace)) == namespace
 
 
@@ -55,9 +57,9 @@ def test_invalid_project_request_is_rejected(document: object) -> None:
 
 
 def test_discovery_lists_projects_and_project_requests() -> None:
-    found = discovery.resources("project.openshift.io", "v1")
-    assert found is not None
-    rows = {row["name"]: row["verbs"] for row in found["resources"]}
+    actual = discovery.resources("project.openshift.io", "v1")
+    assert actual is not None
+    rows = {row["name"]: row["verbs"] for row in actual["resources"]}
     assert rows["projectrequests"] == ["create", "list"]
     assert "deletecollection" not in rows["projects"]
     groups = [row["name"] for row in discovery.groups()["groups"]]

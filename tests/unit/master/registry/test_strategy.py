@@ -147,9 +147,9 @@ def test_status_update_may_change_labels_except_by_nodes(kind: str, changes: boo
     """A node must not move its pods from one service to another."""
     old = BY_KIND[kind].type(metadata=meta("a", labels={"app": "a"}))
     new = replace(old, metadata=replace(old.metadata, labels={"app": "b"}, annotations={"c": "d"}, finalizers=("x/y",)))
-    found = prepare_subresource_update(BY_KIND[kind], "status", new, old).metadata
-    assert (found.labels, found.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
-    assert found.finalizers == ()
+    actual = prepare_subresource_update(BY_KIND[kind], "status", new, old).metadata
+    assert (actual.labels, actual.annotations) == (({"app": "b"}, {"c": "d"}) if changes else ({"app": "a"}, {}))
+    assert actual.finalizers == ()
 
 
 @pytest.mark.parametrize(("version", "accepted"), [("", True), ("0", True), ("7", True), ("6", False), ("8", False)])

@@ -25,19 +25,19 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 
 def definitions() -> dict[str, dict[str, Any]]:
-    found = [*documents("network.yaml"), *documents("node-queries.yaml")]
-    return {item["spec"]["names"]["kind"]: item for item in found if item["kind"] == "CustomResourceDefinition"}
+    actual = [*documents("network.yaml"), *documents("node-queries.yaml")]
+    return {item["spec"]["names"]["kind"]: item for item in actual if item["kind"] == "CustomResourceDefinition"}
 
 
 def version(kind: str) -> dict[str, Any]:
     (only,) = definitions()[kind]["spec"]["versions"]
-    found: dict[str, Any] = only
-    return found
+    actual: dict[str, Any] = only
+    return actual
 
 
 def schema(kind: str) -> dict[str, Any]:
-    found: dict[str, Any] = version(kind)["schema"]["openAPIV3Schema"]
-    return found
+    actual: dict[str, Any] = version(kind)["schema"]["openAPIV3Schema"]
+    return actual
 
 
 @pytest.fixture(params=["ClusterNetwork", "HostSubnet", "NetNamespace", "NodeQuery"])
@@ -65,8 +65,8 @@ def wire_names(of: type[Object]) -> set[str]:
 def test_custom_resource_columns_equal_ours(name: str) -> None:
     """kube-apiserver puts the column of names before them."""
     columns = version(name)["additionalPrinterColumns"]
-    ours = [(one.name, one.type, one.description) for one in BY_KIND[name].columns][1:]
-    assert [(one["name"], one["type"], one["description"]) for one in columns] == ours
+    ours = [(column.name, column.type, column.description) for column in BY_KIND[name].columns][1:]
+    assert [(column["name"], column["type"], column["description"]) for column in columns] == ours
 
 
 def test_custom_resource_schemas_reject_what_the_master_rejects() -> None:

@@ -253,9 +253,9 @@ def test_immutable_fields_are_rejected_in_updates(
 
 @pytest.mark.parametrize(("plural", "content", "cells"), ROWS)
 def test_stored_kinds_table_rows(plural: str, content: dict[str, Any], cells: list[object]) -> None:
-    found = json.loads(tables.encode_object(KINDS[plural], read(plural, content), View.TABLE, NOW))
-    assert found["rows"][0]["cells"] == cells
-    assert len(found["columnDefinitions"]) == len(cells)
+    actual = json.loads(tables.encode_object(KINDS[plural], read(plural, content), View.TABLE, NOW))
+    assert actual["rows"][0]["cells"] == cells
+    assert len(actual["columnDefinitions"]) == len(cells)
 
 
 def test_creating_an_object_without_effect_causes_a_warning() -> None:
@@ -283,19 +283,19 @@ def test_resources_that_clients_cannot_create_state_why() -> None:
 
 
 def test_resources_that_are_listed_empty_are_read_only_and_not_a_projection() -> None:
-    found = [resource for resource in BUILTIN if resource.listed_empty]
-    assert "customresourcedefinitions" in {resource.plural for resource in found}
-    assert {resource.stored_as for resource in found} == {None}
-    assert {resource.plural: resource.verbs for resource in found if resource.verbs != READ_VERBS} == {
+    resources = [resource for resource in BUILTIN if resource.listed_empty]
+    assert "customresourcedefinitions" in {resource.plural for resource in resources}
+    assert {resource.stored_as for resource in resources} == {None}
+    assert {resource.plural: resource.verbs for resource in resources if resource.verbs != READ_VERBS} == {
         "resourceslices": ("deletecollection", *READ_VERBS)
     }
 
 
 def test_autoscaler_behavior_defaults_are_set_when_some_is_given() -> None:
     assert read("horizontalpodautoscalers", scaler()).spec.behavior is None
-    found = read("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"selectPolicy": "Min"}})).spec.behavior
-    assert [(row.type, row.value) for row in found.scale_up.policies] == [("Pods", 4), ("Percent", 100)]
-    assert (found.scale_down.select_policy, found.scale_down.stabilization_window_seconds) == ("Min", None)
+    actual = read("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"selectPolicy": "Min"}})).spec.behavior
+    assert [(row.type, row.value) for row in actual.scale_up.policies] == [("Pods", 4), ("Percent", 100)]
+    assert (actual.scale_down.select_policy, actual.scale_down.stabilization_window_seconds) == ("Min", None)
 
 
 def test_network_policy_types_default_from_its_rules() -> None:

@@ -226,11 +226,16 @@ def test_invalid_v1_autoscaler_is_rejected_by_path(content: Any, path: str) -> N
 
 
 def test_autoscaler_status_is_not_taken_from_annotations() -> None:
-    said = HorizontalPodAutoscalerStatus(conditions=(Condition(type="AbleToScale", status="True"),))
-    old = V1.from_stored(HorizontalPodAutoscaler(status=said))
-    made = V1.prepare_for_create(old)
-    assert V1.to_stored(made).status == HorizontalPodAutoscalerStatus()
-    assert V1.to_stored(V1.prepare_for_update(made, old)).status == said
+    horizontal_pod_autoscaler_status = HorizontalPodAutoscalerStatus(
+        conditions=(Condition(type="AbleToScale", status="True"),)
+    )
+    old = V1.from_stored(HorizontalPodAutoscaler(status=horizontal_pod_autoscaler_status))
+    horizontal_pod_autoscaler_v1 = V1.prepare_for_create(old)
+    assert V1.to_stored(horizontal_pod_autoscaler_v1).status == HorizontalPodAutoscalerStatus()
+    assert (
+        V1.to_stored(V1.prepare_for_update(horizontal_pod_autoscaler_v1, old)).status
+        == horizontal_pod_autoscaler_status
+    )
 
 
 @pytest.mark.parametrize("resource", OTHERS, ids=lambda resource: f"{resource.plural}.{resource.group}")

@@ -63,8 +63,10 @@ def test_protobuf_deployment_with_maps_and_inline_fields_is_decoded() -> None:
     container = part(1, "main") + part(2, "image") + part(10, probe) + part(7, part(1, "A") + part(2, "b"))
     template = part(1, part(11, part(1, "app") + part(2, "web"))) + part(2, part(2, container))
     spec = number(1, 0) + part(2, part(1, part(1, "app") + part(2, "web"))) + part(3, template)
-    found = protobuf.document(envelope("apps/v1", "Deployment", part(1, part(1, "web") + part(8, b"")) + part(2, spec)))
-    assert found == {
+    actual = protobuf.document(
+        envelope("apps/v1", "Deployment", part(1, part(1, "web") + part(8, b"")) + part(2, spec))
+    )
+    assert actual == {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": "web"},
@@ -96,8 +98,8 @@ def test_protobuf_bytes_quantities_and_times_are_decoded() -> None:
     event = part(6, number(1, 1_700_000_000))
     assert protobuf.document(envelope("v1", "Event", event))["firstTimestamp"] == "2023-11-14T22:13:20Z"
     first = part(2, part(4, number(1, (-62_135_596_798) % (1 << 64))))
-    found = protobuf.document(envelope("coordination.k8s.io/v1", "Lease", first))
-    assert found["spec"]["renewTime"] == "0001-01-01T00:00:02.000000Z"
+    actual = protobuf.document(envelope("coordination.k8s.io/v1", "Lease", first))
+    assert actual["spec"]["renewTime"] == "0001-01-01T00:00:02.000000Z"
 
 
 def test_protobuf_subresource_bodies_are_decoded() -> None:
@@ -112,8 +114,8 @@ def test_protobuf_subresource_bodies_are_decoded() -> None:
 
 def test_json_inside_protobuf_is_decoded() -> None:
     content = part(2, part(1, b'{"spec": {"a": [1]}}')) + number(3, 2)
-    found = protobuf.document(envelope("apps/v1", "ControllerRevision", content))
-    assert (found["data"], found["revision"]) == ({"spec": {"a": [1]}}, 2)
+    actual = protobuf.document(envelope("apps/v1", "ControllerRevision", content))
+    assert (actual["data"], actual["revision"]) == ({"spec": {"a": [1]}}, 2)
     with pytest.raises(protobuf.Unreadable, match="a RawExtension is not JSON"):
         protobuf.document(envelope("apps/v1", "ControllerRevision", part(2, part(1, b"{"))))
 
@@ -129,11 +131,11 @@ def test_equally_named_kinds_have_their_own_messages() -> None:
     }
     there = part(1, "10.1.0.2") + part(5, part(1, "kubernetes.io/hostname") + part(2, "n1"))
     for version, topology in (("v1", "deprecatedTopology"), ("v1beta1", "topology")):
-        found = protobuf.document(envelope(f"discovery.k8s.io/{version}", "EndpointSlice", part(2, there)))
-        assert found["endpoints"] == [{"addresses": ["10.1.0.2"], topology: {"kubernetes.io/hostname": "n1"}}]
+        actual = protobuf.document(envelope(f"discovery.k8s.io/{version}", "EndpointSlice", part(2, there)))
+        assert actual["endpoints"] == [{"addresses": ["10.1.0.2"], topology: {"kubernetes.io/hostname": "n1"}}]
     spec = part(2, number(3, 4) + number(4, 70))
-    found = protobuf.document(envelope("autoscaling/v1", "HorizontalPodAutoscaler", spec))["spec"]
-    assert found == {"maxReplicas": 4, "targetCPUUtilizationPercentage": 70}
+    actual = protobuf.document(envelope("autoscaling/v1", "HorizontalPodAutoscaler", spec))["spec"]
+    assert actual == {"maxReplicas": 4, "targetCPUUtilizationPercentage": 70}
 
 
 def test_protobuf_ingress_rule_paths_are_inlined() -> None:

@@ -50,9 +50,9 @@ def table(kind: str, item: Any, view: View = View.TABLE) -> Any:
 
 def test_older_clients_get_v1beta1_tables() -> None:
     version = "meta.k8s.io/v1beta1"
-    found = table("Namespace", namespace("red"), View.TABLE_V1BETA1)
-    assert (found["apiVersion"], found["rows"][0]["object"]["apiVersion"]) == (version, version)
-    assert found["rows"][0]["cells"] == table("Namespace", namespace("red"))["rows"][0]["cells"]
+    actual = table("Namespace", namespace("red"), View.TABLE_V1BETA1)
+    assert (actual["apiVersion"], actual["rows"][0]["object"]["apiVersion"]) == (version, version)
+    assert actual["rows"][0]["cells"] == table("Namespace", namespace("red"))["rows"][0]["cells"]
     assert table("Namespace", namespace("red"), View.METADATA_V1BETA1)["apiVersion"] == version
 
 
@@ -101,8 +101,8 @@ def test_pod_status_column_summarizes_the_pod(item: Pod, word: str) -> None:
 def test_pod_table_row() -> None:
     last = ContainerState(terminated=ContainerStateTerminated(exit_code=1, finished_at="2026-01-01T00:02:11Z"))
     status = replace(container(ready=True, running=RUNNING, restarts=1), last_state=last)
-    found = table("Pod", with_containers(status, pod_ip="10.128.0.2"))
-    assert found["rows"][0]["cells"] == [
+    actual = table("Pod", with_containers(status, pod_ip="10.128.0.2"))
+    assert actual["rows"][0]["cells"] == [
         "p",
         "1/1",
         "Running",
@@ -112,8 +112,8 @@ def test_pod_table_row() -> None:
         "n",
         *["<none>"] * 2,
     ]
-    assert found["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
-    assert found["metadata"] == {"resourceVersion": "7"}
+    assert actual["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
+    assert actual["metadata"] == {"resourceVersion": "7"}
 
 
 def test_node_table_row() -> None:

@@ -78,9 +78,9 @@ NOT_CREATABLE = {resource.kind for resource in BUILTIN if "create" not in resour
 def test_openapi_integer_format_equals_the_message_type() -> None:
     (deployment,) = (resource for resource in BUILTIN if (resource.group, resource.kind) == ("apps", "Deployment"))
     (pod,) = (resource for resource in BUILTIN if resource.kind == "Pod")
-    found = openapi.components([deployment, pod], (Empty,))
-    assert found["DeploymentSpec"]["properties"]["replicas"]["format"] == "int32"
-    assert found["PodSpec"]["properties"]["activeDeadlineSeconds"]["format"] == "int64"
+    actual = openapi.components([deployment, pod], (Empty,))
+    assert actual["DeploymentSpec"]["properties"]["replicas"]["format"] == "int32"
+    assert actual["PodSpec"]["properties"]["activeDeadlineSeconds"]["format"] == "int64"
 
 
 class Empty(msgspec.Struct):

@@ -24,8 +24,8 @@ def test_api_group_lists_its_preferred_version_first() -> None:
         "versions": [{"groupVersion": f"autoscaling/{one}", "version": one} for one in ("v2", "v1")],
         "preferredVersion": {"groupVersion": "autoscaling/v2", "version": "v2"},
     }
-    found = {row["metadata"].get("name"): row["versions"] for row in discovery.aggregated(False, "v2")["items"]}
-    assert [row["version"] for row in found["autoscaling"]] == ["v2", "v1"]
+    actual = {row["metadata"].get("name"): row["versions"] for row in discovery.aggregated(False, "v2")["items"]}
+    assert [row["version"] for row in actual["autoscaling"]] == ["v2", "v1"]
     for version in ("v2", "v1"):
         rows = discovery.resources("autoscaling", version)
         assert rows is not None

@@ -20,9 +20,9 @@ DOCUMENTS = sorted({f"apis/{kind.group}/{kind.version}" if kind.group else f"api
 
 @functools.cache
 def document(path: str) -> dict[str, Any]:
-    found = openapi.document(path)
-    assert found is not None
-    return found
+    actual = openapi.document(path)
+    assert actual is not None
+    return actual
 
 
 def test_openapi_index_lists_every_document() -> None:
@@ -43,7 +43,7 @@ def test_openapi_operations_are_unique_and_declare_path_parameters(path: str) ->
     for place, row in document(path)["paths"].items():
         known = {one["name"] for one in row.get("parameters", ())}
         assert known == set(re.findall(r"{(\w+)}", place)) or set(row) == {"get"}
-        seen += [found["operationId"] for key, found in row.items() if key != "parameters"]
+        seen += [actual["operationId"] for key, actual in row.items() if key != "parameters"]
     assert len(seen) == len(set(seen))
 
 
@@ -51,7 +51,7 @@ def test_openapi_declares_server_side_field_validation() -> None:
     for resource in (resource for resource in BUILTIN if "patch" in resource.verbs):
         root = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
         patches = [row["patch"] for row in document(root)["paths"].values() if "patch" in row]
-        mine = [row for row in patches if row["x-kubernetes-group-version-kind"]["kind"] == resource.kind]
+        mine = [patch for patch in patches if patch["x-kubernetes-group-version-kind"]["kind"] == resource.kind]
         assert mine
         assert all("fieldValidation" in {one["name"] for one in row["parameters"]} for row in mine)
 
@@ -96,7 +96,7 @@ def test_openapi_type_names_are_unique(path: str) -> None:
         if path == (f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"):
             for info in openapi.parts(inspect.type_info(resource.type)):
                 types.setdefault(info.cls.__name__, set()).add(info.cls)
-    assert [name for name, found in types.items() if len(found) > 1] == []
+    assert [name for name, actual in types.items() if len(actual) > 1] == []
 
 
 def test_internal_resources_are_not_in_openapi() -> None:

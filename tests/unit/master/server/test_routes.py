@@ -15,8 +15,12 @@ from master.server import routes
 
 
 def read(path: str) -> tuple[str, str, str, str] | None:
-    found = routes.resolve_path(path)
-    return None if found is None else (found.resource.kind, found.namespace, found.name, found.subresource)
+    request_info = routes.resolve_path(path)
+    return (
+        None
+        if request_info is None
+        else (request_info.resource.kind, request_info.namespace, request_info.name, request_info.subresource)
+    )
 
 
 PATHS = [

@@ -57,7 +57,7 @@ async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:
     await store.close()
 
     journal = RevisionLog(tmp_path / "store.db")
-    rows = [(row.name, row.revision) for row in journal.rows()]
+    rows = [(log_row.name, log_row.revision) for log_row in journal.rows()]
     assert journal.compacted() >= 22
     assert ("old", 1) in rows
     assert not [row for row in rows if row[0] == "gone"]

@@ -171,7 +171,7 @@ async def test_overlong_pre_stop_hook_is_cancelled_and_the_container_signalled(
         await host.live(replace(pod, metadata=deleted_metadata), lambda: host.terminated)
         message = "PreStopHook failed: it took longer than there was time"
         assert ("FailedPreStopHook", message, "main") in host.recorded_events
-        assert [one for one in host.docker.signals if one[0] == "main"] == [("main", "SIGTERM")]
+        assert [signal for signal in host.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
         finished = next(status for status in reversed(host.statuses) if status.container_statuses[0].state.terminated)
         assert finished.phase == "Succeeded"
 

@@ -171,7 +171,7 @@ def test_machine_stats_are_parsed() -> None:
     assert (machine.boot_time, machine.tasks, machine.tasks_limit) == (1_700_000_000, 345, 3000)
     assert (machine.total_memory, machine.memory, machine.working_set) == (1000 << 10, 700 << 10, 600 << 10)
     assert (machine.available, machine.swap, machine.rss, machine.cache) == (400 << 10, 30 << 10, 90 << 10, 210 << 10)
-    assert (machine.default_interface, [one.name for one in machine.interfaces]) == ("eth0", ["eth0"])
+    assert (machine.default_interface, [interface.name for interface in machine.interfaces]) == ("eth0", ["eth0"])
     assert (machine.page_faults, machine.major_faults) == (12, 3)
     assert parse_machine({}).cpu == 0
 

@@ -48,10 +48,10 @@ def test_own_links_and_routes_are_no_conflict() -> None:
     "bridge", [None, Bridge("br0"), replace(OUR_BRIDGE, ports=()), Bridge("br0", ports=(Port("tun0"),))]
 )
 def test_foreign_link_with_our_name_is_a_conflict(bridge: Bridge | None) -> None:
-    (found,) = told(link("tun0", "10.8.0.2/24"), bridge=bridge)
-    assert found.startswith("there is a link tun0 that Podlane did not make")
-    (found,) = told(link("lbr0", "10.128.2.1/23"), bridge=OUR_BRIDGE)
-    assert found.startswith("lbr0 has the address 10.128.2.1/23, which overlaps the cluster network")
+    (actual,) = told(link("tun0", "10.8.0.2/24"), bridge=bridge)
+    assert actual.startswith("there is a link tun0 that Podlane did not make")
+    (actual,) = told(link("lbr0", "10.128.2.1/23"), bridge=OUR_BRIDGE)
+    assert actual.startswith("lbr0 has the address 10.128.2.1/23, which overlaps the cluster network")
 
 
 @pytest.mark.parametrize(
@@ -63,25 +63,25 @@ def test_foreign_link_with_our_name_is_a_conflict(bridge: Bridge | None) -> None
     ],
 )
 def test_local_network_within_the_cluster_network_is_a_conflict(address: str, sentence: str) -> None:
-    (found,) = told(link("br-lan", address))
-    assert found.startswith(sentence)
-    assert "renumber br-lan, or set up the cluster with another" in found
+    (actual,) = told(link("br-lan", address))
+    assert actual.startswith(sentence)
+    assert "renumber br-lan, or set up the cluster with another" in actual
 
 
 def test_route_into_the_cluster_network_is_a_conflict() -> None:
-    (found,) = told(routes=(Route(IPv4Network("10.130.0.0/16"), "wg0"),))
-    assert found.startswith("there is a route to 10.130.0.0/16 through wg0, which overlaps the cluster network")
+    (actual,) = told(routes=(Route(IPv4Network("10.130.0.0/16"), "wg0"),))
+    assert actual.startswith("there is a route to 10.130.0.0/16 through wg0, which overlaps the cluster network")
 
 
 def test_node_address_within_the_cluster_network_is_a_conflict() -> None:
     inside = IPv4Address("10.129.0.7")
-    found = told(link("eth1", "10.129.0.7/32"), address=inside)
-    assert found[0].startswith("the node's address 10.129.0.7 lies in the cluster network 10.128.0.0/14")
+    actual = told(link("eth1", "10.129.0.7/32"), address=inside)
+    assert actual[0].startswith("the node's address 10.129.0.7 lies in the cluster network 10.128.0.0/14")
 
 
 @pytest.mark.parametrize(("mtu", "fits"), [(1450, True), (1451, False), (8950, False)])
 def test_mtu_without_room_for_the_tunnel_is_a_conflict(mtu: int, fits: bool) -> None:
-    found = told(mtu=mtu)
-    assert (found == []) == fits
+    actual = told(mtu=mtu)
+    assert (actual == []) == fits
     if not fits:
-        assert "at most 1450 is accepted" in found[0]
+        assert "at most 1450 is accepted" in actual[0]

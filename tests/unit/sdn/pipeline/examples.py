@@ -29,11 +29,11 @@ backends = st.lists(
 @st.composite
 def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
     """Ports with fronts of their own; outside addresses and backends may be shared."""
-    found = {}
+    actual = {}
     for number in draw(st.sets(st.integers(1, 6))):
         key = ServicePortName("red", f"s{number}", "", draw(st.sampled_from(list(Protocol))))
         outside = draw(st.sets(st.sampled_from((IPv4Address("172.29.0.1"), IPv4Address("172.29.0.2")))))
-        found[key] = ServicePortInfo(
+        actual[key] = ServicePortInfo(
             key=key,
             vnid=draw(st.sampled_from((0, 10))),
             cluster_ip=draw(st.none() | st.just(IPv4Address("172.30.0.0") + number)),
@@ -44,7 +44,7 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
             cluster_endpoints=draw(backends),
             affinity_timeout_seconds=draw(st.sampled_from((0, 10800))),
         )
-    return found
+    return actual
 
 
 PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 70: 30, 90: 40}

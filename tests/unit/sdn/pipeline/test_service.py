@@ -23,9 +23,9 @@ def test_service_flow_changes_lead_to_the_same_flows_as_a_fresh_start(
 ) -> None:
     board = ServiceFlows(NODE)
     held = board.sync(before.values())
-    gone = tuple(port for key, port in before.items() if after.get(key) != port)
+    ports = tuple(port for key, port in before.items() if after.get(key) != port)
     come = tuple(port for key, port in after.items() if before.get(key) != port)
-    closed, opened = board.update(ServicePortChange(gone, come))
+    closed, opened = board.update(ServicePortChange(ports, come))
     assert closed.flows <= held.flows
     changed = FlowSet(held.flows - closed.flows | opened.flows, held.groups - closed.groups | opened.groups)
     assert changed == board.all() == ServiceFlows(NODE).sync(after.values())
@@ -50,9 +50,9 @@ def test_service_flows_admit_only_the_services_vnid_and_vnid_0(ports: dict[Servi
     for port in ports.values():
         for flow in ServiceFlows(NODE).sync([port]).flows:
             if _leads_on(flow) and flow.table == 21:
-                asked = {one.value for one in flow.match.fields if one.field == REG0}
-                assert asked <= {0, port.vnid}
-                assert asked or port.vnid == 0
+                requested = {field_match.value for field_match in flow.match.fields if field_match.field == REG0}
+                assert requested <= {0, port.vnid}
+                assert requested or port.vnid == 0
 
 
 def _leads_on(flow: Flow) -> bool:
@@ -63,10 +63,10 @@ def test_endpoint_change_changes_one_group() -> None:
     before, after = web("10.128.0.2", "10.128.0.3"), web("10.128.0.2", "10.128.0.3", "10.128.0.4")
     board = ServiceFlows(NODE)
     board.sync([before])
-    gone, come = board.update(ServicePortChange((before,), (after,)))
-    assert not gone.flows
+    flow_set, come = board.update(ServicePortChange((before,), (after,)))
+    assert not flow_set.flows
     assert not come.flows
-    assert [group.number for group in gone.groups] == [group.number for group in come.groups]
+    assert [group.number for group in flow_set.groups] == [group.number for group in come.groups]
 
 
 def test_group_hash_slots_are_spread_evenly_over_endpoints() -> None:

@@ -47,10 +47,17 @@ def backend(address: str, port: int = 8080) -> EndpointInfo:
     return EndpointInfo(IPv4Address(address), port, IPv4Address(address) in NODE.subnet)
 
 
-def service(name: str = "web", namespace: str = "red", made: str = "2026-01-01T00:00:00Z", **spec: object) -> Service:
-    wish = {"type": "ClusterIP", "cluster_ip": "172.30.0.7", "ports": (ServicePort(port=80, protocol="TCP"),), **spec}
-    meta = ObjectMeta(name=name, namespace=namespace, uid=name, creation_timestamp=made)
-    return Service(metadata=meta, spec=ServiceSpec(**wish))  # type: ignore[arg-type]
+def service(
+    name: str = "web", namespace: str = "red", created: str = "2026-01-01T00:00:00Z", **spec: object
+) -> Service:
+    desired = {
+        "type": "ClusterIP",
+        "cluster_ip": "172.30.0.7",
+        "ports": (ServicePort(port=80, protocol="TCP"),),
+        **spec,
+    }
+    meta = ObjectMeta(name=name, namespace=namespace, uid=name, creation_timestamp=created)
+    return Service(metadata=meta, spec=ServiceSpec(**desired))  # type: ignore[arg-type]
 
 
 def endpoint(address: str, conditions: EndpointConditions = READY, node: str | None = None) -> Endpoint:
@@ -59,14 +66,14 @@ def endpoint(address: str, conditions: EndpointConditions = READY, node: str | N
 
 def slice_of(
     owner: str,
-    *rows: Endpoint,
+    *endpoints: Endpoint,
     namespace: str = "red",
     name: str = "",
     ports: tuple[SlicePort, ...] = (SlicePort(port=8080, name="", protocol="TCP"),),
     family: str = "IPv4",
 ) -> EndpointSlice:
     meta = ObjectMeta(name=name or f"{owner}-1", namespace=namespace, labels={SERVICE_LABEL: owner})
-    return EndpointSlice(metadata=meta, address_type=family, endpoints=rows, ports=ports)
+    return EndpointSlice(metadata=meta, address_type=family, endpoints=endpoints, ports=ports)
 
 
 def pod(address: str, namespace: str = "red", phase: str = "Running", host_network: bool = False) -> PodAddress:
@@ -83,8 +90,8 @@ def fill(
     slices: Iterable[EndpointSlice] = (),
     pods: Iterable[PodAddress] = PODS,
 ) -> ServiceMap:
-    for one in pods:
-        service_map.set_pod((one.metadata.namespace, one.metadata.name), one)
+    for pod_address in pods:
+        service_map.set_pod((pod_address.metadata.namespace, pod_address.metadata.name), pod_address)
     for item in slices:
         service_map.set_slice((item.metadata.namespace, item.metadata.name), item)
     for wish in services:
@@ -107,7 +114,7 @@ def only_port(service_map: ServiceMap) -> ServicePortInfo:
 
 
 def rejections(service_map: ServiceMap, name: str = "web", namespace: str = "red") -> list[str]:
-    return [str(one) for one in service_map.states[namespace, name].rejected]
+    return [str(rejection) for rejection in service_map.states[namespace, name].rejected]
 
 
 def config_with(**changes: object) -> ProxyConfig:

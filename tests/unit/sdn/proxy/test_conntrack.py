@@ -13,7 +13,7 @@ from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, NODE_ADDRESS
 
 
 def test_udp_connections_to_removed_endpoints_are_stale() -> None:
-    one, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
+    endpoint, other = (EndpointInfo(IPv4Address("10.128.0.2") + n, 53) for n in range(2))
     dns = ServicePortInfo(
         key=ServicePortName("kube-system", "dns", "", Protocol.UDP),
         vnid=0,
@@ -22,9 +22,12 @@ def test_udp_connections_to_removed_endpoints_are_stale() -> None:
         node_port=30053,
     )
     both = replace(
-        dns, internal_endpoints=(one, other), cluster_endpoints=(one, other), external_endpoints=(one, other)
+        dns,
+        internal_endpoints=(endpoint, other),
+        cluster_endpoints=(endpoint, other),
+        external_endpoints=(endpoint, other),
     )
-    few = replace(dns, internal_endpoints=(one,), cluster_endpoints=(one,), external_endpoints=(one,))
+    few = replace(dns, internal_endpoints=(endpoint,), cluster_endpoints=(endpoint,), external_endpoints=(endpoint,))
     client = IPv4Address("10.245.2.99")
 
     def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> ConntrackEntry:
@@ -38,15 +41,15 @@ def test_udp_connections_to_removed_endpoints_are_stale() -> None:
         )
 
     good = [
-        led(CLUSTER_IPS + 10, 53, one.address),
-        led(NODE_ADDRESS, 30053, one.address),
+        led(CLUSTER_IPS + 10, 53, endpoint.address),
+        led(NODE_ADDRESS, 30053, endpoint.address),
         led(client, 53, other.address),
     ]
     bad = [
         led(CLUSTER_IPS + 10, 53, other.address),
         led(NODE_ADDRESS, 30053, other.address),
         led(NODE_ADDRESS, 30053, NODE_ADDRESS, 30053),
-        led(NODE_ADDRESS, 30053, one.address, 54),
+        led(NODE_ADDRESS, 30053, endpoint.address, 54),
     ]
     assert stale_entries(changed_udp_frontends(NODE_ADDRESS, ServicePortChange((both,), (few,))), good + bad) == bad
     assert stale_entries(udp_frontends(NODE_ADDRESS, [few]), good + bad) == bad

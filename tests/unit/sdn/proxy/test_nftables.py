@@ -100,15 +100,15 @@ def test_every_endpoint_number_of_a_chain_exists_in_its_map(served: dict[int, Se
 
 
 def test_endpoint_change_changes_only_its_map_elements() -> None:
-    one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
+    endpoint, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
         key=ServicePortName("red", "web", "", Protocol.TCP),
         vnid=10,
         cluster_ip=CLUSTER_IPS + 1,
         port=80,
-        internal_endpoints=(one, other),
+        internal_endpoints=(endpoint, other),
     )
-    assert table_update(CONFIG, ServicePortChange((port,), (replace(port, internal_endpoints=(one, third)),))) == (
+    assert table_update(CONFIG, ServicePortChange((port,), (replace(port, internal_endpoints=(endpoint, third)),))) == (
         "delete element ip podlane-services endpoints { 172.30.0.1 . tcp . 80 . 1 }\n"
         "add element ip podlane-services endpoints { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
     )
@@ -116,13 +116,13 @@ def test_endpoint_change_changes_only_its_map_elements() -> None:
 
 
 def test_endpoint_with_session_affinity_keeps_its_number() -> None:
-    one, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
+    endpoint, other, third = (EndpointInfo(IPv4Address("10.128.0.2") + n, 8080) for n in range(3))
     port = ServicePortInfo(
         key=ServicePortName("red", "web", "", Protocol.TCP),
         vnid=10,
         cluster_ip=CLUSTER_IPS + 1,
         port=80,
-        internal_endpoints=(one, other),
+        internal_endpoints=(endpoint, other),
         affinity_timeout_seconds=60,
     )
     elements = port_elements(CONFIG, port)

@@ -134,11 +134,11 @@ class Node1:
 
 @pytest.fixture
 async def node() -> Node1:
-    made = Node1()
-    made.services.set(service(), HERE, THERE)
-    made.services.synced = True
-    made.install(NETWORK)
-    return made
+    node1 = Node1()
+    node1.services.set(service(), HERE, THERE)
+    node1.services.synced = True
+    node1.install(NETWORK)
+    return node1
 
 
 def endpoints(datapath: Datapath) -> set[EndpointInfo]:

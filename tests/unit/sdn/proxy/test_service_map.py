@@ -59,7 +59,7 @@ def test_pod_change_updates_its_services() -> None:
 
 
 SERVICES = tuple(
-    service(name, namespace, cluster_ip=cluster_ip, external_ips=outside, made=f"2026-01-0{day}T00:00:00Z")
+    service(name, namespace, cluster_ip=cluster_ip, external_ips=outside, created=f"2026-01-0{day}T00:00:00Z")
     for name, namespace, cluster_ip, outside, day in (
         ("a", "red", "172.30.0.1", ("192.0.2.1",), 1),
         ("a", "red", "172.30.0.1", (), 1),

@@ -57,7 +57,7 @@ def test_service_port_has_its_endpoints() -> None:
         external_endpoints=both,
         draining_ports=frozenset({80}),
     )
-    assert [one.is_local for one in port.internal_endpoints] == [True, False]
+    assert [endpoint_info.is_local for endpoint_info in port.internal_endpoints] == [True, False]
 
 
 def test_service_port_has_node_port_external_ips_and_affinity() -> None:
@@ -115,7 +115,8 @@ def test_headless_and_external_name_services_have_no_ports(wish: Service) -> Non
 )
 def test_endpoint_conditions_select_endpoints(endpoints: tuple[Endpoint, ...], chosen: list[str]) -> None:
     assert [
-        str(one.address) for one in only_port(service_map_of(service(), slice_of("web", *endpoints))).internal_endpoints
+        str(endpoint_info.address)
+        for endpoint_info in only_port(service_map_of(service(), slice_of("web", *endpoints))).internal_endpoints
     ] == chosen
 
 
@@ -129,8 +130,10 @@ def test_service_ports_are_matched_by_name_and_protocol() -> None:
     )
     ports = (SlicePort(port=1053, name="dns", protocol="UDP"), SlicePort(port=2053, name="dns-tcp", protocol="TCP"))
     served = service_map_of(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
-    found = {key.port_name: [one.port for one in port.internal_endpoints] for key, port in served.items()}
-    assert found == {"dns": [1053], "dns-tcp": [2053], "none": []}
+    actual = {
+        key.port_name: [endpoint_info.port for endpoint_info in port.internal_endpoints] for key, port in served.items()
+    }
+    assert actual == {"dns": [1053], "dns-tcp": [2053], "none": []}
 
 
 def test_endpoint_in_two_slices_counts_once_and_ready_if_ready_in_either() -> None:
@@ -144,7 +147,7 @@ def test_service_port_endpoints_are_limited_by_the_openflow_message_size() -> No
     slices = [slice_of("web", *endpoints[:900], name="one"), slice_of("web", *endpoints[900:], name="other")]
     service_map = service_map_of(service(), *slices)
     port = only_port(service_map)
-    assert [str(one.address) for one in port.cluster_endpoints] == [
+    assert [str(endpoint_info.address) for endpoint_info in port.cluster_endpoints] == [
         endpoint.addresses[0] for endpoint in endpoints[:-1]
     ]
     [left_out] = service_map.rejected["red", "web"]
@@ -187,7 +190,7 @@ def test_endpoint_of_another_project_is_rejected(address: str, port: int, why: s
     other = service("other", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",))
     fill(service_map, (other,), pods=()).apply_changes()
     served = service_map.states["red", "web"].ports[ServicePortName("red", "web", "", Protocol.TCP)]
-    assert [str(one.address) for one in served.internal_endpoints] == [HERE]
+    assert [str(endpoint_info.address) for endpoint_info in served.internal_endpoints] == [HERE]
     (sentence,) = rejections(service_map)
     assert sentence.startswith(f"endpoint {address}:{port} ")
     assert why in sentence
@@ -205,7 +208,7 @@ def test_parse_ipv4_agrees_with_the_ipaddress_library(text: str, address: str) -
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
 def test_pods_of_joined_projects_nodes_and_external_hosts_are_accepted_endpoints(address: str) -> None:
     service_map = service_map_of(service(), slice_of("web", endpoint(address)), pods=(pod("10.128.2.7", "pink"),))
-    assert [str(one.address) for one in only_port(service_map).internal_endpoints] == [address]
+    assert [str(endpoint_info.address) for endpoint_info in only_port(service_map).internal_endpoints] == [address]
     assert not rejections(service_map)
 
 
@@ -216,7 +219,7 @@ def test_flat_network_accepts_pods_of_every_project_as_endpoints() -> None:
         config=config_with(vnids=None),
         pods=(pod("10.128.2.8", "blue"),),
     )
-    assert [str(one.address) for one in only_port(flat).internal_endpoints] == ["10.128.2.8"]
+    assert [str(endpoint_info.address) for endpoint_info in only_port(flat).internal_endpoints] == ["10.128.2.8"]
     assert only_port(flat).vnid == 0
     assert len(rejections(flat)) == 1
 
@@ -240,8 +243,8 @@ def test_service_labelled_for_another_proxy_has_no_ports_until_the_label_is_remo
 
 
 def test_oldest_service_owns_a_shared_frontend() -> None:
-    first = service("a", external_ips=("192.0.2.1",), made="2026-01-01T00:00:00Z")
-    second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), made="2026-01-02T00:00:00Z")
+    first = service("a", external_ips=("192.0.2.1",), created="2026-01-01T00:00:00Z")
+    second = service("b", "blue", cluster_ip="172.30.0.8", external_ips=("192.0.2.1",), created="2026-01-02T00:00:00Z")
     service_map = fill(ServiceMap(), (second, first))
     service_map.set_config(CONFIG)
     service_map.apply_changes()
@@ -264,7 +267,7 @@ def test_oldest_service_owns_a_shared_frontend() -> None:
 )
 def test_external_ip_cannot_take_an_address_of_another_service_or_node(address: str, why: str) -> None:
     """Another API server may accept anything, and the thief may be the older one."""
-    thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), made="2025-01-01T00:00:00Z")
+    thief = service("thief", "blue", cluster_ip="172.30.0.9", external_ips=(address,), created="2025-01-01T00:00:00Z")
     web = service(cluster_ip="172.30.0.8")
     service_map = fill(ServiceMap(), (thief, web), (slice_of("web", endpoint(THERE), endpoint("10.245.2.4")),))
     service_map.set_config(CONFIG)
@@ -273,4 +276,4 @@ def test_external_ip_cannot_take_an_address_of_another_service_or_node(address: 
     assert rejections(service_map, "thief", "blue") == [f"external address {address} {why}"]
     assert ports["thief"].external_ips == ()
     assert ports["web"].cluster_ip == IPv4Address("172.30.0.8")
-    assert {str(one.address) for one in ports["web"].internal_endpoints} == {THERE, "10.245.2.4"}
+    assert {str(endpoint_info.address) for endpoint_info in ports["web"].internal_endpoints} == {THERE, "10.245.2.4"}

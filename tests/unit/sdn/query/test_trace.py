@@ -48,8 +48,8 @@ FROM_NODE = TraceRequest("node", "10.128.0.1", "172.30.0.9", protocol="tcp", por
 FROM_OUTSIDE = TraceRequest("node", "203.0.113.5", "10.245.2.3", protocol="tcp", port=30080)
 
 
-def find(asked: TraceRequest) -> ServiceConnection | None:
-    return service_connection(asked, CONFIG, [WEB], {("red", "web"): SERVED})
+def find(trace_request: TraceRequest) -> ServiceConnection | None:
+    return service_connection(trace_request, CONFIG, [WEB], {("red", "web"): SERVED})
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,19 @@ def test_trace_to_no_service_is_not_redirected(asked: TraceRequest) -> None:
 
 
 def walk(
-    asked: TraceRequest, *answers: TraceResult, port: ServicePortInfo = WEB
+    trace_request: TraceRequest, *answers: TraceResult, port: ServicePortInfo = WEB
 ) -> tuple[TraceResult, list[TraceRequest]]:
     """The answer, and what the switch was asked."""
     questions: list[TraceRequest] = []
-    said = iter(answers)
+    trace_results = iter(answers)
 
     async def ask(one: TraceRequest) -> TraceResult:
         questions.append(one)
-        return next(said)
+        return next(trace_results)
 
-    found = service_connection(asked, CONFIG, [port], {("red", "web"): SERVED})
+    found = service_connection(trace_request, CONFIG, [port], {("red", "web"): SERVED})
     assert found is not None
-    return asyncio.run(trace_service_connection(asked, NETWORK, found, ask)), questions
+    return asyncio.run(trace_service_connection(trace_request, NETWORK, found, ask)), questions
 
 
 CLASSIFIER, L3_FORWARDING, POD_OUTPUT = (TraceStep(table) for table in ("classifier", "l3_forwarding", "pod_output"))
@@ -119,14 +119,16 @@ def test_trace_through_a_group_follows_the_first_endpoint() -> None:
     assert answer.endpoints == ("10.128.2.2:8080", "10.128.0.2:8080")
     assert answer.service is not None
     assert (answer.service.service, answer.service.port) == ("red/web", "80/TCP")
-    assert [one.subject for one in answer.rejected] == ["endpoint 10.128.4.4:8080"]
+    assert [rejection_report.subject for rejection_report in answer.rejected] == ["endpoint 10.128.4.4:8080"]
 
 
 def test_trace_follows_the_endpoint_named_by_the_switch() -> None:
-    said = TraceResult((CLASSIFIER, L3_FORWARDING, POD_OUTPUT), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080")
-    answer, questions = walk(FROM_POD, said)
+    trace_result = TraceResult(
+        (CLASSIFIER, L3_FORWARDING, POD_OUTPUT), ("pod 10.128.0.2",), 10, endpoint="10.128.0.2:8080"
+    )
+    answer, questions = walk(FROM_POD, trace_result)
     assert questions == [FROM_POD]
-    assert (answer.endpoint, answer.steps) == ("10.128.0.2:8080", said.steps)
+    assert (answer.endpoint, answer.steps) == ("10.128.0.2:8080", trace_result.steps)
 
 
 def test_trace_of_a_dropped_connection_has_no_endpoint() -> None:
@@ -153,7 +155,7 @@ def test_trace_from_node_or_outside_is_translated_before_the_switch(
 
 def test_trace_from_outside_to_a_remote_pod_is_masqueraded() -> None:
     _, questions = walk(FROM_OUTSIDE, TO_POD, port=dataclasses.replace(WEB, external_endpoints=(THERE,)))
-    assert [one.source for one in questions] == ["10.128.0.1"]
+    assert [trace_request.source for trace_request in questions] == ["10.128.0.1"]
 
 
 def test_trace_without_cluster_endpoints_does_not_query_the_switch() -> None:

@@ -80,18 +80,18 @@ def service(name: str, **selector: str) -> Service:
 
 def backend(number: int, ready: bool = True, **labels: str) -> Pod:
     made = pod(f"p{number}", node="node-1")
-    row = Condition(type="Ready", status=str(ready))
-    status = PodStatus(phase="Running", pod_ip=f"10.128.0.{number}", conditions=(row,))
+    condition = Condition(type="Ready", status=str(ready))
+    status = PodStatus(phase="Running", pod_ip=f"10.128.0.{number}", conditions=(condition,))
     return replace(made, metadata=replace(made.metadata, labels=labels), status=status)
 
 
 def ready_of(kept: Kept, name: str) -> set[str]:
     return {
-        row.addresses[0]
+        endpoint.addresses[0]
         for item in kept.list_kind("EndpointSlice")
         if item.metadata.labels[SERVICE_LABEL] == name
-        for row in item.endpoints
-        if row.conditions.ready
+        for endpoint in item.endpoints
+        if endpoint.conditions.ready
     }
 
 

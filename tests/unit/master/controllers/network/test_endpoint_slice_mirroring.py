@@ -24,7 +24,7 @@ def made(*subsets: EndpointSubset, **rest: object) -> Endpoints:
 
 def subset(*addresses: str, port: EndpointPort = WEB, waiting: tuple[str, ...] = ()) -> EndpointSubset:
     return EndpointSubset(
-        addresses=tuple(EndpointAddress(ip=one) for one in addresses),
+        addresses=tuple(EndpointAddress(ip=address) for address in addresses),
         not_ready_addresses=tuple(EndpointAddress(ip=one) for one in waiting),
         ports=(port,),
     )
@@ -36,15 +36,17 @@ def service(**spec: object) -> Service:
 
 def kept(writes: Iterable[WriteAction]) -> list[EndpointSlice]:
     """The slices that are made, as they are stored."""
-    found = [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
+    endpoint_slices = [
+        write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)
+    ]
     return [
         replace(item, metadata=replace(item.metadata, name=f"web-{number}", uid=f"u{number}", generation=1))
-        for number, item in enumerate(found)
+        for number, item in enumerate(endpoint_slices)
     ]
 
 
 def ready(item: EndpointSlice) -> list[tuple[str, bool | None]]:
-    return [(row.addresses[0], row.conditions.ready) for row in item.endpoints]
+    return [(endpoint.addresses[0], endpoint.conditions.ready) for endpoint in item.endpoints]
 
 
 def test_each_endpoints_subset_has_a_slice() -> None:
@@ -75,10 +77,10 @@ def test_mirrored_slice_follows_its_endpoints() -> None:
 def test_endpoints_of_selector_services_are_not_mirrored() -> None:
     source = made(subset("10.1.0.2"))
     old = kept(reconcile([service()], [source], []))
-    gone = ["- EndpointSlice web-0"]
-    assert lines(reconcile([service(selector={"app": "web"})], [source], old)) == gone
-    assert lines(reconcile([], [source], old)) == gone
-    assert lines(reconcile([service()], [], old)) == gone
-    assert lines(reconcile([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == gone
+    removed = ["- EndpointSlice web-0"]
+    assert lines(reconcile([service(selector={"app": "web"})], [source], old)) == removed
+    assert lines(reconcile([], [source], old)) == removed
+    assert lines(reconcile([service()], [], old)) == removed
+    assert lines(reconcile([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == removed
     foreign = EndpointSlice(metadata=meta("x", namespace="red"), address_type="IPv4", endpoints=(Endpoint(),))
     assert lines(reconcile([service()], [], [foreign])) == []

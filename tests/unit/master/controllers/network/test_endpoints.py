@@ -25,12 +25,12 @@ from tests.unit.master.examples import meta, pod, service
 def backend(number: int, ready: bool = True, port: int = 8080, **metadata: Any) -> Pod:
     made = pod(f"p{number}", node="node-1")
     container = replace(made.spec.containers[0], ports=(ContainerPort(container_port=port, name="http"),))
-    row = Condition(type="Ready", status=str(ready))
+    condition = Condition(type="Ready", status=str(ready))
     return replace(
         made,
         metadata=replace(made.metadata, labels={"app": "web"}, **metadata),
         spec=replace(made.spec, containers=(container,)),
-        status=PodStatus(phase="Running", pod_ip=f"10.128.0.{number}", conditions=(row,)),
+        status=PodStatus(phase="Running", pod_ip=f"10.128.0.{number}", conditions=(condition,)),
     )
 
 
@@ -47,11 +47,11 @@ def test_ready_pods_are_endpoints_and_others_not_ready_addresses() -> None:
     web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
     writes = of(web, [backend(1), backend(2, ready=False), pod("other")])
     (subset,) = writes[0].item.subsets
-    assert [row.ip for row in subset.addresses] == ["10.128.0.1"]
-    assert [row.ip for row in subset.not_ready_addresses] == ["10.128.0.2"]
+    assert [address.ip for address in subset.addresses] == ["10.128.0.1"]
+    assert [not_ready_address.ip for not_ready_address in subset.not_ready_addresses] == ["10.128.0.2"]
     assert [port.port for port in subset.ports] == [8080]
     (piece,) = made_slices(writes)
-    assert [(row.addresses[0], row.conditions.ready) for row in piece.endpoints] == [
+    assert [(endpoint.addresses[0], endpoint.conditions.ready) for endpoint in piece.endpoints] == [
         ("10.128.0.1", True),
         ("10.128.0.2", False),
     ]
@@ -101,7 +101,7 @@ def test_pod_without_an_own_address_is_no_endpoint(address: str) -> None:
     pod = backend(1)
     lies = replace(pod, status=replace(pod.status, pod_ip=address))
     wanted = service()
-    assert [len(rows) for rows in endpoints.backends(wanted, [pod]).values()] == [1]
+    assert [len(backends) for backends in endpoints.backends(wanted, [pod]).values()] == [1]
     assert endpoints.backends(wanted, [lies]) == {}
 
 
@@ -118,8 +118,8 @@ def test_slice_holds_a_hundred_endpoints_and_keeps_their_placement() -> None:
     known = [replace(piece, metadata=replace(piece.metadata, name=f"web-{n}")) for n, piece in enumerate(first)]
     changes = [write for write in of(web, pods[1:], known) if isinstance(write, Update)]
     assert [change.before for change in changes] == [known[0]]
-    gone = [write for write in of(web, pods[:100], known) if isinstance(write, ForceDelete)]
-    assert [drop.item for drop in gone] == [known[1]]
+    force_deletes = [write for write in of(web, pods[:100], known) if isinstance(write, ForceDelete)]
+    assert [drop.item for drop in force_deletes] == [known[1]]
 
 
 def test_endpoints_of_a_service_without_selector_are_kept() -> None:

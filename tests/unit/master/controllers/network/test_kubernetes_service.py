@@ -27,8 +27,8 @@ def kept(item: Object) -> Object:
 
 
 def first() -> tuple[Service, Endpoints, EndpointSlice]:
-    made = [kept(write.item) for write in reconcile(NETWORK, PLACE, (), None, ()) if isinstance(write, Create)]
-    service, endpoints, item = made
+    objects = [kept(write.item) for write in reconcile(NETWORK, PLACE, (), None, ()) if isinstance(write, Create)]
+    service, endpoints, item = objects
     assert isinstance(service, Service)
     assert isinstance(endpoints, Endpoints)
     assert isinstance(item, EndpointSlice)

@@ -22,14 +22,14 @@ def test_unresponsive_node_becomes_unknown_after_its_grace_period_once() -> None
     (change,) = lifecycle.expired_nodes([quiet, lively], seen, 40, 140.0, NOW)
     lost = change.item
     assert isinstance(lost, Node)
-    row = lost.status.conditions[0]
+    condition = lost.status.conditions[0]
     assert lost.metadata.name == "quiet"
-    assert (row.status, row.reason, row.last_transition_time) == (
+    assert (condition.status, condition.reason, condition.last_transition_time) == (
         "Unknown",
         "NodeStatusUnknown",
         "2026-01-01T12:00:00Z",
     )
-    assert row.last_heartbeat_time == "2026-01-01T00:00:00Z"
+    assert condition.last_heartbeat_time == "2026-01-01T00:00:00Z"
     assert list(lifecycle.expired_nodes([lost], seen, 40, 500.0, NOW)) == []
     # Our own writing is not a sign of life of the node.
     assert lifecycle.update_heartbeats(seen, [lost], [], monotonic=500.0) == {
@@ -71,4 +71,4 @@ def test_node_that_never_reported_becomes_unknown() -> None:
     mute = replace(node("a"), status=type(node("a").status)())
     seen = lifecycle.update_heartbeats({}, [mute], [], monotonic=0.0)
     (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, NOW)
-    assert [row.type for row in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]
+    assert [condition.type for condition in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]

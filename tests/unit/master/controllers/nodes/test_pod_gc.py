@@ -35,8 +35,8 @@ def test_pod_with_tracking_finalizer_fails_before_removal() -> None:
     failed = change.item
     assert isinstance(failed, Pod)
     assert failed.status.phase == "Failed"
-    row = failed.status.conditions[-1]
-    assert (row.type, row.reason, row.message) == (
+    condition = failed.status.conditions[-1]
+    assert (condition.type, condition.reason, condition.message) == (
         "DisruptionTarget", "DeletionByPodGC", "PodGC: node no longer exists",
     )  # fmt: skip
     assert lines(orphaned_pods([failed], {"gone": 0.0}, 40, 50.0, NOW)) == ["end Pod p"]

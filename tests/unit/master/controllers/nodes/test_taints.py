@@ -23,8 +23,8 @@ NOON = "2026-01-01T12:00:00Z"
 
 
 def states(one: Node, **statuses: str) -> Node:
-    rows = tuple(Condition(type=kind, status=status) for kind, status in statuses.items())
-    return replace(one, status=replace(one.status, conditions=(*one.status.conditions, *rows)))
+    conditions = tuple(Condition(type=kind, status=status) for kind, status in statuses.items())
+    return replace(one, status=replace(one.status, conditions=(*one.status.conditions, *conditions)))
 
 
 def shown(taints: tuple[Taint, ...]) -> list[str]:
@@ -36,11 +36,11 @@ def with_taints(one: Node, *taints: Taint) -> Node:
 
 
 def changed(*nodes: Node) -> dict[str, list[str]]:
-    found = {}
+    actual = {}
     for change in node_taints.reconcile(nodes, NOW):
         assert isinstance(change.item, Node)
-        found[change.item.metadata.name] = shown(change.item.spec.taints)
-    return found
+        actual[change.item.metadata.name] = shown(change.item.spec.taints)
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -167,8 +167,12 @@ def test_evicted_pods_get_an_event_and_others_are_kept() -> None:
     assert isinstance(end, Delete)
     assert isinstance(end.item, Pod)
     assert lines([end]) == ["end Pod goes"]
-    (row,) = end.item.status.conditions
-    assert (row.type, row.status, row.reason) == ("DisruptionTarget", "True", "DeletionByTaintManager")
+    (condition,) = end.item.status.conditions
+    assert (condition.type, condition.status, condition.reason) == (
+        "DisruptionTarget",
+        "True",
+        "DeletionByTaintManager",
+    )
     assert isinstance(event, Create)
     assert event.item.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
 
@@ -236,5 +240,7 @@ def test_scheduler_respects_pending_node_taints() -> None:
 def test_pod_gets_default_tolerations(one: Pod, added: list[str]) -> None:
     made = apply_default_tolerations(one)
     assert made.spec.tolerations[: len(one.spec.tolerations)] == one.spec.tolerations
-    assert [row.key.removeprefix(PREFIX) for row in made.spec.tolerations[len(one.spec.tolerations) :]] == added
+    assert [
+        toleration.key.removeprefix(PREFIX) for toleration in made.spec.tolerations[len(one.spec.tolerations) :]
+    ] == added
     assert apply_default_tolerations(made) is made

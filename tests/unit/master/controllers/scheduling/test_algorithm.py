@@ -19,10 +19,10 @@ from tests.unit.master.examples import node, pod
 
 
 def answers(nodes: list[Node], pods: list[Pod]) -> dict[str, str]:
-    found = {}
+    actual = {}
     for answer in schedule(nodes, pods):
-        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
-    return found
+        actual[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
+    return actual
 
 
 def test_pods_are_spread_to_the_node_with_fewest_pods_then_by_name() -> None:
@@ -102,9 +102,9 @@ def test_scheduling_respects_affinity_and_taints() -> None:
 def test_pods_with_the_same_host_port_go_to_different_nodes() -> None:
     port = ContainerPort(container_port=80, host_port=8080)
     served = [with_port(pod(f"p{number}"), port) for number in range(3)]
-    found = answers([node("a"), node("b")], served)
-    assert sorted(found[name] for name in ("p0", "p1")) == ["a", "b"]
-    assert found["p2"] == "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
+    actual = answers([node("a"), node("b")], served)
+    assert sorted(actual[name] for name in ("p0", "p1")) == ["a", "b"]
+    assert actual["p2"] == "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
     there = with_port(pod("there", node="a", phase="Running"), port)
     assert answers([node("a")], [there, with_port(pod("p"), replace(port, protocol="UDP"))]) == {"p": "a"}
 

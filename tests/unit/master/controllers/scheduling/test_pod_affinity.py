@@ -59,10 +59,10 @@ def far(key: str = HOST, selector: LabelSelector | None = WEB, **more: Any) -> A
 
 
 def answers(nodes: list[Node], pods: list[Pod], namespaces: tuple[Namespace, ...] = ()) -> dict[str, str]:
-    found = {}
+    actual = {}
     for answer in schedule(nodes, pods, namespaces):
-        found[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
-    return found
+        actual[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
+    return actual
 
 
 def test_pod_affinity_schedules_next_to_matching_pods() -> None:
@@ -75,15 +75,15 @@ def test_pod_affinity_schedules_next_to_matching_pods() -> None:
 
 def test_self_matching_affinity_places_the_first_pod_anywhere() -> None:
     series = [web(f"w{number}", affinity=near()) for number in range(4)]
-    found = answers(ZONES, series)
-    assert sorted(found.values()) == ["a1", "a1", "a2", "a2"]
+    actual = answers(ZONES, series)
+    assert sorted(actual.values()) == ["a1", "a1", "a2", "a2"]
 
 
 def test_pod_anti_affinity_separates_pods() -> None:
     series = [web(f"w{number}", affinity=far()) for number in range(5)]
-    found = answers(ZONES, series)
-    assert sorted(found[f"w{number}"] for number in range(4)) == ["a1", "a2", "b1", "b2"]
-    assert found["w4"] == "0/4 nodes are available: 4 node(s) didn't match pod anti-affinity rules."
+    actual = answers(ZONES, series)
+    assert sorted(actual[f"w{number}"] for number in range(4)) == ["a1", "a2", "b1", "b2"]
+    assert actual["w4"] == "0/4 nodes are available: 4 node(s) didn't match pod anti-affinity rules."
 
 
 def test_anti_affinity_of_an_existing_pod_repels_new_ones() -> None:
@@ -125,9 +125,9 @@ def test_match_label_keys_distinguish_pod_revisions() -> None:
         return replace(made, metadata=replace(made.metadata, labels={"app": "web", "version": version}))
 
     pods = [edition("old", "1", "a1"), edition("same", "1"), edition("other", "2")]
-    found = answers([ZONES[0]], pods)
-    assert found["other"] == "a1"
-    assert "anti-affinity" in found["same"]
+    actual = answers([ZONES[0]], pods)
+    assert actual["other"] == "a1"
+    assert "anti-affinity" in actual["same"]
 
 
 def test_preferred_affinity_decides_among_feasible_nodes() -> None:
@@ -158,8 +158,8 @@ def spread(skew: int = 1, key: str = ZONE, when: str = "DoNotSchedule", **more: 
 
 def test_topology_spread_balances_pods_over_zones() -> None:
     series = [web(f"w{number}", topology_spread_constraints=(spread(),)) for number in range(6)]
-    found = Counter(name[0] for name in answers(ZONES[:3], series).values())
-    assert found == {"a": 3, "b": 3}
+    actual = Counter(name[0] for name in answers(ZONES[:3], series).values())
+    assert actual == {"a": 3, "b": 3}
     full = replace(ZONES[2], spec=replace(ZONES[2].spec, unschedulable=True))
     words = answers([*ZONES[:2], full], series)
     assert Counter(name[:1] for name in words.values()) == {"a": 1, "0": 5}
@@ -173,15 +173,17 @@ def test_topology_spread_excludes_unlabelled_nodes_and_honours_min_domains() -> 
     assert words.endswith("1 node(s) didn't match pod topology spread constraints (missing required label).")
     wide = (spread(min_domains=3),)
     series = [web(f"w{number}", topology_spread_constraints=wide) for number in range(3)]
-    found = answers(ZONES, series)
-    assert {found["w0"][0], found["w1"][0]} == {"a", "b"}
-    assert "topology spread" in found["w2"]
+    actual = answers(ZONES, series)
+    assert {actual["w0"][0], actual["w1"][0]} == {"a", "b"}
+    assert "topology spread" in actual["w2"]
 
 
 def test_topology_spread_counts_unusable_nodes_by_its_policies() -> None:
     shut = replace(ZONES[2], spec=replace(ZONES[2].spec, taints=(Taint(key="k", effect="NoSchedule"),)))
-    there, row = [web("there", node="a1")], spread(node_taints_policy="Honor")
-    assert answers([ZONES[0], shut], [*there, web("w", topology_spread_constraints=(row,))]) == {"w": "a1"}
+    there, topology_spread_constraint = [web("there", node="a1")], spread(node_taints_policy="Honor")
+    assert answers([ZONES[0], shut], [*there, web("w", topology_spread_constraints=(topology_spread_constraint,))]) == {
+        "w": "a1"
+    }
     assert "spread" in answers([ZONES[0], shut], [*there, web("w", topology_spread_constraints=(spread(),))])["w"]
 
 
@@ -233,5 +235,5 @@ def test_pod_with_scheduling_gates_is_not_scheduled() -> None:
     begun = PODS.prepare_for_create(gated)
     assert pod_state(begun) == "SchedulingGated"
     problems = list(check_update(web("w"), gated, PODS.rules))
-    assert [one.path for one in problems] == ["spec.schedulingGates"]
+    assert [error.path for error in problems] == ["spec.schedulingGates"]
     assert not list(check_update(gated, web("w"), PODS.rules))

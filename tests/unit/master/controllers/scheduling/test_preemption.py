@@ -87,11 +87,11 @@ def pass_over(*pods: Pod) -> list[Action]:
 def test_preemption_happens_once_and_nominates_the_node() -> None:
     new, old = at("new", 4, 9, on=""), at("old", 4)
     outcomes = pass_over(new, old)
-    (end,) = (one for one in outcomes if isinstance(one, Delete))
-    assert [row.reason for row in end.item.status.conditions] == ["PreemptionByScheduler"]  # type: ignore[attr-defined]
-    (change,) = (one for one in outcomes if isinstance(one, Update))
+    (end,) = (outcome for outcome in outcomes if isinstance(outcome, Delete))
+    assert [condition.reason for condition in end.item.status.conditions] == ["PreemptionByScheduler"]  # type: ignore[attr-defined]
+    (change,) = (outcome for outcome in outcomes if isinstance(outcome, Update))
     assert change.item.status.nominated_node_name == "a"  # type: ignore[attr-defined]
-    reasons = {one.item.reason for one in outcomes if isinstance(one, Create)}  # type: ignore[attr-defined]
+    reasons = {outcome.item.reason for outcome in outcomes if isinstance(outcome, Create)}  # type: ignore[attr-defined]
     assert reasons == {"Preempted", "FailedScheduling"}
     going = replace(old, metadata=replace(old.metadata, deletion_timestamp="2026-01-01T00:00:30Z"))
     waiting: Pod = change.item  # type: ignore[assignment]

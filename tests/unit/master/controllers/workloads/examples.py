@@ -32,10 +32,10 @@ def budget(status: PodDisruptionBudgetStatus | None = None, **spec: Any) -> PodD
 def owned_by(owner: Object | None) -> tuple[OwnerReference, ...]:
     if owner is None:
         return ()
-    row = OwnerReference(
+    owner_reference = OwnerReference(
         api_version=owner.API_VERSION, kind=owner.KIND, name="o", uid=owner.metadata.uid, controller=True
     )
-    return (row,)
+    return (owner_reference,)
 
 
 def pod(name: str, ready: bool = True, owner: Object | None = None, phase: str = "Running", **rest: Any) -> Pod:
@@ -48,8 +48,8 @@ def pod(name: str, ready: bool = True, owner: Object | None = None, phase: str =
 
 
 def status_of(item: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> PodDisruptionBudgetStatus:
-    found = list(reconcile([item], pods, owners, NOW))
-    for change in found:
+    updates = list(reconcile([item], pods, owners, NOW))
+    for change in updates:
         assert isinstance(change.item, PodDisruptionBudget)
         assert not list(reconcile([change.item], pods, owners, NOW)), "the second pass has nothing to say"
         return change.item.status

@@ -69,7 +69,7 @@ class Times(Simulation):
 
     @property
     def active(self) -> list[str]:
-        return [row.name for row in self.cron.status.active]
+        return [object_reference.name for object_reference in self.cron.status.active]
 
 
 def test_job_is_created_at_its_scheduled_time() -> None:
@@ -145,10 +145,10 @@ def test_oldest_finished_jobs_are_deleted() -> None:
 def test_manually_created_job_is_not_counted() -> None:
     world = Times(concurrencyPolicy="Forbid")
     world.wait(10)
-    (made,) = world.all("Job")
+    (created,) = world.all("Job")
     world.finish()
     marks = {"cronjob.kubernetes.io/instantiate": "manual"}
-    meta = replace(made.metadata, name="by-hand", annotations=marks)
+    meta = replace(created.metadata, name="by-hand", annotations=marks)
     world.put(Job(metadata=meta, spec=world.cron.spec.job_template.spec))
     world.settle()
     assert not world.active
@@ -171,7 +171,7 @@ def test_jobs_are_deleted_with_their_cron_job() -> None:
 )
 def test_no_scheduled_time_starts_two_jobs_after_crashes(policy: str, actions: list[tuple[str, int]]) -> None:
     world = Times(concurrencyPolicy=policy)
-    made: list[str] = []
+    created: list[str] = []
     for what, number in actions:
         if what == "wait":
             world.now += datetime.timedelta(minutes=4 * number)
@@ -180,13 +180,15 @@ def test_no_scheduled_time_starts_two_jobs_after_crashes(policy: str, actions: l
                 status = replace(job.status, completion_time=format_time(world.now), conditions=DONE)
                 world.change(replace(job, status=status))
         else:
-            found = list(cron_jobs.reconcile([world.cron], world.all("Job"), world.now))[:number]
-            made += [
-                write.item.metadata.name for write in found if isinstance(write, Create) and isinstance(write.item, Job)
+            actual = list(cron_jobs.reconcile([world.cron], world.all("Job"), world.now))[:number]
+            created += [
+                write.item.metadata.name
+                for write in actual
+                if isinstance(write, Create) and isinstance(write.item, Job)
             ]
-            world.apply(found)
+            world.apply(actual)
             assert policy == "Allow" or sum(not is_job_finished(job) for job in world.all("Job")) <= 1
-    assert len(set(made)) == len(made)
+    assert len(set(created)) == len(created)
     world.wait(10)
     last = int((world.now - START).total_seconds() // 600) * 10
     assert policy == "Forbid" or world.minutes[-1] == last
@@ -249,7 +251,7 @@ WRONG = [
 def test_invalid_cron_job_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     own = {"schedule": "* * * * *", "jobTemplate": TEMPLATE}
     _, problems, _ = decode(CronJob, {"metadata": {"name": "tidy"}, "spec": {**own, **spec}}, CRON_JOBS.rules)
-    assert [row.path for row in problems if not row.path.endswith("restartPolicy")] == paths
+    assert [error.path for error in problems if not error.path.endswith("restartPolicy")] == paths
 
 
 def test_deleted_job_is_reported_missing_once_and_a_replaced_one_is_not() -> None:

@@ -55,8 +55,8 @@ class Daemons(Simulation):
         return found
 
     def node(self, name: str) -> Node:
-        found: Node = self.objects[("Node", name)]
-        return found
+        node: Node = self.objects[("Node", name)]
+        return node
 
     def taint(self, name: str, *taints: Taint) -> None:
         node = self.node(name)
@@ -257,8 +257,8 @@ def test_daemon_set_rollout_stays_within_its_bounds_and_completes(
 def one_pass(world: Daemons, cut: int) -> None:
     """One pass that is killed after so many of its writes."""
     kept = world.all("ControllerRevision")
-    found = list(daemon_sets.reconcile([world.daemon_set], world.all("Node"), world.pods(), kept, world.now))
-    world.apply(found[:cut])
+    actual = list(daemon_sets.reconcile([world.daemon_set], world.all("Node"), world.pods(), kept, world.now))
+    world.apply(actual[:cut])
 
 
 WRONG = [
@@ -283,4 +283,4 @@ def test_invalid_daemon_set_is_rejected_by_path(spec: dict[str, Any], paths: lis
     selector = {"matchLabels": {"app": "log"}}
     document = {"metadata": {"name": "log"}, "spec": {"selector": selector, "template": TEMPLATE, **spec}}
     _, problems, _ = decode(DaemonSet, document, DAEMON_SETS.rules)
-    assert [row.path for row in problems] == paths
+    assert [error.path for error in problems] == paths

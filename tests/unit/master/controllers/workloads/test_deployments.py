@@ -45,7 +45,7 @@ def test_deployment_emits_events_for_scaling_and_pods() -> None:
         )
     )
     reasons = [one.reason for one in world.all("Event") if one.involved_object.name == first]
-    assert [one for one in reasons if one == "SuccessfulDelete"] == ["SuccessfulDelete"]
+    assert [reason for reason in reasons if reason == "SuccessfulDelete"] == ["SuccessfulDelete"]
 
 
 def roll(world: Simulation, image: str) -> None:
@@ -99,7 +99,7 @@ def test_deployment_rollout_stays_within_its_bounds_and_completes(
     assert images(world) == {"i:2"}
     assert len(world.pods()) == replicas
     status = world.all("Deployment")[0].status
-    assert {row.type: row.reason for row in status.conditions} == {
+    assert {condition.type: condition.reason for condition in status.conditions} == {
         "Available": "MinimumReplicasAvailable",
         "Progressing": "NewReplicaSetAvailable",
     }
@@ -194,15 +194,18 @@ def test_stalled_rollout_reports_progress_deadline_exceeded() -> None:
     world.settle()
     world.now += datetime.timedelta(seconds=61)
     world.settle()
-    rows = {row.type: (row.status, row.reason) for row in world.all("Deployment")[0].status.conditions}
+    rows = {
+        condition.type: (condition.status, condition.reason)
+        for condition in world.all("Deployment")[0].status.conditions
+    }
     assert rows["Progressing"] == ("False", "ProgressDeadlineExceeded")
 
 
 def test_pod_template_hash_is_stable() -> None:
-    one = default(deployment(), DEPLOYMENTS.rules).spec.template
-    assert template_hash(one, 0) == template_hash(one, 0)
-    assert template_hash(one, 0) != template_hash(one, 1)
-    assert template_hash(one, 0).isalnum()
+    pod_template_spec = default(deployment(), DEPLOYMENTS.rules).spec.template
+    assert template_hash(pod_template_spec, 0) == template_hash(pod_template_spec, 0)
+    assert template_hash(pod_template_spec, 0) != template_hash(pod_template_spec, 1)
+    assert template_hash(pod_template_spec, 0).isalnum()
 
 
 WRONG = [

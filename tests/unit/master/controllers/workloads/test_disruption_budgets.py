@@ -49,9 +49,9 @@ def test_disruption_budget_status_equals_the_reference(
     status = status_of(budget(**spec), [pod(f"p{n}", n < ready, WEB) for n in range(pods)], WEB)
     assert numbers(status) == wanted
     assert status.observed_generation == 3
-    (row,) = status.conditions
+    (status_condition,) = status.conditions
     enough = ("True", "SufficientPods") if wanted[3] else ("False", "InsufficientPods")
-    assert (row.type, row.status, row.reason) == ("DisruptionAllowed", *enough)
+    assert (status_condition.type, status_condition.status, status_condition.reason) == ("DisruptionAllowed", *enough)
 
 
 def test_disruption_budget_counts_the_deployment_not_its_replica_sets() -> None:
@@ -75,11 +75,11 @@ def test_disruption_budget_counts_the_deployment_not_its_replica_sets() -> None:
     ],
 )
 def test_uncountable_disruption_budget_allows_nothing_with_a_reason(kind: str, why: str) -> None:
-    gone = OwnerReference(api_version="v1", kind=kind, name="o", uid="gone", controller=True)
-    one = replace(pod("p"), metadata=replace(pod("p").metadata, owner_references=(gone,)))
+    owner = OwnerReference(api_version="v1", kind=kind, name="o", uid="gone", controller=True)
+    one = replace(pod("p"), metadata=replace(pod("p").metadata, owner_references=(owner,)))
     status = status_of(budget(maxUnavailable=1, status=PodDisruptionBudgetStatus(disruptions_allowed=5)), [one])
     assert status.disruptions_allowed == 0
-    assert [(row.reason, row.message) for row in status.conditions] == [("SyncFailed", why)]
+    assert [(condition.reason, condition.message) for condition in status.conditions] == [("SyncFailed", why)]
     with pytest.raises(StatusError) as refused:
         budget_after_eviction(one, [replace(budget(maxUnavailable=1), status=status)], NOW)
     assert refused.value.status.details is not None

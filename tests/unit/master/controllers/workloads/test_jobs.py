@@ -58,8 +58,10 @@ class Work(Simulation):
 
     def finish(self, pod: Pod, code: int = 0) -> None:
         ended = ContainerStateTerminated(exit_code=code, finished_at=format_time(self.now))
-        row = ContainerStatus(name="main", state=ContainerState(terminated=ended))
-        status = replace(pod.status, phase="Failed" if code else "Succeeded", container_statuses=(row,), conditions=())
+        container_status = ContainerStatus(name="main", state=ContainerState(terminated=ended))
+        status = replace(
+            pod.status, phase="Failed" if code else "Succeeded", container_statuses=(container_status,), conditions=()
+        )
         self.change(replace(pod, spec=replace(pod.spec, node_name="n"), status=status))
 
     def finish_all(self, code: int = 0) -> None:
@@ -87,7 +89,7 @@ class Work(Simulation):
 
     @property
     def conditions(self) -> dict[str, tuple[str, str]]:
-        return {row.type: (row.status, row.reason) for row in self.job.status.conditions}
+        return {condition.type: (condition.status, condition.reason) for condition in self.job.status.conditions}
 
 
 def test_job_runs_one_pod_to_completion() -> None:
@@ -149,14 +151,14 @@ def test_job_without_completions_creates_no_pod_after_the_first_success() -> Non
 def test_job_retries_failures_with_back_off_up_to_the_limit() -> None:
     work = Work(backoffLimit=2)
     work.settle()
-    made = []
+    created = []
     for _ in range(3):
         work.finish_all(code=1)
         begun = work.now
         while not work.active() and not is_job_finished(work.job):
             work.wait(1)
-        made.append((work.now - begun).total_seconds())
-    assert made == [10, 20, 0]
+        created.append((work.now - begun).total_seconds())
+    assert created == [10, 20, 0]
     assert work.numbers == (0, 0, 3)
     why = ("True", "BackoffLimitExceeded")
     assert work.conditions == {"FailureTarget": why, "Failed": why}
@@ -210,8 +212,8 @@ def test_container_restarts_count_towards_the_back_off_limit() -> None:
     work.settle()
     for count in (1, 2):
         (pod,) = work.active()
-        row = ContainerStatus(name="main", restart_count=count)
-        work.change(replace(pod, status=replace(pod.status, phase="Running", container_statuses=(row,))))
+        status = ContainerStatus(name="main", restart_count=count)
+        work.change(replace(pod, status=replace(pod.status, phase="Running", container_statuses=(status,))))
         work.settle()
         assert ("FailureTarget" in work.conditions) == (count == 2)
 
@@ -366,7 +368,7 @@ def test_success_policy_completes_the_job(rules: list[dict[str, Any]], order: li
         work.settle()
     both = ("True", "SuccessPolicy")
     assert work.conditions == {"SuccessCriteriaMet": both, "Complete": both}
-    assert {row.message for row in work.job.status.conditions} == {f"Matched rules at index {rule}"}
+    assert {condition.message for condition in work.job.status.conditions} == {f"Matched rules at index {rule}"}
     assert work.numbers == (0, len(order), 0)
 
 
@@ -422,7 +424,7 @@ def test_pod_failure_policy_fails_the_job_by_exit_code() -> None:
     (pod,) = work.active()
     work.finish_all(code=42)
     assert work.conditions["Failed"] == ("True", "PodFailurePolicy")
-    (message,) = {row.message for row in work.job.status.conditions}
+    (message,) = {condition.message for condition in work.job.status.conditions}
     assert message == (
         f"Container main for pod p/{pod.metadata.name} failed with exit code 42 matching FailJob rule at index 0"
     )
@@ -432,8 +434,8 @@ def test_pod_failure_policy_ignores_disruptions() -> None:
     work = Work(podFailurePolicy={"rules": RULES}, backoffLimit=0)
     work.settle()
     (pod,) = work.active()
-    row = Condition(type="DisruptionTarget", status="True")
-    work.change(replace(pod, status=replace(pod.status, phase="Failed", conditions=(row,))))
+    condition = Condition(type="DisruptionTarget", status="True")
+    work.change(replace(pod, status=replace(pod.status, phase="Failed", conditions=(condition,))))
     work.settle()
     assert work.numbers == (1, 0, 0)
     work.finish_all(code=1)
@@ -453,13 +455,13 @@ def check_bounds(work: Work) -> None:
 
 def one_pass(work: Work, killed: bool, withdrawn: list[str]) -> None:
     """One pass of the controller; when it is killed nothing of it is written, because a pass is one transaction."""
-    found = list(jobs.reconcile(work.all("Job"), work.pods(), work.now, {}))
+    actual = list(jobs.reconcile(work.all("Job"), work.pods(), work.now, {}))
     if killed:
         return
-    ended = [write.item for write in found if isinstance(write, Delete) and isinstance(write.item, Pod)]
+    ended = [write.item for write in actual if isinstance(write, Delete) and isinstance(write.item, Pod)]
     withdrawn += [pod.metadata.name for pod in ended if not has_finalizer(pod)]
     before = work.job.status
-    work.apply(found)
+    work.apply(actual)
     after = work.job.status
     assert after.succeeded >= before.succeeded
     assert after.failed >= before.failed
@@ -593,7 +595,7 @@ WRONG = [
 def test_invalid_job_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     document = {"metadata": {"name": "work"}, "spec": {"template": TEMPLATE, **spec}}
     _, problems, _ = decode(Job, document, JOBS.rules)
-    assert [row.path for row in problems if not row.path.endswith(".action")] == paths
+    assert [error.path for error in problems if not error.path.endswith(".action")] == paths
 
 
 def updated(old: Job, **spec: Any) -> Job:

@@ -213,8 +213,8 @@ def test_foreign_pod_with_a_stateful_name_is_not_changed() -> None:
     world.settle()
     assert [one.metadata.labels for one in world.pods()] == [{}]
     revisions = world.all("ControllerRevision")
-    found = stateful_sets.reconcile([world.stateful_set], world.pods(), [], revisions, world.now)
-    assert [write.about for write in found if isinstance(write, Warn)] == ["p/db-0"]
+    actual = stateful_sets.reconcile([world.stateful_set], world.pods(), [], revisions, world.now)
+    assert [write.about for write in actual if isinstance(write, Warn)] == ["p/db-0"]
 
 
 def test_stateful_set_rolls_out_from_last_to_first() -> None:
@@ -322,19 +322,19 @@ def one_pass(world: Stateful, cut: int) -> None:
     kept, stateful_set = world.all("ControllerRevision"), world.stateful_set
     alive = {pod.metadata.name for pod in pods if pod.status.phase != "Failed"}
     over = {f"db-{number}" for number in range(stateful_set.spec.replicas or 0, MOST)} - alive
-    found = [
+    actual = [
         write
         for write in stateful_sets.reconcile([stateful_set], pods, claims, kept, world.now)
         if not isinstance(write, Warn)
     ][:cut]
     if stateful_set.spec.pod_management_policy == "OrderedReady":
-        for write in found:
+        for write in actual:
             if isinstance(write, Create | Delete) and isinstance(write.item, Pod):
                 before = range(int(write.item.metadata.name.rpartition("-")[2]))
                 waited = serving | over if isinstance(write, Delete) else serving
                 assert write.item.status.phase == "Failed" or {f"db-{number}" for number in before} <= waited
-        assert sum(isinstance(write, Delete) for write in found) <= 1
-    world.apply(found)
+        assert sum(isinstance(write, Delete) for write in actual) <= 1
+    world.apply(actual)
 
 
 ACTIONS = st.sampled_from(["pass", "pass", "live", "live", "live", "delete", "fail", "scale", "roll", "force"])
@@ -422,14 +422,14 @@ WRONG = [
 def test_invalid_stateful_set_is_rejected_by_path(spec: dict[str, Any], paths: list[str]) -> None:
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": TEMPLATE, "volumeClaimTemplates": [CLAIM]}
     _, problems, _ = decode(StatefulSet, {"metadata": {"name": "db"}, "spec": {**own, **spec}}, STATEFUL_SETS.rules)
-    assert [row.path for row in problems] == paths
+    assert [error.path for error in problems] == paths
 
 
 @pytest.mark.parametrize("name", ["a.b", "a" * 53])
 def test_stateful_set_with_a_name_unfit_for_hostnames_is_rejected(name: str) -> None:
     own = {"selector": {"matchLabels": {"app": "db"}}, "template": WITHOUT_CLAIM}
     _, problems, _ = decode(StatefulSet, {"metadata": {"name": name}, "spec": own}, STATEFUL_SETS.rules)
-    assert [row.path for row in problems] == ["metadata.name"]
+    assert [error.path for error in problems] == ["metadata.name"]
 
 
 def test_stateful_set_identity_fields_are_immutable() -> None:

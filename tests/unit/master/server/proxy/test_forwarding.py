@@ -61,8 +61,8 @@ def test_proxy_path_rest_is_unchanged(rest: str) -> None:
 
 @given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
 def test_any_proxy_path_is_resolved_or_rejected(path: str) -> None:
-    found = routes.resolve_proxy(path)
-    assert found is None or found[0].name
+    actual = routes.resolve_proxy(path)
+    assert actual is None or actual[0].name
 
 
 @pytest.mark.parametrize(
@@ -109,9 +109,11 @@ def test_authentication_headers_are_not_forwarded() -> None:
 
 
 def test_non_text_headers_are_rejected() -> None:
-    said, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
+    output, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
     assert (
-        forwarding.request_headers([("X-A", said)]) == forwarding.response_headers([("X-A", said)]) == [("X-A", said)]
+        forwarding.request_headers([("X-A", output)])
+        == forwarding.response_headers([("X-A", output)])
+        == [("X-A", output)]
     )
     with pytest.raises(StatusError, match="the value of the header X-A is not UTF-8") as refused:
         forwarding.request_headers([("X-A", lost)])

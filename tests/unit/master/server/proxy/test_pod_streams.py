@@ -37,8 +37,8 @@ def test_streaming_container_is_selected() -> None:
 @pytest.mark.parametrize("text", ["0", "+7", "-1", "9223372036854775807", "-9223372036854775808", "007"])
 def test_log_integer_options_are_normalized(text: str) -> None:
     with contextlib.suppress(StatusError):
-        found = pod_streams.parse_log_options(MultiDict(sinceSeconds=text), "p")
-        assert dict(found.parameters) == {"sinceSeconds": str(int(text))}
+        log_options = pod_streams.parse_log_options(MultiDict(sinceSeconds=text), "p")
+        assert dict(log_options.parameters) == {"sinceSeconds": str(int(text))}
 
 
 @pytest.mark.parametrize("text", ["", "1.0", "0x10", " 1", "1_0", "٣", "+", "9" * 5000])
@@ -52,8 +52,8 @@ def test_invalid_log_integer_option_is_rejected(text: str) -> None:
 @given(st.datetimes(min_value=datetime.datetime(1, 1, 2), timezones=st.just(datetime.UTC)))
 def test_log_since_time_is_passed_in_whole_seconds(moment: datetime.datetime) -> None:
     text = moment.isoformat().replace("+00:00", "Z")
-    found = dict(pod_streams.parse_log_options(MultiDict(sinceTime=text), "p").parameters)["sinceTime"]
-    assert datetime.datetime.fromisoformat(found) == moment.replace(microsecond=0)
+    actual = dict(pod_streams.parse_log_options(MultiDict(sinceTime=text), "p").parameters)["sinceTime"]
+    assert datetime.datetime.fromisoformat(actual) == moment.replace(microsecond=0)
 
 
 @given(st.dictionaries(st.sampled_from(["sinceTime", "tailLines", "limitBytes", "stream", "follow"]), st.text()))

@@ -62,7 +62,7 @@ def test_every_endpoint_is_a_candidate_once(numbers: list[int], client: int, tur
     backends = tuple(EndpointInfo(IPv4Address(number), 1) for number in numbers)
     balancer = RoundRobin()
     for turn in range(turns):
-        found = balancer.candidates(STICKY, backends, IPv4Address(client), turn)
-        assert sorted(found) == sorted(backends)
-        if found:
-            balancer.record(STICKY, IPv4Address(client), found[-1], turn)
+        endpoint_infos = balancer.candidates(STICKY, backends, IPv4Address(client), turn)
+        assert sorted(endpoint_infos) == sorted(backends)
+        if endpoint_infos:
+            balancer.record(STICKY, IPv4Address(client), endpoint_infos[-1], turn)
