@@ -21,7 +21,7 @@ from master.controllers.actions import Action
 from master.registry.creation import ObjectCreation
 from master.resources.group_resource import GroupResource
 from master.resources.scheme import BY_KIND, group_resource
-from master.storage.interface import Key, Storage
+from master.storage.interface import Key, Storage, WatchEvent
 
 Clock = Callable[[], datetime.datetime]
 Sign = Callable[[CertificateSigningRequest], bytes]
@@ -148,3 +148,5 @@ class Controller:
     """Seconds after which a pass starts without a change."""
     required_for_startup: bool = False
     """Whether the server starts after the first pass only."""
+    observe: Callable[[WatchEvent], None] | None = None
+    """Called with every event of the watched resources, before the pass that the event triggers."""

@@ -14,14 +14,16 @@ from master.controllers import bootstrap
 from master.controllers.actions import Action
 from master.controllers.certificates import sync_approvals, sync_signatures
 from master.controllers.cluster_roles import sync_cluster_roles
-from master.controllers.context import SHORT_LIVED_RESOURCES, Controller, Lister, resources_of
+from master.controllers.context import SHORT_LIVED_RESOURCES, Controller, ControllerContext, Lister, resources_of
 from master.controllers.expiration import sync_expiration
 from master.controllers.garbage_collector import OWNED_RESOURCES, sync_owners
 from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
 from master.controllers.network import host_subnets, net_namespaces
 from master.controllers.network.endpoint_slice_mirroring import sync_mirrored_endpoint_slices
+from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
 from master.controllers.network.ingress_ips import sync_ingress_ips
 from master.controllers.network.kubernetes_service import sync_kubernetes_service
+from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
 from master.controllers.persistent_volumes import sync_claims
 from master.controllers.resource_quotas import sync_quotas
@@ -55,7 +57,7 @@ def sync_network(lister: Lister) -> Iterator[Action]:
 
 KUBERNETES_SERVICE = "kubernetes-service-controller"
 
-CONTROLLERS = (
+STATELESS_CONTROLLERS = (
     Controller(
         "network-controller",
         resources_of("Namespace", "Node", "HostSubnet", "NetNamespace", "ClusterNetwork"),
@@ -152,3 +154,18 @@ CONTROLLERS = (
     Controller("node-pod-readiness-controller", resources_of("Node"), sync_pod_readiness),
     Controller("expiration-controller", (), sync_expiration, EXPIRY_SECONDS),
 )
+
+
+def controllers(context: ControllerContext) -> tuple[Controller, ...]:
+    """Return all controllers. Those that keep state between passes begin without any."""
+    node_lifecycle, endpoint_queue = NodeLifecycle(context.node_grace_seconds), EndpointQueue()
+    return (
+        *STATELESS_CONTROLLERS,
+        Controller(
+            "endpointslice-controller",
+            resources_of(*ENDPOINT_KINDS),
+            endpoint_queue.reconcile,
+            observe=endpoint_queue.observe,
+        ),
+        Controller("node-lifecycle-controller", resources_of("Node"), node_lifecycle.reconcile, node_lifecycle.resync),
+    )

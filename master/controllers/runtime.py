@@ -32,12 +32,8 @@ from master.controllers.context import (
     CreateBackoff,
     CreateBackoffs,
     Lister,
-    resources_of,
 )
-from master.controllers.controllers import CONTROLLERS
-from master.controllers.network import endpoints
-from master.controllers.network.endpoints import EndpointQueue
-from master.controllers.nodes.lifecycle import NodeLifecycle
+from master.controllers.controllers import controllers
 from master.errors import StatusError
 from master.registry import decoding, strategy
 from master.registry.creation import ObjectCreation
@@ -180,9 +176,6 @@ def cool_down(duration: float, writes: int) -> float:
     return min(duration * COOL_DOWN_FACTOR, MAX_COOL_DOWN_SECONDS) if duration > SHORT_PASS_SECONDS else 0.0
 
 
-ENDPOINT_RESOURCES = resources_of(*endpoints.ENDPOINT_KINDS)
-
-
 class ControllerRuntime:
     """Runs all controllers. `started` is set when the controllers required for startup have written."""
 
@@ -190,53 +183,36 @@ class ControllerRuntime:
         self._store = context.store
         self._clock = context.clock
         self._lister = Lister(context)
-        self._node_lifecycle = NodeLifecycle(context.node_grace_seconds)
-        self._endpoints = EndpointQueue()
         self._creation = context.creation
         self._warnings: dict[str, dict[str, str]] = {}
         self._backing_off: dict[str, frozenset[str]] = {}
-        self._pending_startup = {controller.name for controller in CONTROLLERS if controller.required_for_startup}
         self.started = asyncio.Event()
-        nodes_loop = Loop(
-            "node-lifecycle-controller", self._reconcile_nodes, LoopTiming(resync=self._node_lifecycle.resync)
-        )
-        controllers = (
-            *CONTROLLERS,
-            Controller("endpointslice-controller", ENDPOINT_RESOURCES, self._endpoints.reconcile),
-        )
-        loops = [
-            (
-                Loop(controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)),
-                controller,
+        self._controllers = controllers(context)
+        self._pending_startup = {controller.name for controller in self._controllers if controller.required_for_startup}
+        self._loops = {
+            controller.name: Loop(
+                controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)
             )
-            for controller in controllers
-        ]
-        self._loops = (
-            *((loop, controller.watches) for loop, controller in loops),
-            (nodes_loop, (group_resource(Node),)),
-        )
-        self._by_name = {
-            **{controller.name: loop for loop, controller in loops},
-            "node-lifecycle-controller": nodes_loop,
-            "taint-eviction-controller": nodes_loop,
+            for controller in self._controllers
         }
 
     def wake(self, name: str) -> None:
         """Start a pass of a controller at once."""
-        self._by_name[name].wake()
+        self._loops[name].wake()
 
     async def run(self) -> None:
         """Run until cancelled."""
         with contextlib.ExitStack() as stack:
-            for resource in ENDPOINT_RESOURCES:
-                stack.callback(self._store.watch(resource, self._endpoints.observe))
-            for loop, resources in self._loops:
-                for resource in resources:
-                    stack.callback(self._store.watch(resource, _wake_on_event(loop)))
+            for controller in self._controllers:
+                wake = _wake_on_event(self._loops[controller.name])
+                for resource in controller.watches:
+                    if controller.observe is not None:
+                        stack.callback(self._store.watch(resource, controller.observe))
+                    stack.callback(self._store.watch(resource, wake))
             for kind in (ResourceQuota, LimitRange, ServiceAccount):
                 stack.callback(self._store.watch(group_resource(kind), self._reset_backoffs))
             async with asyncio.TaskGroup() as group:
-                for loop, _ in self._loops:
+                for loop in self._loops.values():
                     group.create_task(loop.run())
 
     async def _reconcile(self, controller: Controller) -> None:
@@ -248,13 +224,6 @@ class ControllerRuntime:
         if not self._pending_startup:
             self.started.set()
         await asyncio.sleep(cool_down(duration, len(changes)))
-
-    async def _reconcile_nodes(self) -> None:
-        await self._run_actions("node-lifecycle-controller", self._node_lifecycle.reconcile_heartbeats(self._lister))
-        await self._run_actions("taint-eviction-controller", self._node_lifecycle.reconcile_taints(self._lister))
-
-    async def _run_actions(self, loop: str, actions: Iterable[Action]) -> None:
-        await self._write(loop, self._collect_changes(loop, actions))
 
     def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | StorageDelete]:
         changes: list[Put | StorageDelete] = []
@@ -295,9 +264,9 @@ class ControllerRuntime:
         }
         self._backing_off[loop] = frozenset(creates.backoffs)
         if creates.rejected_now or before != self._backing_off[loop]:
-            self._by_name[loop].wake()
+            self._loops[loop].wake()
         for uid in creates.rejected_now:
-            asyncio.get_running_loop().call_later(creates.backoffs[uid].seconds, self._by_name[loop].wake)
+            asyncio.get_running_loop().call_later(creates.backoffs[uid].seconds, self._loops[loop].wake)
 
     def _to_change(self, action: Update | ForceDelete | Delete) -> Put | StorageDelete:
         item = action.item
@@ -324,7 +293,7 @@ class ControllerRuntime:
         if after != self._lister.backoffs:
             self._lister.backoffs = after
             for loop in self._backing_off:
-                self._by_name[loop].wake()
+                self._loops[loop].wake()
 
     def _log_warnings(self, loop: str, warnings: dict[str, str]) -> None:
         """Log each warning once, not at every pass."""

@@ -112,7 +112,7 @@ def orphaned_leases(nodes: Iterable[Node], leases: Iterable[Lease]) -> Iterator[
 
 
 class NodeLifecycle:
-    """The state of nodes between passes. A pass calls `reconcile_heartbeats`, then `reconcile_taints`."""
+    """The node lifecycle controller. It keeps the heartbeats of nodes between passes."""
 
     def __init__(self, grace: float) -> None:
         self._grace = grace
@@ -121,6 +121,12 @@ class NodeLifecycle:
         self._last_pass = float("-inf")
         self._missing_nodes: dict[str, float] = {}
         self.resync = min(MAX_RESYNC_SECONDS, grace / CHECKS_PER_GRACE_PERIOD)
+
+    def reconcile(self, lister: Lister) -> Iterator[Action]:
+        """Yield the actions for all nodes and their pods."""
+        # Heartbeats come first: after a suspension of the master they reset the times from which tolerations count.
+        yield from self.reconcile_heartbeats(lister)
+        yield from self.reconcile_taints(lister)
 
     def reconcile_heartbeats(self, lister: Lister) -> Iterator[Action]:
         """Yield actions for nodes without heartbeats, leases without a node, and pods of missing nodes."""

@@ -12,7 +12,7 @@ from master.auth.attributes import User
 from master.auth.certificate_signing import ADDRESS_EXTRA
 from master.controllers.actions import Update, Warn
 from master.controllers.context import Lister, ServerAddress
-from master.controllers.controllers import CONTROLLERS
+from master.controllers.controllers import STATELESS_CONTROLLERS
 from tests.unit.master.action_lines import CONFIG
 from tests.unit.master.signing import (
     N1,
@@ -109,7 +109,9 @@ def passed(name: str, address: str) -> list[type]:
         network=CONFIG, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, requested: False
     )
     lister = SimpleNamespace(list=lambda kind: kept[kind.KIND], context=context, now=NOW)
-    (controller,) = (one for one in CONTROLLERS if one.name == "certificatesigningrequest-approving-controller")
+    (controller,) = (
+        one for one in STATELESS_CONTROLLERS if one.name == "certificatesigningrequest-approving-controller"
+    )
     return [type(one) for one in controller.reconcile(cast("Lister", lister))]
 
 
