@@ -43,9 +43,9 @@ class Ping:
             patience.cancel()
 
     def _read(self, line: str) -> None:
-        found = re.search(r"bytes from .*icmp_seq=(\d+)", line)
-        if found is not None:
-            self._answered.add(int(found.group(1)))
+        actual = re.search(r"bytes from .*icmp_seq=(\d+)", line)
+        if actual is not None:
+            self._answered.add(int(actual.group(1)))
 
     def lost(self) -> int:
         """Stop, and say how many got no answer of all that were sent before the last one that did."""
