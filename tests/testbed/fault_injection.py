@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.testbed.docker.fake import AgentKilled
 
-ACTS = {
+FILE_EVENTS = {
     "open",
     "os.chmod",
     "os.chown",
@@ -23,29 +23,30 @@ ACTS = {
 
 
 class FileFaultInjector:
-    """Counts what is done to files and ends it after so many acts (PEP 578)."""
+    """Counts file operations by an audit hook (PEP 578), and raises AgentKilled before the chosen one."""
 
     def __init__(self) -> None:
-        self.left: int | None = None
+        self.remaining: int | None = None
         self.acts = 0
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._audit_hook)
 
-    def _hear(self, event: str, _: tuple[Any, ...]) -> None:
-        if self.left is not None and event in ACTS:
+    def _audit_hook(self, event: str, _: tuple[Any, ...]) -> None:
+        if self.remaining is not None and event in FILE_EVENTS:
             self.acts += 1
-            self.left -= 1
-            if self.left < 0:
-                self.left = None
+            self.remaining -= 1
+            if self.remaining < 0:
+                self.remaining = None
                 raise AgentKilled
 
     @contextmanager
     def after(self, acts: int) -> Iterator[None]:
-        self.left, self.acts = acts, 0
+        """Raise AgentKilled in the block after this number of file operations."""
+        self.remaining, self.acts = acts, 0
         try:
             yield
         finally:
-            self.left = None
+            self.remaining = None
 
 
 INJECTOR = FileFaultInjector()
-"""There is one: a hook that hears what a process does stays for ever."""
+"""The only one of this process, because an audit hook cannot be removed."""

@@ -16,13 +16,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread in another network namespace, given by name or path; sockets stay in the one they were opened in."""
-    home, there = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(Path("/run/netns", namespace), os.O_RDONLY)
+    """Run the block in another network namespace, given by name or path. A socket stays in that of its creation."""
+    own, other = os.open("/proc/thread-self/ns/net", os.O_RDONLY), os.open(Path("/run/netns", namespace), os.O_RDONLY)
     try:
-        if _LIBC.setns(there, NEW_NETWORK):
+        if _LIBC.setns(other, NEW_NETWORK):
             raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
         yield
     finally:
-        _LIBC.setns(home, NEW_NETWORK)
-        os.close(home)
-        os.close(there)
+        _LIBC.setns(own, NEW_NETWORK)
+        os.close(own)
+        os.close(other)

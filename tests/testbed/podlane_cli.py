@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def podlane_network(kubeconfig: Path, *words: str, code: int = 0) -> str:
-    """What it prints; `code` is the exit code that is expected."""
+    """Run `podlane network` and return its output. `code` is the expected exit code."""
     command = Path(sys.executable).with_name("podlane")
-    done = subprocess.run(
+    process = subprocess.run(
         [command, "network", *words, "--kubeconfig", kubeconfig], capture_output=True, text=True, check=False
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout + process.stderr

@@ -9,29 +9,29 @@ from tests.testbed.namespaces import inside
 
 PACKET_HOST_OUTGOING = 4
 SO_RCVBUFFORCE = 33
-ROOM_BYTES = 8 << 20
+RECEIVE_BUFFER_BYTES = 8 << 20
 
 
 class RawSocket:
-    """A raw socket on one device; what comes while nobody looks is kept."""
+    """A raw socket on one device. Frames wait in its receive buffer until they are read."""
 
     def __init__(self, namespace: str | None, device: str) -> None:
         with inside(namespace) if namespace else contextlib.nullcontext():
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             self._socket.bind((device, 0))
             self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
 
     def fileno(self) -> int:
-        """For `select`."""
+        """Return the file descriptor, for `select`."""
         return self._socket.fileno()
 
     def send(self, frame: bytes) -> None:
-        """Put a frame on the wire."""
+        """Send a frame."""
         self._socket.send(frame)
 
     def received(self) -> list[bytes]:
-        """Every frame that came in (on a cable: in either direction) since the last call."""
+        """Return every frame that came in (on a cable: in either direction) since the last call."""
         frames = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -41,5 +41,5 @@ class RawSocket:
         return frames
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Close the socket."""
         self._socket.close()

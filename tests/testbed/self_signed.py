@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def self_signed(directory: Path) -> ssl.SSLContext:
+    """Return a server's context with a new certificate for another host name, which is written to the directory."""
     key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
     day, now = timedelta(days=1), datetime.now(UTC)
     certificate = (

@@ -1,7 +1,7 @@
 """The node agent, killed by SIGKILL before each changing call, and once more while Docker executes it.
 
-It dies once for each, and is started again: what it has died of is written to the file MORTAL_RECORD. What counts are
-requests to Docker, programs that are run, and changes to files below the directories MORTAL_PLACES (PEP 578).
+It is killed once for each call and started again. The calls are written to the file MORTAL_RECORD. They are requests to
+Docker, programs that are run, and changes to files below the directories MORTAL_PLACES (PEP 578).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from node_agent.__main__ import main
-from tests.testbed.fault_injection import ACTS
+from tests.testbed.fault_injection import FILE_EVENTS
 
 RECORD = Path(os.environ["MORTAL_RECORD"])
 PLACES = tuple(os.environ["MORTAL_PLACES"].split(":"))
@@ -37,11 +37,11 @@ PLAIN = (
     (re.compile(r"~(configmap|secret)/(words|hidden)/(.*)/(one|two)"), r"~FILES/NAME/\3/FILE"),
     (re.compile(r"~(configmap|secret)/(words|hidden)/\.\."), r"~FILES/NAME/.."),
 )
-"""What is alike for the agent counts once."""
+"""Calls that differ only in these patterns count as one."""
 
 
 def kill_once(act: str) -> None:
-    """Unless it has died of this before."""
+    """Kill this process, unless it was killed at this call before."""
     for pattern, name in PLAIN:
         act = pattern.sub(name, act)
     if act not in SEEN:
@@ -51,18 +51,18 @@ def kill_once(act: str) -> None:
 
 
 def audit_hook(event: str, about: tuple[Any, ...]) -> None:
-    """What Python is about to do."""
+    """Kill this process before a changing call."""
     if event == "http.client.send" and bytes(about[1][:7]).startswith((b"POST", b"DELETE", b"GET")):
         requested = about[1].split(b" HTTP/")[0].decode()
         kill_once(f"{requested} {CREATED if '/start' in requested else ''}")
     elif event == "subprocess.Popen":
         kill_once(f"run {' '.join(about[1])}")
-    elif event in ACTS and str(about[0]).startswith(PLACES) and (event != "open" or (about[2] or 0) & CHANGES):
+    elif event in FILE_EVENTS and str(about[0]).startswith(PLACES) and (event != "open" or (about[2] or 0) & CHANGES):
         kill_once(f"{event} {about[0]}")
 
 
 def kill_during_docker_requests() -> None:
-    """Of every request that changes something it dies once more when Docker has it."""
+    """Kill this process also after Docker has received a request that changes something."""
     put, get = http.client.HTTPConnection.putrequest, http.client.HTTPConnection.getresponse
 
     def putrequest(self: Any, method: str, url: str, *words: Any, **more: Any) -> None:
@@ -81,7 +81,7 @@ def kill_during_docker_requests() -> None:
 
 
 def restart_until_survived() -> int:
-    """As the service manager does it; what it reads is loaded once."""
+    """Start the agent again after each kill, as the service manager does. Modules are imported once."""
     while True:
         child = os.fork()
         if not child:
