@@ -73,7 +73,7 @@ def reconcile(objects: Sequence[Object], resolves: Resolves, cross_namespace_eve
     for item in objects:
         meta = item.metadata
         if meta.owner_references and not meta.deletion_timestamp and meta.uid not in handled:
-            yield from _release_gone_owners(item, graph, cross_namespace_event)
+            yield from _release_deleted_owners(item, graph, cross_namespace_event)
 
 
 def _owner_graph(objects: Sequence[Object], resolves: Resolves) -> _OwnerGraph:
@@ -87,7 +87,9 @@ def _owner_graph(objects: Sequence[Object], resolves: Resolves) -> _OwnerGraph:
     return _OwnerGraph(by_uid, waiting, dependents, resolves)
 
 
-def _release_gone_owners(item: Object, graph: _OwnerGraph, cross_namespace_event: WarnOwner) -> Iterator[WriteAction]:
+def _release_deleted_owners(
+    item: Object, graph: _OwnerGraph, cross_namespace_event: WarnOwner
+) -> Iterator[WriteAction]:
     """Yield an object without its missing owners, or its deletion if none is left."""
     references = item.metadata.owner_references
     remaining = tuple(reference for reference in references if graph.exists(reference, item))

@@ -59,23 +59,23 @@ def _finalize(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAct
         yield Update(new, namespace)
 
 
-ConditionRow = tuple[str, str, str, str]
+ConditionFields = tuple[str, str, str, str]
 """(type, status, reason, message) of a condition."""
 
 
-def _remaining_conditions(items: Iterable[Object]) -> tuple[ConditionRow, ...]:
+def _remaining_conditions(items: Iterable[Object]) -> tuple[ConditionFields, ...]:
     """Return the conditions of a terminating namespace in which these objects remain."""
     items = tuple(items)
     kinds = Counter(f"{BY_KIND[item.KIND].plural}.{BY_KIND[item.KIND].group}" for item in items)
     finalizers = Counter(name for item in items for name in item.metadata.finalizers)
     resources_text, finalizers_text = _format_counts(kinds, "has"), _format_counts(finalizers, "in")
-    content_condition: ConditionRow = (
+    content_condition: ConditionFields = (
         "NamespaceContentRemaining",
         "False",
         "ContentRemoved",
         "All content successfully removed",
     )
-    finalizer_condition: ConditionRow = (
+    finalizer_condition: ConditionFields = (
         "NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers", "All content-preserving finalizers finished",
     )  # fmt: skip
     if kinds:
@@ -100,7 +100,7 @@ def _format_counts(counts: Counter[str], preposition: str) -> str:
 
 
 def _with_conditions(
-    namespace: Namespace, conditions: Iterable[ConditionRow], now: datetime.datetime
+    namespace: Namespace, conditions: Iterable[ConditionFields], now: datetime.datetime
 ) -> Iterator[Update]:
     """Yield the namespace with these conditions, if they changed."""
     old = {condition.type: condition for condition in namespace.status.conditions}
@@ -113,7 +113,7 @@ def _with_conditions(
         yield Update(replace(namespace, status=status), namespace)
 
 
-def _condition(content: ConditionRow, old: Condition | None, now: datetime.datetime) -> Condition:
+def _condition(content: ConditionFields, old: Condition | None, now: datetime.datetime) -> Condition:
     name, status, reason, message = content
     since = old.last_transition_time if old is not None and old.status == status else format_time(now)
     return Condition(type=name, status=status, reason=reason, message=message, last_transition_time=since)

@@ -79,10 +79,10 @@ class NetworkController:
             return
         pending = plan(self._config, self._cluster_state(), self._clock())
         self._log_warnings(pending.warnings)
-        if pending.network is None and not pending.rest:
+        if pending.network is None and not pending.other_writes:
             return
         await self._write_all(pending)
-        writes = (*((pending.network,) if pending.network else ()), *pending.rest)
+        writes = (*((pending.network,) if pending.network else ()), *pending.other_writes)
         log.info("objects written", extra={"writes": len(writes), "objects": _describe_writes(writes)})
         await self._wait_until_visible(writes)
 
@@ -111,13 +111,13 @@ class NetworkController:
             async with semaphore:
                 await self._write(write)
 
-        results = await asyncio.gather(*map(write_one, pending.rest), return_exceptions=True)
+        results = await asyncio.gather(*map(write_one, pending.other_writes), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in errors:
             if not isinstance(error, NotReady):
                 raise error
         if errors:
-            raise NotReady(f"{len(errors)} of {len(pending.rest)} writes failed, the first: {errors[0]}")
+            raise NotReady(f"{len(errors)} of {len(pending.other_writes)} writes failed, the first: {errors[0]}")
 
     async def _write(self, write: Write) -> None:
         self._may_write()

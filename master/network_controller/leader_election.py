@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 NAMESPACE, NAME = "kube-system", "podlane-network"
 LEASE_SECONDS = 15
-"""A holder that has not renewed the lease for this time has lost it."""
+"""Seconds without a renewal after which another process may take the lease."""
 
-HELD_SECONDS = 10.0
-"""A holder that could not renew it for this time stops writing, well before others may take it."""
+RENEW_DEADLINE_SECONDS = 10.0
+"""Seconds without a renewal after which the leader stops writing, well before another process may take the lease."""
 
 RETRY_SECONDS = 2.0
 
@@ -54,7 +54,7 @@ class LeaderElection:
     @property
     def is_leader(self) -> bool:
         """Return whether this process is the leader now."""
-        return self._monotonic() < self._renewed_at + HELD_SECONDS
+        return self._monotonic() < self._renewed_at + RENEW_DEADLINE_SECONDS
 
     @property
     def holder(self) -> str:

@@ -45,19 +45,19 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The writes of a pass. `network`, the ClusterNetwork with the allocated numbers, is written before any of `rest`.
+    """The writes of a pass. `network`, the ClusterNetwork with the allocated numbers, is written before `other_writes`.
     `warnings` are texts for operators by their subject.
     """
 
     network: Create | Update | None
-    rest: tuple[Write, ...]
+    other_writes: tuple[Write, ...]
     warnings: Mapping[str, str]
 
 
 def plan(config: NetworkConfig, state: ClusterState, now: datetime.datetime) -> Plan:
     """Return the writes and warnings for this state."""
     warnings: dict[str, str] = {}
-    rest: list[Write] = []
+    other_writes: list[Write] = []
     numbers = _numbers(state.network)
     network = state.network
     for action in _actions(config, state, numbers, now):
@@ -68,8 +68,8 @@ def plan(config: NetworkConfig, state: ClusterState, now: datetime.datetime) -> 
         elif isinstance(action.item, ClusterNetwork):
             network = action.item
         elif isinstance(action, Create | Update | ForceDelete) and not isinstance(action.item, Namespace):
-            rest.append(action)
-    return Plan(_network(state.network, network, numbers), tuple(rest), warnings)
+            other_writes.append(action)
+    return Plan(_network(state.network, network, numbers), tuple(other_writes), warnings)
 
 
 def _actions(

@@ -152,7 +152,7 @@ def _description(info: inspect.StructType, cls: type) -> str:
     """Return the docstring of a class, with its fields as JSON names them."""
     names = {field.name: field.encode_name for field in info.fields}
     text = python.cleandoc(vars(cls).get("__doc__") or "")
-    return _QUOTED.sub(lambda found: f"`{names.get(found[1], found[1])}`", text)
+    return _QUOTED.sub(lambda match: f"`{names.get(match[1], match[1])}`", text)
 
 
 def _schema(info: inspect.Type) -> Document:

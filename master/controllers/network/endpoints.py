@@ -331,7 +331,7 @@ class EndpointQueue:
     def observe(self, event: WatchEvent) -> None:
         """Index an object that was written or deleted."""
         if self._is_initialized:
-            self._index(event.record.object, is_gone=event.type == "DELETED")
+            self._index(event.record.object, is_deleted=event.type == "DELETED")
 
     def reconcile(self, lister: Lister) -> Iterator[Action]:
         """Yield the writes of all pending services."""
@@ -358,26 +358,26 @@ class EndpointQueue:
         slices = get_all(EndpointSlice, self._slices.under((*name, "")))
         yield from reconcile(services, pods, endpoints, slices, lister.now)
 
-    def _index(self, item: Object, *, is_gone: bool = False) -> None:
+    def _index(self, item: Object, *, is_deleted: bool = False) -> None:
         meta = item.metadata
         name = (meta.namespace, meta.name)
         if isinstance(item, Service):
-            self._services.put(name, () if is_gone or not item.spec.selector else (_index_label(item),))
+            self._services.put(name, () if is_deleted or not item.spec.selector else (_index_label(item),))
             self._pending.add(name)
         elif item.KIND == "Endpoints":
             self._pending.add(name)
         elif item.KIND == "EndpointSlice":
-            self._index_slice(name, meta.labels, is_gone=is_gone)
+            self._index_slice(name, meta.labels, is_deleted=is_deleted)
         else:
             labels = [(meta.namespace, *label) for label in meta.labels.items()]
             affected_labels = {*self._pods.labels(name), *labels}
-            self._pods.put(name, () if is_gone else labels)
+            self._pods.put(name, () if is_deleted else labels)
             self._pending.update((meta.namespace, service) for service in self._services.under(*affected_labels))
 
-    def _index_slice(self, name: Name, labels: Mapping[str, str], *, is_gone: bool) -> None:
+    def _index_slice(self, name: Name, labels: Mapping[str, str], *, is_deleted: bool) -> None:
         """Index a slice of this controller under its service, as a label without a value."""
         service = labels.get(SERVICE_LABEL, "")
-        is_managed = labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME and not is_gone
+        is_managed = labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME and not is_deleted
         affected_labels = {*self._slices.labels(name), (name[0], service, "")}
         self._slices.put(name, ((name[0], service, ""),) if is_managed else ())
         self._pending.update((namespace, owner) for namespace, owner, _ in affected_labels if owner)

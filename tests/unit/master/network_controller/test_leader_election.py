@@ -12,7 +12,7 @@ from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreach
 from api.core.node import Lease
 from api.meta.types import Object, Status
 from master.network_controller import leader_election
-from master.network_controller.leader_election import HELD_SECONDS, LEASE_SECONDS, LeaderElection
+from master.network_controller.leader_election import LEASE_SECONDS, RENEW_DEADLINE_SECONDS, LeaderElection
 from reconcile.errors import NotReady
 
 
@@ -105,7 +105,7 @@ async def test_leader_that_cannot_renew_stops_and_reports_it(at_once: Clock) -> 
     server.away = True
     with pytest.raises(NotReady, match="could not be renewed"):
         await first.renew()
-    assert at_once.now <= 1000.0 + HELD_SECONDS + 2 * leader_election.RETRY_SECONDS
+    assert at_once.now <= 1000.0 + RENEW_DEADLINE_SECONDS + 2 * leader_election.RETRY_SECONDS
     with pytest.raises(NotReady):
         first.check()
 

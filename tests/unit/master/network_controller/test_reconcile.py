@@ -47,7 +47,7 @@ def test_first_pass_creates_the_cluster_network_with_its_cursors() -> None:
     done = plan(CONFIG, EMPTY, NOW)
     assert isinstance(done.network, Create)
     assert numbered(network_of(done)) == {"subnets": 0, "vnids": 0}
-    assert done.rest == ()
+    assert done.other_writes == ()
 
 
 def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() -> None:
@@ -55,7 +55,7 @@ def test_cursors_are_stored_on_the_cluster_network_and_namespaces_not_changed() 
     done = plan(CONFIG, seen, NOW)
     assert isinstance(done.network, Update)
     assert numbered(network_of(done)) == {"subnets": 1, "vnids": 1}
-    assert lines(done.rest) == [
+    assert lines(done.other_writes) == [
         "+ HostSubnet a 10.128.0.0/23 10.245.2.3",
         "+ NetNamespace default 0",
         "+ NetNamespace red 10",
@@ -80,7 +80,7 @@ def test_unreadable_cursors_are_reset() -> None:
     for text in ("", "[]", '{"vnids": "x"}', "7"):
         metadata = replace(network.metadata, annotations={CURSORS_ANNOTATION: text})
         done = plan(CONFIG, with_fields(seen, network=replace(network, metadata=metadata)), NOW)
-        assert lines(done.rest) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
+        assert lines(done.other_writes) == ["- NetNamespace blue 10", "+ NetNamespace red 11"]
 
 
 def test_younger_project_with_a_duplicate_vnid_gets_a_new_one() -> None:
@@ -88,7 +88,7 @@ def test_younger_project_with_a_duplicate_vnid_gets_a_new_one() -> None:
     projects = (namespace("red"), namespace("blue"), namespace("new"))
     _, seen = first(ClusterState(projects, (), None, (), (older, net_namespace("blue", 10))))
     done = plan(CONFIG, seen, NOW)
-    assert lines(done.rest) == ["~ NetNamespace blue 11"]
+    assert lines(done.other_writes) == ["~ NetNamespace blue 11"]
     assert done.warnings == {"netnamespace blue": "it had the VNID 10 of red; it gets 11"}
 
 
@@ -98,12 +98,12 @@ def test_joined_projects_move_with_their_vnid() -> None:
     )
     projects = tuple(map(namespace, ("red", "blue", "green")))
     _, seen = first(ClusterState(projects, (), None, (), (net_namespace("blue", 10), asking, net_namespace("red", 11))))
-    (change,) = plan(CONFIG, seen, NOW).rest
+    (change,) = plan(CONFIG, seen, NOW).other_writes
     joined = change.item
     assert isinstance(joined, NetNamespace)
     older = replace(net_namespace("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
     done = plan(CONFIG, with_fields(seen, net_namespaces=(net_namespace("blue", 10), joined, older)), NOW)
-    assert lines(done.rest) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
+    assert lines(done.other_writes) == ["~ NetNamespace blue 11", "~ NetNamespace green 11"]
 
 
 def test_younger_node_with_a_duplicate_subnet_gets_a_new_one() -> None:
@@ -112,9 +112,9 @@ def test_younger_node_with_a_duplicate_subnet_gets_a_new_one() -> None:
     older = replace(older, metadata=replace(older.metadata, creation_timestamp="2025-01-01T00:00:00Z"))
     _, seen = first(ClusterState((), nodes, None, (subnet("a", "10.128.2.0/23"), older), ()))
     done = plan(CONFIG, seen, NOW)
-    assert lines(done.rest) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
+    assert lines(done.other_writes) == ["- HostSubnet a 10.128.2.0/23 10.245.2.3"]
     after = plan(CONFIG, with_fields(seen, host_subnets=(older,)), NOW)
-    assert lines(after.rest) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
+    assert lines(after.other_writes) == ["+ HostSubnet a 10.128.4.0/23 10.245.2.3"]
 
 
 def test_conflicting_manual_host_subnet_is_reported_and_kept() -> None:
@@ -122,7 +122,7 @@ def test_conflicting_manual_host_subnet_is_reported_and_kept() -> None:
     at_anothers = subnet("y", "10.128.8.0/23", ip="10.245.2.3", uid="")
     _, seen = first(ClusterState((), (node("a"),), None, (subnet("a", "10.128.0.0/23"), over_another, at_anothers), ()))
     done = plan(CONFIG, seen, NOW)
-    assert done.rest == ()
+    assert done.other_writes == ()
     assert set(done.warnings) == {"hostsubnet x", "hostsubnet y", "node a"}
 
 
@@ -130,7 +130,7 @@ def test_invalid_network_objects_are_reported_and_kept() -> None:
     bad = (replace(subnet("a", "10.128.0.7/23"), host="b"), replace(net_namespace("red", 10), netname="blue"))
     _, seen = first(ClusterState((namespace("red"),), (node("a"),), None, (bad[0],), (bad[1],)))
     done = plan(CONFIG, seen, NOW)
-    assert (done.network, done.rest) == (None, ())
+    assert (done.network, done.other_writes) == (None, ())
     assert set(done.warnings) == {"hostsubnet a", "netnamespace red"}
 
 
@@ -188,7 +188,7 @@ class Actor:
         """What it was about to write it has forgotten: it was refused the numbers."""
         done = plan(self.config, self.seen, NOW)
         if done.network is None or self.server.write(done.network):
-            self.todo = list(done.rest)
+            self.todo = list(done.other_writes)
 
     def act(self) -> None:
         if self.todo:
