@@ -1,4 +1,8 @@
-"""The admission chain: the plugins that every write passes, in order. Pure."""
+"""The admission chain: the plugins in order. Pure.
+
+Creates and updates of clients and creates of controllers pass all stages, deletes of clients `validate` only. The
+subresources scale, binding and eviction, and updates and deletes of controllers do not pass the chain.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ def admission_plugins(services: ServiceConfig) -> tuple[AdmissionPlugin, ...]:
 
     NamespaceLifecycle is first, so that nothing else is checked for a namespace that does not exist. LimitRanger is
     before DefaultTolerationSeconds, because default requests change the QoS class. ResourceQuota is before ServiceIPs,
-    so that a service beyond the quota gets no address.
+    so that a service beyond the quota gets no address. Among plugins that only validate, the order decides which
+    rejection is reported.
     """
     return (
         NamespaceLifecycle(),

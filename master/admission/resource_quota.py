@@ -93,7 +93,10 @@ def usage(resource: AnyResource, item: Any, now: datetime.datetime) -> dict[str,
 
 
 def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
-    """Return whether a pod counts: it is not terminated, and not being deleted beyond its grace period."""
+    """Return whether a pod counts: it is neither terminated nor stuck in deletion.
+
+    deletionTimestamp includes the grace period. A pod counts for one more grace period, as in Kubernetes.
+    """
     end = parse_time(pod.metadata.deletion_timestamp)
     grace = datetime.timedelta(seconds=pod.metadata.deletion_grace_period_seconds or 0)
     return pod.status.phase not in FINAL_PHASES and (end is None or now <= end + grace)
@@ -165,7 +168,11 @@ def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
 
 
 class ResourceQuotaPlugin(AdmissionPlugin):
-    """Charges the quotas of the namespace with new objects, and with the increase of an update."""
+    """Charges the quotas of the namespace with new objects, and with the increase of an update.
+
+    A deletion gives nothing back. The controller of resource quotas (`master/controllers/resource_quotas.py`) counts
+    again after deletions.
+    """
 
     def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
         resource = request.resource

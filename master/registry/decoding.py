@@ -107,7 +107,7 @@ def _fill_name(info: RequestInfo, document: dict[str, Any], random_letters: Call
 
 
 def check_namespace(given: object, wanted: str) -> None:
-    """Raise the refusal of a body that names another namespace than the path; it may leave it out."""
+    """Raise BadRequest if the body names another namespace than the path. It may omit the namespace."""
     if given not in (None, "", wanted):
         raise errors.bad_request(
             f"the namespace of the provided object ({given}) does not match the namespace sent on the request "

@@ -319,8 +319,7 @@ class Registry:
 
         def decide() -> Decision[tuple[Any, bool]]:
             old = self._old(request)
-            admission = self._admission(Operation.DELETE, request, old.object, options.grace_period_seconds)
-            self._chain.validate(admission, old.object, Transaction(self._store))
+            self._validate_delete(request, old, options)
             strategy.check_preconditions(resource, old.object, options)
             return self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
 
@@ -331,7 +330,7 @@ class Registry:
         return self._answer(200, request, item)
 
     async def delete_all(self, request: Request) -> Response:
-        """Delete all selected objects."""
+        """Delete all selected objects in turn. Raises the first error; the objects before it are deleted."""
         selection = parse_selection(request.info, request.query, request.name_filter)
         options = parse_delete_options(request)
         resource, is_dry_run = request.info.resource, dry_run(request.query) or bool(options.dry_run)
@@ -344,6 +343,7 @@ class Registry:
                 old = self._latest(resource, key)
                 if old is None:
                     return Decision(lambda _: None, is_dry_run=True)
+                self._validate_delete(request, old, options)
                 decision = self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
 
                 def respond(stored: tuple[Any, ...]) -> Record:
@@ -357,6 +357,11 @@ class Registry:
                 items.append(deleted)
         metadata = {"resourceVersion": str(self._store.revision)}
         return Response(200, self._listed(request, items, metadata, negotiation.negotiate(request.accept)))
+
+    def _validate_delete(self, request: Request, old: Record, options: DeleteOptions) -> None:
+        """Let the admission plugins validate a deletion. Raises the error of the plugin that rejects it."""
+        admission = self._admission(Operation.DELETE, request, old.object, options.grace_period_seconds)
+        self._chain.validate(admission, old.object, Transaction(self._store))
 
     def _decide_delete(
         self, resource: AnyResource, old: Record, options: DeleteOptions, *, is_dry_run: bool

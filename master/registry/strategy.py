@@ -41,11 +41,11 @@ PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": OR
 def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
     """Return a new object with the fields that the server sets."""
     if isinstance(item, Pod) and item.spec.ephemeral_containers:
-        reason = "they are added to a pod that there is, through its subresource ephemeralcontainers"
+        reason = "they are added to an existing pod through the subresource ephemeralcontainers"
         raise errors.invalid(
             resource, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", reason, FORBIDDEN)]
         )
-    begun = with_metadata(
+    new = with_metadata(
         item,
         uid=uid,
         resource_version="",
@@ -54,7 +54,7 @@ def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.dat
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
-    return resource.prepare_for_create(begun)
+    return resource.prepare_for_create(new)
 
 
 def validate(resource: AnyResource, item: Any) -> None:

@@ -213,7 +213,7 @@ RESOURCE_QUOTAS = Resource(
         AGE,
     ),
     rules=KindRules(_default_quota, _validate_quota, _validate_quota_update),
-    acted_on_by="the master, when an object is created",
+    acted_on_by="the master, when an object is created or updated; a controller counts again after deletions",
 )
 
 CONTAINER_LIMIT, POD_LIMIT, CLAIM_LIMIT = "Container", "Pod", "PersistentVolumeClaim"

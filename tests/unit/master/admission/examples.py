@@ -11,8 +11,6 @@ from api.validation.registry import decode, default
 from master.resources.quotas import ResourceQuota, ResourceQuotaStatus
 from master.resources.scheme import BY_KIND
 
-# --- usage ------------------------------------------------------------------------------------------------------------
-
 
 def decoded(kind: type[Any], **document: Any) -> Any:
     rules = BY_KIND[kind.KIND].rules

@@ -12,8 +12,9 @@ import pytest
 from api.core.config import ConfigMap
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
+from master import errors
 from master.admission.chain import AdmissionChain
-from master.admission.plugin import AdmissionPlugin, AdmissionRequest
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.auth.attributes import SYSTEM_MASTERS, User
 from master.auth.authorization import Authorizer
 from master.errors import StatusError
@@ -115,3 +116,22 @@ async def test_existing_object_is_reported_after_its_errors(storage: SQLiteStora
         await objects.create(request(PATH, {"metadata": {"name": "stored"}}))
     with pytest.raises(StatusError, match=r"metadata\.labels"):
         await objects.create(request(PATH, {"metadata": {"name": "stored", "labels": {"app": "no/label"}}}))
+
+
+class DenyDeletion(AdmissionPlugin):
+    """Rejects every deletion."""
+
+    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+        if request.operation is Operation.DELETE:
+            raise errors.forbidden(request.resource, item.metadata.name, "it is needed")
+
+
+async def test_plugins_validate_each_deletion_of_a_collection(storage: SQLiteStorage) -> None:
+    rejecting = registry(storage, DenyDeletion())
+    for deletion in (rejecting.delete(request(f"{PATH}/stored", {})), rejecting.delete_all(request(PATH, {}))):
+        with pytest.raises(StatusError, match="it is needed"):
+            await deletion
+    assert [record.key.name for record in storage.list(CONFIG_MAPS.stored_group_resource, "red")] == ["stored"]
+    response = await registry(storage).delete_all(request(PATH, {}))
+    assert response.status == 200
+    assert not list(storage.list(CONFIG_MAPS.stored_group_resource, "red"))
