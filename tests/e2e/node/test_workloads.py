@@ -241,4 +241,4 @@ def test_pod_authenticates_to_the_api_by_its_token(host: SingleNode) -> None:
     assert status["user"]["username"] == "system:serviceaccount:default:robot"
     host.kubectl("delete", "pod", "known", "--timeout=30s")
     removed = json.loads(host.kubectl(*command, stdin=json.dumps(review)))["status"]
-    assert "is gone" in removed["error"]
+    assert "does not exist" in removed["error"]
