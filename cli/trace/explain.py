@@ -40,7 +40,7 @@ def service_outcome(source: Host, first: Hop, topology: ClusterTopology) -> Serv
 
 
 def _stopped(source: Host, first: Hop, service: ServicePortReport, topology: ClusterTopology) -> str:
-    """Explain why a connection gets no endpoint from the switch."""
+    """Explain why a connection gets no endpoint."""
     result, node, name = first.result, first.node, _name(service)
     if result.steps and not result.outputs:
         return (

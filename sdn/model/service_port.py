@@ -54,9 +54,9 @@ class ServicePortInfo:
     - `cluster_endpoints`: connections of pods and of the node itself to any other address
     - `external_endpoints`: connections of external clients (externalTrafficPolicy is applied)
 
-    Connections without endpoints are rejected, except for external clients with `external_policy_local`: their packets
-    are dropped, because another node may have an endpoint. `external_policy_local` is externalTrafficPolicy Local,
-    which also means no masquerade.
+    Connections without endpoints are rejected. One exception: with `external_policy_local`, packets of external clients
+    are dropped if only other nodes have endpoints. `external_policy_local` is externalTrafficPolicy Local, which also
+    means no masquerade.
 
     `affinity_timeout_seconds` is 0 without session affinity. `draining_ports` are the ports of endpoints that take no
     new connections but may still have established ones.

@@ -2,6 +2,9 @@
 
 TCP entries stay: a connection ends by itself when its endpoint is gone, and may complete on an endpoint that takes no
 new connections. A client of UDP never ends a connection, and every packet that it sends keeps its entry alive.
+
+An entry whose endpoint still serves is not stale after a change of externalTrafficPolicy: as with kube-proxy and as
+with TCP, the policy applies to new connections only.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ def stale_entries(frontends: UdpFrontends, entries: Iterable[ConntrackEntry]) ->
 
 
 def _external_address_ports(port: ServicePortInfo) -> frozenset[AddressPort]:
-    """Return the endpoints of all frontends but the cluster IP, for clients of any kind."""
+    """Return the endpoints of all frontends but the cluster IP, for clients of any kind and either traffic policy."""
     return _address_ports(port.cluster_endpoints) | _address_ports(port.external_endpoints)
 
 

@@ -77,7 +77,7 @@ def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_
     - Processes of the node reach cluster IPs and all other frontends. A connection to the service network that meets no
       frontend is rejected.
     - A connection to a frontend without endpoints is rejected (TCP reset, else ICMP port unreachable). With
-      externalTrafficPolicy Local, packets of external clients are dropped instead.
+      externalTrafficPolicy Local, packets of external clients are dropped instead if only other nodes have endpoints.
     - The switch translates connections of pods. If packets of pods to a frontend come here nevertheless, they get no
       endpoint and are rejected. All other packets of pods pass.
     - DNS queries of each pod to the node's name server are limited to MAX_QUERIES_PER_SECOND.
@@ -146,7 +146,8 @@ def port_elements(config: ProxyConfig, port: ServicePortInfo, proxy_port: int = 
         elements.update(_endpoint_elements(port, frontend, port.cluster_endpoints, 0, proxy_port))
         if port.external_policy_local:
             endpoints = port.external_endpoints
-            elements["external_frontends", frontend] = _verdict(port, endpoints, EXTERNAL_SLOTS, proxy_port)
+            verdict = _verdict(port, endpoints, EXTERNAL_SLOTS, proxy_port, is_external_local=True)
+            elements["external_frontends", frontend] = verdict
             elements.update(_endpoint_elements(port, frontend, endpoints, EXTERNAL_SLOTS, proxy_port))
         else:
             elements["external_frontends", frontend] = elements["host_frontends", frontend]
@@ -157,9 +158,16 @@ def _frontend_key(ip: IPv4Address, protocol: Protocol, port: int) -> str:
     return f"{ip} . {protocol.name.lower()} . {port}"
 
 
-def _verdict(port: ServicePortInfo, endpoints: tuple[EndpointInfo, ...], begin: int, proxy_port: int) -> str:
+def _verdict(
+    port: ServicePortInfo,
+    endpoints: tuple[EndpointInfo, ...],
+    begin: int,
+    proxy_port: int,
+    is_external_local: bool = False,
+) -> str:
     if not endpoints:
-        return _DROP if begin else _REJECT
+        # Another node may serve the external client. If no node has an endpoint, kube-proxy rejects as well.
+        return _DROP if is_external_local and port.cluster_endpoints else _REJECT
     if proxy_port:
         return _REJECT if port.key.protocol is Protocol.SCTP else _REDIRECT
     return f"goto {_EndpointChain(begin, len(endpoints), port.affinity_timeout_seconds).name}"

@@ -147,6 +147,32 @@ async def test_local_traffic_policy_uses_only_local_endpoints(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_local_traffic_policy_without_any_endpoint_rejects_clients(
+    node: Node, services: NftablesBackend, kind: str
+) -> None:
+    protocol, sock = KINDS[kind]
+    await services.sync(CONFIG, [web(protocol=protocol, external_policy_local=True)])
+    for caller in (node.node, node.outside):
+        # To a process that sends a datagram by itself the kernel says EPERM.
+        with pytest.raises((ConnectionRefusedError, PermissionError)):
+            call(caller, NODE, NODE_PORT, sock)
+
+
+async def test_udp_client_keeps_its_endpoint_after_a_change_to_local_traffic_policy(
+    node: Node, services: NftablesBackend
+) -> None:
+    cluster = web(THERE[0], protocol=Protocol.UDP)
+    local = replace(cluster, external_endpoints=(), external_policy_local=True)
+    await services.sync(CONFIG, [cluster])
+    with Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
+        assert caller.ask().backend == FAR[0]
+        await services.update(CONFIG, ServicePortChange((cluster,), (local,)))
+        assert caller.ask().backend == FAR[0]
+        await services.sync(CONFIG, [local])
+        assert caller.ask().backend == FAR[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
 async def test_service_without_endpoints_rejects_clients(
     node: Node, services: NftablesBackend, place: str, kind: str

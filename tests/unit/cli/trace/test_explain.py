@@ -92,6 +92,23 @@ def test_explanation_states_why_a_connection_reaches_no_pod(answer: TraceResult,
 
 
 @pytest.mark.parametrize(
+    ("cluster_endpoints", "sentence"),
+    [
+        (
+            ("10.128.2.3:8080",),
+            "dropped because the service blue/web accepts connections at endpoints on node-1 only, and there is none",
+        ),
+        ((), "refused by node-1: the service blue/web has no ready endpoint"),
+    ],
+)
+def test_explanation_for_an_external_client_depends_on_endpoints_of_other_nodes(
+    cluster_endpoints: tuple[str, ...], sentence: str
+) -> None:
+    service = structs.replace(WEB, cluster_endpoints=cluster_endpoints)
+    assert told(TraceResult(service=service), source=Host(IPv4Address("203.0.113.5"))) == sentence
+
+
+@pytest.mark.parametrize(
     ("target", "asked", "why"),
     [
         ("172.30.0.77", ASKED, "172.30.0.77 is a service address, and no service has it"),

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdn.model.flow import Output
+from sdn.model.match import ip
 from sdn.pipeline.compiler import compile_flows, flows_of_peer, flows_of_pod
+from sdn.pipeline.tables import Priority, Table
 from sdn.topology import GATEWAY_OFPORT, VXLAN_OFPORT, NodeNetwork, Peer, Pod
 from tests.unit.sdn.examples import CLUSTER, NODE, peers
 
@@ -60,3 +62,17 @@ def test_pod_port_gets_only_packets_for_its_address_and_vnid(network: NodeNetwor
                 assert pod.vnid == 0 or fields["reg0"].value in {0, pod.vnid}
             elif isinstance(action, Output):
                 assert action.port in {VXLAN_OFPORT, GATEWAY_OFPORT}
+
+
+@given(node_networks())
+def test_pods_of_every_project_reach_the_gateway_address_with_every_protocol(network: NodeNetwork) -> None:
+    """DNS (port 53) and NTP (port 123) of the node need no flow of their own."""
+    to_gateway = {
+        Table(flow.table): (flow.priority, len(flow.actions))
+        for flow in compile_flows(network)
+        if flow.match == ip(dst=NODE.gateway)
+    }
+    assert to_gateway == {
+        Table.L3_FORWARDING: (Priority.HIGH, 1),
+        Table.POD_OUTPUT: (Priority.HIGH, 2),
+    }

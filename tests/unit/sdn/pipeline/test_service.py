@@ -69,6 +69,12 @@ def test_endpoint_change_changes_one_group() -> None:
     assert [group.number for group in flow_set.groups] == [group.number for group in come.groups]
 
 
+def test_external_traffic_policy_local_does_not_restrict_pods() -> None:
+    port = web("10.128.2.2", "10.128.2.3")
+    local = replace(port, external_endpoints=(), external_policy_local=True)
+    assert ServiceFlows(NODE).sync([local]) == ServiceFlows(NODE).sync([port])
+
+
 def test_group_hash_slots_are_spread_evenly_over_endpoints() -> None:
     for count in range(2, 17):
         [group] = ServiceFlows(NODE).sync([web(*(f"10.128.0.{2 + n}" for n in range(count)))]).groups

@@ -58,6 +58,22 @@ def test_udp_connections_to_removed_endpoints_are_stale() -> None:
     assert stale_entries(changed_udp_frontends(NODE_ADDRESS, ServicePortChange((), ())), good + bad) == []
 
 
+def test_udp_connections_to_remote_endpoints_stay_after_a_change_to_external_traffic_policy_local() -> None:
+    cluster = web("10.128.2.2", protocol=Protocol.UDP)
+    local = replace(cluster, external_endpoints=(), external_policy_local=True)
+    entry = ConntrackEntry(
+        client=IPv4Address("10.245.2.99"),
+        client_port=4000,
+        frontend=NODE_ADDRESS,
+        frontend_port=30080,
+        endpoint=IPv4Address("10.128.2.2"),
+        endpoint_port=8080,
+    )
+    change = ServicePortChange((cluster,), (local,))
+    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, change), [entry]) == []
+    assert stale_entries(udp_frontends(NODE_ADDRESS, [local]), [entry]) == []
+
+
 def test_conntrack_flush_filters_match_removed_endpoints_only() -> None:
     before = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
     after = web("10.128.0.3", protocol=Protocol.UDP)

@@ -131,6 +131,40 @@ def test_endpoint_with_session_affinity_keeps_its_number() -> None:
     assert len(kept & {key for name, key in fewer if name == "endpoints"}) == 1
 
 
+def test_external_traffic_policy_local_without_a_local_endpoint_drops_external_clients_only() -> None:
+    remote = EndpointInfo(IPv4Address("10.128.2.2"), 8080)
+    port = ServicePortInfo(
+        key=ServicePortName("red", "web", "", Protocol.TCP),
+        vnid=10,
+        cluster_ip=None,
+        port=80,
+        node_port=30080,
+        cluster_endpoints=(remote,),
+        external_policy_local=True,
+    )
+    frontend = f"{NODE_ADDRESS} . tcp . 30080"
+    for proxy_port, to_endpoint in ((0, "goto endpoints-1"), (34567, "goto redirect_to_proxy")):
+        elements = port_elements(CONFIG, port, proxy_port)
+        assert elements["external_frontends", frontend] == "drop"
+        assert elements["host_frontends", frontend] == to_endpoint
+
+
+def test_external_traffic_policy_local_without_any_endpoint_rejects_all_clients() -> None:
+    port = ServicePortInfo(
+        key=ServicePortName("red", "web", "", Protocol.TCP),
+        vnid=10,
+        cluster_ip=None,
+        port=80,
+        node_port=30080,
+        external_policy_local=True,
+    )
+    frontend = f"{NODE_ADDRESS} . tcp . 30080"
+    for proxy_port in (0, 34567):
+        elements = port_elements(CONFIG, port, proxy_port)
+        assert elements["external_frontends", frontend] == "goto reject_connection"
+        assert elements["host_frontends", frontend] == "goto reject_connection"
+
+
 def test_node_address_change_changes_only_its_set_element() -> None:
     assert node_ip_update([NODE_ADDRESS], [NODE_ADDRESS + 1]) == (
         "delete element ip podlane-services node_ips { 10.245.2.3 }\n"

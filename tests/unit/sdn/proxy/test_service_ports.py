@@ -91,6 +91,18 @@ def test_internal_traffic_policy_local_selects_local_endpoints() -> None:
     assert (port.internal_endpoints, port.external_endpoints) == ((backend(HERE),), (backend(HERE), backend(THERE)))
 
 
+def test_external_traffic_policy_local_selects_no_endpoint_of_other_nodes_for_external_clients() -> None:
+    node_port_service = service(
+        type="NodePort",
+        ports=(ServicePort(port=80, protocol="TCP", node_port=30080),),
+        external_traffic_policy="Local",
+    )
+    service_map = service_map_of(node_port_service, slice_of("web", endpoint(THERE)))
+    port = only_port(service_map)
+    assert (port.external_endpoints, port.cluster_endpoints) == ((), (backend(THERE),))
+    assert service_map.states["red", "web"].local_endpoint_count == 0
+
+
 def test_session_affinity_defaults_to_three_hours() -> None:
     assert only_port(service_map_of(service(session_affinity="ClientIP"))).affinity_timeout_seconds == 10800
 
