@@ -30,7 +30,7 @@ from node_agent.docker.client import DockerClient, LogLimits
 from node_agent.docker.exec import ExecJournal, kill_orphaned_execs
 from node_agent.event_recorder import EventRecorder
 from node_agent.eviction.manager import EvictionManager
-from node_agent.eviction.thresholds import NodePressure
+from node_agent.eviction.thresholds import NodePressure, parse_thresholds
 from node_agent.host import HostInfo
 from node_agent.images.gc import ImageGC
 from node_agent.images.pull_backoff import PullLimits
@@ -269,6 +269,7 @@ def _node_identity(settings: Settings) -> NodeIdentity:
         port=settings.port,
         taints=tuple(map(parse_taint, settings.register_with_taints)),
         reserved=parse_reserved(settings.kube_reserved, settings.system_reserved),
+        eviction_hard=parse_thresholds(settings.eviction_hard),
     )
 
 

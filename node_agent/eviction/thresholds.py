@@ -162,6 +162,19 @@ def _parse_grace_period(text: str) -> tuple[str, timedelta]:
     return signal, timedelta(hours=hours, minutes=minutes, seconds=seconds)
 
 
+def hard_eviction_reservation(thresholds: Iterable[Threshold], capacity: Mapping[str, int]) -> dict[str, int]:
+    """Return the bytes of `memory` and `ephemeral-storage` that pods cannot use without crossing a hard threshold.
+
+    Signals of the images' file system, inodes and processes reserve nothing (kubelet: hardEvictionReservation).
+    """
+    reservation = {"memory": 0, "ephemeral-storage": 0}
+    for threshold in thresholds:
+        if threshold.grace is None and threshold.signal in {"memory.available", "nodefs.available"}:
+            resource = SIGNALS[threshold.signal].resource
+            reservation[resource] = threshold.of(capacity[resource])
+    return reservation
+
+
 # --- observation ------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +189,7 @@ def thresholds_met(
 
 
 def _is_met(threshold: Threshold, observation: SignalObservation | None) -> bool:
+    # A signal that could not be observed evicts no pod (kubelet: thresholdsMet).
     return observation is not None and observation.available < threshold.of(observation.capacity)
 
 

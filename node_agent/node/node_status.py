@@ -22,7 +22,7 @@ from api.core.node import (
 )
 from api.meta import quantity, times
 from api.meta.types import Condition, ObjectMeta, transition_time
-from node_agent.eviction.thresholds import Pressure
+from node_agent.eviction.thresholds import Pressure, Threshold, hard_eviction_reservation
 
 RESOURCES = ("cpu", "memory", "ephemeral-storage")
 
@@ -61,17 +61,14 @@ NO_PRESSURE = Pressure()
 MAX_IMAGES, MAX_NAMES_PER_IMAGE = 50, 5
 """Limits of the images in the status (kubelet: nodeStatusMaxImages)."""
 
-RESERVED_MEMORY_BYTES = 100 << 20
-RESERVED_DISK_FRACTION = 0.1
-"""Memory in bytes and fraction of the disk that are not allocatable, because pods would be evicted below them."""
-
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
     """The name, address and limits with which this host registers as a node.
 
     `max_pods` is the maximum number of pods. `port` is the port of the agent's server. `taints` are the node's taints
-    at its registration. `reserved` are resources that pods do not get.
+    at its registration. `reserved` are resources that pods do not get. `eviction_hard` are the hard eviction
+    thresholds.
     """
 
     name: str
@@ -80,6 +77,7 @@ class NodeIdentity:
     port: int = AGENT_PORT
     taints: tuple[Taint, ...] = ()
     reserved: ReservedResources = NOTHING_RESERVED
+    eviction_hard: tuple[Threshold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +144,17 @@ def node_status(
         "pods": str(identity.max_pods),
         **{f"hugepages-{size}": str(amount) for size, amount in facts.huge_pages.items()},
     }
-    reserved_memory = RESERVED_MEMORY_BYTES + sum(facts.huge_pages.values()) + identity.reserved.memory
+    # Pods would be evicted if they used more than this (kubelet: hardEvictionReservation).
+    eviction_reservation = hard_eviction_reservation(
+        identity.eviction_hard, {"memory": facts.memory, "ephemeral-storage": facts.disk}
+    )
+    reserved_memory = eviction_reservation["memory"] + sum(facts.huge_pages.values()) + identity.reserved.memory
+    reserved_disk = eviction_reservation["ephemeral-storage"] + identity.reserved.disk
     cores = max(facts.cpus * 1000 - identity.reserved.cpu, 0)
     allocatable = capacity | {
         "cpu": f"{cores}m" if cores % 1000 else str(cores // 1000),
         "memory": f"{max(facts.memory - reserved_memory, 0) // 1024}Ki",
-        "ephemeral-storage": str(max(int(facts.disk * (1 - RESERVED_DISK_FRACTION)) - identity.reserved.disk, 0)),
+        "ephemeral-storage": str(max(facts.disk - reserved_disk, 0)),
     }
     return NodeStatus(
         capacity=capacity,
@@ -218,7 +221,8 @@ def node_conditions(health: NodeHealth, now: datetime, old_conditions: tuple[Con
 def status_differs(desired: NodeStatus, current: NodeStatus) -> bool:
     """Return whether the status on the API server differs from the desired one.
 
-    Times, and fields and conditions that other clients own, are not compared.
+    Times are not compared, nor are fields and conditions that other clients own. A new field of `node_status` has to
+    be added to `_comparable`.
     """
     return _comparable(desired, desired) != _comparable(current, desired)
 
@@ -233,7 +237,18 @@ def _comparable(status: NodeStatus, desired: NodeStatus) -> tuple[object, ...]:
     capacity = {name: status.capacity.get(name) for name in desired.capacity}
     allocatable = {name: status.allocatable.get(name) for name in desired.allocatable}
     addresses = {address.type: address.address for address in status.addresses}
-    return conditions, capacity, allocatable, addresses, status.daemon_endpoints, status.node_info, status.images
+    # API servers before Kubernetes 1.31 do not store the features.
+    features = desired.features if status.features is None else status.features
+    return (
+        conditions,
+        capacity,
+        allocatable,
+        addresses,
+        status.daemon_endpoints,
+        status.node_info,
+        status.images,
+        features,
+    )
 
 
 def node_status_patch(status: NodeStatus) -> dict[str, Any]:

@@ -65,11 +65,18 @@ def pod_conditions(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs, n
 
 
 def foreign_conditions(conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Return the conditions that other clients own."""
+    """Return the conditions that a status keeps unchanged: those of other clients, and our own DisruptionTarget.
+
+    `pod_conditions` does not compute DisruptionTarget. An eviction adds it.
+    """
     return tuple(condition for condition in conditions if condition.type not in KUBELET_CONDITIONS)
 
 
 def _containers_ready(pod: Pod, inputs: ConditionInputs) -> _ConditionState:
+    """Return the state of ContainersReady (kubelet: GenerateContainersReadyCondition).
+
+    Sidecars count like regular containers. Other init containers do not count.
+    """
     if inputs.phase in FINAL_PHASES:
         return _ConditionState(False, "PodCompleted" if inputs.phase == "Succeeded" else "PodFailed")
     sidecar_names = {sidecar.name for sidecar in sidecars(pod)}
@@ -86,7 +93,10 @@ def _containers_ready(pod: Pod, inputs: ConditionInputs) -> _ConditionState:
 
 
 def _ready(pod: Pod, containers_ready: _ConditionState) -> _ConditionState:
-    """Return the state of Ready: the containers are ready and all readiness gates are True."""
+    """Return the state of Ready (kubelet: GeneratePodReadyCondition).
+
+    It is True if ContainersReady and all readiness gates are True.
+    """
     unmet_gates = ", ".join(_unmet_readiness_gates(pod))
     if containers_ready.is_true and unmet_gates:
         return _ConditionState(False, "ReadinessGatesNotReady", unmet_gates)
@@ -104,10 +114,20 @@ def _unmet_readiness_gates(pod: Pod) -> Iterator[str]:
 
 
 def _initialized(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs) -> _ConditionState:
+    """Return the state of Initialized (kubelet: GeneratePodInitializedCondition).
+
+    It is True if all sidecars are started and the other init containers have succeeded. It stays True once a regular
+    container was started in the sandbox.
+    """
     if inputs.phase == "Succeeded":
         return _ConditionState(True, "PodCompleted")
     has_run = inputs.phase in FINAL_PHASES and any(status.container_id for status in inputs.container_statuses)
-    incomplete = " ".join(status.name for status in inputs.init_statuses if not status.ready)
+    sidecar_names = {sidecar.name for sidecar in sidecars(pod)}
+    incomplete = " ".join(
+        status.name
+        for status in inputs.init_statuses
+        if not (status.started if status.name in sidecar_names else status.ready)
+    )
     if has_run or not incomplete or is_initialized(pod, runtime_pod, runtime_pod.sandbox):
         return _ConditionState(True)
     return _ConditionState(False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]")

@@ -263,7 +263,8 @@ def test_allocatable_is_capacity_without_reserved_and_eviction_threshold(node: N
     assert capacity["memory"] == f"{psutil.virtual_memory().total // 1024}Ki"
     assert int(allocatable["memory"][:-2]) == int(capacity["memory"][:-2]) - 100 * 1024
     assert allocatable["cpu"] == capacity["cpu"] == str(psutil.cpu_count())
-    assert int(allocatable["ephemeral-storage"]) == int(int(capacity["ephemeral-storage"][:-2]) * 1024 * 0.9)
+    disk = int(capacity["ephemeral-storage"][:-2]) * 1024
+    assert int(allocatable["ephemeral-storage"]) == disk - int(disk * 0.1)
 
 
 def test_pod_cgroup_is_removed_with_its_pod_and_orphaned_ones_too(node: Node) -> None:

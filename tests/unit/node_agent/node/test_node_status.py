@@ -12,7 +12,7 @@ from api.core.node import ContainerImage, Node, NodeStatus, Taint
 from api.meta.types import Condition, ObjectMeta
 from api.validation.registry import check
 from node_agent.cgroups.hierarchy import PodsCapacity, pod_limits
-from node_agent.eviction.thresholds import Pressure
+from node_agent.eviction.thresholds import HARD, Pressure, parse_thresholds
 from node_agent.node.lease import node_lease
 from node_agent.node.node_status import (
     BadReservation,
@@ -29,7 +29,7 @@ from node_agent.node.node_status import (
 )
 from tests.unit.node_agent.examples import HOST_FACTS, NOW, make_pod
 
-SELF = NodeIdentity(name="node-1", address="10.245.2.3", max_pods=20)
+SELF = NodeIdentity(name="node-1", address="10.245.2.3", max_pods=20, eviction_hard=parse_thresholds(HARD))
 WELL = NodeHealth("")
 
 
@@ -48,6 +48,21 @@ def test_allocatable_is_capacity_minus_reserved_resources() -> None:
         "hugepages-1Gi": "0",
     }
     assert status.allocatable == status.capacity | {"memory": "7237632Ki", "ephemeral-storage": "96636764160"}
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "memory", "disk"),
+    [
+        ("", "7340032Ki", "107374182400"),
+        ("memory.available<1Gi,nodefs.available<50%", "6291456Ki", "53687091200"),
+        ("imagefs.available<90%,nodefs.inodesFree<90%,pid.available<90%", "7340032Ki", "107374182400"),
+        ("memory.available<100%,nodefs.available<100%", "0Ki", "0"),
+    ],
+)
+def test_allocatable_excludes_hard_eviction_thresholds(thresholds: str, memory: str, disk: str) -> None:
+    identity = changed(SELF, eviction_hard=parse_thresholds(thresholds))
+    allocatable = node_status(identity, HOST_FACTS, WELL, NOW, ()).allocatable
+    assert (allocatable["memory"], allocatable["ephemeral-storage"]) == (memory, disk)
 
 
 def test_node_registers_with_labels_and_taints() -> None:
@@ -99,6 +114,12 @@ def test_status_differs_ignores_heartbeat_times_and_foreign_conditions() -> None
     unknown = tuple(replace(condition, status="Unknown", reason="NodeStatusUnknown") for condition in first.conditions)
     assert status_differs(later, replace(first, conditions=unknown))
     assert status_differs(later, replace(first, addresses=()))
+
+
+def test_status_differs_compares_features_that_the_api_server_stores() -> None:
+    status = make_status()
+    assert status_differs(status, replace(status, features={"supplementalGroupsPolicy": False}))
+    assert not status_differs(status, replace(status, features=None)), "an older API server does not store features"
 
 
 def test_condition_change_emits_an_event() -> None:

@@ -11,8 +11,10 @@ from api.core.pod import ContainerState, Pod, PodStatus
 from api.meta.types import Condition
 from api.validation.registry import check
 from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
+from node_agent.probes.state import ProbeResults
 from node_agent.runtime.actions import compute_pod_actions
 from node_agent.runtime.container import group_containers
+from node_agent.runtime.startup import LifecycleState
 from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 
 GATED = make_pod(spec="  readinessGates: [{conditionType: example.com/lb}, {conditionType: example.com/dns}]")
@@ -90,6 +92,68 @@ def test_container_status_names_a_pullable_image_when_known() -> None:
     (status,) = compute_pod_status(WEB, make_runtime_pod(public), facts()).container_statuses
     assert status.image_id == "docker-pullable://docker.io/library/toolbox@sha256:bb"
     assert status.container_id == "docker://main-0"
+
+
+# --- sidecars ---------------------------------------------------------------------------------------------------------
+
+SIDECAR = make_pod(
+    spec="""\
+  initContainers:
+  - {name: migrate, image: toolbox}
+  - name: proxy
+    image: toolbox
+    restartPolicy: Always
+    startupProbe: {tcpSocket: {port: 1}}
+    readinessProbe: {tcpSocket: {port: 1}}
+"""
+)
+"""A pod with an init container and a sidecar that has probes."""
+
+
+@pytest.mark.parametrize("migrate_exists", [True, False])
+def test_pod_is_ready_only_with_its_sidecars(migrate_exists: bool) -> None:
+    """A regular init container does not count, even if it was removed after it has succeeded."""
+    migrate = (make_container(SIDECAR, "migrate", state="exited"),) if migrate_exists else ()
+    runtime_pod = make_runtime_pod(*migrate, make_container(SIDECAR, "proxy"), make_container(SIDECAR))
+
+    def status_with(ready: bool) -> PodStatus:
+        state = LifecycleState(probe_results={"proxy-0": ProbeResults(started=True, ready=ready)})
+        return compute_pod_status(SIDECAR, runtime_pod, facts(state=state))
+
+    unready = ("False", "ContainersNotReady", "containers with unready status: [proxy]")
+    for condition_type in ("ContainersReady", "Ready"):
+        assert condition_of(status_with(False), condition_type) == unready
+        assert condition_of(status_with(True), condition_type) == ("True", "", "")
+    assert condition_of(status_with(False), "Initialized") == ("True", "", "")
+
+
+def test_exited_sidecar_makes_its_pod_unready_but_not_uninitialized() -> None:
+    runtime_pod = make_runtime_pod(make_container(SIDECAR), make_container(SIDECAR, "proxy", state="exited"))
+    status = compute_pod_status(SIDECAR, runtime_pod, facts())
+    assert condition_of(status, "Ready")[::2] == ("False", "containers with unready status: [proxy]")
+    assert condition_of(status, "Initialized")[0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("probe_results", "expected"),
+    [
+        (
+            ProbeResults(started=False, ready=False),
+            ("False", "ContainersNotInitialized", "containers with incomplete status: [migrate proxy]"),
+        ),
+        (
+            ProbeResults(started=True, ready=False),
+            ("False", "ContainersNotInitialized", "containers with incomplete status: [migrate]"),
+        ),
+    ],
+)
+def test_initialized_needs_started_sidecars_not_ready_ones(
+    probe_results: ProbeResults, expected: tuple[str, str, str]
+) -> None:
+    runtime_pod = make_runtime_pod(make_container(SIDECAR, "migrate"), make_container(SIDECAR, "proxy"))
+    state = LifecycleState(probe_results={"proxy-0": probe_results})
+    status = compute_pod_status(SIDECAR, runtime_pod, facts(state=state))
+    assert condition_of(status, "Initialized") == expected
 
 
 # --- containers that somebody removed ---------------------------------------------------------------------------------
