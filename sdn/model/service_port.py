@@ -43,10 +43,10 @@ class ServicePortName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePortInfo:
-    """A service port: its cluster IP, external addresses and node port, and their endpoints.
+    """A service port: its cluster IP, external IPs and node port, and their endpoints.
 
-    `cluster_ip` is None for a service without one. `external_ips` are its external and ingress addresses. `node_port`
-    is 0 if there is none. `vnid` is the VNID of the service's project; it is 0 with the flat network.
+    `cluster_ip` is None for a service without one. `external_ips` are its external IPs and ingress addresses.
+    `node_port` is 0 if there is none. `vnid` is the VNID of the service's project; it is 0 with the flat network.
 
     The endpoints of a connection depend on its destination and client:
 

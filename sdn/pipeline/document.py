@@ -111,6 +111,8 @@ PATHS = """\
 * **Pod to an external address**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → EXTERNAL_OUTPUT → tun0. The node
   masquerades the packet. The reply enters at tun0 from an address outside of the cluster: CLASSIFIER → SERVICE_UNDNAT
   → POD_OUTPUT.
+* **Pod to the gateway address** (for example DNS, NTP): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → POD_OUTPUT →
+  tun0. The reply comes as from node to pod.
 * **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → SERVICE_UNDNAT → POD_OUTPUT, or
   the tunnel.
 * **Multicast of a pod** (if enabled): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → MULTICAST_TUNNEL (a copy to
@@ -123,8 +125,9 @@ PATHS = """\
 
 
 DROP_REASONS = """\
-The metric `podlane_sdn_dropped_packets{reason,owner}` of the sdn daemon counts dropped packets. The daemon reads the
-counters of the switch at each full comparison: every `resyncSeconds`, and after changes by other programs. The owner
+The metric `podlane_sdn_dropped_packets{reason,owner}` of the sdn daemon counts packets that the switch drops. Packets
+that nftables drops are not counted. The daemon reads the counters of the switch at each full comparison: every
+`resyncSeconds`, and after changes by other programs. The owner
 is a pod (`pod PROJECT/NAME`), `docker` (containers outside of any pod), `services` or `node`. The cookie of a flow that
 drops packets carries the reason in bits 48 to 55, as its number in `sdn/pipeline/drops.py`. A packet that matches no
 flow of a table has the reason of the table. The reason `unknown` belongs to flows that another program or an older

@@ -70,6 +70,7 @@ ARP_REPLY_ACTIONS: tuple[Action, ...] = (
 def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Let the node send through tun0 with VNID 0, and receive at the gateway address.
 
+    The gateway address receives from every pod and peer, with any protocol.
     Packets from tun0 are accepted from the gateway address to the cluster, and from external addresses to a pod of this
     node: these are replies to masqueraded packets, because the firewall lets no others through. A packet from tun0 with
     another source address of the cluster has left the bridge before, and is dropped.

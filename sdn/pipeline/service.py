@@ -77,7 +77,7 @@ CT_SERVICE_REPLY = Ct(CT_ZONE_SERVICE, Table.POD_OUTPUT)
 ICMP_ERRORS = (3, 11)
 """Destination unreachable, time exceeded (RFC 792)."""
 
-CT_NODE_PORT: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE_PORT), CT_SERVICE)
+CT_NODE: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE), CT_SERVICE)
 
 HAIRPIN_SNAT: tuple[Action, ...] = (
     SetField(DESTINATION, Destination.HAIRPIN),
@@ -100,7 +100,7 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     send_back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
     flows = [
         make_flow(Table.SERVICE_CONNTRACK, Priority.NORMAL, ip(dst=cluster.service_network), CT_SERVICE),
-        make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=node.address), *CT_NODE_PORT),
+        make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=node.address), *CT_NODE),
         make_flow(
             Table.SERVICE_CONNTRACK,
             Priority.HIGH,
@@ -126,7 +126,7 @@ def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
                 (new_connection(protocol, port, mask), DropReason.NO_SERVICE),
                 (new_connection_fragment(protocol, port, mask), DropReason.SERVICE_FRAGMENT),
             ):
-                to_node_port = match & field_equals(DESTINATION, Destination.NODE_PORT)
+                to_node_port = match & field_equals(DESTINATION, Destination.NODE)
                 flows.append(make_flow(Table.SERVICE_LB, Priority.LOW, to_node_port, drop=reason))
     return frozenset(flows)
 
@@ -152,7 +152,7 @@ def hairpin_flows(pod: Pod) -> frozenset[Flow]:
 
 def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     """Look up packets to a peer's node address in connection tracking, because it has node ports."""
-    return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=peer.address), *CT_NODE_PORT)})
+    return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=peer.address), *CT_NODE)})
 
 
 GROUP_HASH_SLOTS = 64
@@ -284,7 +284,7 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
     if port.cluster_ip is not None:
         cluster_ip = [new_connection(protocol, port.port, dst=port.cluster_ip)]
     if port.node_port:
-        node_port = [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE_PORT)]
+        node_port = [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE)]
     flows: set[Flow] = set()
     flow_groups: set[Group] = set()
     for group_id, endpoints, frontends in (

@@ -31,7 +31,7 @@ class Destination(IntEnum):
     """Values of the register DESTINATION."""
 
     OTHER = 0
-    NODE_PORT = 1
+    NODE = 1
     HAIRPIN = 2
 
 
@@ -65,7 +65,7 @@ TABLES: dict[Table, str] = {
     "by its tunnel address and subnet, the node by its gateway address. Records the sender's VNID.",
     Table.ARP_RESPONDER: "Answers ARP requests with the MAC that follows from the address. No ARP packet reaches a pod "
     "or a tunnel.",
-    Table.SERVICE_CONNTRACK: "Looks up packets to the service network, to external addresses of services and to nodes, "
+    Table.SERVICE_CONNTRACK: "Looks up packets to the service network, to external IPs of services and to nodes, "
     "which have node ports, in connection tracking (zone 1). Packets of established connections get the address of "
     "their endpoint.",
     Table.SERVICE_LB: "Selects an endpoint for a new connection, if the client may use the service: clients have the "

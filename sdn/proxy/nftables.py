@@ -72,7 +72,7 @@ class _EndpointChain:
 def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int = 0) -> str:
     """Return the commands that write the whole table, in one transaction. Session affinities stay.
 
-    - External clients reach node ports of this node and external addresses. They keep their source address if the
+    - External clients reach node ports of this node and external IPs. They keep their source address if the
       endpoint is a pod of this node, and get the gateway's otherwise, so that replies come back through this node.
     - Processes of the node reach cluster IPs and all other frontends. A connection to the service network that meets no
       frontend is rejected.

@@ -167,7 +167,7 @@ class ServiceMap:
         """Set the network. Only services that a difference concerns are computed again.
 
         A changed VNID concerns the services of its project and those with an endpoint that is a pod of the project; a
-        new or removed node address concerns the services with an endpoint or an external address there. Any other
+        new or removed node address concerns the services with an endpoint or an external IP there. Any other
         difference concerns all services.
         """
         before, self.config = self.config, config
@@ -280,7 +280,7 @@ class ServiceMap:
         return self._services[key].metadata.creation_timestamp or "", key
 
     def is_external_ip(self, ip: str) -> bool:
-        """Return True if a service has this external address."""
+        """Return True if a service has this external IP."""
         return ip in self._services_by_external_ip
 
 

@@ -39,12 +39,12 @@ _DOTTED_QUAD = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
 class FrontendKind(StrEnum):
     """Kinds of frontends.
 
-    They are different keys: a service that claims a future cluster IP as its external address does not keep it from the
+    They are different keys: a service that claims a future cluster IP as its external IP does not keep it from the
     service that gets the cluster IP.
     """
 
     CLUSTER_IP = "cluster IP"
-    EXTERNAL_IP = "external address"
+    EXTERNAL_IP = "external IP"
     NODE_PORT = "node port"
 
 
@@ -103,7 +103,7 @@ class ProxyConfig:
         return any(ip in network for network in self.cluster_networks)
 
     def reserved_for(self, ip: IPv4Address) -> str:
-        """Return why an address cannot be an external address of a service; empty if it can."""
+        """Return why an address cannot be an external IP of a service; empty if it can."""
         if ip in self.service_network:
             return f"in the service network {self.service_network}"
         if self.is_in_cluster_network(ip):
@@ -124,7 +124,7 @@ class ServiceIndex(typing.Protocol):
         """Return the oldest service that claims a frontend."""
 
     def is_external_ip(self, ip: str) -> bool:
-        """Return True if a service has this external address."""
+        """Return True if a service has this external IP."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -196,7 +196,7 @@ def is_proxied(service: Service) -> bool:
 
 
 def external_ips(service: Service) -> tuple[IPv4Address, ...]:
-    """Return the external addresses of a proxied service and those of its ingress, sorted."""
+    """Return the external IPs of a proxied service and those of its ingress, sorted."""
     if not is_proxied(service):
         return ()
     ingresses = service.status.load_balancer.ingress
