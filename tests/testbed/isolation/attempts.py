@@ -78,13 +78,19 @@ def may_reach(source_vnid: int, target_vnid: int) -> bool:
     return source_vnid == target_vnid or 0 in {source_vnid, target_vnid}
 
 
-def attempts(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> Iterator[Attempt]:
-    """Yield all attempts of a pod on another one, in no particular order. Every frame has its own marker."""
+def attempts(
+    layout: ClusterLayout, source: RunningPod, target: RunningPod, *, with_forged: bool = True
+) -> Iterator[Attempt]:
+    """Yield all attempts of a pod on another one, in no particular order. Every frame has its own marker.
+
+    `with_forged` includes forged frames and other protocols, which never arrive, whatever the VNIDs are.
+    """
     yield from _honest(layout, source, target)
-    yield from _forged(layout, source, target)
-    yield from _other_protocols(source, target)
     yield from _outward(layout, source, target)
     yield from _tunnelled(layout, source, target)
+    if with_forged:
+        yield from _forged(layout, source, target)
+        yield from _other_protocols(source, target)
 
 
 def permitted_frame(source: RunningPod, target: RunningPod) -> Attempt:

@@ -50,11 +50,18 @@ class Attacker:
             cable.close()
 
     def attack(
-        self, title: str, vnids: Mapping[str, int], offers: tuple[OfferedService, ...] = (), many: int = CALLS
+        self,
+        title: str,
+        vnids: Mapping[str, int],
+        offers: tuple[OfferedService, ...] = (),
+        many: int = CALLS,
+        *,
+        with_forged: bool = True,
     ) -> None:
-        """Try everything between every two pods of a cluster whose projects have these VNIDs, and call services.
+        """Send every attempt between every two pods of a cluster whose projects have these VNIDs, and call services.
 
-        Ends early when something honest is lost for good: on a broken network nothing can be learned about holes.
+        Without `with_forged`, frames whose fate does not depend on VNIDs are not sent. The attack ends early when an
+        honest frame is lost for good: on a broken network nothing can be learned about holes.
         """
         self._arrived.clear()
         self._notes.open(title)
@@ -63,7 +70,7 @@ class Attacker:
         layout = ClusterLayout(pods, vnids, addresses, self._gateways, self._cluster.lab.site.outside)
         senders: dict[str, list[Attempt]] = {name: [] for name in self._ears}
         for source, target in itertools.permutations(pods.values(), 2):
-            for attempt in attempts(layout, source, target):
+            for attempt in attempts(layout, source, target, with_forged=with_forged):
                 senders[_sender(attempt)].append(attempt)
         for source in pods.values() if offers else ():
             for attempt in service_attempts(layout, offers, source, self._dice, many):
