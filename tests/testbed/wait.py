@@ -12,12 +12,21 @@ T = TypeVar("T")
 
 DEADLINE_SECONDS = 60.0 * float(os.environ.get("PODLANE_PATIENCE", "1"))
 
+MAX_PAUSE_SECONDS = 0.2
+
 
 def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS, pause: float = 0.02) -> T:
-    """Look again and again until something is true, and return it. Raises TimeoutError."""
+    """Call `holds` until its result is true, and return the result. Raises TimeoutError.
+
+    Between two calls it sleeps `pause` seconds, or as long as the call took, up to MAX_PAUSE_SECONDS. Waiting by calls
+    that take long therefore leaves half of a processor to what is waited for.
+    """
     deadline = time.monotonic() + seconds
-    while not (actual := holds()):
-        if time.monotonic() > deadline:
+    while True:
+        begin = time.monotonic()
+        if result := holds():
+            return result
+        end = time.monotonic()
+        if end > deadline:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(pause)
-    return actual
+        time.sleep(max(pause, min(end - begin, MAX_PAUSE_SECONDS)))

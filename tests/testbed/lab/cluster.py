@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 
 from lab.process import run
 from lab.topology import Lab, LabNode, Site
+from tests.testbed.apiserver.reader import ApiReader
 from tests.testbed.wait import wait_until
 
 # Several checkouts can test at once, each in a network of its own.
@@ -21,11 +21,12 @@ SITE = Site(f"podt{OCTET}", IPv4Network(f"10.245.{OCTET}.0/24"))
 
 
 class Cluster:
-    """A lab that is up."""
+    """A running lab."""
 
     def __init__(self, lab: Lab, home: Path) -> None:
         self.lab = lab
         self._home = home
+        self._reader = ApiReader(lab.kubeconfig)
 
     @property
     def nodes(self) -> dict[str, LabNode]:
@@ -45,22 +46,20 @@ class Cluster:
         return done
 
     def apply(self, manifest: str) -> None:
-        """kubectl apply."""
+        """Apply a manifest."""
         self.kubectl("apply", "-f", "-", stdin=manifest)
 
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """The object, or None when there is none."""
-        done = self.kubectl("-n", namespace, "get", "pod", name, "-o", "json", "--ignore-not-found")
-        actual: dict[str, Any] | None = json.loads(done.stdout) if done.stdout.strip() else None
-        return actual
+        """Return a pod, None if there is none."""
+        return self._reader.get(f"/api/v1/namespaces/{namespace}/pods/{name}") or None
 
     def status(self, namespace: str, name: str) -> dict[str, Any]:
-        """A pod's status; empty while there is none."""
+        """Return the status of a pod, empty if there is none."""
         status: dict[str, Any] = (self.pod(namespace, name) or {}).get("status", {})
         return status
 
     def wait_running(self, namespace: str, *names: str) -> None:
-        """Until these pods run and are ready."""
+        """Wait until these pods are ready."""
         for name in names:
             wait_until(lambda name=name: self._is_ready(namespace, name), f"{namespace}/{name} runs")  # type: ignore[misc]
 
@@ -69,11 +68,11 @@ class Cluster:
         return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def address(self, namespace: str, name: str) -> str:
-        """A pod's address."""
+        """Return the address of a pod."""
         return str(self.status(namespace, name)["podIP"])
 
     def container(self, namespace: str, name: str, container: str | None = None) -> str:
-        """The id of a pod's container."""
+        """Return the ID of a pod's container."""
         rows = self.status(namespace, name)["containerStatuses"]
         row = next(row for row in rows if container in {None, row["name"]})
         return str(row["containerID"]).removeprefix("docker://")
@@ -83,7 +82,7 @@ class Cluster:
         return run("docker", "-H", f"unix://{self.nodes[node].docker_socket}", *words)
 
     def node_of(self, namespace: str, name: str) -> str:
-        """Where a pod runs."""
+        """Return the node of a pod."""
         pod = self.pod(namespace, name)
         assert pod is not None
         return str(pod["spec"]["nodeName"])
@@ -100,16 +99,16 @@ class Cluster:
         )
 
     def pings(self, source: tuple[str, str], address: str) -> bool:
-        """Whether one of three pings is answered."""
+        """Return whether one of three pings is answered."""
         return self.execute(*source, "ping", "-c", "3", "-W", "1", "-A", address).returncode == 0
 
     def pid(self, namespace: str, name: str) -> int:
-        """A process of the pod, through which its network namespace is reached."""
+        """Return the process ID of a pod's container, through which its network namespace is reached."""
         node = self.node_of(namespace, name)
         return int(self.docker(node, "inspect", "-f", "{{.State.Pid}}", self.container(namespace, name)))
 
     def traces(self, node: str) -> dict[str, Any]:
-        """What pods leave on a node: containers, links, switch ports, flows, addresses, directories."""
+        """Return what pods leave on a node: containers, links, switch ports, flows, addresses, directories."""
         here = self.nodes[node]
         database = f"--db=unix:{here.ovs}/db.sock"
         dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", str(here.ovs / "br0.mgmt"))
@@ -126,7 +125,7 @@ class Cluster:
         }
 
     def kill(self, pid_file: Path) -> None:
-        """SIGKILL what a pid file names, and wait until it is started again."""
+        """Kill the process of a PID file by SIGKILL, and wait until it is started again."""
         before = pid_file.read_text()
         os.kill(int(before), signal.SIGKILL)
         wait_until(lambda: pid_file.read_text() not in {before, ""}, f"{pid_file.name} is started again")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ def wait_until_consistent(node: DisturbedNode, seconds: float = DEADLINE_SECONDS
 
 def inconsistencies(node: DisturbedNode) -> list[str]:
     """A sentence for each; all of them at one moment, so that some may be passing."""
-    pods = {_uid(pod): pod for pod in json.loads(node.kubectl("get", "pods", "-A", "-o", "json"))["items"]}
+    pods = {_uid(pod): pod for pod in node.read("/api/v1/pods")["items"]}
     containers = [_Container.of(row) for row in _inspected(node)]
     return [
         *(

@@ -236,5 +236,5 @@ def restart_count(node: DisturbedNode, name: str) -> int:
 
 
 def pod_phases(node: DisturbedNode) -> set[str]:
-    """Of all pods."""
-    return set(node.kubectl("get", "pods", "-o", "jsonpath={.items[*].status.phase}").split())
+    """Return the phases of all pods of the project `default`."""
+    return {pod["status"]["phase"] for pod in node.read("/api/v1/namespaces/default/pods")["items"]}

@@ -16,12 +16,12 @@ SLEEP = ["tail", "-f", "/dev/null"]
 
 
 def container(name: str = "main", **fields: Any) -> dict[str, Any]:
-    """A container that sleeps, unless its fields say otherwise."""
+    """Return a container that sleeps, unless `fields` has another command."""
     return {"name": name, "image": "podlane/toolbox", "imagePullPolicy": "IfNotPresent", "command": SLEEP} | fields
 
 
 def pod(name: str, *containers: dict[str, Any], meta: dict[str, Any] | None = None, **spec: Any) -> str:
-    """A document with a pod of the node; with one sleeping container if none are given."""
+    """Return the manifest of a pod on the node. Without containers it gets one that sleeps."""
     document = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -33,7 +33,7 @@ def pod(name: str, *containers: dict[str, Any], meta: dict[str, Any] | None = No
 
 
 def inspect_container(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
-    """The newest container of that name of a pod, as Docker inspects it."""
+    """Return what Docker reports of a pod's newest container of that name."""
     labels = (f"io.kubernetes.pod.name={name}", f"io.kubernetes.container.name={container}")
     actual = node.docker("ps", "-aq", "--no-trunc", *(f"--filter=label={label}" for label in labels)).split()
     assert actual, f"{name} has no container {container}"
@@ -42,19 +42,19 @@ def inspect_container(node: SingleNode, name: str, container: str = "main") -> d
 
 
 def exec_output(node: SingleNode, name: str, *words: str, container: str = "main") -> str:
-    """What a program says that is run in a container of a pod."""
+    """Run a program in a container of a pod and return its output."""
     return node.docker("exec", inspect_container(node, name, container)["Id"], *words)
 
 
 def exec_fails(node: SingleNode, name: str, *words: str, container: str = "main") -> bool:
-    """Whether a program that is run in a container of a pod fails."""
+    """Run a program in a container of a pod and return whether it fails."""
     command = ["docker", "-H", f"unix://{node.root}/docker/docker.sock", "exec"]
     identity = inspect_container(node, name, container)["Id"]
     return subprocess.run([*command, identity, *words], capture_output=True, check=False).returncode != 0
 
 
 def container_status(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
-    """What the pod's status tells of a container; empty while it tells nothing."""
+    """Return the status of a pod's container, empty if there is none."""
     status = node.status(name)
     rows = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
     actual: dict[str, Any] = next((row for row in rows if row["name"] == container), {})
@@ -62,14 +62,14 @@ def container_status(node: SingleNode, name: str, container: str = "main") -> di
 
 
 def wait_running(node: SingleNode, *names: str, container: str = "main") -> None:
-    """Until the container of each of the pods runs."""
+    """Wait until the container of each pod runs."""
     for name in names:
         look = partial(container_status, node, name, container)
         wait_until(lambda look=look: "running" in look().get("state", {}), f"{name} runs")  # type: ignore[misc]
 
 
 def wait_waiting(node: SingleNode, name: str, reason: str, container: str = "main") -> str:
-    """Until a container waits for this reason; with which message."""
+    """Wait until a container waits for this reason, and return the message."""
 
     def message() -> str:
         waiting = container_status(node, name, container).get("state", {}).get("waiting", {})
@@ -79,18 +79,20 @@ def wait_waiting(node: SingleNode, name: str, reason: str, container: str = "mai
 
 
 def wait_for_event(node: SingleNode, name: str, reason: str) -> str:
-    """Until an event of a pod has this reason; its message."""
-    path = "{range .items[*]}{.message}{'\\n'}{end}"
-    selector = f"--field-selector=involvedObject.name={name},reason={reason}"
-    ask = partial(node.kubectl, "get", "events", selector, "-o", f"jsonpath={path}")
-    return wait_until(lambda: ask().strip(), f"{reason} is told of {name}")
+    """Wait for events of a pod with this reason, and return their messages, a line each."""
+    path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{name}%2Creason%3D{reason}"
+
+    def messages() -> str:
+        return "\n".join(event["message"] for event in node.read(path)["items"])
+
+    return wait_until(messages, f"event {reason} of {name}")
 
 
 def uid_of(node: SingleNode, name: str) -> str:
-    """The UID of a pod."""
-    return node.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}")
+    """Return the UID of a pod, which must exist."""
+    return str(node.read_pod(name)["metadata"]["uid"])
 
 
 def pod_dir(node: SingleNode, name: str) -> Path:
-    """The directory of a pod on the host."""
+    """Return the directory of a pod on the host."""
     return node.state / "pods" / uid_of(node, name)

@@ -29,15 +29,15 @@ class NodePods:
         return self.node.status(pod)
 
     def rows(self, pod: str, kind: str = "containerStatuses") -> dict[str, dict[str, Any]]:
-        """The statuses of its containers, by name."""
+        """Return the statuses of a pod's containers by name."""
         return {row["name"]: row for row in self.status(pod).get(kind, [])}
 
     def row(self, pod: str) -> dict[str, Any]:
-        """The status of its first container, empty while there is none."""
+        """Return the status of a pod's first container, with an empty state if there is none."""
         return next(iter(self.rows(pod).values()), {"state": {}})
 
     def waits(self, pod: str, reason: str, container: str = "") -> str:
-        """Until a container waits for this reason; the message."""
+        """Wait until a container waits for this reason, and return the message."""
 
         def message() -> str:
             rows = self.rows(pod)
@@ -56,7 +56,7 @@ class NodePods:
             wait_until(lambda pod=pod: self.status(pod).get("phase") == phase, f"{pod} is {phase}")  # type: ignore[misc]
 
     def until_told(self, pod: str, *told: tuple[str, str, str]) -> None:
-        """Until these are among the events of the pod: (type, reason, beginning of the message)."""
+        """Wait for events of a pod: (type, reason, beginning of the message)."""
 
         def is_told(row: tuple[str, str, str]) -> bool:
             actual = self.told(pod)
@@ -66,34 +66,36 @@ class NodePods:
             wait_until(lambda row=row: is_told(row), f"{row} is told of {pod}")  # type: ignore[misc]
 
     def told(self, pod: str) -> list[tuple[str, str, str, str]]:
-        """Its events: type, reason, message, part of the pod."""
-        words = ("get", "events", "--field-selector", f"involvedObject.name={pod}", "-o", "json")
-        rows = json.loads(self.node.kubectl(*words))["items"]
+        """Return the events of a pod: type, reason, message, part of the pod."""
+        path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{pod}"
         return [
-            (row["type"], row["reason"], row["message"], row["involvedObject"].get("fieldPath", "")) for row in rows
+            (event["type"], event["reason"], event["message"], event["involvedObject"].get("fieldPath", ""))
+            for event in self.node.read(path)["items"]
         ]
 
     def uid(self, pod: str) -> str:
-        return self.node.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+        """Return the UID of a pod, which must exist."""
+        return str(self.node.read_pod(pod)["metadata"]["uid"])
 
     def exists(self, pod: str) -> bool:
-        return bool(self.node.kubectl("get", "pod", pod, "--ignore-not-found", "-o", "name"))
+        """Return whether a pod exists."""
+        return bool(self.node.read_pod(pod))
 
     def inside(self, pod: str, command: str, container: str = "") -> str:
-        """What a line of shell says in a container."""
+        """Run a line of shell in a container and return its output."""
         row = self.rows(pod)[container] if container else self.row(pod)
         return self.node.docker("exec", row["containerID"].removeprefix("docker://"), "sh", "-c", command)
 
     @contextmanager
     def only(self) -> Iterator[None]:
-        """Afterwards there is no pod, and nothing is left of any."""
+        """Delete all pods after the block, and wait until nothing is left of them."""
         yield
         self.delete("--all")
         wait_until(lambda: not any(self.node.traces().values()), "nothing is left of any pod")
 
 
 def pod(name: str, containers: str, spec: str = "", grace: int = 1) -> str:
-    """`containers` and `spec` are YAML; the rows of containers are not indented."""
+    """Return the manifest of a pod. `containers` and `spec` are YAML; the lines of `containers` are not indented."""
     rows = "".join(f"  {line}\n" for line in containers.strip("\n").splitlines())
     more = "".join(f"  {line}\n" for line in spec.strip("\n").splitlines())
     return f"""\
@@ -109,7 +111,7 @@ spec:
 
 
 def main(command: str = SLEEP, more: str = "", name: str = "main") -> str:
-    """One container that runs a line of shell."""
+    """Return the YAML of a container that runs a line of shell."""
     rest = "".join(f"\n  {line}" for line in more.strip("\n").splitlines())
     shell = json.dumps(["sh", "-c", command])
     return f"- name: {name}\n  image: podlane/toolbox\n  imagePullPolicy: Never\n  command: {shell}{rest}\n"

@@ -21,6 +21,7 @@ from api.client.kubeconfig import Kubeconfig
 from lab import images
 from lab.down import remove_pod_cgroups
 from lab.process import LabError, run
+from tests.testbed.apiserver.reader import ApiReader
 from tests.testbed.docker.daemon import Dockerd
 from tests.testbed.wait import wait_until
 
@@ -29,10 +30,10 @@ _NUMBERS = count()
 
 
 class SingleNode:
-    """Use as a context manager; the agent is started, also again and with other settings, by `agent`.
+    """A running node. A context manager; `agent` starts the agent, also again with other settings.
 
-    `docker` are more flags of its dockerd, `master` of the master; `place` is what each program is started by: nothing,
-    or what enters a network namespace.
+    `docker` and `master` are additional flags of dockerd and of the master. `place` is a command that starts each
+    program in a network namespace, or empty.
     """
 
     def __init__(self, docker: tuple[str, ...] = (), master: tuple[str, ...] = (), place: tuple[str, ...] = ()) -> None:
@@ -42,6 +43,7 @@ class SingleNode:
         self.place = place
         self._docker = Dockerd(self.root / "docker", docker, place)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._reader = ApiReader(self.root / "admin")
 
     def __enter__(self) -> Self:
         try:
@@ -75,7 +77,7 @@ class SingleNode:
         return not left
 
     def agent(self, *flags: str) -> None:
-        """Start the agent, in place of the one that runs."""
+        """Start the agent. An agent that runs is stopped before."""
         if "podlane-node-agent" in self._running:
             self._stop("podlane-node-agent")
         self._start(
@@ -100,68 +102,81 @@ class SingleNode:
 
     @contextlib.contextmanager
     def without_agent(self) -> Iterator[None]:
-        """No agent in the block; afterwards there is one again."""
+        """Stop the agent for the block, and start it again afterwards."""
         self._stop("podlane-node-agent")
         yield
         self.agent()
 
     @property
     def agent_pid(self) -> int:
-        """The process of the agent that runs."""
+        """The process ID of the running agent."""
         return self.pid("podlane-node-agent")
 
     def pid(self, daemon: str) -> int:
-        """The process of a daemon that runs."""
+        """Return the process ID of a running daemon."""
         return self._running[daemon].pid
 
     @property
     def docker_socket(self) -> str:
-        """Where its Docker listens."""
+        """The path of Docker's socket."""
         return str(self._docker.socket)
 
     def docker(self, *words: str) -> str:
-        """Run docker."""
+        """Run docker and return its output."""
         return run("docker", "-H", f"unix://{self._docker.socket}", *words)
 
     def load_images(self) -> None:
-        """Put the sandbox's and the toolbox's image there, where they are missing."""
+        """Load the images of the sandbox and of the toolbox, if they are missing."""
         images.load(str(self._docker.socket))
 
     def import_image(self, name: str) -> None:
-        """A small image of its own."""
+        """Create a small image."""
         content = self.root / "image.tar"
         run("tar", "-cf", str(content), "-C", "/etc", "hostname")
         self.docker("import", str(content), name)
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        """Run kubectl as the administrator."""
+        """Run kubectl as the administrator and return its output. It must succeed."""
         command = [*self.place, "kubectl", f"--kubeconfig={self.root}/admin", *words]
         environment = {**os.environ, "HOME": str(self.root)}
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
+    def read(self, path: str) -> dict[str, Any]:
+        """Return the document at a path of the API, empty if there is none."""
+        if not self.place:
+            return self._reader.get(path)
+        document: dict[str, Any] = json.loads(self.kubectl("get", "--raw", path))
+        return document
+
+    def read_pod(self, pod: str) -> dict[str, Any]:
+        """Return a pod of the project `default`, empty if there is none."""
+        return self.read(f"/api/v1/namespaces/default/pods/{pod}")
+
     def status(self, pod: str) -> dict[str, Any]:
-        """A pod's status."""
-        status: dict[str, Any] = json.loads(self.kubectl("get", "pod", pod, "-o", "json"))["status"]
+        """Return the status of a pod, which must exist."""
+        document = self.read_pod(pod)
+        assert document, f"there is no pod {pod}"
+        status: dict[str, Any] = document["status"]
         return status
 
     def is_ready(self, pod: str) -> bool:
-        """Whether it says so."""
+        """Return whether the condition Ready of a pod is true."""
         conditions = self.status(pod).get("conditions", [])
         return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def node_condition(self, kind: str, node: str = NODE) -> str:
-        """A condition of the node, as its status."""
-        path = f'{{.status.conditions[?(@.type=="{kind}")].status}}'
-        return self.kubectl("get", "node", node, "--ignore-not-found", "-o", f"jsonpath={path}")
+        """Return the status of a condition of a node: True, False or Unknown; empty if there is none."""
+        conditions = self.read(f"/api/v1/nodes/{node}").get("status", {}).get("conditions", [])
+        return next((str(condition["status"]) for condition in conditions if condition["type"] == kind), "")
 
     def traces(self, pod: str = "") -> dict[str, list[str]]:
-        """What this pod, or all pods together, have on the host."""
+        """Return what this pod, or all pods together, have on the host, by kind."""
         names = self.docker("ps", "-a", "--format", "{{.Names}}").split()
-        uid = self.kubectl("get", "pod", pod, "-o", "jsonpath={.metadata.uid}") if pod else ""
+        uid = self.read_pod(pod)["metadata"]["uid"] if pod else ""
         pods = self.state / "pods"
-        walked = os.walk(self.root / "logs")  # What goes in the meantime is nothing that is left.
+        walked = os.walk(self.root / "logs")  # A file that is deleted meanwhile is not left.
         links = [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
         links = [path for path in links if path.is_symlink() or path.is_dir()]
         folders = {self.root / "logs" / "pods", self.root / "logs" / "containers"}
