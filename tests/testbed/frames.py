@@ -1,4 +1,4 @@
-"""Ethernet frames as bytes, including frames that no correct network stack sends. Pure."""
+"""Ethernet frames as bytes, including frames that no correct network stack sends."""
 
 from __future__ import annotations
 

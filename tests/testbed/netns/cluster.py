@@ -47,7 +47,7 @@ TURN_SECONDS = 900.0
 
 
 @contextlib.contextmanager
-def _first(site: Site) -> Iterator[None]:
+def _exclusive_names(site: Site) -> Iterator[None]:
     """Wait until no other run has a cluster of these names. The kernel frees the socket's name with the process."""
 
     def bound() -> bool:
@@ -75,7 +75,7 @@ class NetnsCluster:
         self.lab = lab
         self._with_sdn = lab.nodes[:with_sdn]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._alone = contextlib.ExitStack()
+        self._exclusive = contextlib.ExitStack()
         master = master_process(lab)
         processes = [replace(master, command=(*master.command, NO_AGENT_FLAG, *master_flags))]
         for node in lab.nodes:
@@ -83,7 +83,7 @@ class NetnsCluster:
         self._specifications = {process.name: process for process in processes}
 
     def __enter__(self) -> Self:
-        self._alone.enter_context(_first(self.lab.site))
+        self._exclusive.enter_context(_exclusive_names(self.lab.site))
         self._sweep()
         try:
             self._build()
@@ -98,10 +98,10 @@ class NetnsCluster:
             process.wait()
         self._sweep()
         shutil.rmtree(self.lab.state, ignore_errors=True)
-        self._alone.close()
+        self._exclusive.close()
 
     def _sweep(self) -> None:
-        """Also what a run has left behind that was killed."""
+        """Remove everything of this cluster, also what a killed run has left behind."""
         for namespace in Path("/run/netns").glob(f"{self.pod_namespace('')}*"):
             run("ip", "netns", "del", namespace.name)
         bring_down(self.lab.state, self.lab.site)
@@ -128,15 +128,15 @@ class NetnsCluster:
 
     @property
     def nodes(self) -> dict[str, LabNode]:
-        """By name."""
+        """The nodes by name."""
         return {node.name: node for node in self.lab.nodes}
 
     def specification(self, name: str) -> Process:
-        """How a process of this cluster is started."""
+        """Return how a process of this cluster is started."""
         return self._specifications[name]
 
     def start(self, name: str, instead: Process | None = None) -> None:
-        """Start a process of this cluster by name, for example `node-1 sdn`, or another one in its place."""
+        """Start a process of this cluster by name, for example `node-1 sdn`, or another process in its place."""
         process = instead or self._specifications[name]
         with process.log_file.open("ab") as log:
             self._running[name] = subprocess.Popen(
@@ -149,15 +149,15 @@ class NetnsCluster:
             )
 
     def start_switch(self, node: str) -> float:
-        """Start ovs-vswitchd and give the node its address again; when br0, if it had one, answered (steady clock)."""
-        here = self.nodes[node]
-        had_bridge = (here.ovs / "br0.mgmt").exists()
-        (here.ovs / "br0.mgmt").unlink(missing_ok=True)
+        """Start ovs-vswitchd and configure the node's address. Return the steady time when an existing br0 answered."""
+        lab_node = self.nodes[node]
+        had_bridge = (lab_node.ovs / "br0.mgmt").exists()
+        (lab_node.ovs / "br0.mgmt").unlink(missing_ok=True)
         self.start(f"{node} ovs-vswitchd")
         if had_bridge:
-            wait_until((here.ovs / "br0.mgmt").exists, "br0", pause=0.001)
+            wait_until((lab_node.ovs / "br0.mgmt").exists, "br0", pause=0.001)
         answers = time.monotonic()
-        underlay.configure_node(here, time.monotonic() + DEADLINE_SECONDS)
+        underlay.configure_node(lab_node, time.monotonic() + DEADLINE_SECONDS)
         return answers
 
     def signal(self, name: str, number: Signals) -> None:
@@ -165,33 +165,33 @@ class NetnsCluster:
         self._running[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """SIGKILL a process of this cluster, and wait for its end."""
+        """Kill a process of this cluster by SIGKILL, and wait for its end."""
         self._running[name].kill()
         self._running[name].wait()
 
     def is_alive(self, name: str) -> bool:
-        """Whether a process of this cluster runs."""
+        """Return whether a process of this cluster runs."""
         return self._running[name].poll() is None
 
     def is_running_as(self, name: str, word: str) -> bool:
-        """Whether it runs with this word in its command."""
+        """Return whether a process runs with this word in its command."""
         return self.is_alive(name) and word in map(str, self._running[name].args)  # type: ignore[arg-type]
 
     def process(self, name: str) -> psutil.Process:
-        """A process of this cluster, to be measured."""
+        """Return a process of this cluster, to measure it."""
         return psutil.Process(self._running[name].pid)
 
     def call_api(self, act: Callable[[Client], Awaitable[T]]) -> T:
-        """Do something as the administrator."""
+        """Call a function with a client of the administrator, and return its result."""
 
-        async def asking() -> T:
+        async def call() -> T:
             async with Client(Kubeconfig.load(self.lab.kubeconfig)) as client:
                 return await act(client)
 
-        return asyncio.run(asking())
+        return asyncio.run(call())
 
     def master_answers(self) -> bool:
-        """Whether it does."""
+        """Return whether the master answers."""
         try:
             return bool(self.call_api(lambda client: client.get(Namespace, "default")))
         except (ClientError, BadKubeconfig):
@@ -201,7 +201,7 @@ class NetnsCluster:
         self.start("master")
 
     async def _join(self, client: Client, node: LabNode) -> None:
-        """Give a node its identity."""
+        """Write the kubeconfig of a node, with a new client certificate."""
         node.kubeconfig.write_text(await node_kubeconfig(client, Kubeconfig.load(self.lab.kubeconfig), node.name))
 
     async def _register(self, client: Client) -> None:
@@ -211,39 +211,39 @@ class NetnsCluster:
             await client.create(Node(metadata=ObjectMeta(name=node.name), status=status))
 
     def call_cni_server(self, node: str, act: Callable[[SdnNetwork], Awaitable[T]]) -> T:
-        """Ask a node's sdn daemon something."""
+        """Call a function with a client of a node's sdn daemon, and return its result."""
 
-        async def asking() -> T:
+        async def call() -> T:
             async with SdnNetwork(str(self.nodes[node].sdn_socket)) as network:
                 return await act(network)
 
-        return asyncio.run(asking())
+        return asyncio.run(call())
 
     def network_ready(self, node: str) -> bool:
-        """Whether the sdn daemon says that pods can be attached."""
+        """Return whether the sdn daemon reports that pods can be attached."""
         try:
             return self.call_cni_server(node, lambda network: network.status()).ready
         except NotReady:
             return False
 
     def pod_namespace(self, name: str) -> str:
-        """The network namespace of a pod."""
+        """Return the name of a pod's network namespace."""
         return f"{self.lab.site.prefix}-pod-{name}"
 
     def add_namespaces(self, names: list[str]) -> list[str]:
-        """Network namespaces for pods; their full names."""
-        full = [self.pod_namespace(name) for name in names]
-        for name in full:
+        """Create network namespaces for pods, and return their full names."""
+        namespaces = [self.pod_namespace(name) for name in names]
+        for name in namespaces:
             run("ip", "netns", "add", name)
-        return full
+        return namespaces
 
 
 def netns_lab(prefix: str, third_octet: int, size: int, plugin: str = "ovs-multitenant") -> Lab:
-    """A lab of its own: names, addresses and state meet those of no other."""
+    """Return a lab whose names, addresses and state are in no other lab."""
     site = Site(prefix, IPv4Network(f"10.245.{third_octet}.0/24"))
     return Lab(site, Path(f"/tmp/{prefix}-{os.getpid()}"), Path(sys.executable).parent, size, plugin)
 
 
 def bench_lab(size: int) -> Lab:
-    """The one in which things are measured."""
+    """Return the lab of the benchmarks."""
     return netns_lab("podbnch", 33, size)

@@ -23,7 +23,7 @@ PORT = 8080
 ANY = IPv4Address(0)
 PATIENCE_SECONDS = 5.0
 SILENCE_SECONDS = 0.3
-"""How long nothing has to come where nothing must; only beside a control that is answered at once."""
+"""How long a call waits that must not be answered. A positive control beside it is answered at once."""
 
 
 SOURCE_PORTS = itertools.cycle(range(33_000, 61_000))
@@ -49,7 +49,7 @@ class Node:
         self.node, self.pods, self.outside = (f"podsvc-{os.getpid()}-{word}" for word in ("node", "pods", "outside"))
 
     def build(self) -> None:
-        """Links, addresses and routes."""
+        """Create the namespaces with their links, addresses and routes."""
         for name in (self.node, self.pods, self.outside):
             run("ip", "netns", "add", name)
             run("ip", "-n", name, "link", "set", "lo", "up")
@@ -65,19 +65,19 @@ class Node:
     def _connect(self, device: str, address: str, other: str, others: list[str]) -> None:
         peer = ("peer", "name", "eth0", "netns", other)
         run("ip", "-n", self.node, "link", "add", device, "type", "veth", *peer)
-        for namespace, name, mine in ((self.node, device, [address]), (other, "eth0", others)):
+        for namespace, name, addresses in ((self.node, device, [address]), (other, "eth0", others)):
             run("ip", "-n", namespace, "link", "set", name, "up")
-            for one in mine:
-                run("ip", "-n", namespace, "addr", "add", one, "dev", name)
+            for own in addresses:
+                run("ip", "-n", namespace, "addr", "add", own, "dev", name)
 
     def remove(self) -> None:
-        """Without a trace."""
+        """Delete the namespaces, and with them everything in them."""
         for name in (self.node, self.pods, self.outside):
             run("ip", "netns", "del", name)
 
     @contextlib.contextmanager
     def at_outside(self, addresses: tuple[IPv4Address, ...]) -> Iterator[None]:
-        """Give the outside more addresses."""
+        """Add addresses to the outside for the block."""
         for address in addresses:
             run("ip", "-n", self.outside, "addr", "add", f"{address}/24", "dev", "eth0")
         yield
@@ -85,53 +85,53 @@ class Node:
             run("ip", "-n", self.outside, "addr", "del", f"{address}/24", "dev", "eth0")
 
     def nft(self, *words: str) -> str:
-        """Somebody else at work in the node."""
+        """Run nft in the node, as another program would."""
         return run("ip", "netns", "exec", self.node, "nft", *words)
 
 
 @contextlib.contextmanager
 def answering(namespace: str, addresses: tuple[IPv4Address, ...]) -> Iterator[None]:
-    """Whoever sends a line to one of them hears which one it is, and from where the line came; TCP as well as UDP."""
-    ears = selectors.DefaultSelector()
+    """Reply at each address, by TCP and UDP, with that address and the address of the client."""
+    listeners = selectors.DefaultSelector()
     with inside(namespace):
         for address in addresses:
             for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                ear = socket.socket(socket.AF_INET, kind)
-                ear.bind((str(address), PORT))
+                listener = socket.socket(socket.AF_INET, kind)
+                listener.bind((str(address), PORT))
                 if kind == socket.SOCK_STREAM:
-                    ear.listen(128)
-                ears.register(ear, selectors.EVENT_READ)
+                    listener.listen(128)
+                listeners.register(listener, selectors.EVENT_READ)
     end, stop = socket.socketpair()
-    ears.register(end, selectors.EVENT_READ)
-    thread = threading.Thread(target=_answer, args=(ears, end))
+    listeners.register(end, selectors.EVENT_READ)
+    thread = threading.Thread(target=_answer, args=(listeners, end))
     thread.start()
     try:
         yield
     finally:
         stop.close()
         thread.join()
-        for key in list(ears.get_map().values()):
+        for key in list(listeners.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
-        ears.close()
+        listeners.close()
 
 
-def _answer(ears: selectors.BaseSelector, end: socket.socket) -> None:
+def _answer(listeners: selectors.BaseSelector, end: socket.socket) -> None:
     while True:
-        for key, _ in ears.select():
-            ear = key.fileobj
-            assert isinstance(ear, socket.socket)
-            if ear is end:
+        for key, _ in listeners.select():
+            ready = key.fileobj
+            assert isinstance(ready, socket.socket)
+            if ready is end:
                 return
-            if ear.type == socket.SOCK_DGRAM:
-                _, caller = ear.recvfrom(64)
-                ear.sendto(f"{ear.getsockname()[0]} {caller[0]}".encode(), caller)
-            elif ear.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                ears.register(ear.accept()[0], selectors.EVENT_READ)
-            elif _line(ear):
-                ear.send(f"{ear.getsockname()[0]} {ear.getpeername()[0]}".encode())
+            if ready.type == socket.SOCK_DGRAM:
+                _, caller = ready.recvfrom(64)
+                ready.sendto(f"{ready.getsockname()[0]} {caller[0]}".encode(), caller)
+            elif ready.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                listeners.register(ready.accept()[0], selectors.EVENT_READ)
+            elif _line(ready):
+                ready.send(f"{ready.getsockname()[0]} {ready.getpeername()[0]}".encode())
             else:
-                ears.unregister(ear)
-                ear.close()
+                listeners.unregister(ready)
+                ready.close()
 
 
 def _line(connection: socket.socket) -> bytes:
@@ -142,7 +142,7 @@ def _line(connection: socket.socket) -> bytes:
 
 
 class Caller:
-    """Calls out of a network namespace, and stays connected until closed; `own` is the address it calls from."""
+    """A client in a network namespace that stays connected until it is closed. `own` is its source address."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Caller:
         self._socket.close()
 
     def ask(self, patience: float = PATIENCE_SECONDS) -> ServiceReply:
-        """Raises OSError when refused, TimeoutError when nobody answers."""
+        """Call once and return the reply. Raises OSError if refused, TimeoutError if there is no reply."""
         self._socket.settimeout(patience)
         self._socket.send(b"who?\n")
         backend, caller = self._socket.recv(64).decode().split()
@@ -183,6 +183,6 @@ def call(
     kind: int = socket.SOCK_STREAM,
     own: IPv4Address = ANY,
 ) -> ServiceReply:
-    """Ask once. Raises OSError when refused, TimeoutError when nobody answers."""
+    """Call once from a new socket. Raises OSError if refused, TimeoutError if there is no reply."""
     with Caller(namespace, address, port, kind, own) as caller:
         return caller.ask()
