@@ -426,6 +426,8 @@ class LocalApiClient:
 async def local_api(root: Path) -> AsyncIterator[LocalApiClient]:
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(root / "s"))) as http:
         client = LocalApiClient(root, http)
+        # The socket of an earlier source is still there. Its file must not be taken for that of this one.
+        (root / "s").unlink(missing_ok=True)
         running = asyncio.create_task(client.source.run())
         try:
             await until(lambda: client.source.synced and (root / "s").exists())
