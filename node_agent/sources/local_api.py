@@ -101,8 +101,13 @@ class LocalApiSource:
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
         before = os.umask(0o177)
+        start = asyncio.create_task(web.UnixSite(runner, str(self._socket)).start())
         try:
-            await web.UnixSite(runner, str(self._socket)).start()
+            # A start that is cancelled half-way would leave a socket that nothing closes.
+            await asyncio.shield(start)
+        except asyncio.CancelledError:
+            await start
+            raise
         finally:
             os.umask(before)
 
