@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.nftables import services_table, table_update
-from sdn.proxy.service_ports import ProxyConfig
-from sdn.topology import Node
+from tests.unit.sdn.examples import NODE, PROXY_CONFIG
 
 TEXTS = Path(__file__).parent / "services"
 
-NODES = IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4")
-CONFIG = ProxyConfig(
-    node=Node("node-1", NODES[0], IPv4Network("10.128.0.0/23")),
-    cluster_networks=(IPv4Network("10.128.0.0/14"),),
-    service_network=IPv4Network("172.30.0.0/16"),
-    node_port_range=(30000, 32767),
-    vnids=None,
-    node_ips=frozenset({NODES[0]}),
-)
+NODES = NODE.address, IPv4Address("10.245.2.4")
 HERE, THERE = (
     EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_local=True),
     EndpointInfo(IPv4Address("10.128.2.2"), 8080),
@@ -60,10 +51,10 @@ EMPTY = ServicePortInfo(
 SERVED = (WEB, STICKY, EMPTY)
 
 OUTPUTS = {
-    "nftables.nft": services_table(CONFIG, SERVED),
-    "userspace.nft": services_table(CONFIG, SERVED, proxy_port=34567),
+    "nftables.nft": services_table(PROXY_CONFIG, SERVED),
+    "userspace.nft": services_table(PROXY_CONFIG, SERVED, proxy_port=34567),
     "one_endpoint_goes.nft": table_update(
-        CONFIG,
+        PROXY_CONFIG,
         ServicePortChange(
             (WEB, STICKY),
             (

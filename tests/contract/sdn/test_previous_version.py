@@ -20,8 +20,8 @@ from sdn.pipeline.service import ServiceFlows
 from sdn.topology import Pod
 from tests.testbed.trace.dummy_switch import DummySwitch
 from tests.testbed.wait import DEADLINE_SECONDS
-from tests.unit.sdn.examples import web
-from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, NODE, previous_flow, previous_group
+from tests.unit.sdn.examples import NODE, web
+from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, previous_flow, previous_group
 
 NETWORK = FlowSet(compile_flows(replace(EMPTY_NETWORK, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}))))
 STICKY = replace(web("10.128.0.4"), affinity_timeout_seconds=60, cluster_ip=IPv4Address("172.30.0.2"), node_port=0)

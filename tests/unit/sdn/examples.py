@@ -8,12 +8,23 @@ from ipaddress import IPv4Address, IPv4Network
 from hypothesis import strategies as st
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.proxy.service_ports import ProxyConfig
 from sdn.topology import Cluster, Node
 
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 
 
 NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
+
+
+PROXY_CONFIG = ProxyConfig(
+    node=NODE,
+    cluster_networks=CLUSTER.networks,
+    service_network=CLUSTER.service_network,
+    node_port_range=(30000, 32767),
+    vnids=None,
+    node_ips=frozenset({NODE.address}),
+)
 
 
 peers = st.sets(st.integers(1, 500), max_size=20)

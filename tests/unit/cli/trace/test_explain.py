@@ -30,7 +30,7 @@ MAP = replace(
 NODE = Host(IPv4Address("10.128.0.1"), "node-1", node="node-1")
 WEB = ServicePortReport("blue/web", "80/TCP", vnid=11, cluster_endpoints=("10.128.2.3:8080",))
 ASKED = TraceRequest("pod", "10.128.0.2", "172.30.0.9", sender="10.128.0.2", protocol="tcp", port=80)
-LED = TraceResult(
+DELIVERED = TraceResult(
     (TraceStep("classifier"), TraceStep("service_lb"), TraceStep("l3_forwarding")),
     ("tunnel 10.245.2.4",),
     11,
@@ -39,10 +39,10 @@ LED = TraceResult(
     endpoints=("10.128.2.3:8080", "198.51.100.7:443"),
     rejected=(RejectionReport("blue/web", "endpoint 10.128.9.9:8080", "is in the cluster network, but no pod has it"),),
 )
-STOPPED = structs.replace(LED, outputs=(), endpoint="", steps=(TraceStep("classifier"), TraceStep("service_lb")))
+STOPPED = structs.replace(DELIVERED, outputs=(), endpoint="", steps=(TraceStep("classifier"), TraceStep("service_lb")))
 
 
-def told(answer: TraceResult, *onward: Hop, trace_request: TraceRequest = ASKED, source: Host = RED) -> str:
+def explanation(answer: TraceResult, *onward: Hop, trace_request: TraceRequest = ASKED, source: Host = RED) -> str:
     target = MAP.find_host("blue/web")
     assert target is not None
     return explain(source, target, [Hop("node-1", trace_request, answer), *onward], MAP)
@@ -50,12 +50,14 @@ def told(answer: TraceResult, *onward: Hop, trace_request: TraceRequest = ASKED,
 
 def test_explanation_of_a_delivered_connection_names_its_endpoint() -> None:
     far = Hop("node-2", ASKED, TraceResult((TraceStep("pod_output"),), ("pod 10.128.2.3",), 11))
-    assert told(LED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
+    assert (
+        explanation(DELIVERED, far) == "delivered: red/a reaches blue/b on node-2, an endpoint of the service blue/web"
+    )
 
 
 def test_explanation_names_the_endpoint_that_drops_the_packet() -> None:
     far = Hop("node-2", ASKED, TraceResult((TraceStep("pod_output"),), (), 10))
-    assert told(LED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
+    assert explanation(DELIVERED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
 
 
 @pytest.mark.parametrize(
@@ -81,14 +83,14 @@ def test_explanation_names_the_endpoint_that_drops_the_packet() -> None:
             "delivered: red/a reaches the proxy of node-1, which connects to an endpoint of the service blue/web",
         ),
         (
-            structs.replace(LED, steps=(), outputs=(), endpoint="198.51.100.7:443"),
+            structs.replace(DELIVERED, steps=(), outputs=(), endpoint="198.51.100.7:443"),
             "forwarded: node-1 connects to 198.51.100.7:443, an endpoint of the service blue/web "
             "outside of the cluster network",
         ),
     ],
 )
 def test_explanation_states_why_a_connection_reaches_no_pod(answer: TraceResult, words: str) -> None:
-    assert told(answer) == words
+    assert explanation(answer) == words
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_explanation_for_an_external_client_depends_on_endpoints_of_other_nodes(
     cluster_endpoints: tuple[str, ...], sentence: str
 ) -> None:
     service = structs.replace(WEB, cluster_endpoints=cluster_endpoints)
-    assert told(TraceResult(service=service), source=Host(IPv4Address("203.0.113.5"))) == sentence
+    assert explanation(TraceResult(service=service), source=Host(IPv4Address("203.0.113.5"))) == sentence
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_explanation_states_why_a_frontend_is_not_served(target: str, asked: Tra
 
 
 def test_trace_output_lists_all_and_rejected_endpoints() -> None:
-    sticky = structs.replace(LED, service=structs.replace(WEB, affinity_seconds=600))
+    sticky = structs.replace(DELIVERED, service=structs.replace(WEB, affinity_seconds=600))
     assert list(endpoint_lines(Hop("node-1", ASKED, sticky), MAP)) == [
         "blue/web 80/TCP on node-1: blue/b (10.128.2.3:8080) (traced), 198.51.100.7:443; "
         "a client keeps its endpoint for 600 s",
@@ -139,7 +141,7 @@ def test_trace_output_lists_all_and_rejected_endpoints() -> None:
 
 
 def test_trace_query_to_the_next_switch_targets_the_endpoint() -> None:
-    [(node, trace_request)] = next_hops(Hop("node-1", ASKED, LED), MAP)
+    [(node, trace_request)] = next_hops(Hop("node-1", ASKED, DELIVERED), MAP)
     assert (node, trace_request.target, trace_request.port, trace_request.source) == (
         "node-2",
         "10.128.2.3",
@@ -147,7 +149,7 @@ def test_trace_query_to_the_next_switch_targets_the_endpoint() -> None:
         "10.128.0.2",
     )
     outside = structs.replace(ASKED, enters="node", source="203.0.113.5", sender="")
-    [(_, trace_request)] = next_hops(Hop("node-1", outside, LED), MAP)
+    [(_, trace_request)] = next_hops(Hop("node-1", outside, DELIVERED), MAP)
     assert (trace_request.source, trace_request.enters) == ("10.128.0.1", "tunnel")
 
 

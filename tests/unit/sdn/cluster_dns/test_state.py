@@ -10,11 +10,10 @@ import pytest
 from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone
 from nameserver.service_store import ServiceStore
 from sdn.cluster_dns.state import ClientVnids, client_vnids, dump, load
-from sdn.topology import Cluster, DockerNetwork, Node, NodeNetwork, Pod
+from sdn.topology import DockerNetwork, NodeNetwork, Pod
 from tests.unit.nameserver.examples import DOMAIN, answer_text, endpoint, service, slice_of
+from tests.unit.sdn.examples import CLUSTER, NODE
 
-CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
-NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 PODS = frozenset({Pod(16, IPv4Address("10.128.0.2"), 10), Pod(17, IPv4Address("10.128.0.3"), 0)})
 DOCKER = DockerNetwork(IPv4Network("10.128.1.128/25"), 3, 7)
 NETWORK = NodeNetwork(CLUSTER, NODE, frozenset(), PODS, docker=DOCKER)

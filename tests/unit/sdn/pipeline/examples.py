@@ -1,4 +1,4 @@
-"""A node, its network without pods, generated ports of services, and flows as the previous version numbers them."""
+"""A node's network without pods, generated ports of services, and flows as the previous version numbers them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.topology import Cluster, Node, NodeNetwork, Peer
+from sdn.topology import NodeNetwork, Peer
+from tests.unit.sdn.examples import CLUSTER, NODE
 
-NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
-CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 EMPTY_NETWORK = NodeNetwork(
     CLUSTER, NODE, frozenset({Peer("b", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))}), frozenset()
 )
 
-backends = st.lists(
+endpoints = st.lists(
     st.builds(
         EndpointInfo, st.integers(2, 9).map(lambda n: IPv4Address("10.128.0.0") + n), st.sampled_from((80, 8080))
     ),
@@ -28,23 +27,25 @@ backends = st.lists(
 
 @st.composite
 def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
-    """Ports with fronts of their own; outside addresses and backends may be shared."""
-    actual = {}
+    """Generate ports with frontends of their own; external IPs and endpoints may be shared."""
+    port_set = {}
     for number in draw(st.sets(st.integers(1, 6))):
         key = ServicePortName("red", f"s{number}", "", draw(st.sampled_from(list(Protocol))))
-        outside = draw(st.sets(st.sampled_from((IPv4Address("172.29.0.1"), IPv4Address("172.29.0.2")))))
-        actual[key] = ServicePortInfo(
+        external_ips = draw(st.sets(st.sampled_from((IPv4Address("172.29.0.1"), IPv4Address("172.29.0.2")))))
+        port_set[key] = ServicePortInfo(
             key=key,
             vnid=draw(st.sampled_from((0, 10))),
             cluster_ip=draw(st.none() | st.just(IPv4Address("172.30.0.0") + number)),
             port=100 + number,
             node_port=draw(st.sampled_from((0, 30000 + number))),
-            external_ips=tuple(sorted(outside)),
-            internal_endpoints=draw(backends),
-            cluster_endpoints=draw(backends),
+            external_ips=tuple(sorted(external_ips)),
+            internal_endpoints=draw(endpoints),
+            cluster_endpoints=draw(endpoints),
+            external_endpoints=draw(endpoints),
+            external_policy_local=draw(st.booleans()),
             affinity_timeout_seconds=draw(st.sampled_from((0, 10800))),
         )
-    return actual
+    return port_set
 
 
 PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 70: 30, 90: 40}

@@ -16,7 +16,8 @@ from sdn.pipeline.renumbering import renumbered_flow, renumbered_group
 from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table
 from sdn.topology import Pod
-from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, NODE, port_sets, previous_flow, previous_group
+from tests.unit.sdn.examples import NODE
+from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets, previous_flow, previous_group
 
 NETWORK = replace(EMPTY_NETWORK, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}), multicast=frozenset({10}))
 

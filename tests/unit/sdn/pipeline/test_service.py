@@ -13,22 +13,22 @@ from sdn.model.service_port import Protocol, ServicePortChange, ServicePortInfo,
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import is_service_flow
 from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
-from tests.unit.sdn.examples import web
-from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, NODE, port_sets
+from tests.unit.sdn.examples import NODE, web
+from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets
 
 
 @given(port_sets(), port_sets())
 def test_service_flow_changes_lead_to_the_same_flows_as_a_fresh_start(
     before: dict[ServicePortName, ServicePortInfo], after: dict[ServicePortName, ServicePortInfo]
 ) -> None:
-    board = ServiceFlows(NODE)
-    held = board.sync(before.values())
-    ports = tuple(port for key, port in before.items() if after.get(key) != port)
-    come = tuple(port for key, port in after.items() if before.get(key) != port)
-    closed, opened = board.update(ServicePortChange(ports, come))
-    assert closed.flows <= held.flows
-    changed = FlowSet(held.flows - closed.flows | opened.flows, held.groups - closed.groups | opened.groups)
-    assert changed == board.all() == ServiceFlows(NODE).sync(after.values())
+    service_flows = ServiceFlows(NODE)
+    installed = service_flows.sync(before.values())
+    removed = tuple(port for key, port in before.items() if after.get(key) != port)
+    added = tuple(port for key, port in after.items() if before.get(key) != port)
+    closed, opened = service_flows.update(ServicePortChange(removed, added))
+    assert closed.flows <= installed.flows
+    changed = FlowSet(installed.flows - closed.flows | opened.flows, installed.groups - closed.groups | opened.groups)
+    assert changed == service_flows.all() == ServiceFlows(NODE).sync(after.values())
 
 
 @given(port_sets())
@@ -41,8 +41,8 @@ def test_service_flows_are_unique_and_refer_to_existing_groups(
     assert all(map(is_service_flow, flow_set.flows))
     groups = {group.number for group in flow_set.groups}
     assert len(groups) == len(flow_set.groups)
-    led = {action.group for flow in flow_set.flows for action in flow.actions if isinstance(action, GroupAction)}
-    assert led == groups
+    used = {action.group for flow in flow_set.flows for action in flow.actions if isinstance(action, GroupAction)}
+    assert used == groups
 
 
 @given(port_sets())
@@ -61,12 +61,12 @@ def _leads_on(flow: Flow) -> bool:
 
 def test_endpoint_change_changes_one_group() -> None:
     before, after = web("10.128.0.2", "10.128.0.3"), web("10.128.0.2", "10.128.0.3", "10.128.0.4")
-    board = ServiceFlows(NODE)
-    board.sync([before])
-    flow_set, come = board.update(ServicePortChange((before,), (after,)))
-    assert not flow_set.flows
-    assert not come.flows
-    assert [group.number for group in flow_set.groups] == [group.number for group in come.groups]
+    service_flows = ServiceFlows(NODE)
+    service_flows.sync([before])
+    closed, opened = service_flows.update(ServicePortChange((before,), (after,)))
+    assert not closed.flows
+    assert not opened.flows
+    assert [group.number for group in closed.groups] == [group.number for group in opened.groups]
 
 
 def test_external_traffic_policy_local_does_not_restrict_pods() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointConditions, EndpointSlice, SlicePort
 from api.core.services import Service, ServicePort, ServiceSpec
@@ -13,19 +13,17 @@ from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, ServicePortInfo
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
-from sdn.topology import Node
+from tests.unit.sdn.examples import NODE, PROXY_CONFIG
 
-NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
-
-
-CONFIG = ProxyConfig(
-    node=NODE,
-    cluster_networks=(IPv4Network("10.128.0.0/14"),),
-    service_network=IPv4Network("172.30.0.0/16"),
-    node_port_range=(30000, 32767),
+CONFIG = dataclasses.replace(
+    PROXY_CONFIG,
     vnids={"default": 0, "red": 10, "blue": 11, "pink": 10},
     node_ips=frozenset((IPv4Address("10.245.2.3"), IPv4Address("10.245.2.4"))),
 )
+
+
+CLUSTER_IPS, EXTERNAL_IPS = IPv4Address("172.30.0.0"), IPv4Address("198.51.100.0")
+"""Addresses before the first cluster IP and before the first external IP."""
 
 
 HERE, THERE, MORE = "10.128.0.5", "10.128.2.5", "10.128.2.6"
@@ -94,15 +92,15 @@ def fill(
         service_map.set_pod((pod_address.metadata.namespace, pod_address.metadata.name), pod_address)
     for item in slices:
         service_map.set_slice((item.metadata.namespace, item.metadata.name), item)
-    for wish in services:
-        service_map.set_service((wish.metadata.namespace, wish.metadata.name), wish)
+    for added_service in services:
+        service_map.set_service((added_service.metadata.namespace, added_service.metadata.name), added_service)
     return service_map
 
 
 def service_map_of(
-    wish: Service, *slices: EndpointSlice, config: ProxyConfig = CONFIG, pods: Iterable[PodAddress] = PODS
+    only_service: Service, *slices: EndpointSlice, config: ProxyConfig = CONFIG, pods: Iterable[PodAddress] = PODS
 ) -> ServiceMap:
-    service_map = fill(ServiceMap(), (wish,), slices, pods)
+    service_map = fill(ServiceMap(), (only_service,), slices, pods)
     service_map.set_config(config)
     service_map.apply_changes()
     return service_map

@@ -8,8 +8,8 @@ from ipaddress import IPv4Address
 from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.conntrack import changed_udp_frontends, conntrack_filters_to_flush, stale_entries, udp_frontends
-from tests.unit.sdn.examples import web
-from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, NODE_ADDRESS
+from tests.unit.sdn.examples import NODE, web
+from tests.unit.sdn.proxy.examples import CLUSTER_IPS
 
 
 def test_udp_connections_to_removed_endpoints_are_stale() -> None:
@@ -30,32 +30,32 @@ def test_udp_connections_to_removed_endpoints_are_stale() -> None:
     few = replace(dns, internal_endpoints=(endpoint,), cluster_endpoints=(endpoint,), external_endpoints=(endpoint,))
     client = IPv4Address("10.245.2.99")
 
-    def led(front: IPv4Address, front_port: int, backend: IPv4Address, port: int = 53) -> ConntrackEntry:
+    def entry(frontend: IPv4Address, frontend_port: int, endpoint: IPv4Address, port: int = 53) -> ConntrackEntry:
         return ConntrackEntry(
             client=client,
             client_port=4000,
-            frontend=front,
-            frontend_port=front_port,
-            endpoint=backend,
+            frontend=frontend,
+            frontend_port=frontend_port,
+            endpoint=endpoint,
             endpoint_port=port,
         )
 
     good = [
-        led(CLUSTER_IPS + 10, 53, endpoint.address),
-        led(NODE_ADDRESS, 30053, endpoint.address),
-        led(client, 53, other.address),
+        entry(CLUSTER_IPS + 10, 53, endpoint.address),
+        entry(NODE.address, 30053, endpoint.address),
+        entry(client, 53, other.address),
     ]
     bad = [
-        led(CLUSTER_IPS + 10, 53, other.address),
-        led(NODE_ADDRESS, 30053, other.address),
-        led(NODE_ADDRESS, 30053, NODE_ADDRESS, 30053),
-        led(NODE_ADDRESS, 30053, endpoint.address, 54),
+        entry(CLUSTER_IPS + 10, 53, other.address),
+        entry(NODE.address, 30053, other.address),
+        entry(NODE.address, 30053, NODE.address, 30053),
+        entry(NODE.address, 30053, endpoint.address, 54),
     ]
-    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, ServicePortChange((both,), (few,))), good + bad) == bad
-    assert stale_entries(udp_frontends(NODE_ADDRESS, [few]), good + bad) == bad
+    assert stale_entries(changed_udp_frontends(NODE.address, ServicePortChange((both,), (few,))), good + bad) == bad
+    assert stale_entries(udp_frontends(NODE.address, [few]), good + bad) == bad
     removed = ServicePortChange((both,), ())
-    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, removed), good + bad) == [*good[:2], *bad]
-    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, ServicePortChange((), ())), good + bad) == []
+    assert stale_entries(changed_udp_frontends(NODE.address, removed), good + bad) == [*good[:2], *bad]
+    assert stale_entries(changed_udp_frontends(NODE.address, ServicePortChange((), ())), good + bad) == []
 
 
 def test_udp_connections_to_remote_endpoints_stay_after_a_change_to_external_traffic_policy_local() -> None:
@@ -64,14 +64,14 @@ def test_udp_connections_to_remote_endpoints_stay_after_a_change_to_external_tra
     entry = ConntrackEntry(
         client=IPv4Address("10.245.2.99"),
         client_port=4000,
-        frontend=NODE_ADDRESS,
+        frontend=NODE.address,
         frontend_port=30080,
         endpoint=IPv4Address("10.128.2.2"),
         endpoint_port=8080,
     )
     change = ServicePortChange((cluster,), (local,))
-    assert stale_entries(changed_udp_frontends(NODE_ADDRESS, change), [entry]) == []
-    assert stale_entries(udp_frontends(NODE_ADDRESS, [local]), [entry]) == []
+    assert stale_entries(changed_udp_frontends(NODE.address, change), [entry]) == []
+    assert stale_entries(udp_frontends(NODE.address, [local]), [entry]) == []
 
 
 def test_conntrack_flush_filters_match_removed_endpoints_only() -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.nftables import node_ip_update, port_elements, services_table, table_update
-from tests.unit.sdn.proxy.nftables_examples import CLUSTER_IPS, CONFIG, NODE_ADDRESS, OUTSIDE_IPS
+from tests.unit.sdn.examples import NODE, PROXY_CONFIG
+from tests.unit.sdn.proxy.examples import CLUSTER_IPS, EXTERNAL_IPS
 
 
 def backends() -> st.SearchStrategy[tuple[EndpointInfo, ...]]:
@@ -23,7 +24,7 @@ def backends() -> st.SearchStrategy[tuple[EndpointInfo, ...]]:
 
 @st.composite
 def ports(draw: st.DrawFn, number: int) -> ServicePortInfo:
-    """One whose fronts are those of no other number."""
+    """Generate a port whose frontends belong to no other number."""
     protocol = draw(st.sampled_from([Protocol.TCP, Protocol.UDP]))
     return ServicePortInfo(
         key=ServicePortName("red", f"service-{number}", "", protocol),
@@ -31,7 +32,7 @@ def ports(draw: st.DrawFn, number: int) -> ServicePortInfo:
         cluster_ip=draw(st.sampled_from([None, CLUSTER_IPS + number])),
         port=draw(st.sampled_from([80, 81])),
         node_port=draw(st.sampled_from([0, 30000 + number])),
-        external_ips=draw(st.sampled_from([(), (OUTSIDE_IPS + number,)])),
+        external_ips=draw(st.sampled_from([(), (EXTERNAL_IPS + number,)])),
         internal_endpoints=draw(backends()),
         cluster_endpoints=draw(backends()),
         external_endpoints=draw(backends()),
@@ -41,12 +42,12 @@ def ports(draw: st.DrawFn, number: int) -> ServicePortInfo:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> dict[int, ServicePortInfo]:
+def port_sets(draw: st.DrawFn) -> dict[int, ServicePortInfo]:
     return {number: draw(ports(number)) for number in draw(st.sets(st.integers(0, 3)))}
 
 
-def held(text: str, before: dict[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-    """What the maps hold afterwards; as nft, it takes nothing twice and deletes nothing that is not there."""
+def elements_after(text: str, before: dict[tuple[str, str], str]) -> dict[tuple[str, str], str]:
+    """Return the elements afterwards; as in nft, an addition of an element and its removal succeed only once."""
     after = dict(before)
     commands = r"^(add|delete) element ip podlane-services (\w+) \{ (.*) \}$"
     for verb, name, body in re.findall(commands, text, re.MULTILINE):
@@ -64,7 +65,7 @@ def chains(text: str) -> set[str]:
     return set(re.findall(r"^add chain ip podlane-services (\S+)$", text, re.MULTILINE))
 
 
-@given(worlds(), worlds(), st.sampled_from([0, 6789]))
+@given(port_sets(), port_sets(), st.sampled_from([0, 6789]))
 def test_table_updates_lead_to_the_same_table_as_a_full_write(
     before: dict[int, ServicePortInfo], after: dict[int, ServicePortInfo], proxy_port: int
 ) -> None:
@@ -74,18 +75,18 @@ def test_table_updates_lead_to_the_same_table_as_a_full_write(
         tuple(after[number] for number in changed if number in after),
     )
     old, new, text = (
-        services_table(CONFIG, before.values(), proxy_port),
-        services_table(CONFIG, after.values(), proxy_port),
-        table_update(CONFIG, change, proxy_port),
+        services_table(PROXY_CONFIG, before.values(), proxy_port),
+        services_table(PROXY_CONFIG, after.values(), proxy_port),
+        table_update(PROXY_CONFIG, change, proxy_port),
     )
-    assert held(text, held(old, {})) == held(new, {})
+    assert elements_after(text, elements_after(old, {})) == elements_after(new, {})
     assert chains(new) <= chains(old) | chains(text)
 
 
-@given(worlds())
+@given(port_sets())
 def test_every_endpoint_number_of_a_chain_exists_in_its_map(served: dict[int, ServicePortInfo]) -> None:
-    here = held(services_table(CONFIG, served.values()), {})
-    for (name, front), verdict in here.items():
+    elements = elements_after(services_table(PROXY_CONFIG, served.values()), {})
+    for (name, frontend), verdict in elements.items():
         chosen = re.fullmatch(r"goto (endpoints|external-endpoints)-(\d+)(-\d+)?", verdict)
         if name not in {"host_frontends", "external_frontends"} or chosen is None:
             assert verdict in {"", "drop", "goto reject_connection"} or name not in {
@@ -95,8 +96,8 @@ def test_every_endpoint_number_of_a_chain_exists_in_its_map(served: dict[int, Se
             continue
         begin = 0x8000 if chosen[1] == "external-endpoints" else 0
         for slot in range(begin, begin + int(chosen[2])):
-            number = here["affinity_ids", f"{front} . {slot}"] if chosen[3] else str(slot)
-            assert ("endpoints", f"{front} . {number}") in here
+            number = elements["affinity_ids", f"{frontend} . {slot}"] if chosen[3] else str(slot)
+            assert ("endpoints", f"{frontend} . {number}") in elements
 
 
 def test_endpoint_change_changes_only_its_map_elements() -> None:
@@ -108,11 +109,13 @@ def test_endpoint_change_changes_only_its_map_elements() -> None:
         port=80,
         internal_endpoints=(endpoint, other),
     )
-    assert table_update(CONFIG, ServicePortChange((port,), (replace(port, internal_endpoints=(endpoint, third)),))) == (
+    assert table_update(
+        PROXY_CONFIG, ServicePortChange((port,), (replace(port, internal_endpoints=(endpoint, third)),))
+    ) == (
         "delete element ip podlane-services endpoints { 172.30.0.1 . tcp . 80 . 1 }\n"
         "add element ip podlane-services endpoints { 172.30.0.1 . tcp . 80 . 1 : 10.128.0.4 . 8080 }\n"
     )
-    assert table_update(CONFIG, ServicePortChange((port,), (port,))) == ""
+    assert table_update(PROXY_CONFIG, ServicePortChange((port,), (port,))) == ""
 
 
 def test_endpoint_with_session_affinity_keeps_its_number() -> None:
@@ -125,9 +128,9 @@ def test_endpoint_with_session_affinity_keeps_its_number() -> None:
         internal_endpoints=(endpoint, other),
         affinity_timeout_seconds=60,
     )
-    elements = port_elements(CONFIG, port)
+    elements = port_elements(PROXY_CONFIG, port)
     kept = {key for (name, key), value in elements.items() if name == "endpoints" and value.startswith("10")}
-    fewer = port_elements(CONFIG, replace(port, internal_endpoints=(other, third)))
+    fewer = port_elements(PROXY_CONFIG, replace(port, internal_endpoints=(other, third)))
     assert len(kept & {key for name, key in fewer if name == "endpoints"}) == 1
 
 
@@ -142,9 +145,9 @@ def test_external_traffic_policy_local_without_a_local_endpoint_drops_external_c
         cluster_endpoints=(remote,),
         external_policy_local=True,
     )
-    frontend = f"{NODE_ADDRESS} . tcp . 30080"
+    frontend = f"{NODE.address} . tcp . 30080"
     for proxy_port, to_endpoint in ((0, "goto endpoints-1"), (34567, "goto redirect_to_proxy")):
-        elements = port_elements(CONFIG, port, proxy_port)
+        elements = port_elements(PROXY_CONFIG, port, proxy_port)
         assert elements["external_frontends", frontend] == "drop"
         assert elements["host_frontends", frontend] == to_endpoint
 
@@ -158,15 +161,15 @@ def test_external_traffic_policy_local_without_any_endpoint_rejects_all_clients(
         node_port=30080,
         external_policy_local=True,
     )
-    frontend = f"{NODE_ADDRESS} . tcp . 30080"
+    frontend = f"{NODE.address} . tcp . 30080"
     for proxy_port in (0, 34567):
-        elements = port_elements(CONFIG, port, proxy_port)
+        elements = port_elements(PROXY_CONFIG, port, proxy_port)
         assert elements["external_frontends", frontend] == "goto reject_connection"
         assert elements["host_frontends", frontend] == "goto reject_connection"
 
 
 def test_node_address_change_changes_only_its_set_element() -> None:
-    assert node_ip_update([NODE_ADDRESS], [NODE_ADDRESS + 1]) == (
+    assert node_ip_update([NODE.address], [NODE.address + 1]) == (
         "delete element ip podlane-services node_ips { 10.245.2.3 }\n"
         "add element ip podlane-services node_ips { 10.245.2.4 }\n"
     )

@@ -21,7 +21,8 @@ from sdn.proxy.proxier import Proxier
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.topology import Cluster, Node, NodeNetwork, NodeNetworkConfig, Peer
-from tests.unit.sdn.proxy.examples import HERE, MORE, NODE, PODS, THERE, backend, endpoint, fill, service, slice_of
+from tests.unit.sdn.examples import NODE
+from tests.unit.sdn.proxy.examples import HERE, MORE, PODS, THERE, backend, endpoint, fill, service, slice_of
 
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 PEER = Peer("node-2", IPv4Address("10.245.2.4"), IPv4Network("10.128.2.0/23"))
@@ -80,10 +81,10 @@ class Services:
         self.service_map = fill(ServiceMap(), pods=PODS)
         self.synced = False
 
-    def set(self, wish: Service, *addresses: str) -> None:
-        name, namespace = wish.metadata.name, wish.metadata.namespace
+    def set(self, service: Service, *addresses: str) -> None:
+        name, namespace = service.metadata.name, service.metadata.namespace
         endpoints: EndpointSlice = slice_of(name, *map(endpoint, addresses), namespace=namespace)
-        self.service_map.set_service((namespace, name), wish)
+        self.service_map.set_service((namespace, name), service)
         self.service_map.set_slice((namespace, endpoints.metadata.name), endpoints)
 
     def remove(self, name: str) -> None:

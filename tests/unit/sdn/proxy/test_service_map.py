@@ -106,7 +106,7 @@ STEPS = st.one_of(
 def test_service_map_changes_lead_to_the_same_map_as_a_fresh_one(
     steps: list[tuple[tuple[str, object, bool], bool]],
 ) -> None:
-    kept, held = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
+    kept, stored = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
     config = CONFIG
     kept.set_config(config)
     ports: dict[ServicePortName, ServicePortInfo] = {}
@@ -118,13 +118,13 @@ def test_service_map_changes_lead_to_the_same_map_as_a_fresh_one(
         key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
         value = item if stays else None
         getattr(kept, f"set_{kind}")(key, value)
-        held[kind].pop(key, None)
+        stored[kind].pop(key, None)
         if value is not None:
-            held[kind][key] = value
+            stored[kind][key] = value
         if settles:
             _follow(ports, kept)
     _follow(ports, kept)
-    anew = fill(ServiceMap(), held["service"].values(), held["slice"].values(), held["pod"].values())
+    anew = fill(ServiceMap(), stored["service"].values(), stored["slice"].values(), stored["pod"].values())
     anew.set_config(config)
     anew.apply_changes()
     assert ports == dict(kept.ports) == dict(anew.ports)

@@ -1,4 +1,7 @@
-"""Service ports of a node from services, slices and pods: policies, readiness and projects."""
+"""Service ports of a node from services, slices and pods: policies, readiness and projects.
+
+The tests call `service_ports` through a ServiceMap, which passes it the slices and the index of frontends and pods.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from sdn.model.service_port import Protocol, ProxyMode, ServicePortInfo, Service
 from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import MAX_ENDPOINTS, parse_ipv4
+from tests.unit.sdn.examples import NODE
 from tests.unit.sdn.proxy.examples import (
     CONFIG,
     ENDED,
     HERE,
     LEAVING,
-    NODE,
     PODS,
     THERE,
     WAITING,
@@ -61,7 +64,7 @@ def test_service_port_has_its_endpoints() -> None:
 
 
 def test_service_port_has_node_port_external_ips_and_affinity() -> None:
-    wish = service(
+    load_balancer = service(
         type="LoadBalancer",
         ports=(ServicePort(port=80, protocol="TCP", node_port=30080),),
         external_ips=("192.0.2.9",),
@@ -72,7 +75,8 @@ def test_service_port_has_node_port_external_ips_and_affinity() -> None:
     )
     ingress = LoadBalancerStatus(ingress=(LoadBalancerIngress(ip="172.29.0.1"),))
     service_map = service_map_of(
-        replace(wish, status=ServiceStatus(load_balancer=ingress)), slice_of("web", endpoint(HERE), endpoint(THERE))
+        replace(load_balancer, status=ServiceStatus(load_balancer=ingress)),
+        slice_of("web", endpoint(HERE), endpoint(THERE)),
     )
     port = only_port(service_map)
     assert port.node_port == 30080
@@ -108,11 +112,11 @@ def test_session_affinity_defaults_to_three_hours() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "unproxied",
     [service(cluster_ip="None"), service(type="ExternalName", cluster_ip=""), service(cluster_ip="")],
 )
-def test_headless_and_external_name_services_have_no_ports(wish: Service) -> None:
-    assert not service_map_of(wish, slice_of("web", endpoint(HERE))).ports
+def test_headless_and_external_name_services_have_no_ports(unproxied: Service) -> None:
+    assert not service_map_of(unproxied, slice_of("web", endpoint(HERE))).ports
 
 
 @pytest.mark.parametrize(
@@ -133,7 +137,7 @@ def test_endpoint_conditions_select_endpoints(endpoints: tuple[Endpoint, ...], c
 
 
 def test_service_ports_are_matched_by_name_and_protocol() -> None:
-    wish = service(
+    dns = service(
         ports=(
             ServicePort(port=53, name="dns", protocol="UDP"),
             ServicePort(port=53, name="dns-tcp", protocol="TCP"),
@@ -141,7 +145,7 @@ def test_service_ports_are_matched_by_name_and_protocol() -> None:
         )
     )
     ports = (SlicePort(port=1053, name="dns", protocol="UDP"), SlicePort(port=2053, name="dns-tcp", protocol="TCP"))
-    served = service_map_of(wish, slice_of("web", endpoint(HERE), ports=ports)).ports
+    served = service_map_of(dns, slice_of("web", endpoint(HERE), ports=ports)).ports
     actual = {
         key.port_name: [endpoint_info.port for endpoint_info in port.internal_endpoints] for key, port in served.items()
     }
@@ -244,11 +248,11 @@ def test_services_of_a_project_without_a_vnid_have_no_ports() -> None:
 
 @pytest.mark.parametrize("label", ["service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"])
 def test_service_labelled_for_another_proxy_has_no_ports_until_the_label_is_removed(label: str) -> None:
-    wish = service()
-    marked = replace(wish, metadata=replace(wish.metadata, labels={label: "other"}))
+    web = service()
+    marked = replace(web, metadata=replace(web.metadata, labels={label: "other"}))
     service_map = service_map_of(marked, slice_of("web", endpoint(HERE)))
     assert not service_map.ports
-    service_map.set_service(("red", "web"), wish)
+    service_map.set_service(("red", "web"), web)
     assert len(service_map.apply_changes().added) == 1
     service_map.set_service(("red", "web"), marked)
     assert len(service_map.apply_changes().removed) == 1

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 import pytest
 from msgspec import structs
 
 from api.network.queries import TraceRequest, TraceResult, TraceStep
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.proxy.service_ports import ProxyConfig, Rejection, ServiceState
+from sdn.proxy.service_ports import Rejection, ServiceState
 from sdn.query.trace import ServiceConnection, service_connection, trace_service_connection
-from sdn.topology import Cluster, Node, NodeNetwork
+from sdn.topology import NodeNetwork
+from tests.unit.sdn.examples import CLUSTER, NODE, PROXY_CONFIG
 
-NETWORKS, SERVICES = (IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16")
-NODE = Node("node-1", IPv4Address("10.245.2.3"), IPv4Network("10.128.0.0/23"))
 OTHER = IPv4Address("10.245.2.4")
-NETWORK = NodeNetwork(Cluster(NETWORKS, SERVICES, True, 4789, 1450), NODE, frozenset(), frozenset())
-CONFIG = ProxyConfig(
-    node=NODE,
-    cluster_networks=NETWORKS,
-    service_network=SERVICES,
-    node_port_range=(30000, 32767),
-    vnids={"red": 10},
-    node_ips=frozenset({NODE.address, OTHER}),
-)
+NETWORK = NodeNetwork(CLUSTER, NODE, frozenset(), frozenset())
+CONFIG = dataclasses.replace(PROXY_CONFIG, vnids={"red": 10}, node_ips=frozenset({NODE.address, OTHER}))
 HERE, THERE = (
     EndpointInfo(IPv4Address("10.128.0.2"), 8080, is_local=True),
     EndpointInfo(IPv4Address("10.128.2.2"), 8080),
@@ -107,12 +99,12 @@ def walk(
 
 
 CLASSIFIER, L3_FORWARDING, POD_OUTPUT = (TraceStep(table) for table in ("classifier", "l3_forwarding", "pod_output"))
-DEALT = TraceStep("service_lb", actions=("group:7",))
+GROUP_SELECTED = TraceStep("service_lb", actions=("group:7",))
 TO_POD = TraceResult((CLASSIFIER, L3_FORWARDING, POD_OUTPUT), ("pod 10.128.0.2",), 10)
 
 
 def test_trace_through_a_group_follows_the_first_endpoint() -> None:
-    answer, questions = walk(FROM_POD, TraceResult((CLASSIFIER, DEALT), vnid=10), TO_POD)
+    answer, questions = walk(FROM_POD, TraceResult((CLASSIFIER, GROUP_SELECTED), vnid=10), TO_POD)
     assert questions == [FROM_POD, structs.replace(FROM_POD, target="10.128.2.2", port=8080)]
     assert [step.table for step in answer.steps] == ["classifier", "service_lb", "l3_forwarding", "pod_output"]
     assert (answer.outputs, answer.vnid, answer.endpoint) == (("pod 10.128.0.2",), 10, "10.128.2.2:8080")
