@@ -61,7 +61,7 @@ async def _query(client: Client, node: str, request: ServicesRequest) -> Service
 
 
 def text(answer: ServicesResult, all_endpoints: bool) -> str:
-    """Return the ports as a table, then a line for each thing that is left out."""
+    """Return the ports as a table, then the number of omitted ports and a line for each rejection."""
     rows = [_row(port, len(port.cluster_endpoints) if all_endpoints else MAX_SHOWN) for port in answer.ports]
     lines = [table(HEADS, rows) if rows else "no services"]
     if answer.omitted_ports:
@@ -96,5 +96,7 @@ def _notes(port: ServicePortReport) -> Iterable[str]:
         ("at the cluster IP", port.internal_endpoints),
         ("for external clients", port.external_endpoints),
     ):
-        if endpoints != port.cluster_endpoints:
-            yield f"{clients} only {' '.join(endpoints) or 'nothing'}, of this node"
+        if not endpoints and port.cluster_endpoints:
+            yield f"{clients} none: this node has no endpoint"
+        elif endpoints != port.cluster_endpoints:
+            yield f"{clients} only {' '.join(endpoints)}, of this node"

@@ -48,11 +48,11 @@ def test_endpoint_in_another_project_is_rejected_and_reported(serving: PacketWor
     wait_for_answer(node, service.spec.cluster_ip, 80)
     assert {call(node, service.spec.cluster_ip, 80)[0] for _ in range(20)} == {"red-c"}
 
-    def told() -> str:
+    def event_message() -> str:
         events = serving.call_api(lambda client: client.list(Event, "red")).items
         return next((event.message for event in events if event.involved_object.name == "borrowed"), "")
 
-    assert wait_until(told, "the event") == (
+    assert wait_until(event_message, "the event") == (
         f"rejected: endpoint {stranger}:{TARGET_PORT} is a pod of the project blue, which is not joined with red"
     )
 
@@ -103,13 +103,13 @@ def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketW
     service = create_service(serving, "leaving", "red", {}, ports=(ServicePort(port=80, name="tcp", target_port=9191),))
     endpoint = Endpoint(addresses=(str(serving.pods["red-b"].address),))
     meta = ObjectMeta(name="leaving", namespace="red", labels={SERVICE_LABEL: "leaving"})
-    wish = EndpointSlice(
+    endpoint_slice = EndpointSlice(
         metadata=meta,
         address_type="IPv4",
         endpoints=(endpoint,),
         ports=(SlicePort(port=9191, name="tcp", protocol="TCP"),),
     )
-    made = serving.call_api(lambda client: client.create(wish))
+    made = serving.call_api(lambda client: client.create(endpoint_slice))
     with inside(serving.pod_namespace("red-b")):
         ear = socket.create_server(("", 9191))
     with ear:

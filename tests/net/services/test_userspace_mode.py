@@ -58,7 +58,7 @@ def near_and_far(world: PacketWorld) -> Service:
     return web
 
 
-def fronts(world: PacketWorld, service: Service, protocol: str) -> list[tuple[IPv4Address, int]]:
+def frontends(world: PacketWorld, service: Service, protocol: str) -> list[tuple[IPv4Address, int]]:
     node_port = next(port.node_port for port in service.spec.ports if port.protocol == protocol)
     nodes = [(node.address, node_port) for node in world.nodes.values()]
     return [(IPv4Address(service.spec.cluster_ip), 80), *nodes]
@@ -69,7 +69,7 @@ def fronts(world: PacketWorld, service: Service, protocol: str) -> list[tuple[IP
 def test_userspace_mode_pods_reach_all_endpoints_at_every_frontend(
     world: PacketWorld, near_and_far: Service, caller: str, protocol: str
 ) -> None:
-    for address, port in fronts(world, near_and_far, protocol):
+    for address, port in frontends(world, near_and_far, protocol):
         wait_for_answer(world.pod_namespace(caller), address, port, protocol)
         actual = {call(world.pod_namespace(caller), address, port, protocol)[0] for _ in range(6)}
         assert actual == {"red-a", "red-b", "red-c"}, (address, port)
@@ -87,8 +87,8 @@ def test_userspace_mode_rejects_other_projects(
     itself = (world.gateway(node), proxy_port(world, node))
     with ThreadPoolExecutor() as threads:
         calls = [
-            threads.submit(call, namespace, *front, protocol, SILENCE_SECONDS)
-            for front in (*fronts(world, near_and_far, protocol), itself)
+            threads.submit(call, namespace, *frontend, protocol, SILENCE_SECONDS)
+            for frontend in (*frontends(world, near_and_far, protocol), itself)
         ]
     assert all(isinstance(one.exception(), OSError) for one in calls)
 
@@ -115,9 +115,9 @@ def test_userspace_mode_trace_ends_at_the_proxy(world: PacketWorld, near_and_far
 
 def test_userspace_mode_serves_node_and_external_clients(world: PacketWorld, near_and_far: Service) -> None:
     node = world.nodes["node-1"]
-    for address, port in fronts(world, near_and_far, "TCP")[:2]:
+    for address, port in frontends(world, near_and_far, "TCP")[:2]:
         assert {call(node.namespace, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
-    address, port = fronts(world, near_and_far, "TCP")[1]
+    address, port = frontends(world, near_and_far, "TCP")[1]
     other = world.nodes["node-2"].namespace
     assert {call(other, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
 

@@ -308,8 +308,8 @@ def test_udp_replies_come_from_the_called_frontend(node: ProxyNode, caller: str)
     with listening(kind) as one, listening(kind) as other, socket_in(caller, kind) as client:
         second = replace(served(other, protocol=Protocol.UDP), cluster_ip=OTHER_IP, external_ips=(), node_port=0)
         serve(node, served(one, protocol=Protocol.UDP), second)
-        fronts = ((CLUSTER_IP, 80, one), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, one), (NODE, NODE_PORT, one))
-        for address, port, backend in fronts:
+        frontends = ((CLUSTER_IP, 80, one), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, one), (NODE, NODE_PORT, one))
+        for address, port, backend in frontends:
             for text in (b"first", b"second"):
                 ask(client, address, port, text)
                 question, sender = backend.recvfrom(100)

@@ -40,7 +40,7 @@ async def podlane(root: Path, *words: str) -> int:
     return await asyncio.to_thread(main, ["pod", *words, f"--socket={root / 'socket'}"])
 
 
-def held(node: LocalApiSource) -> list[str]:
+def pod_names(node: LocalApiSource) -> list[str]:
     return [pod.metadata.name for offer in node.source_pods for pod in offer.pods]
 
 
@@ -58,7 +58,7 @@ async def test_podlane_pod_submits_replaces_and_deletes_a_pod(
     assert capsys.readouterr().out == "red/web: replaced, runs as web-node-1\n"
     assert await podlane(tmp_path, "delete", "red/web", "db") == 0
     assert capsys.readouterr().out == "red/web: ends\ndefault/db: ends\n"
-    assert held(node) == []
+    assert pod_names(node) == []
     assert await podlane(tmp_path, "delete", "db") == 1
     assert capsys.readouterr().out == 'default/db: pods "db" was not submitted to the namespace "default"\n'
 
@@ -85,7 +85,7 @@ async def test_podlane_pod_reports_errors_by_path_and_submits_the_rest(
         "red/web: submitted",
     ):
         assert part in reported, part
-    assert held(node) == ["web-node-1"]
+    assert pod_names(node) == ["web-node-1"]
 
 
 async def test_podlane_pod_fails_without_a_node_agent_or_a_file(

@@ -123,7 +123,7 @@ def test_sandbox_attached_differently_is_rejected_with_the_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "held"), [(1_001, 1_000), (10**9, 10**9), (10**11, 34_359_738_360), (10**15, 34_359_738_360)]
+    ("requested", "limit"), [(1_001, 1_000), (10**9, 10**9), (10**11, 34_359_738_360), (10**15, 34_359_738_360)]
 )
-def test_rate_limit_is_capped_at_the_kernels_range(asked: int, held: int) -> None:
-    assert kernel_rate_limit(asked) == held
+def test_rate_limit_is_capped_at_the_kernels_range(requested: int, limit: int) -> None:
+    assert kernel_rate_limit(requested) == limit
