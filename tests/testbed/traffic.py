@@ -1,4 +1,4 @@
-"""Streams of pings and TCP messages, and how many of them were lost."""
+"""Streams of pings, TCP messages, calls and datagrams, and how many of them were lost."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import signal
 import socket
 import subprocess
 import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from tests.testbed.namespaces import inside
+from tests.testbed.wait import wait_until
 
 DEADLINE_SECONDS = 30.0
 
@@ -66,17 +70,22 @@ SECONDS = 10.0
 
 
 class TcpStream:
-    """Small messages that are echoed; a connection that breaks or stands still fails the test."""
+    """Small messages that are echoed; a connection that breaks or stands still fails the test.
 
-    def __init__(self, source: str, target: str, address: IPv4Address) -> None:
+    The client connects to the server itself, or to a frontend (address, port) that leads to the server's port.
+    """
+
+    def __init__(
+        self, source: str, target: str, address: IPv4Address, port: int = 0, frontend: tuple[str, int] | None = None
+    ) -> None:
         with inside(target):
-            self._server = socket.create_server((str(address), 0))
+            self._server = socket.create_server((str(address), port))
         self._echoing = threading.Thread(target=self._echo, daemon=True)
         self._echoing.start()
         with inside(source):
             self._connection = socket.socket()
         self._connection.settimeout(SECONDS)
-        self._connection.connect(self._server.getsockname())
+        self._connection.connect(frontend or self._server.getsockname())
 
     def _echo(self) -> None:
         peer, _ = self._server.accept()
@@ -101,3 +110,79 @@ class TcpStream:
         self._connection.close()
         self._server.close()
         self._echoing.join(SECONDS)
+
+
+class RepeatedCalls:
+    """One call after the other; `answered` counts, `failures` are the errors of those without an answer."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.answered, self.longest_seconds = 0, 0.0
+        self.failures: list[str] = []
+        self._call = call
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.003):
+            begin = time.monotonic()
+            try:
+                self._call()
+                self.answered += 1
+            except (OSError, AssertionError) as error:
+                self.failures.append(repr(error))
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - begin)
+
+    def wait_for_answers(self, count: int) -> None:
+        """Until so many more calls are answered or have failed."""
+        wanted = self.answered + len(self.failures) + count
+        wait_until(lambda: self.answered + len(self.failures) >= wanted, f"{count} more calls")
+
+    def end(self) -> None:
+        """Stop after the call that is under way."""
+        self._ended.set()
+        self._thread.join(DEADLINE_SECONDS)
+
+
+class Datagrams:
+    """200 datagrams a second from each sender to each target; `received` counts by sender what a receiver gets."""
+
+    def __init__(
+        self, receiver: str, port: int, senders: Iterable[tuple[str, str]], targets: Iterable[tuple[str, int]]
+    ) -> None:
+        self.received: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self._targets = tuple(targets)
+        self._ended = threading.Event()
+        with inside(receiver):
+            self._socket = socket.socket(type=socket.SOCK_DGRAM)
+        self._socket.bind(("", port))
+        self._socket.settimeout(0.1)
+        self._threads = [threading.Thread(target=self._receive, daemon=True)]
+        self._threads += [threading.Thread(target=self._send, args=sender, daemon=True) for sender in senders]
+        for thread in self._threads:
+            thread.start()
+
+    def _receive(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self.received[self._socket.recv(100).decode()] += 1
+            except TimeoutError:
+                continue
+
+    def _send(self, name: str, namespace: str) -> None:
+        with inside(namespace):
+            sockets = [socket.socket(type=socket.SOCK_DGRAM) for _ in self._targets]
+        while not self._ended.wait(0.005):
+            for sending, (address, port) in zip(sockets, self._targets, strict=True):
+                sending.sendto(f"{name} to {address}".encode(), (address, port))
+                self.sent[f"{name} to {address}"] += 1
+        for sending in sockets:
+            sending.close()
+
+    def end(self) -> None:
+        """Stop."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_SECONDS)
+        self._socket.close()
