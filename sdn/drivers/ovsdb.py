@@ -39,7 +39,10 @@ REPLY_TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PutBridge:
-    """A change that creates a bridge or sets its columns and these ports; other ports are unchanged."""
+    """A change that creates a bridge or sets its columns and these ports; other ports are unchanged.
+
+    Without table names, those of the bridge are unchanged; otherwise it has no others afterwards.
+    """
 
     bridge: Bridge
 
@@ -288,10 +291,11 @@ def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
     row.fail_mode = bridge.fail_mode
     for key, value in bridge.external_ids:
         row.setkey("external_ids", key, value)
-    tables = {number: transaction.insert(idl.tables["Flow_Table"]) for number, _ in bridge.table_names}
-    for number, name in bridge.table_names:
-        tables[number].name = name
-    row.flow_tables = tables
+    if bridge.table_names:
+        tables = {number: transaction.insert(idl.tables["Flow_Table"]) for number, _ in bridge.table_names}
+        for number, name in bridge.table_names:
+            tables[number].name = name
+        row.flow_tables = tables
     present = {port.name: port for port in _ports_of(row)}
     local = Port(bridge.name, type="internal")
     for port in bridge.ports if bridge.name in present else (local, *bridge.ports):
