@@ -48,7 +48,7 @@ from node_agent.pods.admitter import PodAdmitter
 from node_agent.pods.local_pods import LocalPods
 from node_agent.pods.manager import PodManager
 from node_agent.pods.mirror_pods import MirrorPodController
-from node_agent.pods.registry import PodRegistry
+from node_agent.pods.pod_workers import PodWorkers
 from node_agent.pods.status_manager import StatusManager
 from node_agent.pods.worker import PodWorkerFactory
 from node_agent.probes.manager import ProbeDependencies
@@ -143,21 +143,21 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
     identity = _node_identity(settings)
     docker = clients.docker
     events = EventRecorder(clients.api, settings.node_name)
-    registry = PodRegistry()
+    pod_workers = PodWorkers()
     pressure = NodePressure()
     cache = PodCache(docker)
-    pleg = Pleg(docker, cache, wake=registry.wake)
-    objects = ObjectCache(clients.api, spawn, on_change=registry.wake)
-    services = ServiceLister(clients.api, on_first_sync=registry.wake_all)
+    pleg = Pleg(docker, cache, wake=pod_workers.wake)
+    objects = ObjectCache(clients.api, spawn, on_change=pod_workers.wake)
+    services = ServiceLister(clients.api, on_first_sync=pod_workers.wake_all)
     probes = ProbeDependencies(clients.prober, random.random, steady_clock(), ProbeMetrics())
-    cgroups = _cgroup_manager(settings, host, docker, registry)
+    cgroups = _cgroup_manager(settings, host, docker, pod_workers)
     api_server = ApiServerSource(clients.api, settings.node_name)
     config = PodConfig(settings, api_server, events)
     statuses = StatusManager(clients.api, api_server.by_local_uid)
     node = RegisteredNode(clients.api, identity, Path(settings.state_dir), events)
     lease = LeaseController(clients.api, identity, node, settings.heartbeat_seconds)
     node_status = NodeStatusLoop(settings, docker, clients.network, node, pressure)
-    workers = PodWorkerFactory(
+    worker_factory = PodWorkerFactory(
         docker=docker,
         network=clients.network,
         cgroups=cgroups,
@@ -174,17 +174,17 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         config=config,
         api_server=api_server,
         admitter=PodAdmitter(node, pressure, host, settings.allowed_unsafe_sysctls, events),
-        registry=registry,
-        workers=workers,
+        workers=pod_workers,
+        worker_factory=worker_factory,
         statuses=statuses,
         local_pods=LocalPods(docker, cgroups, host),
         cache=cache,
         spawn=spawn,
     )
     mirror_pods = MirrorPodController(clients.api, api_server, node, pods)
-    host_ports = HostPortManager(registry.active_pods, sources_ready=config.seen_all_sources)
+    host_ports = HostPortManager(pod_workers.active_pods, sources_ready=config.seen_all_sources)
     image_gc = ImageGC(settings, docker, events)
-    container_gc = ContainerGC(settings, docker, clients.network, pods=registry)
+    container_gc = ContainerGC(settings, docker, clients.network, pods=pod_workers)
     sandbox_gc = SandboxGC(docker, clients.network)
     log_linker = LogLinker(settings, docker)
     disks = DiskUsageScanner(docker, host)
@@ -212,10 +212,10 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
     api_server.changed.add(pods.loop.wake, mirror_pods.loop.wake, statuses.loop.wake)
     config.changed.add(pods.loop.wake)
     pleg.containers_changed.add(log_linker.loop.wake)
-    pleg.connected.add(registry.wake_all, cgroups.invalidate_driver, node_status.loop.wake, sandbox_gc.loop.wake)
+    pleg.connected.add(pod_workers.wake_all, cgroups.invalidate_driver, node_status.loop.wake, sandbox_gc.loop.wake)
     node.registered.add(lease.loop.wake, mirror_pods.loop.wake)
     node.changed.add(node_status.loop.wake, mirror_pods.loop.wake)
-    node_status.subnet_changed.add(registry.network_changed)
+    node_status.subnet_changed.add(pod_workers.network_changed)
     statuses.changed.add(host_ports.loop.wake)
     statuses.pod_finished.add(pods.loop.wake)  # Another pod may have room now.
     pods.synced.add(mirror_pods.loop.wake)
@@ -273,12 +273,12 @@ def _node_identity(settings: Settings) -> NodeIdentity:
     )
 
 
-def _cgroup_manager(settings: Settings, host: HostInfo, docker: DockerClient, registry: PodRegistry) -> CgroupManager:
+def _cgroup_manager(settings: Settings, host: HostInfo, docker: DockerClient, pod_workers: PodWorkers) -> CgroupManager:
     reserved = parse_reserved(settings.kube_reserved, settings.system_reserved)
     capacity = PodsCapacity(host.cpus, host.memory - reserved.memory, settings.pod_pids_limit, settings.cpu_cfs_quota)
     cgroupfs = CgroupfsDriver()
     return CgroupManager(
-        docker, cgroupfs, SystemdDriver(cgroupfs), settings.cgroup_root, capacity, registry.active_pods
+        docker, cgroupfs, SystemdDriver(cgroupfs), settings.cgroup_root, capacity, pod_workers.active_pods
     )
 
 

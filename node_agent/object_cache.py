@@ -22,7 +22,8 @@ Objects = Mapping[Reference, Object]
 """Objects by reference. Objects that do not exist are missing."""
 
 FIRST_SYNC_SECONDS = 0.5
-"""Time that a starting pod waits for the first list of its objects. A later list wakes the pod's worker."""
+"""Time that a starting pod waits for the first list of its objects. A later list wakes the pod's worker.
+A list that fails does not: the worker reports its error at its next sync."""
 
 ROOT_CA = "kube-root-ca.crt"
 ROOT_CA_LINGER_SECONDS = 60.0

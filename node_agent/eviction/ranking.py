@@ -113,7 +113,7 @@ def _eviction_message(threshold: Threshold, observation: SignalObservation, usag
         container_usage = usage.container_disk
     message = (
         f"The node was low on resource: {resource}. "
-        f"Threshold quantity: {format_amount(threshold.of(observation.capacity))}, "
+        f"Threshold quantity: {format_amount(threshold.limit(observation.capacity))}, "
         f"available: {format_amount(observation.available)}. "
     )
     for container in long_running_containers(usage.pod):

@@ -56,7 +56,7 @@ class Threshold:
     percent: float | None = None
     grace: timedelta | None = None
 
-    def of(self, capacity: int) -> int:
+    def limit(self, capacity: int) -> int:
         """Return the limit in bytes, inodes or processes."""
         return self.amount if self.percent is None else int(capacity * self.percent / 100)
 
@@ -171,7 +171,7 @@ def hard_eviction_reservation(thresholds: Iterable[Threshold], capacity: Mapping
     for threshold in thresholds:
         if threshold.grace is None and threshold.signal in {"memory.available", "nodefs.available"}:
             resource = SIGNALS[threshold.signal].resource
-            reservation[resource] = threshold.of(capacity[resource])
+            reservation[resource] = threshold.limit(capacity[resource])
     return reservation
 
 
@@ -190,7 +190,7 @@ def thresholds_met(
 
 def _is_met(threshold: Threshold, observation: SignalObservation | None) -> bool:
     # A signal that could not be observed evicts no pod (kubelet: thresholdsMet).
-    return observation is not None and observation.available < threshold.of(observation.capacity)
+    return observation is not None and observation.available < threshold.limit(observation.capacity)
 
 
 def thresholds_first_observed(

@@ -27,9 +27,11 @@ RUNTIME_TIMEOUT_SECONDS = 30.0
 
 NO_IMAGES: tuple[ContainerImage, ...] = ()
 
-FAST_SECONDS = 120.0
-FAST_STEP_SECONDS = 0.1
-"""Interval of the checks after a start until the node is Ready for the first time, and its time limit."""
+FAST_CHECK_SECONDS = 0.1
+"""Interval of the checks after a start, until the node is Ready for the first time."""
+
+FAST_CHECKS_LIMIT_SECONDS = 120.0
+"""Time after a start at which the checks return to their usual interval although the node is not Ready."""
 
 
 class RuntimeHealthCheck:
@@ -88,7 +90,7 @@ class NodeStatusLoop:
         self._runtime = RuntimeHealthCheck(
             docker, min(RUNTIME_TIMEOUT_SECONDS, settings.runtime_request_timeout_seconds)
         )
-        self._fast_until = time.monotonic() + FAST_SECONDS
+        self._fast_until = time.monotonic() + FAST_CHECKS_LIMIT_SECONDS
 
     async def _sync_status(self) -> None:
         """Check Docker and the network, and write the node's status. Raises NotReady."""
@@ -106,7 +108,7 @@ class NodeStatusLoop:
         if not self.not_ready_reason:
             self._fast_until = 0.0
         elif time.monotonic() < self._fast_until:
-            asyncio.get_running_loop().call_later(FAST_STEP_SECONDS, self.loop.wake)
+            asyncio.get_running_loop().call_later(FAST_CHECK_SECONDS, self.loop.wake)
         else:
             raise NotReady(self.not_ready_reason)
 

@@ -16,7 +16,7 @@ from node_agent.host import HostInfo
 from node_agent.node.registered_node import RegisteredNode
 from node_agent.pods.admission import Rejection, admit, pressure_rejection, select_victims
 from node_agent.pods.worker import PodWorker
-from node_agent.runtime import pod_dir
+from node_agent.runtime import pod_files
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class PodAdmitter:
         """Return the decision of an earlier agent process about a pod that has a directory. Raises NotReady."""
         if pod.status.phase in FINAL_PHASES:
             return AdmitResult.ADMITTED
-        return await asyncio.to_thread(pod_dir.read_rejection, self._host, pod.metadata.uid) or AdmitResult.ADMITTED
+        return await asyncio.to_thread(pod_files.read_rejection, self._host, pod.metadata.uid) or AdmitResult.ADMITTED
 
     async def admit(self, pod: Pod, workers: Iterable[PodWorker]) -> AdmitResult | Rejection:
         """Decide about a new pod. Record a rejection as an event and in the pod's directory.
@@ -68,7 +68,7 @@ class PodAdmitter:
         if isinstance(result, Rejection):
             self._events.pod_event(pod, result.reason, result.message)
             try:
-                await asyncio.to_thread(pod_dir.write_rejection, self._host, pod.metadata.uid, result)
+                await asyncio.to_thread(pod_files.write_rejection, self._host, pod.metadata.uid, result)
             except NotReady as error:
                 fields = {"pod": f"{pod.metadata.namespace}/{pod.metadata.name}", "error": error}
                 log.warning("rejection could not be written", extra=fields)

@@ -10,7 +10,7 @@ from api.core.pod import FINAL_PHASES, ContainerStatus, Pod
 from api.core.resource_requests import sidecars
 from api.meta.types import Condition, transition_time
 from node_agent.runtime.container import RuntimePod
-from node_agent.runtime.startup import is_initialized
+from node_agent.runtime.startup import has_started_regular_container
 
 DISRUPTION = "DisruptionTarget"
 
@@ -117,7 +117,7 @@ def _initialized(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs) -> 
     """Return the state of Initialized (kubelet: GeneratePodInitializedCondition).
 
     It is True if all sidecars are started and the other init containers have succeeded. It stays True once a regular
-    container was started in the sandbox.
+    container was started in the sandbox (kubelet: HasAnyRegularContainerStarted).
     """
     if inputs.phase == "Succeeded":
         return _ConditionState(True, "PodCompleted")
@@ -128,6 +128,6 @@ def _initialized(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs) -> 
         for status in inputs.init_statuses
         if not (status.started if status.name in sidecar_names else status.ready)
     )
-    if has_run or not incomplete or is_initialized(pod, runtime_pod, runtime_pod.sandbox):
+    if has_run or not incomplete or has_started_regular_container(pod, runtime_pod, runtime_pod.sandbox):
         return _ConditionState(True)
     return _ConditionState(False, "ContainersNotInitialized", f"containers with incomplete status: [{incomplete}]")

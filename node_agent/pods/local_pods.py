@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from node_agent.cgroups.manager import CgroupManager
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo
-from node_agent.runtime import pod_dir
+from node_agent.runtime import pod_files
 from node_agent.runtime.container import POD_NAME, POD_NAMESPACE
 
 
@@ -22,7 +22,7 @@ class LocalPods:
 
     async def list_directories(self) -> set[str]:
         """Return the UIDs of the pods that have a directory. Raises NotReady."""
-        return await asyncio.to_thread(pod_dir.list_pod_dirs, self._host)
+        return await asyncio.to_thread(pod_files.list_pod_dirs, self._host)
 
     async def find_by_name(self, namespace: str, name: str) -> dict[str, Mapping[str, str]]:
         """Return the pods of this name that have containers: labels of one container by pod UID. Raises DriverError."""

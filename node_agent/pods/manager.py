@@ -19,7 +19,7 @@ from node_agent.pods.admission import Rejection
 from node_agent.pods.admitter import AdmitResult, PodAdmitter
 from node_agent.pods.conditions import foreign_conditions
 from node_agent.pods.local_pods import LocalPods
-from node_agent.pods.registry import PodRegistry
+from node_agent.pods.pod_workers import PodWorkers
 from node_agent.pods.status import rejected_status
 from node_agent.pods.status_manager import StatusManager
 from node_agent.pods.worker import PodWorker, PodWorkerFactory
@@ -56,7 +56,7 @@ class StaticPods:
 
 
 class PodManager:
-    """Gives each pod of the sources a worker, and ends the workers of other pods.
+    """Gives each pod of the sources a worker, and ends other workers (kubelet: syncLoop, HandlePodCleanups).
 
     `synced` notifies after each pass. `sources_ready` notifies once, after the first pass in which every source had
     been read. `pod_terminated` notifies when nothing of a pod is left on this host. `spawn` starts a task that lives
@@ -69,8 +69,8 @@ class PodManager:
         config: PodConfig,
         api_server: ApiServerSource,
         admitter: PodAdmitter,
-        registry: PodRegistry,
-        workers: PodWorkerFactory,
+        workers: PodWorkers,
+        worker_factory: PodWorkerFactory,
         statuses: StatusManager,
         local_pods: LocalPods,
         cache: PodCache,
@@ -83,8 +83,8 @@ class PodManager:
         self._config = config
         self._api_server = api_server
         self._admitter = admitter
-        self._registry = registry
         self._workers = workers
+        self._worker_factory = worker_factory
         self._statuses = statuses
         self._local_pods = local_pods
         self._cache = cache
@@ -103,14 +103,14 @@ class PodManager:
 
     def list_pods(self) -> tuple[PodWithContainers, ...]:
         """Return every pod with its status, and its containers as they were read last."""
-        return tuple(PodWithContainers(worker.pod, self._cache.peek(uid)) for uid, worker in self._registry.items())
+        return tuple(PodWithContainers(worker.pod, self._cache.peek(uid)) for uid, worker in self._workers.items())
 
     def get_pod(self, namespace: str, name: str, uid: str = "") -> Pod:
         """Return a pod by its name. A given UID must be the pod's, or that of its mirror pod. Raises Gone.
 
         While a pod is replaced by a new pod of the same name, the new pod is returned.
         """
-        workers = [worker for worker in self._registry.values() if namespaced_name(worker.pod) == (namespace, name)]
+        workers = [worker for worker in self._workers.values() if namespaced_name(worker.pod) == (namespace, name)]
         if uid:
             api_pods = self._api_server.by_local_uid()
             workers = [worker for worker in workers if uid in _uids(worker.pod, api_pods)]
@@ -120,13 +120,13 @@ class PodManager:
 
     async def get_containers(self, pod: Pod) -> RuntimePod:
         """Return the containers of a pod. Raises NotReady, Gone."""
-        if pod.metadata.uid not in self._registry:
+        if pod.metadata.uid not in self._workers:
             raise Gone("pod does not exist")
         return await self._cache.get(pod.metadata.uid)
 
     def static_pods(self) -> StaticPods:
         """Return the static pods of this node, including those that terminate."""
-        running = {uid: worker.pod for uid, worker in self._registry.items() if is_static(worker.pod)}
+        running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
         return StaticPods(running, self._waiting, complete=self._sources_ready)
 
     def evictable_workers(self) -> dict[str, PodWorker]:
@@ -139,7 +139,7 @@ class PodManager:
         if not self._has_api_pods:
             return workers
         for pod in self._api_server.informer.items.values():
-            worker = self._registry.get(pod.metadata.uid)
+            worker = self._workers.get(pod.metadata.uid)
             if worker is not None and worker.pod.status.phase not in FINAL_PHASES:
                 workers[pod.metadata.uid] = worker
         return workers
@@ -159,14 +159,14 @@ class PodManager:
         undecided = 0
         # Pods of the previous agent process come first, because they run already.
         for uid, pod in sorted(pods.items(), key=lambda item: item[0] not in admitted):
-            worker = self._registry.get(uid)
+            worker = self._workers.get(uid)
             if worker is None:
                 undecided += await self._add_pod(pod, pods, previously_admitted=uid in admitted)
             elif _comparable(worker.pod) != _comparable(pod):
                 worker.update(pod)
         self._has_api_pods = has_api_pods
         self._restore_statuses()
-        self._waiting = frozenset(pods.keys() - self._registry.keys())
+        self._waiting = frozenset(pods.keys() - self._workers.keys())
         if seen_all_sources:
             await self._remove_missing_pods(pods)
         self.synced.notify()
@@ -175,9 +175,9 @@ class PodManager:
 
     async def _remove_missing_pods(self, pods: Collection[str]) -> None:
         """End the workers of pods that no source has, and clean up what is left of pods without a worker."""
-        for uid in self._registry.keys() - set(pods):
-            if not self._registry[uid].removed:
-                self._registry[uid].terminate()
+        for uid in self._workers.keys() - set(pods):
+            if not self._workers[uid].removed:
+                self._workers[uid].terminate()
         if time.monotonic() >= self._clean_up_at:
             await self._clean_up_orphans(pods)
             self._clean_up_at = time.monotonic() + CLEAN_UP_SECONDS
@@ -187,7 +187,7 @@ class PodManager:
 
     async def _previously_admitted(self, pods: Collection[str]) -> set[str]:
         """Return the UIDs of the pods that have a directory: an earlier agent process has decided about them."""
-        if self._registry.keys() >= set(pods):
+        if self._workers.keys() >= set(pods):
             return set()
         return await self._local_pods.list_directories()
 
@@ -200,7 +200,7 @@ class PodManager:
         if previously_admitted:
             result = await self._admitter.recorded_decision(pod)
         else:
-            result = await self._admitter.admit(pod, self._registry.values())
+            result = await self._admitter.admit(pod, self._workers.values())
         if isinstance(result, Rejection):
             pod = replace(pod, status=rejected_status(pod, result.reason, result.message))
             self._start_worker(pod)
@@ -219,19 +219,19 @@ class PodManager:
         """
         name = namespaced_name(pod)
         with_containers = await self._local_pods.find_by_name(*name)
-        with_worker = {uid for uid, worker in self._registry.items() if namespaced_name(worker.pod) == name}
+        with_worker = {uid for uid, worker in self._workers.items() if namespaced_name(worker.pod) == name}
         predecessors = (with_containers.keys() | with_worker) - {pod.metadata.uid}
         for uid in predecessors - set(pods):
-            if uid not in self._registry:
+            if uid not in self._workers:
                 self._terminate_orphan(uid, with_containers[uid])
-            elif not self._registry[uid].removed:
-                self._registry[uid].terminate()
+            elif not self._workers[uid].removed:
+                self._workers[uid].terminate()
         return bool(predecessors)
 
     def _restore_statuses(self) -> None:
         """Give each static pod, once, the status of its mirror pod, which an earlier agent process has written."""
         for uid, api_pod in self._api_server.by_local_uid().items():
-            worker = self._registry.get(uid)
+            worker = self._workers.get(uid)
             if worker is None or not is_mirror(api_pod) or self._statuses.is_restored(uid):
                 continue
             if api_pod.status.start_time and worker.pod.status.phase not in FINAL_PHASES:
@@ -241,7 +241,7 @@ class PodManager:
     async def _clean_up_orphans(self, pods: Collection[str]) -> None:
         """Terminate pods that were removed while the agent was not running."""
         for uid, labels in (await self._local_pods.list()).items():
-            if uid not in pods and uid not in self._registry:
+            if uid not in pods and uid not in self._workers:
                 self._terminate_orphan(uid, labels)
 
     def _terminate_orphan(self, uid: str, labels: Mapping[str, str]) -> None:
@@ -251,8 +251,8 @@ class PodManager:
     # --- workers -----------------------------------------------------------------------------------------------------
 
     def _start_worker(self, pod: Pod) -> PodWorker:
-        worker = self._workers.create(pod)
-        self._registry.add(worker)
+        worker = self._worker_factory.create(pod)
+        self._workers.add(worker)
         self._spawn(self._run(worker))
         return worker
 
@@ -260,8 +260,8 @@ class PodManager:
         """Run a worker until its pod is terminated. Delete the object of a pod that was deleted on the API server."""
         await worker.run()
         uid = worker.pod.metadata.uid
-        self._registry.remove(uid)
-        self._workers.forget(uid)
+        self._workers.remove(uid)
+        self._worker_factory.forget(uid)
         api_pods = self._api_server.informer.items.values()
         if any(pod.metadata.uid == uid and pod.metadata.deletion_timestamp for pod in api_pods):
             self._statuses.delete_pod(worker.pod)

@@ -36,6 +36,7 @@ from node_agent.pods.conditions import (
     pod_conditions,
 )
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
+from node_agent.runtime.lifecycle_state import NO_LIFECYCLE_STATE, LifecycleState
 from node_agent.runtime.restarts import (
     EXIT_CODE_NOT_STARTED,
     backoff_delay,
@@ -46,7 +47,7 @@ from node_agent.runtime.restarts import (
     restart_time,
     should_restart,
 )
-from node_agent.runtime.startup import NO_LIFECYCLE_STATE, LifecycleState, containers_to_start, init_failed
+from node_agent.runtime.startup import containers_to_start, init_failed
 
 EVICTED = "Evicted"
 EXIT_CODE_KILLED = 137
@@ -138,8 +139,8 @@ class StatusInputs:
 
     `address`: the pod's address, empty while it has none. `container_failures`: reason and message of the failed start
     of a container, by its name. `sandbox_failure`: reason and message of a failure of the sandbox or its network.
-    `addressless`: the pod is attached to a network that provides no addresses. `messages`: termination messages by
-    container ID.
+    `network_has_no_addresses`: the pod is attached to a network that provides no addresses. `messages`: termination
+    messages by container ID.
     """
 
     node_address: str
@@ -148,7 +149,7 @@ class StatusInputs:
     started_at: datetime
     container_failures: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     sandbox_failure: tuple[str, str] | None = None
-    addressless: bool = False
+    network_has_no_addresses: bool = False
     terminating: bool = False
     messages: Mapping[str, str] = field(default_factory=dict)
     state: LifecycleState = NO_LIFECYCLE_STATE
@@ -175,7 +176,9 @@ def compute_pod_status(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) 
     init_statuses = statuses(pod.spec.init_containers, previous.init_container_statuses)
     ephemeral_statuses = statuses(pod.spec.ephemeral_containers, previous.ephemeral_container_statuses)
     has_network = (
-        runtime_pod.sandbox is not None and runtime_pod.sandbox.running and (bool(inputs.address) or inputs.addressless)
+        runtime_pod.sandbox is not None
+        and runtime_pod.sandbox.running
+        and (bool(inputs.address) or inputs.network_has_no_addresses)
     )
     return PodStatus(
         observed_generation=pod.metadata.generation,

@@ -40,9 +40,9 @@ from node_agent.runtime.actions import ContainerStart, PodActions, compute_pod_a
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 from node_agent.runtime.container_start import ContainerStarter
 from node_agent.runtime.lifecycle import ContainerLifecycle
+from node_agent.runtime.lifecycle_state import post_start_handler
 from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.sandbox import PodSandbox, remove_container
-from node_agent.runtime.startup import post_start_handler
 from node_agent.runtime.termination import DEADLINE_EXCEEDED, active_deadline, grace_period_seconds
 from node_agent.runtime.termination_message import TerminationMessages
 from node_agent.volumes.manager import VolumeManager
@@ -120,6 +120,7 @@ class PodWorker:
         self._cache = cache
         self._statuses = statuses
         self._node_address = node_address
+        # Agrees with the times in the pod's status, because it starts with the worker and not with the process.
         self._clock = SteadyClock()
         self._started_at = self._clock()
         self._eviction_grace = GRACE_SECONDS
@@ -127,7 +128,7 @@ class PodWorker:
         # Reason and message of why a container waits, by its name.
         self._container_failures: dict[str, tuple[str, str]] = {}
         # IDs of containers that are stopped because their image has changed.
-        self._stopping_for_restart: set[str] = set()
+        self._stopped_for_restart: set[str] = set()
         # IDs of exited containers whose restart waits.
         self._backing_off: set[str] = set()
         self._timer = WakeTimer(self.wake)
@@ -248,8 +249,8 @@ class PodWorker:
 
     async def _sync_pod(self, observed: RuntimePod) -> None:
         """Take the next steps so that the containers match the pod's spec (kubelet: SyncPod)."""
-        stopping_for_restart = frozenset(self._stopping_for_restart)
-        actions = compute_pod_actions(self._pod, observed, wall_clock(), stopping_for_restart, self._lifecycle.state)
+        stopped_for_restart = frozenset(self._stopped_for_restart)
+        actions = compute_pod_actions(self._pod, observed, wall_clock(), stopped_for_restart, self._lifecycle.state)
         self._timer.clear()
         self._timer.at(actions.wake_at(), wall_clock())
         self._record_new_backoffs(observed, actions)
@@ -272,7 +273,7 @@ class PodWorker:
                 self._timer.at(self._sandbox.retry_at, steady_clock())
             observed = await self._observe()
             self._report(observed)
-        if is_pod_finished(self._pod, observed, stopping_for_restart, self._lifecycle.state) and not actions.finished:
+        if is_pod_finished(self._pod, observed, stopped_for_restart, self._lifecycle.state) and not actions.finished:
             self.wake()
 
     def _record_new_backoffs(self, observed: RuntimePod, actions: PodActions) -> None:
@@ -293,7 +294,7 @@ class PodWorker:
             await self._stop_for_restart(container)
         self._images.clear_prefetched()
         if actions.sandbox_attempt is not None or actions.start:
-            await self._volumes.invalidate(self._pod)
+            await self._volumes.prepare_for_start(self._pod)
         if actions.sandbox_attempt is None:
             sandbox = observed.sandbox
             has_volumes = await self._set_up_volumes()
@@ -316,7 +317,7 @@ class PodWorker:
     async def _stop_for_restart(self, container: RuntimeContainer) -> None:
         """Take the next step to stop a container that is started again afterwards."""
         if container.id not in self._lifecycle.state.to_kill:
-            self._stopping_for_restart.add(container.id)
+            self._stopped_for_restart.add(container.id)
         now = self._clock()
         again_at = await self._lifecycle.stop_container(self._pod, container, self._sandbox.address, now)
         self._timer.at(again_at, now)
@@ -330,13 +331,13 @@ class PodWorker:
 
     async def _set_up_volumes(self, defer_tokens: bool = False) -> bool:
         """Return whether every volume is set up. No container starts before."""
-        missing, retry_at = await self._volumes.set_up(self._pod, steady_clock(), defer_tokens)
-        self._timer.at(retry_at, steady_clock())
-        if missing:
+        result = await self._volumes.set_up(self._pod, steady_clock(), defer_tokens)
+        self._timer.at(result.retry_at, steady_clock())
+        if result.message:
             containers = (*self._pod.spec.init_containers, *self._pod.spec.containers)
-            failure = (waiting_reason(self._pod), missing)
+            failure = (waiting_reason(self._pod), result.message)
             self._container_failures = {container.name: failure for container in containers}
-        return not missing
+        return not result.message
 
     async def _start_containers(
         self, starts: tuple[ContainerStart, ...], sandbox: RuntimeContainer, observed: RuntimePod
@@ -433,7 +434,9 @@ class PodWorker:
         inputs = StatusInputs(
             node_address=self._node_address,
             address=self._sandbox.address,
-            addressless=self._sandbox.is_attached and not self._sandbox.address and self._sandbox.failure is None,
+            network_has_no_addresses=self._sandbox.is_attached
+            and not self._sandbox.address
+            and self._sandbox.failure is None,
             now=wall_clock(),
             started_at=self._started_at,
             container_failures=dict(self._container_failures),

@@ -20,7 +20,7 @@ from node_agent.probes.state import (
     record_answer,
 )
 from node_agent.runtime.container import RuntimeContainer
-from node_agent.runtime.startup import UNKNOWN
+from node_agent.runtime.lifecycle_state import UNKNOWN
 from node_agent.stats.metrics import ProbeMetrics
 
 

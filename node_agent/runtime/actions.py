@@ -1,7 +1,6 @@
 """Computes what to do for a pod now (kubelet: computePodActions). Pure.
 
-A container that exits is restarted at once the first time. If it keeps exiting soon, it waits 10 s, 20 s, ... up to
-5 min after its exit. A container that ran for 10 minutes starts with the first delay again.
+The delays of restarts are in `restarts.py`.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ from datetime import datetime
 
 from api.core.pod import FINAL_PHASES, Container, Pod
 from node_agent.runtime.container import HASH, SANDBOX_ID, RuntimeContainer, RuntimePod
+from node_agent.runtime.lifecycle_state import NO_LIFECYCLE_STATE, LifecycleState
 from node_agent.runtime.restarts import (
+    next_crash_count,
     policy_restarts,
-    previous_crashes,
     previous_starts,
     restart_policy,
     restart_time,
     should_restart,
 )
 from node_agent.runtime.spec import container_hash
-from node_agent.runtime.startup import NO_LIFECYCLE_STATE, LifecycleState, containers_to_start, init_failed
+from node_agent.runtime.startup import containers_to_start, init_failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,10 @@ class ContainerStart:
 
 @dataclass(frozen=True, slots=True)
 class PodActions:
-    """The actions for a pod, in the order of the fields. `str` is one line for the log, empty if there is no action.
+    """The actions for a pod. `str` is one line for the log, empty if there is no action.
+
+    The worker acts in the order of the fields. A new sandbox removes the containers in `remove` itself, before it is
+    created. `backing_off` and `finished` are no actions.
 
     `kill`: containers to kill at once. `stop`: containers to stop with their grace period, because their image has
     changed or a probe or hook has failed. `remove`: containers to remove. `sandbox_attempt`: number of the sandbox to
@@ -152,7 +155,7 @@ def _actions_in_sandbox(
             start.append(ContainerStart(container, newest.restart_count + 1, 0))
         elif should_restart(restart_policy(pod, container), newest, state):
             if now >= restart_time(newest, now):
-                start.append(ContainerStart(container, newest.restart_count + 1, previous_crashes(newest) + 1))
+                start.append(ContainerStart(container, newest.restart_count + 1, next_crash_count(newest)))
             else:
                 backing_off.append((container.name, restart_time(newest, now)))
     return PodActions(
@@ -192,7 +195,7 @@ def _starts_in_sandbox(
 ) -> list[ContainerStart]:
     """Return the start of a container that has not been started in this sandbox. Return none if it may not restart."""
     if newest is not None and newest.never_started:
-        return [ContainerStart(container, newest.restart_count, newest.crash_count)]
+        return [ContainerStart(container, newest.restart_count, newest.crash_label)]
     if newest is None or _restarts_in_new_sandbox(pod, container, runtime_pod):
         return [_container_start(pod, container, runtime_pod)]
     return []

@@ -99,7 +99,7 @@ class RuntimeContainer:
         return self.labels.get(CONTAINER_NAME, "")
 
     @property
-    def uid(self) -> str:
+    def pod_uid(self) -> str:
         """The UID of the pod."""
         return self.labels.get(POD_UID, "")
 
@@ -109,8 +109,8 @@ class RuntimeContainer:
         return int_label(self.labels, RESTARTS)
 
     @property
-    def crash_count(self) -> int:
-        """The number of starts in a row before this one that exited soon."""
+    def crash_label(self) -> int:
+        """The number of starts in a row before this one that exited soon. See `previous_crashes`."""
         return int_label(self.labels, CRASHES)
 
     @property

@@ -40,7 +40,7 @@ def containers_to_remove(
     """
     by_pod: dict[str, list[RuntimeContainer]] = {}
     for container in containers:
-        by_pod.setdefault(container.uid, []).append(container)
+        by_pod.setdefault(container.pod_uid, []).append(container)
     runtime_pods = [group_containers(by_pod[uid]) for uid in sorted(by_pod.keys() & set(uids))]
     surplus = [
         container
@@ -96,7 +96,7 @@ class ContainerGC:
         """Remove the dead containers that the policy does not keep. Raises DriverError."""
         containers = await self._docker.list_containers()
         for container in containers_to_remove(containers, self._policy, datetime.now(UTC), self._pods):
-            fields = {"container": container.name, "uid": container.uid, "id": container.id[:12]}
+            fields = {"container": container.name, "uid": container.pod_uid, "id": container.id[:12]}
             log.info("removing dead container", extra=fields)
             if container.is_sandbox:
                 await self._network.detach(container.id)

@@ -21,12 +21,12 @@ from node_agent.images.credentials import Credential, credentials_for_image
 from node_agent.images.manager import ImageManager, ImageUnavailable
 from node_agent.node import host_facts
 from node_agent.object_cache import ObjectCache
-from node_agent.runtime import pod_dir as runtime_pod_dir
+from node_agent.runtime import pod_files
 from node_agent.runtime.actions import ContainerStart
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.environment import EnvSources, container_env, service_env
 from node_agent.runtime.security import SecurityInputs, SecurityOptions, container_security, seccomp_profile
-from node_agent.runtime.spec import ContainerConfig, Placement, container_config
+from node_agent.runtime.spec import ContainerConfig, ContainerInputs, container_config
 from node_agent.runtime.startup import target_container_id
 from node_agent.volumes import mounts
 from node_agent.volumes.paths import sub_paths
@@ -145,10 +145,10 @@ class ContainerStarter:
 
         def prepare_host() -> None:
             mounts.mount_sub_paths(sub_path_mounts)
-            runtime_pod_dir.make_termination_message_file(message_path)
+            pod_files.make_termination_message_file(message_path)
 
         await asyncio.to_thread(prepare_host)
-        placement = Placement(
+        inputs = ContainerInputs(
             image=image,
             sandbox_id=sandbox_id,
             restarts=start.restarts,
@@ -157,7 +157,7 @@ class ContainerStarter:
             security=security,
             target_id=target_container_id(container, runtime_pod),
         )
-        config = container_config(pod, container, placement, self._host)
+        config = container_config(pod, container, inputs, self._host)
         return replace(config, cgroup_parent=await self._cgroups.create(pod))
 
     def _env(self, pod: Pod, container: Container) -> dict[str, str]:
@@ -169,9 +169,7 @@ class ContainerStarter:
         profile = seccomp_profile(pod, container)
         seccomp = ""
         if profile is not None and profile.localhost_profile:
-            seccomp = await asyncio.to_thread(
-                runtime_pod_dir.read_seccomp_profile, self._host, profile.localhost_profile
-            )
+            seccomp = await asyncio.to_thread(pod_files.read_seccomp_profile, self._host, profile.localhost_profile)
         inputs = SecurityInputs(
             image_user=await self._docker.image_user(image),
             seccomp=seccomp,

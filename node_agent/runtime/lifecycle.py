@@ -15,10 +15,17 @@ from node_agent.host import HostInfo
 from node_agent.probes.manager import ProbeDependencies, ProbeManager
 from node_agent.probes.prober import ProbeTarget
 from node_agent.probes.state import ProbeAnswer, ProbeResults, needs_address
-from node_agent.runtime import pod_dir
+from node_agent.runtime import pod_files
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, named_ports, pre_stop_handler
-from node_agent.runtime.pod_dir import Checkpoint
-from node_agent.runtime.startup import POST_START, UNKNOWN, KillReason, LifecycleState, kill_reason, post_start_handler
+from node_agent.runtime.lifecycle_state import (
+    POST_START,
+    UNKNOWN,
+    KillReason,
+    LifecycleState,
+    kill_reason,
+    post_start_handler,
+)
+from node_agent.runtime.pod_files import Checkpoint
 from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, next_stop_step, plan_termination
 from reconcile.errors import NotReady
 from reconcile.listeners import Listeners
@@ -86,7 +93,7 @@ class ContainerLifecycle:
         Raises NotReady, and any exception that a hook or a probe raised.
         """
         if self._checkpoints is None:
-            self._checkpoints = await asyncio.to_thread(pod_dir.read_checkpoints, self._host, self._uid)
+            self._checkpoints = await asyncio.to_thread(pod_files.read_checkpoints, self._host, self._uid)
         running = {name: history[0] for name, history in runtime_pod.containers.items() if history[0].running}
         self._probes.retain(frozenset(container.id for container in running.values()), stopping)
         for spec in (*pod.spec.init_containers, *pod.spec.containers):
@@ -284,13 +291,13 @@ class ContainerLifecycle:
         assert self._checkpoints is not None
         self._checkpoints[checkpoint] = text
         try:
-            await asyncio.to_thread(pod_dir.write_checkpoint, self._host, self._uid, checkpoint, text)
+            await asyncio.to_thread(pod_files.write_checkpoint, self._host, self._uid, checkpoint, text)
         except NotReady as error:
             log.warning("checkpoint could not be written", extra={"uid": self._uid, "error": error})
 
     async def _remove_checkpoint(self, checkpoint: Checkpoint) -> None:
         assert self._checkpoints is not None
-        await asyncio.to_thread(pod_dir.remove_checkpoint, self._host, self._uid, checkpoint)
+        await asyncio.to_thread(pod_files.remove_checkpoint, self._host, self._uid, checkpoint)
         del self._checkpoints[checkpoint]
 
 

@@ -37,7 +37,7 @@ class LogDirs:
 def pod_link(dirs: LogDirs, container: RuntimeContainer) -> Path:
     """Return the link to the log of one attempt of a container, by pod."""
     directory = pod_log_dir_name(
-        container.labels.get(POD_NAMESPACE, ""), container.labels.get(POD_NAME, ""), container.uid
+        container.labels.get(POD_NAMESPACE, ""), container.labels.get(POD_NAME, ""), container.pod_uid
     )
     return dirs.pods / directory / container.name / f"{container.restart_count}{LOG_SUFFIX}"
 

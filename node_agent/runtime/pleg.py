@@ -105,7 +105,7 @@ class Pleg:
         with RELIST_DURATION.time():
             states: defaultdict[str, dict[str, str]] = defaultdict(dict)
             for container in await self._docker.list_containers():
-                states[container.uid][container.id] = container.state
+                states[container.pod_uid][container.id] = container.state
             for uid in self._cache.uids:
                 if self._cache.differs(uid, states[uid]):
                     self._pod_changed(uid)

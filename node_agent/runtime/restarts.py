@@ -1,4 +1,9 @@
-"""Restart policy, crash-loop back-off, restart counts. Pure."""
+"""Restart policy, crash-loop back-off, restart counts. Pure.
+
+A container that exits is restarted at once the first time. If it keeps exiting soon, it waits 10 s, 20 s, ... up to
+5 min after its exit. A container that ran for 10 minutes starts with the first delay again. An exit that leads to a
+restart counts as a crash whatever its exit code.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ from datetime import datetime, timedelta
 from api.core.pod import Container, ContainerStatus, EphemeralContainer, Pod
 from api.core.resource_requests import is_sidecar
 from node_agent.runtime.container import RuntimeContainer
-from node_agent.runtime.startup import LifecycleState
+from node_agent.runtime.lifecycle_state import LifecycleState
 from reconcile.backoff import Backoff
 
 CRASH_LOOP_BACKOFF = Backoff(10.0, 300.0)
@@ -49,7 +54,7 @@ def exit_code(exited: RuntimeContainer) -> int:
 
 
 def backoff_delay(crashes: int) -> timedelta:
-    """Return the delay of a restart. `crashes`: number of exits in a row before the last one that came soon."""
+    """Return the delay of a restart. `crashes`: number of starts in a row before the last one that exited soon."""
     return timedelta(seconds=CRASH_LOOP_BACKOFF.delay(crashes))
 
 
@@ -58,7 +63,12 @@ def previous_crashes(exited: RuntimeContainer) -> int:
     ran_for = timedelta(0)
     if exited.finished_at and exited.started_at:
         ran_for = exited.finished_at - exited.started_at
-    return 0 if ran_for >= BACKOFF_RESET else exited.crash_count
+    return 0 if ran_for >= BACKOFF_RESET else exited.crash_label
+
+
+def next_crash_count(exited: RuntimeContainer) -> int:
+    """Return the crash count that the restart of this container stores in its label."""
+    return previous_crashes(exited) + 1
 
 
 def restart_time(exited: RuntimeContainer, now: datetime) -> datetime:

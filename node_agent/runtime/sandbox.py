@@ -20,7 +20,7 @@ from node_agent.host import HostInfo
 from node_agent.images.manager import ImageManager
 from node_agent.network.dns import missing_cluster_dns, uses_cluster_dns
 from node_agent.network.plugin import PodNetwork, missing_address
-from node_agent.runtime import pod_dir
+from node_agent.runtime import pod_files
 from node_agent.runtime.actions import PodActions
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.spec import ContainerConfig, sandbox_config
@@ -160,7 +160,7 @@ class PodSandbox:
         host = self._host
         if nameserver and not host.cluster_dns:
             host = dataclasses.replace(host, cluster_dns=(nameserver,))
-        exceeded_limit = await asyncio.to_thread(pod_dir.write_network_files, pod, host, self.address)
+        exceeded_limit = await asyncio.to_thread(pod_files.write_network_files, pod, host, self.address)
         if exceeded_limit:
             self._events.record("DNSConfigForming", exceeded_limit)
         missing = missing_cluster_dns(pod, host.cluster_dns)

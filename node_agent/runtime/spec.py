@@ -136,7 +136,7 @@ def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> Contai
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ContainerInputs:
     """The inputs of a container's configuration that differ between its starts.
 
     `image` and `sandbox_id` are IDs. `restarts`: restart count. `crashes`: consecutive crashes before this start.
@@ -152,24 +152,24 @@ class Placement:
     target_id: str = ""
 
 
-def container_config(pod: Pod, container: Container, placement: Placement, host: HostInfo) -> ContainerConfig:
+def container_config(pod: Pod, container: Container, inputs: ContainerInputs, host: HostInfo) -> ContainerConfig:
     """Return the configuration of one container of a pod."""
     limits = container.resources.limits
     requests = container.resources.requests
-    command = tuple(expand(text, placement.env) for text in container.command)
-    args = tuple(expand(text, placement.env) for text in container.args)
+    command = tuple(expand(text, inputs.env) for text in container.command)
+    args = tuple(expand(text, inputs.env) for text in container.args)
     return ContainerConfig(
-        name=_docker_name(container.name, pod, placement.restarts),
-        image=placement.image,
-        labels=_labels(pod, container, placement, host),
+        name=_docker_name(container.name, pod, inputs.restarts),
+        image=inputs.image,
+        labels=_labels(pod, container, inputs, host),
         entrypoint=command or None,
         command=args or (() if command else None),
         working_dir=container.working_dir,
-        environment=tuple(f"{name}={value}" for name, value in placement.env.items()),
-        binds=_binds(pod, container, host, placement.restarts),
-        network=f"container:{placement.sandbox_id}",
-        ipc="host" if pod.spec.host_ipc else f"container:{placement.sandbox_id}",
-        pid=_pid_mode(pod, placement),
+        environment=tuple(f"{name}={value}" for name, value in inputs.env.items()),
+        binds=_binds(pod, container, host, inputs.restarts),
+        network=f"container:{inputs.sandbox_id}",
+        ipc="host" if pod.spec.host_ipc else f"container:{inputs.sandbox_id}",
+        pid=_pid_mode(pod, inputs),
         uts="host" if pod.spec.host_network else "",
         cpu_shares=cpu_shares(quantity.to_milli(requests.get("cpu", 0))),
         cpu_quota=cpu_quota(quantity.to_milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
@@ -178,23 +178,23 @@ def container_config(pod: Pod, container: Container, placement: Placement, host:
         tty=container.tty,
         stdin=container.stdin,
         stdin_once=container.stdin_once,
-        security=placement.security,
+        security=inputs.security,
         runtime=pod.spec.runtime_class_name or "",
         stop_signal=stop_signal(container),
     )
 
 
-def _labels(pod: Pod, container: Container, placement: Placement, host: HostInfo) -> dict[str, str]:
+def _labels(pod: Pod, container: Container, inputs: ContainerInputs, host: HostInfo) -> dict[str, str]:
     log_dir = pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
     container_labels = {
         TYPE: CONTAINER_TYPE,
         CONTAINER_NAME: container.name,
-        SANDBOX_ID: placement.sandbox_id,
+        SANDBOX_ID: inputs.sandbox_id,
         HASH: container_hash(container),
-        RESTARTS: str(placement.restarts),
-        CRASHES: str(placement.crashes),
+        RESTARTS: str(inputs.restarts),
+        CRASHES: str(inputs.crashes),
         GRACE: str(pod.spec.termination_grace_period_seconds or 0),
-        LOG_PATH: f"{host.pod_logs_dir}/{log_dir}/{container.name}/{placement.restarts}{LOG_SUFFIX}",
+        LOG_PATH: f"{host.pod_logs_dir}/{log_dir}/{container.name}/{inputs.restarts}{LOG_SUFFIX}",
         MESSAGE_PATH: container.termination_message_path,
         MESSAGE_POLICY: container.termination_message_policy,
     }
@@ -202,10 +202,10 @@ def _labels(pod: Pod, container: Container, placement: Placement, host: HostInfo
     return {**_pod_labels(pod), **container_labels, **ports, **pre_stop_labels(container)}
 
 
-def _pid_mode(pod: Pod, placement: Placement) -> str:
+def _pid_mode(pod: Pod, inputs: ContainerInputs) -> str:
     if pod.spec.host_pid:
         return "host"
-    container_id = placement.sandbox_id if pod.spec.share_process_namespace else placement.target_id
+    container_id = inputs.sandbox_id if pod.spec.share_process_namespace else inputs.target_id
     return f"container:{container_id}" if container_id else ""
 
 

@@ -9,7 +9,7 @@ from api.core.pod import Container, Pod
 from api.core.resource_requests import all_containers
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo, termination_message_path
-from node_agent.runtime import pod_dir
+from node_agent.runtime import pod_files
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 
 MAX_MESSAGE_BYTES = 4096
@@ -47,7 +47,7 @@ class TerminationMessages:
 
     async def _read(self, pod: Pod, spec: Container, exited: RuntimeContainer, max_bytes: int) -> str:
         path = termination_message_path(self._host, pod.metadata.uid, spec.name, exited.restart_count)
-        message = await asyncio.to_thread(pod_dir.read_tail, path, max_bytes)
+        message = await asyncio.to_thread(pod_files.read_tail, path, max_bytes)
         if message or spec.termination_message_policy != "FallbackToLogsOnError" or exited.succeeded:
             return message
         return await self._docker.log_tail(exited.id, LOG_LINES, min(MAX_LOG_BYTES, max_bytes))

@@ -104,7 +104,7 @@ class ProbeMetrics:
     def record(self, container: RuntimeContainer, probe_type: str, success: bool | None, seconds: float) -> None:
         """Record the result of a probe. `probe_type` is Startup, Liveness or Readiness."""
         key = _ProbeKey(
-            uid=container.uid,
+            uid=container.pod_uid,
             namespace=container.labels.get(POD_NAMESPACE, ""),
             pod=container.labels.get(POD_NAME, ""),
             container=container.name,

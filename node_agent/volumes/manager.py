@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -18,9 +19,9 @@ from api.meta.types import ObjectMeta
 from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo, pod_dir
 from node_agent.object_cache import NotSynced, ObjectCache
-from node_agent.runtime.pod_dir import make_pod_dir
+from node_agent.runtime.pod_files import make_pod_dir
 from node_agent.volumes.paths import claim_paths, claimed_volumes, resolve_claim, tmpfs_size
-from node_agent.volumes.payload import PayloadSources, fs_group, is_projected, payload_files, projected_tokens
+from node_agent.volumes.payload import PayloadSources, fs_group, has_payload, payload_files, projected_tokens
 from node_agent.volumes.setup import VolumeSetup, is_set_up, remove_directory, set_up_volume, tear_down_volumes
 from node_agent.volumes.tokens import TokenCache
 from reconcile.backoff import Backoff
@@ -31,6 +32,17 @@ SETUP_BACKOFF = Backoff(0.5, 122.0)
 
 _MOUNT_THREADS = ThreadPoolExecutor(16, thread_name_prefix="mount")
 """Threads for mounts only, so that an unreachable file server does not block other work."""
+
+
+class SetupResult(NamedTuple):
+    """The result of setting up a pod's volumes.
+
+    `message` states why containers cannot start yet, and is empty if they can. `retry_at` is the time of the next
+    attempt without another change, None if none is needed.
+    """
+
+    message: str
+    retry_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +83,21 @@ class VolumeManager:
         self._set_up_inputs: dict[str, _VolumeInputs] = {}
         """Inputs of the volumes that are set up, by volume name."""
 
-    async def invalidate(self, pod: Pod) -> None:
-        """Make the next `set_up` check all volumes on the host, because a container of the pod is about to start.
+    async def prepare_for_start(self, pod: Pod) -> None:
+        """Prepare the volumes, because a container of the pod is about to start. Raises NotReady.
 
-        Creates the pod's directory, and waits a moment for the objects that the pod refers to. Raises NotReady.
+        Create the pod's directory, and wait at most FIRST_SYNC_SECONDS for the objects that the pod refers to. The next
+        `set_up` checks all volumes on the host.
         """
         self._set_up_inputs.clear()
         await asyncio.to_thread(make_pod_dir, self._host, self._uid)
         self._request_objects(pod)
         await self._objects.wait_until_synced(pod_refs(pod))
 
-    async def set_up(self, pod: Pod, now: datetime, defer_tokens: bool = False) -> tuple[str, datetime | None]:
+    async def set_up(self, pod: Pod, now: datetime, defer_tokens: bool = False) -> SetupResult:
         """Set up or update every volume that can be. A volume that cannot be updated stays as it is.
 
         `defer_tokens` skips volumes that need tokens and for which everything else is known.
-
-        Returns why containers cannot start yet, or an empty string, and when to try again without another change.
         """
         self._request_objects(pod)
         messages = []
@@ -97,7 +108,7 @@ class VolumeManager:
             if message:
                 messages.append(message)
         retry_at = min((failure.retry_at for failure in self._failures.values()), default=None)
-        return (messages[0] if messages else ""), retry_at
+        return SetupResult(messages[0] if messages else "", retry_at)
 
     async def tear_down(self) -> None:
         """Remove the volumes with their content, because no container of the pod will run again. Raises NotReady."""
@@ -141,9 +152,12 @@ class VolumeManager:
         return True
 
     async def _try_set_up(self, volume: Volume, pod: Pod, now: datetime) -> str:
-        """Set up a volume unless it is in back-off. Returns why containers cannot start, or an empty string."""
+        """Set up a volume unless it is in back-off. Return why containers cannot start, or an empty string.
+
+        A volume of files has no back-off, because its objects are in memory. Only its events wait.
+        """
         previous = self._failures.get(volume.name)
-        if previous is not None and now < previous.retry_at and not is_projected(volume):
+        if previous is not None and now < previous.retry_at and not has_payload(volume):
             return previous.message
         try:
             await self._set_up_volume(volume, pod)
@@ -164,7 +178,7 @@ class VolumeManager:
         if self._set_up_inputs.get(volume.name) == inputs:
             return
         self._set_up_inputs.pop(volume.name, None)
-        files = payload_files(volume, pod, sources) if is_projected(volume) else None
+        files = payload_files(volume, pod, sources) if has_payload(volume) else None
         details = VolumeSetup(fs_group(pod), files, tmpfs_size(volume, pod, self._host.memory), mount_options)
         threads = None if volume.nfs is None else _MOUNT_THREADS
         set_up = partial(set_up_volume, volume, self._directory, details)
@@ -181,12 +195,12 @@ class VolumeManager:
     async def _payload_sources(self, volume: Volume, pod: Pod) -> PayloadSources:
         # Tokens first, because the objects arrive from the API server during the requests for tokens.
         tokens = {token: await self._tokens.get(pod, token) for token in projected_tokens(volume)}
-        references = volume_refs(volume, pod.metadata.namespace) if is_projected(volume) else ()
+        references = volume_refs(volume, pod.metadata.namespace) if has_payload(volume) else ()
         return PayloadSources(self._objects.get(references), self._host.allocatable, tokens)
 
     def _has_files(self, volume: Volume) -> bool:
         """Return whether a volume of files was set up before, so that containers can start with its old files."""
-        return is_projected(volume) and is_set_up(volume, self._directory)
+        return has_payload(volume) and is_set_up(volume, self._directory)
 
     def _record_failure(self, volume: Volume, message: str, now: datetime) -> None:
         """Count a failure and record an event, unless the attempt came before the end of the back-off."""

@@ -15,7 +15,7 @@ from api.core.volumes import Volume, VolumeMount
 from api.meta.quantity import to_int
 from api.meta.types import Object
 from node_agent.runtime.environment import expand, undefined_variables
-from node_agent.volumes.payload import is_projected
+from node_agent.volumes.payload import has_payload
 from reconcile.errors import DriverError, NotReady, Refused
 
 PLUGIN_DIRS = {
@@ -65,12 +65,12 @@ def is_read_only(volume: Volume) -> bool:
     """Return whether the volume is read-only for all containers, regardless of their mounts."""
     claim = volume.persistent_volume_claim
     nfs = volume.nfs
-    return is_projected(volume) or bool(claim and claim.read_only) or bool(nfs and nfs.read_only)
+    return has_payload(volume) or bool(claim and claim.read_only) or bool(nfs and nfs.read_only)
 
 
 def is_pod_owned(volume: Volume) -> bool:
     """Return whether the content of the volume belongs to the pod and is removed with it."""
-    return volume.empty_dir is not None or is_projected(volume)
+    return volume.empty_dir is not None or has_payload(volume)
 
 
 def is_in_memory(volume: Volume) -> bool:

@@ -48,7 +48,7 @@ class PayloadSources:
     tokens: Mapping[ServiceAccountTokenProjection, str] = field(default_factory=dict)
 
 
-def is_projected(volume: Volume) -> bool:
+def has_payload(volume: Volume) -> bool:
     """Return whether the agent writes the files of this volume."""
     return any((volume.config_map, volume.secret, volume.downward_api, volume.projected))
 
@@ -175,7 +175,7 @@ def _get_object(kind: type[O], name: str, pod: Pod, sources: PayloadSources, *, 
 def _select_keys(
     data: Mapping[str, bytes], items: tuple[KeyToPath, ...], mode: int, source_name: str, *, optional: bool
 ) -> Iterator[tuple[str, PayloadFile]]:
-    """Yield a file for every key, or only for the keys that `items` names. `what` names the data in errors."""
+    """Yield a file for every key, or only for the keys that `items` names. `source_name` names the data in errors."""
     if not items:
         yield from ((key, PayloadFile(content, mode)) for key, content in data.items())
     for item in items:

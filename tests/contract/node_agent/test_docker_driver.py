@@ -93,7 +93,7 @@ async def test_container_is_created_started_and_removed(driver: DockerClient, ui
     assert runtime_container.created_at is not None
     await driver.start(identity)
     runs = await driver.inspect(identity)
-    assert (runs.running, runs.exited, runs.is_sandbox, runs.uid) == (True, False, True, uid)
+    assert (runs.running, runs.exited, runs.is_sandbox, runs.pod_uid) == (True, False, True, uid)
     assert runs.pid > 0
     assert runs.started_at is not None
     assert runs.finished_at is None
@@ -292,7 +292,7 @@ async def test_container_list_includes_exit_states(driver: DockerClient, uid: st
     actual = {
         runtime_container.id: runtime_container
         for runtime_container in await driver.list_containers()
-        if runtime_container.uid == uid
+        if runtime_container.pod_uid == uid
     }
     assert actual[identity] == dead
     [network] = [runtime_container for runtime_container in actual.values() if runtime_container.is_sandbox]

@@ -61,7 +61,7 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)
         volumes = VolumeManager(UID, references, tokens, host, fake_event_recorder.for_pod(WISH))
-        await volumes.invalidate(WISH)
+        await volumes.prepare_for_start(WISH)
         assert await volumes.set_up(WISH, NOW, defer_tokens=True) == ("", None)
         assert not issuer.requests, "a token is all that is lacking"
         assert await volumes.set_up(WISH, NOW) == ("", None)
@@ -69,7 +69,7 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
         assert first[:2] == ("token-1", "first")
 
         issuer.now += timedelta(minutes=47)
-        await volumes.invalidate(WISH)
+        await volumes.prepare_for_start(WISH)
         await volumes.set_up(WISH, NOW)
         assert held() == first
 

@@ -16,7 +16,7 @@ from api.core.volumes import Volume
 from node_agent.volumes import mounts, setup
 from node_agent.volumes.mounts import mount_sub_paths
 from node_agent.volumes.paths import SubPath, volume_dir
-from node_agent.volumes.payload import PayloadFile, is_projected
+from node_agent.volumes.payload import PayloadFile, has_payload
 from node_agent.volumes.setup import VolumeSetup
 from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.fake import AgentKilled
@@ -181,7 +181,7 @@ KINDS = (
 def set_everything_up(pod_dir: str) -> None:
     for number, one in enumerate(KINDS):
         named = replace(one, name=f"v{number}")
-        files = FILES if is_projected(one) else None
+        files = FILES if has_payload(one) else None
         setup.set_up_volume(named, pod_dir, VolumeSetup(2000, files, tmpfs_bytes=1 << 20))
         path = "key" if files else "deep/part"
         target = f"{pod_dir}/volume-subpaths/{named.name}/main/0"

@@ -94,11 +94,11 @@ class FakeDocker(DockerClient):
         return self._called(self.cgroups)
 
     async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
-        return self._called([held.seen for held in self.held.values() if held.seen.uid == uid])
+        return self._called([held.seen for held in self.held.values() if held.seen.pod_uid == uid])
 
     async def list_pods(self) -> dict[str, dict[str, str]]:
         containers = [held.seen for held in self.held.values() if held.seen.labels.keys() & {ATTEMPT, CRASHES}]
-        return self._called({container.uid: dict(container.labels) for container in containers})
+        return self._called({container.pod_uid: dict(container.labels) for container in containers})
 
     async def list_sandboxes(self) -> frozenset[str]:
         return self._called(frozenset(held.seen.id for held in self.held.values() if held.seen.is_sandbox))
@@ -137,7 +137,7 @@ class FakeDocker(DockerClient):
 
     async def writable_layer_sizes(self, uid: str) -> dict[str, int]:
         return self._called(
-            {name: self.written.get(name, 0) for name, held in self.held.items() if held.seen.uid == uid}
+            {name: self.written.get(name, 0) for name, held in self.held.items() if held.seen.pod_uid == uid}
         )
 
     async def list_named_images(self) -> tuple[ContainerImage, ...]:

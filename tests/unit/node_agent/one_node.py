@@ -123,7 +123,7 @@ class OneNode:
     def sandboxes(self) -> dict[str, str]:
         """Return the name of each pod with a running sandbox, by UID."""
         return {
-            container.uid: container.labels["io.kubernetes.pod.name"]
+            container.pod_uid: container.labels["io.kubernetes.pod.name"]
             for container in self.docker.find("POD")
             if container.running
         }

@@ -20,7 +20,7 @@ from node_agent.images.gc import ImageGC, ImagePolicy, ImageUse, removable_image
 from node_agent.network.sdn import SdnNetwork
 from node_agent.runtime.container_gc import ContainerGC
 from node_agent.runtime.log_links import LogDirs, LogLinker, container_link
-from node_agent.runtime.spec import Placement, container_config, sandbox_config
+from node_agent.runtime.spec import ContainerInputs, container_config, sandbox_config
 from node_agent.stats.model import FilesystemStats
 from reconcile.config_file import InvalidConfig, merge
 from reconcile.errors import NotReady
@@ -79,7 +79,7 @@ class GcHost:
             await self.docker.start(await self.docker.create(sandbox_config(WEB, "pause", 0, HOST)))
         [sandbox] = self.docker.find("POD")
         image = await self.docker.image_id("toolbox")
-        spec = container_config(WEB, WEB.spec.containers[0], Placement(image, sandbox.id, restarts), HOST)
+        spec = container_config(WEB, WEB.spec.containers[0], ContainerInputs(image, sandbox.id, restarts), HOST)
         identity = await self.docker.create(spec)
         await self.docker.start(identity)
         return identity

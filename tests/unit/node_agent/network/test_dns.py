@@ -20,8 +20,8 @@ from node_agent.network.dns import (
 )
 from node_agent.network.host_ports import hostport_ruleset
 from node_agent.network.plugin import NoNetwork
-from node_agent.runtime.pod_dir import make_pod_dir, write_resolv_conf
-from node_agent.runtime.spec import Placement, container_config, sandbox_config
+from node_agent.runtime.pod_files import make_pod_dir, write_resolv_conf
+from node_agent.runtime.spec import ContainerInputs, container_config, sandbox_config
 from reconcile.errors import NotReady, Refused
 from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, make_sandbox, with_status
 from tests.unit.node_agent.world import world
@@ -219,7 +219,7 @@ def test_sandbox_and_containers_have_the_namespaces_of_the_spec(
     pod = make_pod(spec=spec)
     outer = sandbox_config(pod, "pause", 0, HOST)
     assert tuple(getattr(outer, mode) for mode in MODES) == modes
-    inner = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    inner = container_config(pod, pod.spec.containers[0], ContainerInputs("sha256:1", SANDBOX), HOST)
     assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
 
 

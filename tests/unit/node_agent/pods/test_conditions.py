@@ -14,7 +14,7 @@ from node_agent.pods.status import StatusInputs, compute_pod_status, merge_statu
 from node_agent.probes.state import ProbeResults
 from node_agent.runtime.actions import compute_pod_actions
 from node_agent.runtime.container import group_containers
-from node_agent.runtime.startup import LifecycleState
+from node_agent.runtime.lifecycle_state import LifecycleState
 from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 
 GATED = make_pod(spec="  readinessGates: [{conditionType: example.com/lb}, {conditionType: example.com/dns}]")

@@ -23,7 +23,7 @@ from node_agent.host import etc_hosts_path
 from node_agent.images.credentials import Credential
 from node_agent.pods.worker import gather_both
 from node_agent.runtime.actions import PodActions
-from node_agent.runtime.pod_dir import make_pod_dir
+from node_agent.runtime.pod_files import make_pod_dir
 from node_agent.runtime.sandbox import create_container
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import Gone, NotReady, Refused

@@ -15,4 +15,4 @@ def test_invalid_number_in_a_label_counts_as_zero(text: str) -> None:
     container = dataclasses.replace(
         make_container(make_pod()), labels={label.RESTARTS: text, label.CRASHES: text, label.ATTEMPT: text}
     )
-    assert (container.restart_count, container.crash_count, container.attempt) == (0, 0, 0)
+    assert (container.restart_count, container.crash_label, container.attempt) == (0, 0, 0)

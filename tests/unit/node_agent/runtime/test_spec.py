@@ -13,7 +13,7 @@ from node_agent.cgroups.hierarchy import cpu_quota, cpu_shares
 from node_agent.host import HostInfo
 from node_agent.runtime import container as label
 from node_agent.runtime.environment import EnvSources, container_env, expand
-from node_agent.runtime.spec import Placement, container_config, oom_score, sandbox_config
+from node_agent.runtime.spec import ContainerInputs, container_config, oom_score, sandbox_config
 from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, with_status
 
 HOST = HostInfo("/pods", 8 << 30, -1000)
@@ -39,7 +39,7 @@ def test_container_config_follows_the_manifest() -> None:
     spec = container_config(
         POD,
         POD.spec.containers[0],
-        Placement("sha256:1", SANDBOX, 2, 1, container_env(POD, POD.spec.containers[0], EnvSources())),
+        ContainerInputs("sha256:1", SANDBOX, 2, 1, container_env(POD, POD.spec.containers[0], EnvSources())),
         HOST,
     )
     assert spec.name == f"k8s_main_web_red_{UID}_2"
@@ -85,13 +85,13 @@ def test_oom_score_adj_equals_kubelets(resources: str, more: str, score: int) ->
 
 def test_args_without_command_keep_the_image_entrypoint() -> None:
     pod = make_pod("[{name: main, image: a, args: [x]}]")
-    spec = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    spec = container_config(pod, pod.spec.containers[0], ContainerInputs("sha256:1", SANDBOX), HOST)
     assert (spec.entrypoint, spec.command) == (None, ("x",))
 
 
 def test_command_without_args_drops_the_image_arguments() -> None:
     pod = make_pod("[{name: main, image: a, command: [x]}]")
-    spec = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    spec = container_config(pod, pod.spec.containers[0], ContainerInputs("sha256:1", SANDBOX), HOST)
     assert (spec.entrypoint, spec.command) == (("x",), ())
 
 
@@ -162,7 +162,7 @@ def test_agent_provided_files_yield_to_volume_mounts() -> None:
     paths = ("/etc/hosts/", "/etc/resolv.conf", "/dev/termination-log")
     mounts = f"[{', '.join(f'{{name: v, mountPath: {path}}}' for path in paths)}]"
     pod = make_pod(f"[{{name: main, image: a, volumeMounts: {mounts}}}]", "  volumes: [{name: v, emptyDir: {}}]")
-    spec = container_config(pod, pod.spec.containers[0], Placement("sha256:1", SANDBOX), HOST)
+    spec = container_config(pod, pod.spec.containers[0], ContainerInputs("sha256:1", SANDBOX), HOST)
     assert not [bind for bind in spec.binds if "emptyDir" not in bind and "/v:" not in bind]
 
 

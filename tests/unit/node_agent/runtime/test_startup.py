@@ -13,7 +13,7 @@ from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.probes.state import ProbeResults
 from node_agent.runtime.actions import PodActions, compute_pod_actions
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, group_containers
-from node_agent.runtime.startup import KillReason, LifecycleState, kill_reason
+from node_agent.runtime.lifecycle_state import KillReason, LifecycleState, kill_reason
 from node_agent.runtime.termination import plan_termination
 from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from node_agent.host import HostInfo
 from node_agent.runtime.container import RuntimeContainer, pre_stop_handler
-from node_agent.runtime.spec import Placement, container_config
+from node_agent.runtime.spec import ContainerInputs, container_config
 from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, grace_period_seconds, next_stop_step
 from tests.unit.node_agent.examples import NOW, make_pod
 
@@ -75,7 +75,7 @@ HOOKED = make_pod(
 
 
 def test_pre_stop_label_stores_the_hook_with_a_numeric_port() -> None:
-    spec = container_config(HOOKED, HOOKED.spec.containers[0], Placement("image", "box"), HostInfo("/p", 1, 0))
+    spec = container_config(HOOKED, HOOKED.spec.containers[0], ContainerInputs("image", "box"), HostInfo("/p", 1, 0))
     text = spec.labels["annotation.io.kubernetes.container.preStopHandler"]
     assert text == '{"httpGet":{"port":8080,"path":"/bye","scheme":"HTTP"}}'
     hook = pre_stop_handler(RuntimeContainer("id", labels=spec.labels))

@@ -8,8 +8,8 @@ from api.core.pod import FINAL_PHASES, Pod
 from node_agent.pods.worker import PodWorker
 
 
-class PodRegistry(Mapping[str, PodWorker]):
-    """The workers of this node's pods, by pod UID. Only PodManager adds and removes entries."""
+class PodWorkers(Mapping[str, PodWorker]):
+    """The workers of this node's pods, by pod UID (kubelet: podWorkers). Only PodManager adds and removes entries."""
 
     def __init__(self) -> None:
         self._workers: dict[str, PodWorker] = {}
