@@ -71,7 +71,7 @@ class Prober:
             from node_agent.probes import grpc  # noqa: PLC0415 - 1.5 MB that few nodes need
 
             return await grpc.check(probe.grpc, target.address, seconds)
-        assert probe.tcp_socket is not None
+        assert probe.tcp_socket is not None, "validation accepts no probe without a handler"
         address = probe.tcp_socket.host or target.address
         return await tcp.connect(address, _port_number(probe.tcp_socket.port, target), seconds)
 

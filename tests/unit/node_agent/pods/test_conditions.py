@@ -21,12 +21,12 @@ GATED = make_pod(spec="  readinessGates: [{conditionType: example.com/lb}, {cond
 WEB = make_pod()
 
 
-def facts(**other: object) -> StatusInputs:
+def make_inputs(**other: object) -> StatusInputs:
     return StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW, **other)  # type: ignore[arg-type]
 
 
-def with_conditions(of: Pod, *conditions: Condition) -> Pod:
-    return with_status(of, PodStatus(conditions=conditions))
+def with_conditions(pod: Pod, *conditions: Condition) -> Pod:
+    return with_status(pod, PodStatus(conditions=conditions))
 
 
 def condition_of(status: PodStatus, kind: str) -> tuple[str, str, str]:
@@ -49,7 +49,9 @@ GATES = [
 
 @pytest.mark.parametrize(("conditions", "message"), GATES)
 def test_pod_is_not_ready_before_its_readiness_gates(conditions: tuple[Condition, ...], message: str) -> None:
-    status = compute_pod_status(with_conditions(GATED, *conditions), make_runtime_pod(make_container(GATED)), facts())
+    status = compute_pod_status(
+        with_conditions(GATED, *conditions), make_runtime_pod(make_container(GATED)), make_inputs()
+    )
     assert condition_of(status, "ContainersReady") == ("True", "", "")
     assert condition_of(status, "Ready") == ("False", "ReadinessGatesNotReady", message)
 
@@ -57,12 +59,12 @@ def test_pod_is_not_ready_before_its_readiness_gates(conditions: tuple[Condition
 def test_pod_with_true_readiness_gates_is_ready_with_its_containers() -> None:
     open_gates = tuple(Condition(type=f"example.com/{name}", status="True") for name in ("lb", "dns"))
     pod = with_conditions(GATED, *open_gates)
-    assert condition_of(compute_pod_status(pod, make_runtime_pod(make_container(GATED)), facts()), "Ready") == (
+    assert condition_of(compute_pod_status(pod, make_runtime_pod(make_container(GATED)), make_inputs()), "Ready") == (
         "True",
         "",
         "",
     )
-    down = compute_pod_status(pod, make_runtime_pod(make_container(GATED, state="exited", code=1)), facts())
+    down = compute_pod_status(pod, make_runtime_pod(make_container(GATED, state="exited", code=1)), make_inputs())
     assert condition_of(down, "Ready")[1] == "ContainersNotReady"
     assert down.conditions[-2:] == open_gates, "what others say stays"
 
@@ -77,7 +79,7 @@ def test_readiness_gate_names_a_condition_type() -> None:
 
 def test_conditions_have_the_observed_generation() -> None:
     newer = replace(WEB, metadata=replace(WEB.metadata, generation=4))
-    status = compute_pod_status(newer, make_runtime_pod(make_container(newer)), facts())
+    status = compute_pod_status(newer, make_runtime_pod(make_container(newer)), make_inputs())
     assert {condition.observed_generation for condition in status.conditions} == {4}
     assert status.observed_generation == 4
 
@@ -86,10 +88,10 @@ def test_container_status_names_a_pullable_image_when_known() -> None:
     container = changed(make_container(WEB), image_id="sha256:aa")
     public = changed(container, digest="docker.io/library/toolbox@sha256:bb")
     assert (
-        compute_pod_status(WEB, make_runtime_pod(container), facts()).container_statuses[0].image_id
+        compute_pod_status(WEB, make_runtime_pod(container), make_inputs()).container_statuses[0].image_id
         == "docker://sha256:aa"
     )
-    (status,) = compute_pod_status(WEB, make_runtime_pod(public), facts()).container_statuses
+    (status,) = compute_pod_status(WEB, make_runtime_pod(public), make_inputs()).container_statuses
     assert status.image_id == "docker-pullable://docker.io/library/toolbox@sha256:bb"
     assert status.container_id == "docker://main-0"
 
@@ -118,7 +120,7 @@ def test_pod_is_ready_only_with_its_sidecars(migrate_exists: bool) -> None:
 
     def status_with(ready: bool) -> PodStatus:
         state = LifecycleState(probe_results={"proxy-0": ProbeResults(started=True, ready=ready)})
-        return compute_pod_status(SIDECAR, runtime_pod, facts(state=state))
+        return compute_pod_status(SIDECAR, runtime_pod, make_inputs(state=state))
 
     unready = ("False", "ContainersNotReady", "containers with unready status: [proxy]")
     for condition_type in ("ContainersReady", "Ready"):
@@ -129,7 +131,7 @@ def test_pod_is_ready_only_with_its_sidecars(migrate_exists: bool) -> None:
 
 def test_exited_sidecar_makes_its_pod_unready_but_not_uninitialized() -> None:
     runtime_pod = make_runtime_pod(make_container(SIDECAR), make_container(SIDECAR, "proxy", state="exited"))
-    status = compute_pod_status(SIDECAR, runtime_pod, facts())
+    status = compute_pod_status(SIDECAR, runtime_pod, make_inputs())
     assert condition_of(status, "Ready")[::2] == ("False", "containers with unready status: [proxy]")
     assert condition_of(status, "Initialized")[0] == "True"
 
@@ -152,7 +154,7 @@ def test_initialized_needs_started_sidecars_not_ready_ones(
 ) -> None:
     runtime_pod = make_runtime_pod(make_container(SIDECAR, "migrate"), make_container(SIDECAR, "proxy"))
     state = LifecycleState(probe_results={"proxy-0": probe_results})
-    status = compute_pod_status(SIDECAR, runtime_pod, facts(state=state))
+    status = compute_pod_status(SIDECAR, runtime_pod, make_inputs(state=state))
     assert condition_of(status, "Initialized") == expected
 
 
@@ -161,12 +163,14 @@ def test_initialized_needs_started_sidecars_not_ready_ones(
 
 def pod_with_lost_containers(restarts: int = 0) -> Pod:
     """Return a pod whose status has a container that no longer exists."""
-    return with_status(WEB, compute_pod_status(WEB, make_runtime_pod(make_container(WEB, restarts=restarts)), facts()))
+    return with_status(
+        WEB, compute_pod_status(WEB, make_runtime_pod(make_container(WEB, restarts=restarts)), make_inputs())
+    )
 
 
 def test_removed_container_is_reported_and_counted_as_restarted() -> None:
     pod = pod_with_lost_containers(restarts=2)
-    status = compute_pod_status(pod, group_containers([make_sandbox()]), facts())
+    status = compute_pod_status(pod, group_containers([make_sandbox()]), make_inputs())
     (status_of_container,) = status.container_statuses
     assert status.phase == "Running"
     assert status_of_container.state.waiting is not None
@@ -180,13 +184,15 @@ def test_removed_container_is_reported_and_counted_as_restarted() -> None:
         assert [
             start.restarts for start in compute_pod_actions(known_pod, group_containers([make_sandbox()]), NOW).start
         ] == [3]
-    again = compute_pod_status(with_status(pod, status), make_runtime_pod(make_container(pod, restarts=3)), facts())
+    again = compute_pod_status(
+        with_status(pod, status), make_runtime_pod(make_container(pod, restarts=3)), make_inputs()
+    )
     assert again.container_statuses[0].restart_count == 3
     assert again.container_statuses[0].last_state == status_of_container.last_state
 
 
 def test_never_started_container_has_restart_count_zero() -> None:
-    pending = compute_pod_status(WEB, group_containers([make_sandbox()]), facts())
+    pending = compute_pod_status(WEB, group_containers([make_sandbox()]), make_inputs())
     assert [
         start.restarts
         for start in compute_pod_actions(with_status(WEB, pending), group_containers([make_sandbox()]), NOW).start
@@ -195,17 +201,17 @@ def test_never_started_container_has_restart_count_zero() -> None:
 
 
 def test_removed_container_of_a_terminating_pod_is_reported_terminated() -> None:
-    status = compute_pod_status(pod_with_lost_containers(), group_containers([]), facts(terminating=True))
+    status = compute_pod_status(pod_with_lost_containers(), group_containers([]), make_inputs(terminating=True))
     (status_of_container,) = status.container_statuses
     assert status.phase == "Failed"
     assert status_of_container.state.running is None
     assert status_of_container.state.terminated is not None
     assert status_of_container.state.terminated.reason == "ContainerStatusUnknown"
     assert (status_of_container.ready, status_of_container.started) == (False, False)
-    assert compute_pod_status(with_status(WEB, status), group_containers([]), facts(terminating=True)) == status
+    assert compute_pod_status(with_status(WEB, status), group_containers([]), make_inputs(terminating=True)) == status
 
 
 def test_merge_status_keeps_fields_written_by_others() -> None:
-    own_status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), facts())
+    own_status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), make_inputs())
     other_status = replace(own_status, resize="Proposed", resource_claim_statuses=[{"name": "gpu"}])
     assert merge_status(own_status, other_status) == other_status

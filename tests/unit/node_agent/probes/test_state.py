@@ -50,14 +50,14 @@ def fresh(
 
 
 def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
-    verdict = state.results
+    results = state.results
     for success in answers:
-        state, verdict = record_answer(state, kind, success)
-    return verdict
+        state, results = record_answer(state, kind, success)
+    return results
 
 
 @pytest.mark.parametrize(
-    ("probes", "verdict"),
+    ("probes", "results"),
     [
         ({}, ProbeResults(True, True, "")),
         ({LIVENESS: probe()}, ProbeResults(True, True, "")),
@@ -65,8 +65,8 @@ def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
         ({STARTUP: probe()}, ProbeResults(False, False, "")),
     ],
 )
-def test_probe_results_before_any_answer(probes: dict[str, Probe], verdict: ProbeResults) -> None:
-    assert fresh(probes).results == verdict
+def test_probe_results_before_any_answer(probes: dict[str, Probe], results: ProbeResults) -> None:
+    assert fresh(probes).results == results
 
 
 def test_probe_state_resumes_from_reported_status() -> None:
@@ -119,15 +119,15 @@ def test_startup_probe_delays_other_probes_until_it_succeeds() -> None:
     state, due_kinds = due_probes(state, NOW)
     assert due_kinds == (STARTUP,)
     assert state.wake_at(terminating=False) is None
-    state, verdict = record_answer(state, STARTUP, True)
-    assert verdict == ProbeResults(True, False, "")
+    state, results = record_answer(state, STARTUP, True)
+    assert results == ProbeResults(True, False, "")
     assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
 
 @pytest.mark.parametrize("kind", [LIVENESS, STARTUP])
 def test_no_probe_runs_after_a_fatal_result(kind: str) -> None:
-    state, verdict = record_answer(fresh({kind: probe(failures=1)}), kind, False)
-    assert verdict.failed == kind
+    state, results = record_answer(fresh({kind: probe(failures=1)}), kind, False)
+    assert results.failed == kind
     assert due_probes(state, NOW + timedelta(days=1)) == (state, ())
     assert state.wake_at(terminating=False) is None
 
@@ -191,8 +191,8 @@ def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
             assert kind not in due_probes(state, now + timedelta(days=1), terminating)[1], (
                 "it is asked while an answer is due"
             )
-            state, verdict = record_answer(state, kind, success)
-            silent |= {verdict.failed} if verdict.failed else set()
-            silent |= {STARTUP} if verdict.started else set()
-            assert not verdict.ready or verdict.started
-            assert verdict.failed in {"", STARTUP, LIVENESS} & {"", *probes}
+            state, results = record_answer(state, kind, success)
+            silent |= {results.failed} if results.failed else set()
+            silent |= {STARTUP} if results.started else set()
+            assert not results.ready or results.started
+            assert results.failed in {"", STARTUP, LIVENESS} & {"", *probes}

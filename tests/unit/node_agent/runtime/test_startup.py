@@ -219,8 +219,8 @@ BESIDE = make_pod(
 )
 
 
-def lifecycle_state(verdict: ProbeResults) -> LifecycleState:
-    return LifecycleState({"main-0": verdict, "proxy-0": verdict})
+def lifecycle_state(results: ProbeResults) -> LifecycleState:
+    return LifecycleState({"main-0": results, "proxy-0": results})
 
 
 def container_status_in(
