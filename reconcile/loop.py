@@ -96,7 +96,7 @@ class Loop:
         return self._timing.resync
 
 
-def containing_bugs(component: str, run_pass: Pass) -> Pass:
+def retry_unexpected_errors(component: str, run_pass: Pass) -> Pass:
     """Wrap a pass so that an unexpected exception is logged with its traceback and retried as NotReady."""
 
     @functools.wraps(run_pass)

@@ -37,7 +37,7 @@ from node_agent.stats.model import PodDiskUsage
 from node_agent.volumes.paths import is_in_memory
 from reconcile.errors import NotReady, os_errors_as
 from reconcile.listeners import Listeners
-from reconcile.loop import Loop, LoopTiming, containing_bugs
+from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +83,13 @@ class EvictionManager:
         self._thresholds_first_observed: dict[Threshold, datetime] = {}
         self._evicting: tuple[PodWorker, datetime] | None = None
         self._pressure_loop = Loop(
-            "pressure", containing_bugs("pressure", self.synchronize), LoopTiming(resync=CHECK_SECONDS)
+            "pressure", retry_unexpected_errors("pressure", self.synchronize), LoopTiming(resync=CHECK_SECONDS)
         )
         self.loops = (
             self._pressure_loop,
             Loop(
                 "disk limits",
-                containing_bugs("disk limits", self.enforce_disk_limits),
+                retry_unexpected_errors("disk limits", self.enforce_disk_limits),
                 LoopTiming(resync=settings.disk_scan_seconds),
             ),
         )

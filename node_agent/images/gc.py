@@ -18,7 +18,7 @@ from node_agent.event_recorder import EventRecorder
 from node_agent.stats.disk import filesystem_stats
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused, os_errors_as
-from reconcile.loop import Loop, LoopTiming, containing_bugs
+from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ImageGC:
     """The loop that removes unused images (kubelet: ImageGCManager). `collect` is one pass."""
 
     def __init__(self, settings: Settings, docker: DockerClient, events: EventRecorder) -> None:
-        self.loop = Loop("images", containing_bugs("images", self.collect), LoopTiming(resync=GC_SECONDS))
+        self.loop = Loop("images", retry_unexpected_errors("images", self.collect), LoopTiming(resync=GC_SECONDS))
         self._docker = docker
         self._events = events
         self._failures = 0

@@ -48,7 +48,7 @@ from node_agent.runtime.termination_message import TerminationMessages
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.tokens import TokenCache
 from reconcile.errors import Gone, NotReady
-from reconcile.loop import Loop, LoopTiming, containing_bugs
+from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,9 @@ class PodWorker:
         self._timer = WakeTimer(self.wake)
         self._sync_timer = SyncTimer(self._sync, lambda: self._is_terminating)
         self._loop = Loop(
-            f"pod {self._name}", containing_bugs(self._name, self._sync_timer.run), LoopTiming(resync=RESYNC_SECONDS)
+            f"pod {self._name}",
+            retry_unexpected_errors(self._name, self._sync_timer.run),
+            LoopTiming(resync=RESYNC_SECONDS),
         )
         self._terminated = asyncio.Event()
         self._lifecycle.changed.add(self.wake)

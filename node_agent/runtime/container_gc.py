@@ -11,7 +11,7 @@ from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.network.plugin import PodNetwork
 from node_agent.runtime.container import SANDBOX_ID, RuntimeContainer, RuntimePod, group_containers
-from reconcile.loop import Loop, LoopTiming, containing_bugs
+from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,9 @@ class ContainerGC:
     """Removes dead containers of this node's pods in the background. `pods` are the UIDs of pods that have a worker."""
 
     def __init__(self, settings: Settings, docker: DockerClient, network: PodNetwork, pods: Collection[str]) -> None:
-        self.loop = Loop("dead containers", containing_bugs("garbage", self.collect), LoopTiming(resync=GC_SECONDS))
+        self.loop = Loop(
+            "dead containers", retry_unexpected_errors("garbage", self.collect), LoopTiming(resync=GC_SECONDS)
+        )
         self._docker = docker
         self._network = network
         self._pods = pods

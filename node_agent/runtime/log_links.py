@@ -18,7 +18,7 @@ from node_agent.docker.client import DockerClient
 from node_agent.host import LOG_SUFFIX, pod_log_dir_name
 from node_agent.runtime.container import POD_NAME, POD_NAMESPACE, RuntimeContainer
 from reconcile.errors import Gone, NotReady, os_errors_as
-from reconcile.loop import Loop, LoopTiming, containing_bugs
+from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 RESYNC_SECONDS = 60.0
 DEBOUNCE_SECONDS = 0.5
@@ -131,7 +131,7 @@ class LogLinker:
     def __init__(self, settings: Settings, docker: DockerClient) -> None:
         self.loop = Loop(
             "logs",
-            containing_bugs("logs", self.update_links),
+            retry_unexpected_errors("logs", self.update_links),
             LoopTiming(resync=RESYNC_SECONDS, debounce=DEBOUNCE_SECONDS),
         )
         self._docker = docker

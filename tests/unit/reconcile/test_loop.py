@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from reconcile.errors import Gone, NotReady
-from reconcile.loop import Loop, LoopTiming, containing_bugs, retry_delay
+from reconcile.loop import Loop, LoopTiming, retry_delay, retry_unexpected_errors
 
 
 class Passes:
@@ -77,7 +77,7 @@ async def test_contained_bug_is_logged_and_retried(caplog: pytest.LogCaptureFixt
         raise Gone("Docker: no such container")
 
     with caplog.at_level(logging.ERROR), pytest.raises(NotReady, match="ValueError: nobody foresaw this"):
-        await containing_bugs("red/web", wrong)()
+        await retry_unexpected_errors("red/web", wrong)()
     assert "Traceback" in caplog.text
     with pytest.raises(Gone):
-        await containing_bugs("red/web", gone)()
+        await retry_unexpected_errors("red/web", gone)()

@@ -81,6 +81,14 @@ def test_crash_back_off_resets_after_a_long_run() -> None:
     assert names(compute_pod_actions(WEB, make_runtime_pod(dead), NOW)) == [("main", 8, 1)]
 
 
+def test_crash_soon_after_a_long_run_waits_for_the_first_delay_only() -> None:
+    after_long_run = make_container(WEB, state="exited", code=1, restarts=4, crashes=4, ran=1200)
+    restart = compute_pod_actions(WEB, make_runtime_pod(after_long_run), NOW).start[0]
+    crashed_again = make_container(WEB, state="exited", code=1, restarts=restart.restarts, crashes=restart.crashes)
+    actions = compute_pod_actions(WEB, make_runtime_pod(crashed_again), NOW)
+    assert actions.wake_at() == NOW + timedelta(seconds=10)
+
+
 def test_end_time_in_the_future_does_not_delay_a_restart() -> None:
     dead = make_container(WEB, state="exited", code=1, restarts=7, crashes=6, ended=-86400)
     assert names(compute_pod_actions(WEB, make_runtime_pod(dead), NOW)) == [("main", 8, 7)]
