@@ -19,7 +19,7 @@ class HostInfo:
     `pods_dir`: directory of the pods' directories. `memory`: in bytes. `min_oom_score`: lowest OOM score that this
     process may set. `node_address`: address of the node. `resolv_conf`: path of the host's own file. `pod_logs_dir`:
     directory of log links. `seccomp_default`: containers without a seccomp profile get Docker's. `cpu_cfs_quota`: CPU
-    limits are enforced.
+    limits are enforced. What the Node object reports is in HostFacts.
     """
 
     pods_dir: str

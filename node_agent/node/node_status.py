@@ -82,7 +82,10 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Facts about the host. Memory and disk are in bytes, `huge_pages` in bytes by page size (`2Mi`)."""
+    """Facts about the host that the Node object reports. What containers depend on is in HostInfo.
+
+    Memory and disk are in bytes, `huge_pages` in bytes by page size (`2Mi`).
+    """
 
     cpus: int
     memory: int
