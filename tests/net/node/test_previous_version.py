@@ -61,6 +61,11 @@ def installed(cluster: PacketWorld) -> dict[str, object]:
     }
 
 
+LOST_DATAGRAMS = 2
+"""UDP calls of a client to a service that one upgrade may lose: the switch drops a few datagrams in the half second in
+which it replaces its cached paths, and UDP does not repeat them. See docs/operations/install.md."""
+
+
 class Traffic:
     """Traffic of pods and of the node that is to survive, and traffic between projects that is never to arrive."""
 
@@ -114,7 +119,8 @@ class Traffic:
         for repeated in self.calls.values():
             repeated.end()
         failures = {name: repeated.failures for name, repeated in self.calls.items() if repeated.failures}
-        assert not failures
+        allowed_failures = {name: LOST_DATAGRAMS if " asks " in name else 0 for name in failures}
+        assert {name: errors for name, errors in failures.items() if len(errors) > allowed_failures[name]} == {}
         assert all(repeated.answered for repeated in self.calls.values())
         self.datagrams.end()
         allowed = {f"{name} to {address}" for name in ("red-b", "red-c") for address, _ in self._targets}
