@@ -34,6 +34,18 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, text: str, line: int = 0) -> None:
+        super().__init__(text)
+        self.line = line
+        self._merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Resolve the merge keys of a map. They expand like aliases, but before `_checked` can count the values."""
+        super().flatten_mapping(node)
+        self._merged += 1 + len(node.value)
+        if self._merged > MAX_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, f"merges add more than {MAX_VALUES} values")
+
 
 _DOCUMENT_MARKER = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _PARSER_ERRORS = (
@@ -62,16 +74,16 @@ def parse(text: str) -> tuple[PlainDocument, ...]:
 
 def _yaml_documents(text: str) -> Iterator[PlainDocument]:
     boundaries = [0, *(marker.start() for marker in _DOCUMENT_MARKER.finditer(text)), len(text)]
+    line = 0
     for start, end in pairwise(boundaries):
-        # Each earlier line is replaced by an empty one, so that the parser reports the line number of the file.
-        part = "\n" * text.count("\n", 0, start) + text[start:end]
         try:
-            value = yaml.load(part, _Loader)
+            value = _Loader(text[start:end], line).get_single_data()
         except _PARSER_ERRORS as error:
             message = " ".join(str(error).split()) or type(error).__name__
             yield PlainDocument(None, (FieldError("the document", "not YAML", message[:MAX_MESSAGE_LENGTH]),))
         else:
             yield _checked(value)
+        line += text.count("\n", start, end)
 
 
 def _checked(value: object) -> PlainDocument:

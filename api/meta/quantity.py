@@ -7,6 +7,9 @@ from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
 _SYNTAX = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|K|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", re.ASCII)
+MAX_LENGTH = 64
+"""Characters of a quantity. Longer numbers could not be written as text (4,300 digits), or cost too much time."""
+
 _POWERS = (-9, -6, -3, 3, 6, 9, 12, 15, 18)
 _FACTORS: dict[str, Decimal] = {
     "": Decimal(1),
@@ -21,7 +24,10 @@ class BadQuantity(ValueError):
 
 def parse(text: str | float) -> Decimal:
     """Return the number that a quantity stands for. Raises BadQuantity."""
-    match = _SYNTAX.fullmatch(str(text))
+    written = str(text)
+    if len(written) > MAX_LENGTH:
+        raise BadQuantity(f"a quantity of {len(written)} characters; {MAX_LENGTH} are accepted")
+    match = _SYNTAX.fullmatch(written)
     suffix = match.group(2) or "" if match else ""
     if match is None or (suffix not in _FACTORS and suffix[:1] not in {"e", "E"}):
         raise BadQuantity(f'{text!r} is not a quantity; for example "100m", "0.5" or "64Mi"')

@@ -177,6 +177,8 @@ def unsupported_values(*rows: tuple[str, str, tuple[str, ...]]) -> Iterator[Fiel
 
 def duplicate_values(path: str, values: list[str]) -> Iterator[FieldError]:
     """Yield an error for each value that occurs earlier in the list. `{}` in `path` stands for the index."""
+    earlier: set[str] = set()
     for index, value in enumerate(values):
-        if value and value in values[:index]:
+        if value and value in earlier:
             yield FieldError(path.format(index), quoted(value), "must be unique", DUPLICATE)
+        earlier.add(value)

@@ -46,7 +46,7 @@ from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Conflict, Key, Put, Transaction, WatchEvent
 from master.storage.interface import Delete as StorageDelete
 from reconcile.errors import NotReady
-from reconcile.loop import Loop, LoopTiming
+from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,9 @@ class ControllerRuntime:
         self._pending_startup = {controller.name for controller in self._controllers if controller.required_for_startup}
         self._loops = {
             controller.name: Loop(
-                controller.name, partial(self._reconcile, controller), LoopTiming(resync=controller.resync)
+                controller.name,
+                retry_unexpected_errors(controller.name, partial(self._reconcile, controller)),
+                LoopTiming(resync=controller.resync),
             )
             for controller in self._controllers
         }

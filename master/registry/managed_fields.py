@@ -220,8 +220,7 @@ def apply(
     remaining = [replace(owner, fields=owner.fields - changed) for owner in others]
     dropped = (earlier.fields if earlier else frozenset()) - frozenset(wanted)
     document = _merge(live, applied, shape)
-    for path in _removable(dropped, remaining, frozenset(wanted)):
-        _remove_path(document, path, shape)
+    _remove_paths(document, _removable(dropped, remaining, frozenset(wanted)), shape)
     fields = frozenset(wanted)
     time = earlier.time if earlier is not None and earlier.fields == fields else manager.time
     return Applied(document, (*remaining, replace(manager, fields=fields, time=time)), conflicts)
@@ -257,22 +256,33 @@ def _ancestors(path: Path) -> Iterator[Path]:
     return (path[:length] for length in range(1, len(path) + 1))
 
 
-def _remove_path(document: Json, path: Path, shape: MergeSchema) -> None:
-    for step in path[:-1]:
-        document, shape = _descend(document, step, shape)
-    if isinstance(document, dict):
-        document.pop(path[-1].removeprefix("f:"), None)
-    elif isinstance(document, list):
-        document[:] = [item for item in document if step_of(item, shape) != path[-1]]
+def _remove_paths(document: Json, paths: Iterable[Path], shape: MergeSchema) -> None:
+    """Remove fields and list items. The cost is linear, because a client may drop 100,000 items at once."""
+    steps_by_parent: dict[Path, set[str]] = {}
+    for path in paths:
+        steps_by_parent.setdefault(path[:-1], set()).add(path[-1])
+    items_by_list: dict[int, dict[str, Json]] = {}
+    for parent, steps in steps_by_parent.items():
+        place, place_shape = document, shape
+        for step in parent:
+            place, place_shape = _descend(place, step, place_shape, items_by_list)
+        if isinstance(place, dict):
+            for step in steps:
+                place.pop(step.removeprefix("f:"), None)
+        elif isinstance(place, list):
+            place[:] = [item for item in place if step_of(item, place_shape) not in steps]
 
 
-def _descend(document: Json, step: str, shape: MergeSchema) -> tuple[Json, MergeSchema]:
+def _descend(
+    document: Json, step: str, shape: MergeSchema, items_by_list: dict[int, dict[str, Json]]
+) -> tuple[Json, MergeSchema]:
     if isinstance(document, dict):
         name = step.removeprefix("f:")
         return document.get(name), shape.child(name)
     if isinstance(document, list):
-        found = next((item for item in document if step_of(item, shape) == step), None)
-        return found, shape.item or OPEN
+        if id(document) not in items_by_list:
+            items_by_list[id(document)] = {step_of(item, shape): item for item in reversed(document)}
+        return items_by_list[id(document)].get(step), shape.item or OPEN
     return None, OPEN
 
 

@@ -6,8 +6,11 @@ Documents are decoded JSON. Arguments are not changed. Raises `InvalidPatch` whe
 from __future__ import annotations
 
 import copy
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
 
@@ -16,6 +19,13 @@ Identity = Callable[[Json], Json]
 
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
+
+
+MAX_OPERATIONS = 10_000
+MAX_COPIED_BYTES = 3 << 20
+"""Limits of a JSON patch, those of kube-apiserver: operations, and bytes that `copy` adds. Each copy of the whole
+document doubles it, so a patch of 1 KB could need all memory.
+"""
 
 
 class InvalidPatch(ValueError):
@@ -42,11 +52,17 @@ def json_patch(target: Json, operations: Json) -> Json:
     """Apply the operations of RFC 6902 in order, all or none."""
     if not isinstance(operations, list):
         raise InvalidPatch("a JSON patch is a list of operations")
-    result = copy.deepcopy(target)
+    if len(operations) > MAX_OPERATIONS:
+        raise InvalidPatch(f"it has {len(operations)} operations; {MAX_OPERATIONS} are accepted")
+    result, copied = copy.deepcopy(target), 0
     for number, operation in enumerate(operations):
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise InvalidPatch(f"operation {number} is not an object with op and path")
         try:
+            if operation.get("op") == "copy":
+                copied += len(msgspec.json.encode(_find(result, _pointer(operation.get("from")))))
+                if copied > MAX_COPIED_BYTES:
+                    raise InvalidPatch(f"the patch copies more than {MAX_COPIED_BYTES} bytes")
             result = _operate(result, operation)
         except InvalidPatch as error:
             raise InvalidPatch(f"operation {number} ({operation.get('op')} {operation['path']}): {error}") from error
@@ -70,8 +86,10 @@ def _operate(document: Json, operation: Mapping[str, Json]) -> Json:
         return document
     if name in ("move", "copy"):
         source = _pointer(operation.get("from"))
-        value = copy.deepcopy(_find(document, source))
-        if name == "move":
+        value = _find(document, source)
+        if name == "copy":
+            value = copy.deepcopy(value)
+        else:
             if path[: len(source)] == source and path != source:
                 raise InvalidPatch("a value cannot be moved into itself")
             document = _remove(document, source)
@@ -86,7 +104,8 @@ def _pointer(text: Json) -> list[str]:
 
 
 def _index(items: list[Json], part: str, end: int) -> int:
-    if not part.isdecimal() or (len(part) > 1 and part.startswith("0")) or int(part) > end:
+    is_number = part.isascii() and part.isdecimal() and len(part) < 10
+    if not is_number or (len(part) > 1 and part.startswith("0")) or int(part) > end:
         raise InvalidPatch(f"{part!r} is not an index of a list of {len(items)}")
     return int(part)
 
@@ -181,7 +200,8 @@ def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json]) -> No
     for key, value in patch.items():
         name, gone = key.removeprefix(_DELETE_FROM), value
         if name != key and name in result:
-            result[name] = [item for item in _as_list(result[name], name) if item not in _as_list(gone, key)]
+            removed = set(map(_hashable, _as_list(gone, key)))
+            result[name] = [item for item in _as_list(result[name], name) if _hashable(item) not in removed]
 
 
 def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSchema) -> None:
@@ -195,7 +215,8 @@ def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSch
         result[key] = _ordered(_identity(shape), old_items, _merge_list(key, old_items, value, shape), value)
     elif shape.kind is MergeKind.SET and isinstance(value, list):
         old_items = _as_list(result.get(key, []), key)
-        merged = old_items + [item for item in value if item not in old_items]
+        known = set(map(_hashable, old_items))
+        merged = old_items + [item for item in value if _hashable(item) not in known]
         result[key] = _ordered(_identity(shape), old_items, merged, value)
     else:
         result[key] = copy.deepcopy(value)
@@ -205,35 +226,43 @@ def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], sha
     by, inner = shape.keys[0], shape.item or OPEN
     if any(item.get("$patch") == "replace" for item in patch):
         return [_merge_map({}, item, inner) for item in patch if item.get("$patch") != "replace"]
-    result = list(target)
+    result, deleted = list(target), set[int]()
+    places: defaultdict[Json, list[int]] = defaultdict(list)
+    for place, old in enumerate(result):
+        if isinstance(old, dict):
+            places[_hashable(old.get(by))].append(place)
     for item in patch:
         if by not in item:
             raise InvalidPatch(f"an item of {name} has no {by}, by which items are told apart")
-        places = [i for i, old in enumerate(result) if isinstance(old, dict) and old.get(by) == item[by]]
+        known = places[_hashable(item[by])]
         if item.get("$patch") == "delete":
-            result = [old for i, old in enumerate(result) if i not in places]
-        elif places:
-            result[places[0]] = _merge_map(result[places[0]], item, inner)
+            deleted.update(known)
+            known.clear()
+        elif known:
+            result[known[0]] = _merge_map(result[known[0]], item, inner)
         else:
+            known.append(len(result))
             result.append(_merge_map({}, item, inner))
-    return result
+    return [old for place, old in enumerate(result) if place not in deleted]
 
 
 def _ordered(identity: Identity, before: list[Json], after: list[Json], order: list[Json]) -> list[Json]:
     """Return the items in the order of the patch; items that only the server has keep their relative positions."""
     wanted = {_hashable(identity(item)): place for place, item in enumerate(order)}
     was = {_hashable(identity(item)): place for place, item in enumerate(before)}
-    named = sorted(
-        (item for item in after if _hashable(identity(item)) in wanted),
-        key=lambda item: wanted[_hashable(identity(item))],
+    named = deque(
+        sorted(
+            (item for item in after if _hashable(identity(item)) in wanted),
+            key=lambda item: wanted[_hashable(identity(item))],
+        )
     )
-    others = [item for item in after if _hashable(identity(item)) not in wanted]
+    others = deque(item for item in after if _hashable(identity(item)) not in wanted)
     result: list[Json] = []
     while named and others:
         first, second = was.get(_hashable(identity(others[0]))), was.get(_hashable(identity(named[0])))
         others_turn = first is not None and second is not None and first < second
-        result.append((others if others_turn else named).pop(0))
-    return result + named + others
+        result.append((others if others_turn else named).popleft())
+    return [*result, *named, *others]
 
 
 def _identity(shape: MergeSchema) -> Identity:

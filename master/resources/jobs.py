@@ -16,7 +16,7 @@ from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Object, Value, merge_keys
 from api.meta.values import Int32, Time
 from api.validation.registry import KindRules
-from master.resources.metadata import parse_time
+from master.resources.metadata import parse_time, whole_number
 from master.resources.pod_template import (
     TEMPLATE_COLUMNS,
     PodTemplateSpec,
@@ -36,7 +36,7 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 def completion_index(pod: Pod) -> int | None:
     """Return the completion index of a pod; None if it has none."""
     text = pod.metadata.annotations.get(COMPLETION_INDEX, "")
-    return int(text) if text.isdecimal() else None
+    return whole_number(text)
 
 
 def parse_indexes(text: str | None, count: int) -> frozenset[int]:
@@ -125,8 +125,10 @@ def validate_success_policy(policy: SuccessPolicy, completions: int) -> Iterator
             reason = "at least one of succeededCount or succeededIndexes must be specified"
             yield FieldError(place, "{}", reason, MISSING)
         yield from minimum((f"{place}.succeededCount", count, 0))
-        indexes = parse_indexes(named, completions)
-        if named is not None and not is_index_list(named, completions):
+        # A list that is in order names each index once, so only then it is short enough to be expanded.
+        is_accepted = named is None or is_index_list(named, completions)
+        indexes = parse_indexes(named, completions) if is_accepted else frozenset()
+        if not is_accepted:
             reason = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
             yield FieldError(f"{place}.succeededIndexes", quoted(named), reason)
         elif named is not None and count is not None and count > len(indexes):

@@ -31,6 +31,14 @@ def parse_time(text: str | None) -> datetime.datetime | None:
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)
 
 
+MAX_DIGITS = 18
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text stands for; None if it is none from 0 on, or too long. Clients write such texts."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
 def format_time(moment: datetime.datetime) -> str:
     """Return a time in the RFC 3339 form of objects."""
     return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -139,7 +139,7 @@ def _decode_protobuf(body: bytes) -> Any:
 
     try:
         return protobuf.document(body)
-    except protobuf.Unreadable as error:
+    except (protobuf.Unreadable, UnicodeDecodeError) as error:
         raise errors.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
 
 

@@ -25,7 +25,7 @@ from master.resources.deployments import (
     ReplicaSet,
     ReplicaSetSpec,
 )
-from master.resources.metadata import controller_of, controller_reference, format_time, parse_time
+from master.resources.metadata import controller_of, controller_reference, format_time, parse_time, whole_number
 from master.resources.pod_template import REPLICA_FAILURE, int_or_percent
 
 CONTROLLER = "deployment-controller"
@@ -74,7 +74,7 @@ class Rollout:
 def revision_of(meta: ObjectMeta) -> int:
     """Return the revision of a ReplicaSet or Deployment; 0 if it has none."""
     text = meta.annotations.get(REVISION, "")
-    return int(text) if text.isdecimal() else 0
+    return whole_number(text) or 0
 
 
 def reconcile(
@@ -268,7 +268,7 @@ def _scale_proportionally(rollout: Rollout, current: Mapping[str, int]) -> dict[
 def _proportion(replica_set: ReplicaSet, max_pods: int, current_total: int) -> int:
     """Return the size of a ReplicaSet in proportion to `max_pods`."""
     text = replica_set.metadata.annotations.get(MAX_REPLICAS_ANNOTATION, "")
-    old_max = int(text) if text.isdecimal() and int(text) else current_total
+    old_max = whole_number(text) or current_total
     return (2 * (replica_set.spec.replicas or 0) * max_pods + old_max) // (2 * old_max)
 
 

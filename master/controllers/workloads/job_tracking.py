@@ -29,6 +29,7 @@ from master.resources.jobs import (
     failure_action,
     has_condition,
 )
+from master.resources.metadata import whole_number
 
 TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -238,7 +239,7 @@ def _end_times(pods: Iterable[Pod]) -> list[datetime.datetime]:
 
 def _int_annotation(pod: Pod, annotation: str) -> int:
     text = pod.metadata.annotations.get(annotation, "")
-    return int(text) if text.isdecimal() else 0
+    return whole_number(text) or 0
 
 
 def _failure_count(pod: Pod) -> int:

@@ -87,7 +87,7 @@ class ProxyHandler:
     @asynccontextmanager
     async def _service(self, namespace: str, backend: Backend) -> AsyncIterator[tuple[HostPort, Send]]:
         port = backend.port
-        if port.isdecimal():
+        if port.isascii() and port.isdecimal() and len(port) < 6:
             service: Service = self._object(SERVICES, namespace, backend.name)
             named = next((known for known in service.spec.ports if known.port == int(port)), None)
             if named is None:

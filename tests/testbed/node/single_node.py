@@ -225,6 +225,14 @@ class SingleNode:
         process.wait()
 
 
+def _link_target(path: Path) -> str:
+    """Return where a link leads, or nothing if the link was removed meanwhile."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return ""
+
+
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

@@ -8,3 +8,19 @@ from api.codec import yaml
 def test_yaml_times_without_quotes_are_strings() -> None:
     (plain_document,) = yaml.parse("a: 2026-01-01T00:00:00Z\nb: 2026-01-01\nc: 5\nd: true\n")
     assert plain_document.value == {"a": "2026-01-01T00:00:00Z", "b": "2026-01-01", "c": 5, "d": True}
+
+
+def test_merge_keys_that_expand_exponentially_are_rejected() -> None:
+    levels = ["a: &a {x: 1, y: 2, z: 3}"]
+    levels += [
+        f"b{level}: &b{level} {{<<: [{', '.join([f'*b{level - 1}' if level else '*a'] * 9)}]}}" for level in range(9)
+    ]
+    (bomb,) = yaml.parse("\n".join(levels))
+    assert bomb.errors
+    (plain_document,) = yaml.parse("a: &a {x: 1}\nb:\n  <<: *a\n  y: 2\n")
+    assert plain_document.value == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+
+
+def test_errors_of_later_documents_name_the_line_of_the_file() -> None:
+    *_, broken = yaml.parse("a: 1\n---\nb: 2\n---\nc: [\n")
+    assert "line 6, column 1" in str(broken.errors[0])

@@ -177,3 +177,21 @@ def test_json_and_strategic_patch_raise_only_patch_errors(target: Any, patch: An
         except InvalidPatch:
             pass
     assert repr((target, patch)) == before
+
+
+def test_json_patch_that_doubles_the_document_is_rejected() -> None:
+    doubling = [{"op": "copy", "from": "", "path": f"/x{number}"} for number in range(40)]
+    with pytest.raises(InvalidPatch, match="copies more than"):
+        json_patch({"a": "b" * 100}, doubling)
+    assert len(json_patch({"a": "b"}, doubling[:3])) == 4
+
+
+def test_json_patch_with_too_many_operations_is_rejected() -> None:
+    with pytest.raises(InvalidPatch, match="10001 operations"):
+        json_patch({}, [{"op": "add", "path": "/a", "value": 1}] * 10_001)
+
+
+@pytest.mark.parametrize("index", ["9" * 5000, "\N{SUPERSCRIPT TWO}", "01"])
+def test_json_patch_index_that_is_no_number_is_rejected(index: str) -> None:
+    with pytest.raises(InvalidPatch):
+        json_patch({"a": [1, 2]}, [{"op": "remove", "path": f"/a/{index}"}])
