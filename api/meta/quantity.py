@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
 _SYNTAX = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|K|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", re.ASCII)
-MAX_LENGTH = 64
+MAX_LENGTH = 512
 """Characters of a quantity. Longer numbers could not be written as text (4,300 digits), or cost too much time."""
 
 _POWERS = (-9, -6, -3, 3, 6, 9, 12, 15, 18)

@@ -42,7 +42,7 @@ def test_quantity_rounds_up_to_integer_and_milli(number: int) -> None:
     assert quantity.to_int(f"{number}Ki") == number * 1024
 
 
-@pytest.mark.parametrize("text", ["9" * 5000, "1e" + "9" * 5000, "0." + "0" * 100 + "1"])
+@pytest.mark.parametrize("text", ["9" * 5000, "1e" + "9" * 5000, "0." + "0" * 600 + "1"])
 def test_quantity_that_is_too_long_is_rejected(text: str) -> None:
     with pytest.raises(quantity.BadQuantity):
         quantity.parse(text)
