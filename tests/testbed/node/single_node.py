@@ -137,17 +137,24 @@ class SingleNode:
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         """Run kubectl as the administrator and return its output. It must succeed."""
-        command = [*self.place, "kubectl", f"--kubeconfig={self.root}/admin", *words]
-        environment = {**os.environ, "HOME": str(self.root)}
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
+        done = self._run_kubectl(*words, stdin=stdin)
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
+
+    def _run_kubectl(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [*self.place, "kubectl", f"--kubeconfig={self.root}/admin", *words]
+        environment = {**os.environ, "HOME": str(self.root)}
+        return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
 
     def read(self, path: str) -> dict[str, Any]:
         """Return the document at a path of the API, empty if there is none."""
         if not self.place:
             return self._reader.get(path)
-        document: dict[str, Any] = json.loads(self.kubectl("get", "--raw", path))
+        done = self._run_kubectl("get", "--raw", path)
+        if "(NotFound)" in done.stderr:
+            return {}
+        assert done.returncode == 0, f"{path}: {done.stderr}"
+        document: dict[str, Any] = json.loads(done.stdout)
         return document
 
     def read_pod(self, pod: str) -> dict[str, Any]:
@@ -162,8 +169,8 @@ class SingleNode:
         return status
 
     def is_ready(self, pod: str) -> bool:
-        """Return whether the condition Ready of a pod is true."""
-        conditions = self.status(pod).get("conditions", [])
+        """Return whether the condition Ready of a pod is true; False if there is no such pod."""
+        conditions = self.read_pod(pod).get("status", {}).get("conditions", [])
         return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def node_condition(self, kind: str, node: str = NODE) -> str:
