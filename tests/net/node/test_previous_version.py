@@ -62,8 +62,10 @@ def installed(cluster: PacketWorld) -> dict[str, object]:
 
 
 LOST_DATAGRAMS = 4
-"""UDP calls of a client to a service that an upgrade, also an interrupted one, may lose. The switch drops a few datagrams
-in the half second in which it replaces its cached paths. UDP does not repeat them. See docs/operations/install.md.
+"""UDP calls of a client to a service that an upgrade, also an interrupted one, may lose.
+
+The switch drops a few datagrams in the half second in which it replaces its cached paths, and UDP does not repeat them.
+See docs/operations/install.md.
 """
 
 
