@@ -8,6 +8,7 @@ from pathlib import Path
 
 from master.resources.resource import AnyResource
 from master.resources.scheme import SERVED
+from reconcile.generated_file import write_or_check
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "kinds.md"
 
@@ -70,17 +71,5 @@ def _markdown_table(resources: Iterable[AnyResource]) -> str:
     return "\n".join(("| Kind | What acts on it |", "|---|---|", *lines))
 
 
-def main() -> int:
-    """Write the file, or with `--check` return 1 if it is stale."""
-    text = document()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.exists() and TARGET.read_text() == text:
-        return 0
-    sys.stderr.write(f"{TARGET}: stale; run `make docs`\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, document(), sys.argv[1:]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
+from reconcile.generated_file import write_or_check
 from sdn.model.flow import Flow
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import DOCKER_FLOWS, NODE_FLOWS, PEER_FLOWS, POD_FLOWS, compile_flows
@@ -188,17 +189,5 @@ def _order(flow: Flow) -> tuple[int, str]:
     return -flow.priority, str(flow)
 
 
-def main() -> int:
-    """Write the file, or with `--check` return 1 if it is stale."""
-    text = document()
-    if "--check" not in sys.argv[1:]:
-        TARGET.write_text(text)
-        return 0
-    if TARGET.exists() and TARGET.read_text() == text:
-        return 0
-    sys.stderr.write(f"{TARGET}: stale; run `make docs`\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(TARGET, document(), sys.argv[1:]))
