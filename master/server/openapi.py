@@ -106,13 +106,13 @@ def _list_of(resource: AnyResource) -> Document:
 
 def parts(info: inspect.Type) -> Iterator[inspect.StructType]:
     """Return every struct inside a type, without the type itself."""
-    for inner in _inside(info):
+    for inner in _nested_types(info):
         if isinstance(inner, inspect.StructType):
             yield inner
         yield from parts(inner)
 
 
-def _inside(info: inspect.Type) -> tuple[inspect.Type, ...]:
+def _nested_types(info: inspect.Type) -> tuple[inspect.Type, ...]:
     if isinstance(info, inspect.StructType):
         return tuple(field.type for field in info.fields)
     if isinstance(info, inspect.Metadata):
@@ -245,7 +245,7 @@ def document(path: str) -> Document | None:
         "paths": {
             f"/{path}/{subpath}": _named(subpath, operations)
             for resource in kinds
-            for subpath, operations in _allowed_places(resource)
+            for subpath, operations in _supported_paths(resource)
         },
         "components": {"schemas": components(kinds, (DeleteOptions, Status, Scale))},
     }
@@ -276,9 +276,9 @@ Parameters = tuple[tuple[str, str], ...]
 _VERBS = {"post": "create", "put": "update"}
 
 
-def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Document]]:
+def _supported_paths(resource: AnyResource) -> Iterator[tuple[str, Document]]:
     """Yield (path below the group's path, operations that the resource supports)."""
-    for subpath, operations in _places(resource):
+    for subpath, operations in _paths_below_group(resource):
         actions = {
             key: operation.get("x-kubernetes-action", "")
             for key, operation in operations.items()
@@ -288,7 +288,7 @@ def _allowed_places(resource: AnyResource) -> Iterator[tuple[str, Document]]:
         yield subpath, {key: operation for key, operation in operations.items() if key not in missing}
 
 
-def _places(resource: AnyResource) -> Iterator[tuple[str, Document]]:
+def _paths_below_group(resource: AnyResource) -> Iterator[tuple[str, Document]]:
     """Yield (path below the group's path, operations of any resource with such a path)."""
     collection = f"namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else resource.plural
     namespace_parameter = ("namespace",) if resource.namespaced else ()

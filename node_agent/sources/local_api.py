@@ -121,7 +121,7 @@ class LocalApiSource:
         return _response(self._find_pod(self._path(*_requested_name(request)), *_requested_name(request)))
 
     async def _post(self, request: web.Request) -> web.Response:
-        pod = await self._body(request)
+        pod = await self._decode_pod(request)
         namespace = pod.metadata.namespace or "default"
         name = pod.metadata.name
         path = self._path(namespace, name)
@@ -131,7 +131,7 @@ class LocalApiSource:
             return await self._store(path, pod, 201)
 
     async def _put(self, request: web.Request) -> web.Response:
-        pod = await self._body(request)
+        pod = await self._decode_pod(request)
         in_path = _requested_name(request)
         in_manifest = (pod.metadata.namespace or "default", pod.metadata.name)
         if in_path != in_manifest:
@@ -157,7 +157,7 @@ class LocalApiSource:
         await self._files.read()
         return _response(self._find_pod(path, pod.metadata.namespace or "default", pod.metadata.name), code)
 
-    async def _body(self, request: web.Request) -> Pod:
+    async def _decode_pod(self, request: web.Request) -> Pod:
         try:
             text = (await request.read()).decode()
         except UnicodeDecodeError as error:

@@ -93,7 +93,7 @@ class CniServer:
             await self._runner.cleanup()
 
     async def _add(self, request: web.Request) -> web.Response:
-        body = await _body(request, AttachRequest)
+        body = await _decode_body(request, AttachRequest)
         config = _interface_config(body)
         with metrics.ATTACH_SECONDS.time():
             if not self._attacher.is_attached(config):
@@ -125,7 +125,7 @@ class CniServer:
         return str(network.node.gateway) if self._dns_enabled else ""
 
     async def _del(self, request: web.Request) -> web.Response:
-        body = await _body(request, DetachRequest)
+        body = await _decode_body(request, DetachRequest)
         try:
             await asyncio.wait_for(asyncio.shield(self._attacher.detach(body.sandbox)), REQUEST_TIMEOUT_SECONDS)
         except TimeoutError:
@@ -133,7 +133,7 @@ class CniServer:
         return web.json_response({})
 
     async def _check(self, request: web.Request) -> web.Response:
-        body = await _body(request, AttachRequest)
+        body = await _decode_body(request, AttachRequest)
         await self._attacher.check(_interface_config(body))
         return web.json_response({})
 
@@ -176,7 +176,7 @@ def _interface_config(body: AttachRequest) -> InterfaceConfig:
     )
 
 
-async def _body(request: web.Request, kind: type[R]) -> R:
+async def _decode_body(request: web.Request, kind: type[R]) -> R:
     try:
         body = msgspec.json.decode(await request.read(), type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

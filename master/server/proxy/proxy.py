@@ -71,7 +71,7 @@ class ProxyHandler:
             yield kubelet, send
             return
         address = HostPort(kubelet.host, _port(backend))
-        async with self._direct(backend.scheme, address) as direct_send:
+        async with self._connect_from_master(backend.scheme, address) as direct_send:
             yield address, direct_send
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class ProxyHandler:
             (container.ports[0].container_port for container in pod.spec.containers if container.ports), None
         )
         port = _port(backend) if backend.port or declared is None else declared
-        async with self._inside(pod, backend.scheme, HostPort(pod.status.pod_ip, port)) as connection:
+        async with self._connect_to_pod(pod, backend.scheme, HostPort(pod.status.pod_ip, port)) as connection:
             yield connection
 
     @asynccontextmanager
@@ -100,7 +100,7 @@ class ProxyHandler:
             ready = self._ready_pod(namespace, subset, port)
             if ready is not None:
                 pod, address = ready
-                async with self._inside(pod, backend.scheme, address) as connection:
+                async with self._connect_to_pod(pod, backend.scheme, address) as connection:
                     yield connection
                 return
         requested = ":".join(
@@ -132,7 +132,7 @@ class ProxyHandler:
         return record.object
 
     @asynccontextmanager
-    async def _inside(self, pod: Pod, scheme: str, address: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
+    async def _connect_to_pod(self, pod: Pod, scheme: str, address: HostPort) -> AsyncIterator[tuple[HostPort, Send]]:
         """Yield the address of a port of a pod, and the function that sends requests to it.
 
         The port of a pod in the host network is at an address of its node. Raises BadRequest for other addresses.
@@ -141,7 +141,7 @@ class ProxyHandler:
         if unreachable_reason(address.host) or not is_on_node:
             raise errors.bad_request("address not allowed")
         if pod.spec.host_network:
-            async with self._direct(scheme, address) as send:
+            async with self._connect_from_master(scheme, address) as send:
                 yield address, send
             return
         connector = PodDialer(self._nodes, pod, address)
@@ -149,7 +149,7 @@ class ProxyHandler:
             yield address, _sender(session, scheme, address, connector)
 
     @asynccontextmanager
-    async def _direct(self, scheme: str, address: HostPort) -> AsyncIterator[Send]:
+    async def _connect_from_master(self, scheme: str, address: HostPort) -> AsyncIterator[Send]:
         async with client(self._nodes.connector()) as session:
             yield _sender(session, scheme, address)
 
