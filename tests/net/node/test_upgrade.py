@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[PacketWorld]:
-    with running_world("podupg", 19) as running:
+    with running_world("podupg", 21) as running:
         yield running
 
 

@@ -44,21 +44,26 @@ from reconcile.errors import NotReady
 from tests.testbed.wait import DEADLINE_SECONDS, T, wait_until
 
 TURN_SECONDS = 900.0
+LOG_LINES = 15
 
 
 @contextlib.contextmanager
-def _exclusive_names(site: Site) -> Iterator[None]:
-    """Wait until no other run has a cluster of these names. The kernel frees the socket's name with the process."""
-
-    def bound() -> bool:
-        with contextlib.suppress(OSError):
-            name.bind(f"\0{site.prefix}-bare")
-            return True
-        return False
-
-    with socket.socket(socket.AF_UNIX) as name:
-        wait_until(bound, f"another run's {site.prefix} ends", TURN_SECONDS, pause=0.2)
+def _exclusive_site(site: Site) -> Iterator[None]:
+    """Wait until no other run has a cluster of this prefix or this underlay. The kernel frees both with the process."""
+    with contextlib.ExitStack() as stack:
+        for name in (f"\0{site.prefix}-bare", f"\0podlane-underlay-{site.underlay}"):
+            bound = stack.enter_context(socket.socket(socket.AF_UNIX))
+            wait_until(partial(_binds, bound, name), f"the end of another cluster: {name[1:]}", TURN_SECONDS, pause=0.2)
         yield
+
+
+def _binds(unix_socket: socket.socket, name: str) -> bool:
+    """Bind a socket, and return False if another process has the name."""
+    try:
+        unix_socket.bind(name)
+    except OSError:
+        return False
+    return True
 
 
 NO_AGENT_FLAG = "--node-monitor-grace-seconds=86400"
@@ -83,11 +88,12 @@ class NetnsCluster:
         self._specifications = {process.name: process for process in processes}
 
     def __enter__(self) -> Self:
-        self._exclusive.enter_context(_exclusive_names(self.lab.site))
+        self._exclusive.enter_context(_exclusive_site(self.lab.site))
         self._sweep()
         try:
             self._build()
-        except BaseException:
+        except BaseException as error:
+            error.add_note(self._log_tails())
             self.__exit__()
             raise
         return self
@@ -99,6 +105,15 @@ class NetnsCluster:
         self._sweep()
         shutil.rmtree(self.lab.state, ignore_errors=True)
         self._exclusive.close()
+
+    def _log_tails(self) -> str:
+        """Return the last lines of each process's log, for an error's report."""
+        tails: list[str] = []
+        for name, process in self._running.items():
+            log_file = self._specifications[name].log_file
+            lines = log_file.read_text(errors="replace").splitlines()[-LOG_LINES:] if log_file.exists() else []
+            tails.append("\n  ".join((f"{name} (exit code {process.poll()}):", *lines)))
+        return "\n".join(tails)
 
     def _sweep(self) -> None:
         """Remove everything of this cluster, also what a killed run has left behind."""
