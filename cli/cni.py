@@ -51,7 +51,7 @@ def answer(environment: Mapping[str, str], text: str) -> dict[str, Any]:
     if verb not in {"ADD", "DEL", "CHECK"}:
         raise CniError(BAD_ENVIRONMENT, f"CNI_COMMAND is {verb!r}; ADD, DEL, CHECK or VERSION is accepted")
     config = _config(text)
-    reply = _ask(str(config.get("socket", SOCKET)), verb, _request(verb, environment, config))
+    reply = _post(str(config.get("socket", SOCKET)), verb, _request(verb, environment, config))
     return _result(reply, config["cniVersion"], environment) if verb == "ADD" else {}
 
 
@@ -62,9 +62,9 @@ def _config(text: str) -> dict[str, Any]:
         raise CniError(BAD_JSON, f"the network configuration is not JSON: {error}") from None
     if not isinstance(config, dict):
         raise CniError(BAD_JSON, "the network configuration is not a JSON object")
-    found = config.get("cniVersion", "")
-    if found not in VERSIONS:
-        raise CniError(BAD_VERSION, f"cniVersion is {found!r}; {' or '.join(VERSIONS)} is accepted")
+    version = config.get("cniVersion", "")
+    if version not in VERSIONS:
+        raise CniError(BAD_VERSION, f"cniVersion is {version!r}; {' or '.join(VERSIONS)} is accepted")
     return config
 
 
@@ -100,7 +100,7 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
     }
 
 
-def _ask(path: str, verb: str, request: Mapping[str, str]) -> dict[str, Any]:
+def _post(path: str, verb: str, request: Mapping[str, str]) -> dict[str, Any]:
     connection = _SdnConnection(path)
     try:
         connection.request("POST", f"/{verb}", json.dumps(request), {"Content-Type": "application/json"})

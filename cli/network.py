@@ -98,7 +98,7 @@ def _status_row(subnet: HostSubnet, report: NetworkReport | None) -> tuple[str, 
 
 def _peers(times: dict[str, float]) -> str:
     """Return the round trip times by node. Lost ones come first, because they need attention."""
-    ordered = sorted(times.items(), key=lambda item: (item[1] >= 0, item[0]))
+    ordered = sorted(times.items(), key=lambda peer: (peer[1] >= 0, peer[0]))
     words = [f"{name} {'lost' if took < 0 else f'{took:.1f}'}" for name, took in ordered]
     more = len(words) - MAX_PEERS_SHOWN
     return " ".join(words[:MAX_PEERS_SHOWN] + [f"and {more} more"] * (more > 0)) or "-"

@@ -87,10 +87,10 @@ def _text(file: str) -> str:
     return sys.stdin.read() if file == "-" else Path(file).read_text()
 
 
-def _problems_of(item: object) -> Iterable[FieldError]:
-    if not isinstance(item, Pod):
-        yield FieldError("kind", quoted(getattr(item, "KIND", None)), '"Pod" is accepted here')
-    elif not item.metadata.name:
+def _problems_of(obj: object) -> Iterable[FieldError]:
+    if not isinstance(obj, Pod):
+        yield FieldError("kind", quoted(getattr(obj, "KIND", None)), '"Pod" is accepted here')
+    elif not obj.metadata.name:
         yield FieldError("metadata.name", '""', "a name is required here", MISSING)
 
 

@@ -35,9 +35,9 @@ async def show(client: Client, arguments: argparse.Namespace) -> None:
     namespace, _, name = arguments.services.partition("/")
     nodes = [arguments.node] if arguments.node else await _nodes(client)
     request = ServicesRequest(namespace=namespace, name=name)
-    found = await asyncio.gather(*(_query(client, node, request) for node in nodes))
+    answers = await asyncio.gather(*(_query(client, node, request) for node in nodes))
     by_answer: dict[str | ServicesResult, list[str]] = {}
-    for node, answer in zip(nodes, found, strict=True):
+    for node, answer in zip(nodes, answers, strict=True):
         by_answer.setdefault(answer, []).append(node)
     for answer, same in by_answer.items():
         print(colored(", ".join(same), BOLD))
@@ -66,7 +66,9 @@ def text(answer: ServicesResult, all_endpoints: bool) -> str:
     lines = [table(HEADS, rows) if rows else "no services"]
     if answer.omitted_ports:
         lines.append(f"and {answer.omitted_ports} ports more: name a project")
-    lines += [f"rejected in {item.service}: {item.subject} {item.reason}" for item in answer.rejected]
+    lines += [
+        f"rejected in {rejection.service}: {rejection.subject} {rejection.reason}" for rejection in answer.rejected
+    ]
     return "\n".join(lines)
 
 

@@ -62,16 +62,16 @@ class Matrix:
 
     def unexpected(self) -> tuple[str, ...]:
         """Return a sentence for every pair that is not as expected."""
-        found = []
+        sentences = []
         for source in self.members:
             for target in self.targets:
                 got, wanted = (source.address, target.address) in self.reached, self.expected(source, target)
                 if got != wanted:
                     verb = "reaches" if got else "does not reach"
-                    found.append(f"{source.project}/{source.name} {verb} {target.project}/{target.name}")
+                    sentences.append(f"{source.project}/{source.name} {verb} {target.project}/{target.name}")
             if (source.address, self.outside) not in self.reached:
-                found.append(f"{source.project}/{source.name} does not reach the outside ({self.outside})")
-        return tuple(found)
+                sentences.append(f"{source.project}/{source.name} does not reach the outside ({self.outside})")
+        return tuple(sentences)
 
     def text(self) -> str:
         """Return a table, rows send and columns receive: `+` reached, `.` isolated as expected, `!` not as expected."""
@@ -80,7 +80,9 @@ class Matrix:
         heads = [*(member.name for member in self.members), *map(_head, self.services), OUTSIDE_NAME]
         lines = ["from \\ to".ljust(width) + "  " + "  ".join(heads)]
         for source, name in zip(self.members, names, strict=True):
-            cells = [self._cell(source, one).center(len(head)) for one, head in zip(self.targets, heads, strict=False)]
+            cells = [
+                self._cell(source, target).center(len(head)) for target, head in zip(self.targets, heads, strict=False)
+            ]
             outside = _cell((source.address, self.outside) in self.reached, True).center(len(OUTSIDE_NAME))
             painted = [_painted(cell) for cell in [*cells, outside]]
             lines.append(name.ljust(width) + "  " + "  ".join(painted).rstrip())
@@ -110,7 +112,9 @@ def measure(members: Sequence[Probe], services: Sequence[ProbedService], outside
     targets = [*(member.address for member in members), *(service.address for service in services), outside]
     with ThreadPoolExecutor(max_workers=len(members) or 1) as threads:
         answers = threads.map(lambda member: _probe(member, targets), members)
-        reached = {(member.address, target) for member, found in zip(members, answers, strict=True) for target in found}
+        reached = {
+            (member.address, target) for member, addresses in zip(members, answers, strict=True) for target in addresses
+        }
     return Matrix(tuple(members), tuple(services), outside, frozenset(reached))
 
 

@@ -134,7 +134,13 @@ async def show(client: Client, lab: Lab) -> Matrix:
     print("\n" + table(("NODE", "STATUS", "ADDRESS", "SUBNET"), rows))
     net_namespaces = (await client.list(NetNamespace)).items
     if net_namespaces:
-        print("\n" + table(("PROJECT", "VNID"), [(item.netname, str(item.netid)) for item in net_namespaces]))
+        print(
+            "\n"
+            + table(
+                ("PROJECT", "VNID"),
+                [(net_namespace.netname, str(net_namespace.netid)) for net_namespace in net_namespaces],
+            )
+        )
     pods = (await client.list(Pod, label_selector="app=demo")).items
     listed = [
         (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
@@ -148,7 +154,7 @@ async def show(client: Client, lab: Lab) -> Matrix:
     services.sort(key=lambda service: PROJECTS.index(service.metadata.namespace))
     frontends = [(service.metadata.namespace, SERVICE, service.spec.cluster_ip) for service in services]
     print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), frontends))
-    vnids = {item.netname: item.netid for item in net_namespaces}
+    vnids = {net_namespace.netname: net_namespace.netid for net_namespace in net_namespaces}
     called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in frontends]
     return await asyncio.to_thread(measure, _members(pods, lab, vnids), called, str(lab.site.outside))
 

@@ -143,7 +143,7 @@ def _mounts(process: str) -> list[tuple[Path, str]]:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _is_dead(process: psutil.Process) -> bool:
@@ -183,10 +183,10 @@ def remove_pod_cgroups(root: str) -> None:
 
 def _remove_tree(state: Path, keep_logs: bool) -> None:
     logs = [*state.glob("*.log"), *state.glob("*/*.log"), *state.glob("*/log/*.log")] if keep_logs else []
-    kept = [(log, log.read_bytes()) for log in logs]
+    saved_logs = [(log, log.read_bytes()) for log in logs]
     shutil.rmtree(state, ignore_errors=True)
     if state.exists():
         raise LabError(f"{state} could not be removed; a process may still use it")
-    for log, text in kept:
+    for log, text in saved_logs:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(text)

@@ -64,8 +64,8 @@ def toolbox() -> bytes:
 
 def _libraries(program: Path) -> list[Path]:
     """Return the shared libraries of a program, and its dynamic linker (ldd(1))."""
-    rows = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.splitlines()
-    return [Path(word) for row in rows for word in row.split() if word.startswith("/")]
+    lines = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.splitlines()
+    return [Path(word) for line in lines for word in line.split() if word.startswith("/")]
 
 
 def _file(archive: tarfile.TarFile, name: str, text: str) -> None:

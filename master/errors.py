@@ -193,13 +193,13 @@ def _problem_message(problem: FieldError) -> str:
         case schema.FORBIDDEN:
             return f"Forbidden: {problem.detail}"
         case schema.DUPLICATE:
-            return f"Duplicate value: {problem.found}: {problem.detail}"
+            return f"Duplicate value: {problem.bad_value}: {problem.detail}"
         case schema.NOT_SUPPORTED:
-            return f"Unsupported value: {problem.found}: {problem.detail}"
+            return f"Unsupported value: {problem.bad_value}: {problem.detail}"
         case schema.UNKNOWN:
             return f'unknown field "{problem.path}"{problem.detail}'
         case _:
-            return f"Invalid value: {problem.found}: {problem.detail}"
+            return f"Invalid value: {problem.bad_value}: {problem.detail}"
 
 
 def invalid(resource: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:

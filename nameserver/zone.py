@@ -110,20 +110,20 @@ def _in_branch(labels: Labels, branch: str, store: ServiceStore, is_visible: IsV
 
 def reverse_lookup(address: str, store: ServiceStore, is_visible: IsVisible) -> tuple[Labels, ...]:
     """Return the names of a cluster IP or of endpoints, below the cluster's domain."""
-    found: list[Labels] = []
+    names: list[Labels] = []
     for namespace, name in store.services_at(address):
         service = store.service(namespace, name)
         if service is None or not is_visible(namespace):
             continue
         if service.spec.cluster_ip == address:
-            found.append((name, namespace, "svc"))
+            names.append((name, namespace, "svc"))
             continue
-        found += [
+        names += [
             _endpoint_name(endpoint, service)
             for endpoint in published_endpoints(store, service)
             if endpoint.addresses[0] == address
         ]
-    return tuple(dict.fromkeys(sorted(found)))
+    return tuple(dict.fromkeys(sorted(names)))
 
 
 def _pod(before: Labels, namespace: str, store: ServiceStore, is_visible: IsVisible) -> Records | None:
@@ -187,8 +187,8 @@ def _single_label(hosts: list[_Host], label: str) -> Records | None:
     if label.startswith("_"):
         protocols = (protocol for ports in _distinct_ports(hosts) for _, protocol, _ in ports)
         return NO_RECORDS if any(_matches(protocol, label) for protocol in protocols) else None
-    found = [host for host in hosts if label in host.labels or label in ANY]
-    return _merge(found) if found else None
+    matching = [host for host in hosts if label in host.labels or label in ANY]
+    return _merge(matching) if matching else None
 
 
 def _targets(hosts: list[_Host], is_selected: Callable[[str, str], bool]) -> tuple[SrvTarget, ...]:
@@ -197,8 +197,8 @@ def _targets(hosts: list[_Host], is_selected: Callable[[str, str], bool]) -> tup
         id(ports): [number for name, protocol, number in ports if is_selected(name, protocol)]
         for ports in _distinct_ports(hosts)
     }
-    found = (SrvTarget(number, host.name, host.address) for host in hosts for number in numbers[id(host.ports)])
-    return tuple(dict.fromkeys(islice(found, MAX_TARGETS)))
+    targets = (SrvTarget(number, host.name, host.address) for host in hosts for number in numbers[id(host.ports)])
+    return tuple(dict.fromkeys(islice(targets, MAX_TARGETS)))
 
 
 def _distinct_ports(hosts: list[_Host]) -> Iterator[_Ports]:

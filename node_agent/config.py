@@ -184,8 +184,10 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
             raise ValueError("tlsCertFile, tlsPrivateKeyFile: found one without the other; both or none is accepted")
         if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
-            found = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
-            raise ValueError(f"imageGcLowThresholdPercent: found {found}; no more than the high threshold is accepted")
+            bad_value = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
+            raise ValueError(
+                f"imageGcLowThresholdPercent: found {bad_value}; no more than the high threshold is accepted"
+            )
         try:
             node_status.parse_reserved(self.kube_reserved, self.system_reserved)
         except node_status.BadReservation as error:

@@ -99,9 +99,9 @@ class ObjectCache:
                 raise NotReady(f"{reference}: {informer.last_error}")
             if not informer.synced:
                 raise NotSynced(f"{reference} is being read from the API server")
-            item = informer.items.get((reference.namespace, reference.name))
-            if item is not None:
-                objects[reference] = item
+            obj = informer.items.get((reference.namespace, reference.name))
+            if obj is not None:
+                objects[reference] = obj
         return objects
 
     def get_synced(self, references: Iterable[Reference]) -> Objects:
@@ -136,7 +136,7 @@ class ObjectCache:
         if watched is None:
             return
         watched.synced.set()
-        if any(getattr(item, "immutable", None) for item in watched.informer.items.values()):
+        if any(getattr(obj, "immutable", None) for obj in watched.informer.items.values()):
             watched.task.cancel()
         for uid in watched.users:
             self._on_change(uid)

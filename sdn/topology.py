@@ -353,7 +353,7 @@ def without_invalid_objects(snapshot: Snapshot) -> Snapshot:
     return Snapshot(
         networks[0] if networks else None,
         tuple(subnet for subnet in subnets if subnet.metadata.name not in subnet_owners),
-        tuple(item for item in net_namespaces if item.metadata.name not in vnid_owners),
+        tuple(net_namespace for net_namespace in net_namespaces if net_namespace.metadata.name not in vnid_owners),
         ignored,
     )
 

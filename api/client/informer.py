@@ -108,7 +108,7 @@ class Informer(Generic[O]):
         response = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
         previous = self._items
         self._items = {
-            (item.metadata.namespace, item.metadata.name): item for item in response.items if self._is_accepted(item)
+            (obj.metadata.namespace, obj.metadata.name): obj for obj in response.items if self._is_accepted(obj)
         }
         self._resource_version = response.metadata.resource_version
         self.synced = True
@@ -117,15 +117,15 @@ class Informer(Generic[O]):
         self._notify_replaced(previous)
 
     def _apply(self, event: Event[O]) -> None:
-        item = event.object
-        self._resource_version = item.metadata.resource_version
+        obj = event.object
+        self._resource_version = obj.metadata.resource_version
         if event.type == "BOOKMARK":
             return
-        key = (item.metadata.namespace, item.metadata.name)
-        if event.type == "DELETED" or not self._is_accepted(item):
+        key = (obj.metadata.namespace, obj.metadata.name)
+        if event.type == "DELETED" or not self._is_accepted(obj):
             self._items.pop(key, None)
         else:
-            self._items[key] = item
+            self._items[key] = obj
         self._on_key(key)
         self._on_change()
 
@@ -136,8 +136,8 @@ class Informer(Generic[O]):
                 self._on_key(key)
         self._on_change()
 
-    def _is_accepted(self, item: O) -> bool:
-        return bool(self._field_selector) or self._accepts is None or self._accepts(item)
+    def _is_accepted(self, obj: O) -> bool:
+        return bool(self._field_selector) or self._accepts is None or self._accepts(obj)
 
     def _log_connected(self) -> None:
         if not self.connected:

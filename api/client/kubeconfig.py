@@ -76,8 +76,8 @@ class Kubeconfig:
         try:
             return self._ssl_context()
         except (ssl.SSLError, ValueError) as error:
-            found_in = self.source or self.server
-            raise BadKubeconfig(f"{found_in}: its certificates and key do not go together: {error}") from None
+            source = self.source or self.server
+            raise BadKubeconfig(f"{source}: its certificates and key do not go together: {error}") from None
 
     def _ssl_context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.ca.decode())

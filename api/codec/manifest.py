@@ -58,7 +58,7 @@ def parse_manifest(text: str) -> tuple[Document, ...]:
 
     A document with errors does not affect the others. Unknown fields are errors.
     """
-    plain_documents = [item for document in yaml.parse(text) for item in _list_items(document)]
+    plain_documents = [plain for document in yaml.parse(text) for plain in _list_items(document)]
     return tuple(
         Document(number, None, plain.errors) if plain.errors else _decode_document(number, plain.value)
         for number, plain in enumerate(plain_documents, 1)
@@ -76,11 +76,11 @@ def _list_items(plain: PlainDocument) -> Iterator[PlainDocument]:
     if not isinstance(items, list):
         yield PlainDocument(None, (FieldError("items", quoted(items), "a list is accepted"),))
         return
-    item_type: dict[str, object] = {}
+    type_meta: dict[str, object] = {}
     if kind != "List":
-        item_type = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
+        type_meta = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")}
     for item in items:
-        yield PlainDocument({**item_type, **item} if isinstance(item, dict) else item)
+        yield PlainDocument({**type_meta, **item} if isinstance(item, dict) else item)
 
 
 def _decode_document(number: int, document: object) -> Document:
@@ -93,8 +93,8 @@ def _decode_document(number: int, document: object) -> Document:
             obj, errors, warnings = decode(kind, document)
             return Document(number, None if errors else obj, errors, warnings)
     accepted = ", ".join(f"{kind.API_VERSION} {kind.KIND}" for kind in KINDS)
-    found = f"{quoted(api_version)} {quoted(kind_name)}"
-    return Document(number, None, (FieldError("apiVersion and kind", found, f"accepted are {accepted}"),))
+    bad_value = f"{quoted(api_version)} {quoted(kind_name)}"
+    return Document(number, None, (FieldError("apiVersion and kind", bad_value, f"accepted are {accepted}"),))
 
 
 def format_errors(source: str, errors: tuple[FieldError, ...]) -> str:

@@ -60,7 +60,7 @@ def resource_field_value(
     in Kubernetes. Raises KeyError if the pod has no such container.
     """
     name = selector.container_name or container
-    resources = next((item.resources for item in all_containers(pod) if item.name == name), None)
+    resources = next((candidate.resources for candidate in all_containers(pod) if candidate.name == name), None)
     if resources is None:
         raise KeyError(name)
     kind, _, resource = selector.resource.partition(".")

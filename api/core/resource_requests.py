@@ -132,7 +132,10 @@ def total_requests(pods: Iterable[Pod]) -> dict[str, int]:
 
 def qos_class(containers: Iterable[Container]) -> str:
     """Return Guaranteed, Burstable or BestEffort, from all containers after defaulting. Only CPU and memory count."""
-    resources = [(_qos_amounts(item.resources.limits), _qos_amounts(item.resources.requests)) for item in containers]
+    resources = [
+        (_qos_amounts(container.resources.limits), _qos_amounts(container.resources.requests))
+        for container in containers
+    ]
     if not any(limits or requests for limits, requests in resources):
         return "BestEffort"
     if all(len(limits) == len(_QOS_RESOURCES) and requests == limits for limits, requests in resources):

@@ -196,9 +196,9 @@ def _with_versions(source: D) -> D:
     return replace(source, items=tuple(map(_with_version, source.items)))
 
 
-def _with_version(item: DownwardAPIVolumeFile) -> DownwardAPIVolumeFile:
-    selector = item.field_ref
-    return replace(item, field_ref=selector and replace(selector, api_version=selector.api_version or "v1"))
+def _with_version(file: DownwardAPIVolumeFile) -> DownwardAPIVolumeFile:
+    selector = file.field_ref
+    return replace(file, field_ref=selector and replace(selector, api_version=selector.api_version or "v1"))
 
 
 def _defaulted_projection(source: VolumeProjection) -> VolumeProjection:

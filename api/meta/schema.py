@@ -28,12 +28,12 @@ def struct_fields(kind: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo
 class FieldError(NamedTuple):
     """An error in a document (Kubernetes: field.Error).
 
-    `path` is written as in Kubernetes (`spec.containers[1].image`). `found` is the value as text. `detail` says what is
-    accepted. `reason` is a cause of a Kubernetes Status, or UnknownField.
+    `path` is written as in Kubernetes (`spec.containers[1].image`). `bad_value` is the value as text. `detail` says
+    what is accepted. `reason` is a cause of a Kubernetes Status, or UnknownField.
     """
 
     path: str
-    found: str
+    bad_value: str
     detail: str
     reason: str = INVALID
 
@@ -42,7 +42,7 @@ class FieldError(NamedTuple):
             return f"{self.path}: is missing; {self.detail}"
         if self.reason == UNKNOWN:
             return f"{self.path}: is not a field{self.detail}"
-        return f"{self.path}: is {self.found}; {self.detail}"
+        return f"{self.path}: is {self.bad_value}; {self.detail}"
 
 
 def shape_errors(kind: type[msgspec.Struct], document: object) -> Iterator[FieldError]:
@@ -75,33 +75,33 @@ def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator
         yield _mismatch(path, value, "an object is accepted")
         return
     fields = {field.encode_name: field for field in info.fields}
-    for key, item in value.items():
-        item_path = f"{path}.{key}" if path else str(key) or '""'
+    for key, field_value in value.items():
+        field_path = f"{path}.{key}" if path else str(key) or '""'
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, n=1)
-            yield FieldError(item_path, quoted(item), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)
-        elif item is not None:
-            yield from _walk(fields[key].type, item, item_path)
+            yield FieldError(field_path, quoted(field_value), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)
+        elif field_value is not None:
+            yield from _walk(fields[key].type, field_value, field_path)
     for key, field in fields.items():
         if field.required and value.get(key) is None:
-            item_path = f"{path}.{key}" if path else key
-            yield FieldError(item_path, "null", f"{_name(field.type)} is required", MISSING)
+            field_path = f"{path}.{key}" if path else key
+            yield FieldError(field_path, "null", f"{_name(field.type)} is required", MISSING)
 
 
 def _walk_list(info: inspect.VarTupleType, value: object, path: str) -> Iterator[FieldError]:
     if not isinstance(value, list | tuple):
         yield _mismatch(path, value, "a list is accepted")
         return
-    for index, item in enumerate(value):
-        yield from _walk(info.item_type, item, f"{path}[{index}]")
+    for index, element in enumerate(value):
+        yield from _walk(info.item_type, element, f"{path}[{index}]")
 
 
 def _walk_map(info: inspect.DictType, value: object, path: str) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         yield _mismatch(path, value, "a map is accepted")
         return
-    for key, item in value.items():
-        yield from _walk(info.value_type, item, f"{path}[{key}]")
+    for key, map_value in value.items():
+        yield from _walk(info.value_type, map_value, f"{path}[{key}]")
 
 
 def _walk_union(info: inspect.UnionType, value: object, path: str) -> Iterator[FieldError]:
@@ -162,9 +162,9 @@ def quoted(value: Any) -> str:
 def without_nulls(value: object) -> object:
     """Return a document without fields that are null, because null means the same as absent."""
     if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+        return {key: without_nulls(member) for key, member in value.items() if member is not None}
     if isinstance(value, list | tuple):
-        return [without_nulls(item) for item in value]
+        return [without_nulls(element) for element in value]
     return value
 
 

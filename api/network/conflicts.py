@@ -25,11 +25,11 @@ def split_valid(items: Iterable[O], check: Callable[[O], Iterable[FieldError]]) 
     """Return the valid items, and the errors of each other item by its name."""
     valid: list[O] = []
     errors: dict[str, str] = {}
-    for item in items:
-        if text := "; ".join(map(str, check(item))):
-            errors[item.metadata.name] = text
+    for obj in items:
+        if text := "; ".join(map(str, check(obj))):
+            errors[obj.metadata.name] = text
         else:
-            valid.append(item)
+            valid.append(obj)
     return tuple(valid), errors
 
 
@@ -77,12 +77,16 @@ def conflicting_subnets(host_subnets: Iterable[HostSubnet]) -> dict[str, str]:
 def _overlapping_pairs(host_subnets: Iterable[HostSubnet]) -> Iterator[tuple[str, str]]:
     """Yield pairs of names whose subnets overlap. Each HostSubnet that overlaps another is in at least one pair."""
     furthest: tuple[IPv4Network, str] | None = None
-    for network, name in sorted((IPv4Network(item.subnet), item.metadata.name) for item in host_subnets if item.subnet):
+    for network, name in sorted(
+        (IPv4Network(host_subnet.subnet), host_subnet.metadata.name)
+        for host_subnet in host_subnets
+        if host_subnet.subnet
+    ):
         if furthest is not None and furthest[0].overlaps(network):
             yield furthest[1], name
         if furthest is None or network.broadcast_address > furthest[0].broadcast_address:
             furthest = network, name
 
 
-def _age(item: Object) -> tuple[str, str]:
-    return item.metadata.creation_timestamp or "", item.metadata.name
+def _age(obj: Object) -> tuple[str, str]:
+    return obj.metadata.creation_timestamp or "", obj.metadata.name

@@ -77,18 +77,18 @@ def check_request(pem: bytes) -> None:
     key = x509.load_pem_x509_csr(pem).public_key()
     if isinstance(key, rsa.RSAPublicKey):
         is_accepted = key.key_size >= MIN_RSA_BITS
-        found = f"an RSA key of {key.key_size} bits"
+        description = f"an RSA key of {key.key_size} bits"
     elif isinstance(key, ec.EllipticCurvePublicKey):
         is_accepted = key.key_size >= MIN_EC_BITS
-        found = f"a key of {key.key_size} bits on {key.curve.name}"
+        description = f"a key of {key.key_size} bits on {key.curve.name}"
     else:
         is_accepted = isinstance(key, ed25519.Ed25519PublicKey)
-        found = f"a {type(key).__name__}"
+        description = f"a {type(key).__name__}"
     if not is_accepted:
         accepted = (
             f"RSA of at least {MIN_RSA_BITS} bits, elliptic curves of at least {MIN_EC_BITS}, and Ed25519 are accepted"
         )
-        raise BadPem(f"the certificate request is of {found}; {accepted}")
+        raise BadPem(f"the certificate request is of {description}; {accepted}")
 
 
 def key_fingerprint(key: bytes, *more: str) -> str:

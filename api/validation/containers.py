@@ -37,7 +37,7 @@ from api.meta.types import ResourceFieldSelector
 
 HTTP_SCHEMES = ("HTTP", "HTTPS")
 STOP_SIGNALS = frozenset((
-    *(item.name for item in signal.Signals),
+    *(number.name for number in signal.Signals),
     *(f"SIGRTMIN+{number}" for number in range(1, 16)),
     *(f"SIGRTMAX-{number}" for number in range(1, 15)),
 ))  # fmt: skip
@@ -81,9 +81,9 @@ def check_probes(path: str, container: Container, grace: int, host_network: bool
         if hook is not None:
             yield from _check_hook(f"{path}.lifecycle.{name}", hook, ports, grace)
     if container.lifecycle.stop_signal is not None and container.lifecycle.stop_signal not in STOP_SIGNALS:
-        found = quoted(container.lifecycle.stop_signal)
+        bad_value = quoted(container.lifecycle.stop_signal)
         accepted = "a signal such as SIGTERM, SIGUSR1 or SIGRTMIN+3 is accepted"
-        yield FieldError(f"{path}.lifecycle.stopSignal", found, accepted, NOT_SUPPORTED)
+        yield FieldError(f"{path}.lifecycle.stopSignal", bad_value, accepted, NOT_SUPPORTED)
 
 
 def _check_probe(path: str, probe: Probe, name: str, ports: Sequence[str]) -> Iterator[FieldError]:
@@ -210,8 +210,8 @@ def check_container_security(path: str, context: SecurityContext | None) -> Iter
     yield from _check_id(f"{path}.runAsGroup", context.run_as_group)
     yield from _check_profiles(path, context)
     if context.proc_mount not in {None, *PROC_MOUNTS}:
-        found = quoted(context.proc_mount)
-        yield FieldError(f"{path}.procMount", found, f"{', '.join(PROC_MOUNTS)} are accepted", NOT_SUPPORTED)
+        bad_value = quoted(context.proc_mount)
+        yield FieldError(f"{path}.procMount", bad_value, f"{', '.join(PROC_MOUNTS)} are accepted", NOT_SUPPORTED)
     capabilities = context.capabilities or Capabilities()
     for field, names_of_field in (("add", capabilities.add), ("drop", capabilities.drop)):
         for index, name in enumerate(names_of_field):
@@ -284,8 +284,8 @@ def _check_env_from(path: str, source: EnvFromSource) -> Iterator[FieldError]:
     refs = (("configMapRef", source.config_map_ref), ("secretRef", source.secret_ref))
     set_fields = [(field, ref) for field, ref in refs if ref is not None]
     if len(set_fields) != 1:
-        found = quoted([field for field, _ in set_fields])
-        yield FieldError(path, found, "exactly one of configMapRef and secretRef is required", MISSING)
+        bad_value = quoted([field for field, _ in set_fields])
+        yield FieldError(path, bad_value, "exactly one of configMapRef and secretRef is required", MISSING)
     for field, ref in set_fields:
         yield from _check_object_name(f"{path}.{field}", ref.name)
     if source.prefix and not is_env_name(source.prefix):

@@ -65,9 +65,9 @@ def spec_defaults(spec: PodSpec) -> PodSpec:
     return replace(
         spec,
         volumes=tuple(volumes.volume_defaults(volume) for volume in spec.volumes),
-        init_containers=tuple(_container_defaults(item, spec.host_network) for item in spec.init_containers),
-        containers=tuple(_container_defaults(item, spec.host_network) for item in spec.containers),
-        ephemeral_containers=tuple(_container_defaults(item) for item in spec.ephemeral_containers),
+        init_containers=tuple(_container_defaults(container, spec.host_network) for container in spec.init_containers),
+        containers=tuple(_container_defaults(container, spec.host_network) for container in spec.containers),
+        ephemeral_containers=tuple(_container_defaults(container) for container in spec.ephemeral_containers),
         restart_policy=spec.restart_policy or "Always",
         dns_policy=spec.dns_policy or "ClusterFirst",
         termination_grace_period_seconds=DEFAULT_GRACE_SECONDS if grace_seconds is None else grace_seconds,

@@ -119,11 +119,11 @@ def _check_layout(cluster_network: ClusterNetwork) -> Iterator[FieldError]:
     service_network = IPv4Network(cluster_network.service_network)
     host_bits = 32 - network.prefixlen
     if not 2 <= cluster_network.hostsubnetlength <= host_bits:
-        found = quoted(cluster_network.hostsubnetlength)
-        yield FieldError("hostsubnetlength", found, f"2 to {host_bits} host bits are accepted")
+        bad_value = quoted(cluster_network.hostsubnetlength)
+        yield FieldError("hostsubnetlength", bad_value, f"2 to {host_bits} host bits are accepted")
     if network.overlaps(service_network):
-        found = quoted(cluster_network.service_network)
-        yield FieldError("serviceNetwork", found, f"must not overlap network {cluster_network.network}")
+        bad_value = quoted(cluster_network.service_network)
+        yield FieldError("serviceNetwork", bad_value, f"must not overlap network {cluster_network.network}")
 
 
 def check_address(path: str, text: str) -> Iterator[FieldError]:

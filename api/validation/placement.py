@@ -119,8 +119,8 @@ def _check_field(path: str, requirement: NodeSelectorRequirement) -> Iterator[Fi
         accepted = "In and NotIn are accepted"
         yield FieldError(f"{path}.operator", quoted(requirement.operator), accepted, NOT_SUPPORTED)
     elif len(requirement.values) != 1:
-        found = quoted(list(requirement.values))
-        yield FieldError(f"{path}.values", found, "exactly one node is required", MISSING)
+        bad_value = quoted(list(requirement.values))
+        yield FieldError(f"{path}.values", bad_value, "exactly one node is required", MISSING)
 
 
 # --- pod affinity -----------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _check_unsupported_fields(path: str, holder: PodSpec | Container, fields: tu
 
 
 def _json_name(holder: PodSpec | Container, field: str) -> str:
-    return next(item.encode_name for item in struct_fields(type(holder)) if item.name == field)
+    return next(struct_field.encode_name for struct_field in struct_fields(type(holder)) if struct_field.name == field)
 
 
 # --- network ----------------------------------------------------------------------------------------------------------
@@ -161,15 +161,15 @@ def _check_dns_config(spec: PodSpec) -> Iterator[FieldError]:
     if spec.dns_policy == "None" and not config.nameservers:
         yield FieldError(f"{path}.nameservers", "[]", "at least one is required with dnsPolicy None", MISSING)
     if len(config.nameservers) > MAX_NAMESERVERS:
-        found = str(len(config.nameservers))
-        yield FieldError(f"{path}.nameservers", found, f"at most {MAX_NAMESERVERS} are accepted")
+        bad_value = str(len(config.nameservers))
+        yield FieldError(f"{path}.nameservers", bad_value, f"at most {MAX_NAMESERVERS} are accepted")
     for index, nameserver in enumerate(config.nameservers):
         yield from _check_ip_address(f"{path}.nameservers[{index}]", nameserver)
     search_length = len(" ".join(config.searches))
     if len(config.searches) > MAX_SEARCH_DOMAINS or search_length > MAX_SEARCH_LENGTH:
-        found = f"{len(config.searches)} of {search_length} characters"
+        bad_value = f"{len(config.searches)} of {search_length} characters"
         accepted = f"at most {MAX_SEARCH_DOMAINS} of together {MAX_SEARCH_LENGTH} characters are accepted"
-        yield FieldError(f"{path}.searches", found, accepted)
+        yield FieldError(f"{path}.searches", bad_value, accepted)
     for index, domain in enumerate(config.searches):
         relative = domain.rstrip(".")
         if relative and names.dns_subdomain_error(relative.replace("_", "-")):

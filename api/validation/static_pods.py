@@ -145,7 +145,7 @@ def _objects(value: object) -> list[dict[str, Any]]:
     """Return the objects of a list; anything else in the list counts as an empty object, so that indexes stay."""
     if not isinstance(value, list | tuple):
         return []
-    return [item if isinstance(item, dict) else {} for item in value]
+    return [element if isinstance(element, dict) else {} for element in value]
 
 
 # --- static pod → mirror pod ------------------------------------------------------------------------------------------

@@ -182,43 +182,43 @@ def _check_path_conflicts(path: str, sources: tuple[VolumeProjection, ...]) -> I
 
 def _file_paths(source: VolumeProjection) -> Iterator[str]:
     if source.config_map is not None:
-        yield from (item.path for item in source.config_map.items)
+        yield from (key_to_path.path for key_to_path in source.config_map.items)
     if source.secret is not None:
-        yield from (item.path for item in source.secret.items)
+        yield from (key_to_path.path for key_to_path in source.secret.items)
     if source.downward_api is not None:
-        yield from (item.path for item in source.downward_api.items)
+        yield from (file.path for file in source.downward_api.items)
     if source.service_account_token is not None:
         yield source.service_account_token.path
 
 
 def _check_items(path: str, items: tuple[KeyToPath, ...]) -> Iterator[FieldError]:
-    for index, item in enumerate(items):
-        if not item.key:
+    for index, key_to_path in enumerate(items):
+        if not key_to_path.key:
             yield FieldError(f"{path}.items[{index}].key", '""', "a key is required", MISSING)
-        yield from check_relative_path(f"{path}.items[{index}].path", item.path)
-        yield from _check_mode(f"{path}.items[{index}].mode", item.mode)
-    yield from duplicate_values(path + ".items[{}].path", [item.path for item in items])
+        yield from check_relative_path(f"{path}.items[{index}].path", key_to_path.path)
+        yield from _check_mode(f"{path}.items[{index}].mode", key_to_path.mode)
+    yield from duplicate_values(path + ".items[{}].path", [key_to_path.path for key_to_path in items])
 
 
 def _check_downward_api(path: str, items: tuple[DownwardAPIVolumeFile, ...]) -> Iterator[FieldError]:
-    for index, item in enumerate(items):
+    for index, file in enumerate(items):
         item_path = f"{path}.items[{index}]"
-        yield from check_relative_path(f"{item_path}.path", item.path)
-        yield from _check_mode(f"{item_path}.mode", item.mode)
-        if (item.field_ref is None) == (item.resource_field_ref is None):
+        yield from check_relative_path(f"{item_path}.path", file.path)
+        yield from _check_mode(f"{item_path}.mode", file.mode)
+        if (file.field_ref is None) == (file.resource_field_ref is None):
             yield FieldError(item_path, "given", "exactly one of fieldRef and resourceFieldRef is required", MISSING)
-        if item.field_ref is not None and not _is_file_field(item.field_ref.field_path):
+        if file.field_ref is not None and not _is_file_field(file.field_ref.field_path):
             accepted = f"{', '.join(FILE_FIELDS)}, metadata.labels['KEY'] and metadata.annotations['KEY'] are accepted"
             yield FieldError(
-                f"{item_path}.fieldRef.fieldPath", quoted(item.field_ref.field_path), accepted, NOT_SUPPORTED
+                f"{item_path}.fieldRef.fieldPath", quoted(file.field_ref.field_path), accepted, NOT_SUPPORTED
             )
-        if item.resource_field_ref is not None:
-            yield from containers.check_resource_field(f"{item_path}.resourceFieldRef", item.resource_field_ref)
-            if not item.resource_field_ref.container_name:
+        if file.resource_field_ref is not None:
+            yield from containers.check_resource_field(f"{item_path}.resourceFieldRef", file.resource_field_ref)
+            if not file.resource_field_ref.container_name:
                 yield FieldError(
                     f"{item_path}.resourceFieldRef.containerName", '""', "a container is required", MISSING
                 )
-    yield from duplicate_values(path + ".items[{}].path", [item.path for item in items])
+    yield from duplicate_values(path + ".items[{}].path", [file.path for file in items])
 
 
 def _is_file_field(path: str) -> bool:

@@ -53,7 +53,7 @@ async def load_topology(client: Client) -> ClusterTopology:
     pods = (await client.list(Pod)).items
     return ClusterTopology(
         pods=pods_with_addresses(pods),
-        vnids={item.netname: item.netid for item in (await client.list(NetNamespace)).items},
+        vnids={net_namespace.netname: net_namespace.netid for net_namespace in (await client.list(NetNamespace)).items},
         subnets={host.host: IPv4Network(host.subnet) for host in hosts},
         addresses={host.host: IPv4Address(host.host_ip) for host in hosts},
         nodes=frozenset(node.metadata.name for node in (await client.list(Node)).items),
@@ -89,7 +89,7 @@ def frontends_of(services: Iterable[Service]) -> tuple[Frontend, ...]:
 
 
 def _addresses(service: Service) -> Iterator[str]:
-    ingress = (item.ip for item in service.status.load_balancer.ingress)
+    ingress = (entry.ip for entry in service.status.load_balancer.ingress)
     for text in (service.spec.cluster_ip, *service.spec.external_ips, *ingress):
         with contextlib.suppress(ValueError):
             yield str(IPv4Address(text))

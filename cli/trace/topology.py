@@ -89,7 +89,9 @@ class ClusterTopology:
             return pod
         if text in self.nodes & self.subnets.keys():
             return Host(self.gateway(text), text, node=text)
-        frontend = next((item for item in self.frontends if text in {item.name, str(item.address)}), None)
+        frontend = next(
+            (candidate for candidate in self.frontends if text in {candidate.name, str(candidate.address)}), None
+        )
         if frontend is not None:
             return Host(frontend.address, frontend.name)
         try:

@@ -22,36 +22,36 @@ from master.storage.interface import Transaction
 class CertificateRequests(AdmissionPlugin):
     """Records the requester of a CertificateSigningRequest; checks who may request, approve and sign."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         del objects
-        if not isinstance(item, CertificateSigningRequest):
-            return item
+        if not isinstance(obj, CertificateSigningRequest):
+            return obj
         if request.operation is Operation.CREATE and request.requester is not None:
-            return set_requester(item, request.requester.user, request.client_address)
-        return set_condition_times(item, request.old, request.now) if request.subresource else item
+            return set_requester(obj, request.requester.user, request.client_address)
+        return set_condition_times(obj, request.old, request.now) if request.subresource else obj
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         del objects
         requester = request.requester
-        if not isinstance(item, CertificateSigningRequest) or requester is None:
+        if not isinstance(obj, CertificateSigningRequest) or requester is None:
             return
         if request.operation is Operation.CREATE:
-            check_csr_create(item, requester.user)
+            check_csr_create(obj, requester.user)
         elif request.operation is Operation.UPDATE:
-            check_csr_update(item, request.old, request.subresource, requester)
+            check_csr_update(obj, request.old, request.subresource, requester)
 
 
 # --- who may request, approve and sign --------------------------------------------------------------------------------
 
 
-def check_csr_create(item: CertificateSigningRequest, user: User) -> None:
+def check_csr_create(csr: CertificateSigningRequest, user: User) -> None:
     """Require that the user may request this certificate. Raises Forbidden."""
-    signer, subject = item.spec.signer_name, keys.parse_request(item.spec.request).subject
+    signer, subject = csr.spec.signer_name, keys.parse_request(csr.spec.request).subject
     if signer == CLIENT_SIGNER and SYSTEM_MASTERS in subject.groups:
         reason = f"use of {CLIENT_SIGNER} signer with {SYSTEM_MASTERS} group is not allowed"
-        raise errors.forbidden(KIND, item.metadata.name, reason)
+        raise errors.forbidden(KIND, csr.metadata.name, reason)
     if user.node and SYSTEM_MASTERS not in user.groups and signer in NODE_SIGNERS and subject.user != user.name:
-        raise errors.forbidden(KIND, item.metadata.name, f"can only create a node CSR with CN={user.name}")
+        raise errors.forbidden(KIND, csr.metadata.name, f"can only create a node CSR with CN={user.name}")
 
 
 def check_csr_update(
@@ -72,14 +72,14 @@ def check_csr_update(
         raise errors.forbidden(KIND, old.metadata.name, reason)
 
 
-def set_requester(item: CertificateSigningRequest, user: User, address: str) -> CertificateSigningRequest:
+def set_requester(csr: CertificateSigningRequest, user: User, address: str) -> CertificateSigningRequest:
     """Record the requester and the client address in the spec."""
     # An impersonating client chooses the extra values, but not the address.
     extra = {key: values for key, values in user.extra if key != ADDRESS_EXTRA}
     if client_address := normalize_address(address):
         extra[ADDRESS_EXTRA] = (client_address,)
-    spec = replace(item.spec, username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra)
-    return replace(item, spec=spec)
+    spec = replace(csr.spec, username=user.name, uid=user.uid, groups=tuple(sorted(user.groups)), extra=extra)
+    return replace(csr, spec=spec)
 
 
 def set_condition_times(

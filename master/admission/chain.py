@@ -53,19 +53,19 @@ class AdmissionChain:
     def __init__(self, plugins: tuple[AdmissionPlugin, ...]) -> None:
         self._plugins = plugins
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         """Return the object as completed by the plugins."""
         for plugin in self._plugins:
-            item = plugin.mutate(request, item, objects)
-        return item
+            obj = plugin.mutate(request, obj, objects)
+        return obj
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         """Call `validate` of every plugin."""
         for plugin in self._plugins:
-            plugin.validate(request, item, objects)
+            plugin.validate(request, obj, objects)
 
-    def reserve(self, request: AdmissionRequest, item: Any, transaction: Transaction) -> Any:
+    def reserve(self, request: AdmissionRequest, obj: Any, transaction: Transaction) -> Any:
         """Return the object with what the plugins reserved for it."""
         for plugin in self._plugins:
-            item = plugin.reserve(request, item, transaction)
-        return item
+            obj = plugin.reserve(request, obj, transaction)
+        return obj

@@ -20,15 +20,15 @@ from master.storage.interface import Key, Transaction
 class ClusterNetworkUniqueness(AdmissionPlugin):
     """Rejects overlapping subnets, shared node addresses and shared VNIDs. Unchanged values are not checked again."""
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         old = request.old
         if request.operation is Operation.DELETE:
             return
-        if isinstance(item, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (item.subnet, item.host_ip)):
+        if isinstance(obj, HostSubnet) and (old is None or (old.subnet, old.host_ip) != (obj.subnet, obj.host_ip)):
             cluster = objects.get(Key(group_resource(ClusterNetwork), "", "default"))
-            check_host_subnet(item, objects.list(group_resource(HostSubnet)), cluster)
-        elif isinstance(item, NetNamespace) and (old is None or old.netid != item.netid):
-            check_net_namespace(item, objects.list(group_resource(NetNamespace)))
+            check_host_subnet(obj, objects.list(group_resource(HostSubnet)), cluster)
+        elif isinstance(obj, NetNamespace) and (old is None or old.netid != obj.netid):
+            check_net_namespace(obj, objects.list(group_resource(NetNamespace)))
 
 
 def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: ClusterNetwork | None) -> None:

@@ -22,14 +22,14 @@ from master.storage.interface import Transaction
 class Priority(AdmissionPlugin):
     """Sets the priority of new pods from their PriorityClass. Allows one default PriorityClass."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        if request.operation is not Operation.CREATE or not isinstance(item, Pod):
-            return item
-        return apply_priority(item, objects.list(group_resource(PriorityClass)))
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(obj, Pod):
+            return obj
+        return apply_priority(obj, objects.list(group_resource(PriorityClass)))
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
-        if request.operation is not Operation.DELETE and isinstance(item, PriorityClass):
-            check_single_default(item, objects.list(group_resource(PriorityClass)))
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
+        if request.operation is not Operation.DELETE and isinstance(obj, PriorityClass):
+            check_single_default(obj, objects.list(group_resource(PriorityClass)))
 
 
 def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:
@@ -78,11 +78,11 @@ DEFAULT_TOLERATION_SECONDS = 300
 class DefaultTolerationSeconds(AdmissionPlugin):
     """Lets pods stay on a node that is not ready or unreachable for DEFAULT_TOLERATION_SECONDS."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         del objects
-        if request.operation is Operation.DELETE or request.subresource or not isinstance(item, Pod):
-            return item
-        return apply_default_tolerations(item)
+        if request.operation is Operation.DELETE or request.subresource or not isinstance(obj, Pod):
+            return obj
+        return apply_default_tolerations(obj)
 
 
 def apply_default_tolerations(pod: Pod) -> Pod:
@@ -118,16 +118,16 @@ DEFAULT_CLASS_ANNOTATION = "ingressclass.kubernetes.io/is-default-class"
 class DefaultIngressClass(AdmissionPlugin):
     """Sets the default IngressClass of new ingresses that name none."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        if request.operation is not Operation.CREATE or not isinstance(item, Ingress):
-            return item
-        return apply_default_class(item, objects.list(group_resource(IngressClass)))
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(obj, Ingress):
+            return obj
+        return apply_default_class(obj, objects.list(group_resource(IngressClass)))
 
 
-def apply_default_class(item: Ingress, classes: Iterable[IngressClass]) -> Ingress:
+def apply_default_class(ingress: Ingress, classes: Iterable[IngressClass]) -> Ingress:
     """Return the ingress with the default class, unless it names one."""
-    if item.spec.ingress_class_name is not None or CLASS_ANNOTATION in item.metadata.annotations:
-        return item
+    if ingress.spec.ingress_class_name is not None or CLASS_ANNOTATION in ingress.metadata.annotations:
+        return ingress
     defaults = sorted(
         (
             ingress_class
@@ -137,6 +137,6 @@ def apply_default_class(item: Ingress, classes: Iterable[IngressClass]) -> Ingre
         key=lambda ingress_class: ingress_class.metadata.name,
     )
     if not defaults:
-        return item
+        return ingress
     newest = max(defaults, key=lambda ingress_class: ingress_class.metadata.creation_timestamp or "")
-    return replace(item, spec=replace(item.spec, ingress_class_name=newest.metadata.name))
+    return replace(ingress, spec=replace(ingress.spec, ingress_class_name=newest.metadata.name))

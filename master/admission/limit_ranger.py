@@ -29,33 +29,33 @@ LIMIT_RANGER_ANNOTATION = "kubernetes.io/limit-ranger"
 class LimitRanger(AdmissionPlugin):
     """Completes new pods with default requests and limits; rejects pods and claims beyond the bounds."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        if request.operation is not Operation.CREATE or not isinstance(item, Pod):
-            return item
-        completed = apply_limit_range(item, objects.list(group_resource(LimitRange), item.metadata.namespace))
-        if completed is item:
-            return item
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(obj, Pod):
+            return obj
+        completed = apply_limit_range(obj, objects.list(group_resource(LimitRange), obj.metadata.namespace))
+        if completed is obj:
+            return obj
         return default(completed, PODS.rules)
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         if request.operation is Operation.DELETE or request.subresource:
             return
-        is_new_pod = isinstance(item, Pod) and request.operation is Operation.CREATE
-        if is_new_pod or isinstance(item, PersistentVolumeClaim):
-            ranges = objects.list(group_resource(LimitRange), item.metadata.namespace)
-            check_limit_ranges(request.resource, item, ranges)
+        is_new_pod = isinstance(obj, Pod) and request.operation is Operation.CREATE
+        if is_new_pod or isinstance(obj, PersistentVolumeClaim):
+            ranges = objects.list(group_resource(LimitRange), obj.metadata.namespace)
+            check_limit_ranges(request.resource, obj, ranges)
 
 
 def apply_limit_range(pod: Pod, ranges: Iterable[LimitRange]) -> Pod:
     """Return the pod with default requests and limits of its containers."""
     for limit_range in ranges:
-        pod = _with_defaults(pod, [item for item in limit_range.spec.limits if item.type == CONTAINER_LIMIT])
+        pod = _with_defaults(pod, [limit for limit in limit_range.spec.limits if limit.type == CONTAINER_LIMIT])
     return pod
 
 
 def _with_defaults(pod: Pod, items: Iterable[LimitRangeItem]) -> Pod:
-    requests = {name: text for item in items for name, text in item.default_request.items()}
-    limits = {name: text for item in items for name, text in item.default.items()}
+    requests = {name: text for limit in items for name, text in limit.default_request.items()}
+    limits = {name: text for limit in items for name, text in limit.default.items()}
     notes: list[str] = []
     completed = []
     for container_type, containers in (
@@ -83,31 +83,31 @@ def _with_amounts(container: Container, requests: RawQuantities, limits: RawQuan
     return replace(container, resources=merged)
 
 
-def check_limit_ranges(resource: AnyResource, item: Any, ranges: Iterable[LimitRange]) -> None:
+def check_limit_ranges(resource: AnyResource, obj: Any, ranges: Iterable[LimitRange]) -> None:
     """Require that a pod or a claim is within the bounds of every LimitRange. Raises Forbidden."""
     for limit_range in ranges:
         problems = list(
-            dict.fromkeys(problem for bounds in limit_range.spec.limits for problem in _limit_problems(item, bounds))
+            dict.fromkeys(problem for bounds in limit_range.spec.limits for problem in _limit_problems(obj, bounds))
         )
         if problems:
             reason = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
-            raise errors.forbidden(resource, item.metadata.name, reason)
+            raise errors.forbidden(resource, obj.metadata.name, reason)
 
 
-def _limit_problems(item: Any, bounds: LimitRangeItem) -> Iterator[str]:
-    if isinstance(item, Pod) and bounds.type == CONTAINER_LIMIT:
-        for container in (*item.spec.containers, *item.spec.init_containers):
+def _limit_problems(obj: Any, bounds: LimitRangeItem) -> Iterator[str]:
+    if isinstance(obj, Pod) and bounds.type == CONTAINER_LIMIT:
+        for container in (*obj.spec.containers, *obj.spec.init_containers):
             resources = container.resources
             yield from _bound_problems(
                 bounds, quantities.parse_all(resources.requests), quantities.parse_all(resources.limits)
             )
-    elif isinstance(item, Pod) and bounds.type == POD_LIMIT:
-        spec = item.spec
+    elif isinstance(obj, Pod) and bounds.type == POD_LIMIT:
+        spec = obj.spec
         yield from _bound_problems(
             bounds, quantities.pod_total(spec, quantities.requests), quantities.pod_total(spec, quantities.limits)
         )
-    elif isinstance(item, PersistentVolumeClaim) and bounds.type == CLAIM_LIMIT:
-        requests = quantities.parse_all(item.spec.resources.requests)
+    elif isinstance(obj, PersistentVolumeClaim) and bounds.type == CLAIM_LIMIT:
+        requests = quantities.parse_all(obj.spec.resources.requests)
         yield from _min_problem(bounds, requests, {})
         for name, maximum in sorted(quantities.parse_all(bounds.max).items()):
             yield from _max_problem(

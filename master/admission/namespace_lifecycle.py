@@ -17,16 +17,16 @@ from master.storage.interface import Key, Transaction
 class NamespaceLifecycle(AdmissionPlugin):
     """Rejects new objects in a namespace that does not exist or is terminating."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         if request.operation is Operation.CREATE and request.resource.namespaced:
-            namespace = item.metadata.namespace
+            namespace = obj.metadata.namespace
             check_namespace(
                 request.resource,
-                item.metadata.name,
+                obj.metadata.name,
                 namespace,
                 objects.get(Key(group_resource(Namespace), "", namespace)),
             )
-        return item
+        return obj
 
 
 def check_namespace(resource: AnyResource, name: str, namespace_name: str, namespace: Namespace | None) -> None:

@@ -52,54 +52,54 @@ OWN_LABELS = frozenset(
 class NodeRestriction(AdmissionPlugin):
     """Limits what a node writes to its own objects, beyond the rules for paths (auth/node_authorizer.py)."""
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         requester = request.requester
         if requester is None or not requester.user.node or SYSTEM_MASTERS in requester.user.groups:
             return
-        if isinstance(item, Node) and request.operation is not Operation.DELETE:
-            denial = node_restriction_denial(item, request.old)
+        if isinstance(obj, Node) and request.operation is not Operation.DELETE:
+            denial = node_restriction_denial(obj, request.old)
             if denial is not None:
-                raise errors.forbidden(request.resource, item.metadata.name, denial)
-        denial = self._body_denial(requester.user.node, request, item, objects)
+                raise errors.forbidden(request.resource, obj.metadata.name, denial)
+        denial = self._body_denial(requester.user.node, request, obj, objects)
         if denial is not None:
-            resource, meta = request.resource, item.metadata
+            resource, meta = request.resource, obj.metadata
             attributes = Attributes(
                 request.operation.lower(), resource.group, resource.plural, namespace=meta.namespace
             )
             sentence = denial_message(requester.user, attributes)
             raise errors.forbidden(resource, meta.name, f"{sentence}: {denial}")
 
-    def _body_denial(self, node: str, request: AdmissionRequest, item: Any, objects: Transaction) -> str | None:
+    def _body_denial(self, node: str, request: AdmissionRequest, obj: Any, objects: Transaction) -> str | None:
         """Return why the node may not create or delete this object; None if it may."""
         if request.operation is Operation.DELETE:
-            keeps_running = isinstance(item, Pod) and request.grace_period_seconds != 0
+            keeps_running = isinstance(obj, Pod) and request.grace_period_seconds != 0
             denial = "a node deletes a pod with gracePeriodSeconds 0, after its containers have ended"
             return denial if keeps_running else None
         if request.operation is not Operation.CREATE:
             return None
-        if isinstance(item, Pod):
+        if isinstance(obj, Pod):
             own_node = objects.get(Key(group_resource(Node), "", node))
             return (
                 f"node {node} has not registered"
                 if own_node is None
-                else creation_denial(item, node, own_node.metadata.uid)
+                else creation_denial(obj, node, own_node.metadata.uid)
             )
-        if isinstance(item, Event) and not request.resource.group:
-            is_own = item.source.host == node
+        if isinstance(obj, Event) and not request.resource.group:
+            is_own = obj.source.host == node
             return None if is_own else f"node {node} may only write events with itself as source.host"
-        return _name_denial(node, item)
+        return _name_denial(node, obj)
 
 
-def _name_denial(node: str, item: Any) -> str | None:
+def _name_denial(node: str, obj: Any) -> str | None:
     """Return why the node may not create an object that must have the name of its node; None if it may."""
-    name = item.metadata.name
+    name = obj.metadata.name
     if name == node:
         return None
-    if isinstance(item, Node):
+    if isinstance(obj, Node):
         return f"node {node} may not write the Node {name!r}"
-    if isinstance(item, Lease) and item.metadata.namespace == NODE_LEASES:
+    if isinstance(obj, Lease) and obj.metadata.namespace == NODE_LEASES:
         return f"node {node} may not read or renew the lease {name!r}"
-    if isinstance(item, CSINode):
+    if isinstance(obj, CSINode):
         return f"node {node} may not read or write the CSINode {name!r}"
     return None
 

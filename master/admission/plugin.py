@@ -53,15 +53,15 @@ class AdmissionPlugin:
     transaction.
     """
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         """Return the completed object."""
         del request, objects
-        return item
+        return obj
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
-        """Reject the write, or do nothing. For a delete, `item` is the stored object."""
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
+        """Reject the write, or do nothing. For a delete, `obj` is the stored object."""
 
-    def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         """Reserve what the object needs, put what changes with it into the transaction, and return the object."""
         del request, objects
-        return item
+        return obj

@@ -15,9 +15,9 @@ from master.storage.interface import Transaction
 class RBACEscalation(AdmissionPlugin):
     """Rejects roles and bindings that grant more than the requester holds."""
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         del objects
         if request.operation is Operation.DELETE or request.requester is None:
             return
-        if isinstance(item, rbac.ESCALATION_CHECKED):
-            rbac.check_escalation(request.resource, item, request.old, request.requester)
+        if isinstance(obj, rbac.ESCALATION_CHECKED):
+            rbac.check_escalation(request.resource, obj, request.old, request.requester)

@@ -80,15 +80,15 @@ def is_counted_by(resource: AnyResource, name: str) -> bool:
 # --- usage of an object -----------------------------------------------------------------------------------------------
 
 
-def usage(resource: AnyResource, item: Any, now: datetime.datetime) -> dict[str, Amount]:
+def usage(resource: AnyResource, obj: Any, now: datetime.datetime) -> dict[str, Amount]:
     """Return the amounts of quota resources that an object uses."""
     amounts = {count_resource(resource): ONE}
-    if isinstance(item, Pod):
-        return amounts | _pod_usage(item) if _is_charged(item, now) else amounts
-    if isinstance(item, Service):
-        return amounts | _service_usage(item)
-    if isinstance(item, PersistentVolumeClaim):
-        return amounts | _claim_usage(item)
+    if isinstance(obj, Pod):
+        return amounts | _pod_usage(obj) if _is_charged(obj, now) else amounts
+    if isinstance(obj, Service):
+        return amounts | _service_usage(obj)
+    if isinstance(obj, PersistentVolumeClaim):
+        return amounts | _claim_usage(obj)
     return amounts | ({resource.plural: ONE} if not resource.group and resource.plural in COUNTED_PLURALS else {})
 
 
@@ -132,10 +132,10 @@ def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Amount]:
 # --- scopes -----------------------------------------------------------------------------------------------------------
 
 
-def matches_scopes(quota: ResourceQuota, item: Any) -> bool:
+def matches_scopes(quota: ResourceQuota, obj: Any) -> bool:
     """Return whether the scopes of a quota select an object. A quota with scopes counts pods only."""
     return all(
-        isinstance(item, Pod) and _matches_scope(requirement, item) for requirement in scope_requirements(quota.spec)
+        isinstance(obj, Pod) and _matches_scope(requirement, obj) for requirement in scope_requirements(quota.spec)
     )
 
 
@@ -174,15 +174,15 @@ class ResourceQuotaPlugin(AdmissionPlugin):
     again after deletions.
     """
 
-    def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
+    def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         resource = request.resource
         if resource.namespaced:
-            stored = resource.to_stored(item)
+            stored = resource.to_stored(obj)
             before = None if request.old is None else resource.to_stored(request.old)
-            quotas = objects.list(group_resource(ResourceQuota), item.metadata.namespace)
+            quotas = objects.list(group_resource(ResourceQuota), obj.metadata.namespace)
             for quota in charge(resource, stored, before, quotas, objects.list, request.now):
                 objects.put(group_resource(ResourceQuota), quota)
-        return item
+        return obj
 
 
 # --- charging ---------------------------------------------------------------------------------------------------------
@@ -217,8 +217,8 @@ def charge(
     return [quota for quota in charged if quota is not None]
 
 
-def _applies_to(quota: ResourceQuota, resource: AnyResource, item: Any) -> bool:
-    return any(is_counted_by(resource, name) for name in quota.spec.hard) and matches_scopes(quota, item)
+def _applies_to(quota: ResourceQuota, resource: AnyResource, obj: Any) -> bool:
+    return any(is_counted_by(resource, name) for name in quota.spec.hard) and matches_scopes(quota, obj)
 
 
 def _check_required(resource: AnyResource, pod: Pod, quota: ResourceQuota) -> None:
@@ -240,7 +240,7 @@ def _named_resources(container: Container) -> set[str]:
 
 def _charge_quota(
     resource: AnyResource,
-    item: Any,
+    obj: Any,
     requested: Quantities,
     quota: ResourceQuota,
     list_objects: ListObjects,
@@ -259,7 +259,7 @@ def _charge_quota(
         reason = f"exceeded quota: {name}, " + ", ".join(
             f"{label}: {_format_amounts(amounts, exceeded)}" for label, amounts in sections
         )
-        raise errors.forbidden(resource, item.metadata.name, reason)
+        raise errors.forbidden(resource, obj.metadata.name, reason)
     return with_used(quota, quantities.plus(used, requested))
 
 
@@ -278,9 +278,9 @@ def recount(quota: ResourceQuota, list_objects: ListObjects, now: datetime.datet
     total = dict.fromkeys(quota.spec.hard, Amount())
     for resource in COUNTED_KINDS:
         names = [name for name in total if is_counted_by(resource, name)]
-        for item in list_objects(resource.group_resource, quota.metadata.namespace) if names else ():
-            if matches_scopes(quota, item):
-                amounts = usage(resource, item, now)
+        for obj in list_objects(resource.group_resource, quota.metadata.namespace) if names else ():
+            if matches_scopes(quota, obj):
+                amounts = usage(resource, obj, now)
                 total |= {name: total[name].add(amounts.get(name, Amount())) for name in names}
     return total
 

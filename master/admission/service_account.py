@@ -39,10 +39,10 @@ TOKEN_SECONDS = 3607
 class ServiceAccountPlugin(AdmissionPlugin):
     """Completes new pods with their service account, its image pull secrets and a token volume."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        if request.operation is not Operation.CREATE or not isinstance(item, Pod):
-            return item
-        pod = set_service_account_name(item)
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(obj, Pod):
+            return obj
+        pod = set_service_account_name(obj)
         account = objects.get(
             Key(group_resource(ServiceAccount), pod.metadata.namespace, pod.spec.service_account_name)
         )

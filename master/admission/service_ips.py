@@ -43,8 +43,8 @@ class ServiceIPs(AdmissionPlugin):
     def __init__(self, config: ServiceConfig) -> None:
         self._config = config
 
-    def reserve(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        return allocate_service_ips(item, request.old, objects, self._config)
+    def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        return allocate_service_ips(obj, request.old, objects, self._config)
 
 
 def check_external_ips(

@@ -179,11 +179,11 @@ def _attributes(verb: str, info: RequestInfo, query: Mapping[str, str]) -> Attri
     return Attributes(verb, info.resource.group, info.resource.plural, info.subresource, namespace, name)
 
 
-def bound_node(item: Object) -> str:
+def bound_node(obj: Object) -> str:
     """Return the node that an object belongs to. For an Event, it is the node that reported it."""
-    if isinstance(item, Event):
-        return item.source.host
-    return item.spec.node_name or "" if isinstance(item, Pod | NodeQuery) else ""
+    if isinstance(obj, Event):
+        return obj.source.host
+    return obj.spec.node_name or "" if isinstance(obj, Pod | NodeQuery) else ""
 
 
 def _denial(user: User, attributes: Attributes | PathAttributes, decision: Decision) -> str:

@@ -18,7 +18,7 @@ class Create:
     Most resources reset the status there; `accept_status` in `master/resources/resource.py` keeps it.
     """
 
-    item: Object
+    object: Object
     by: str = ""
     """The controller that reports the creation in an event of the owner; empty for no event."""
     owner: Object | None = None
@@ -29,7 +29,7 @@ class Create:
 class Update:
     """The replacement of an object, with its status."""
 
-    item: Object
+    object: Object
     before: Object
     """The state that was read; the write fails if it is no longer the newest."""
 
@@ -38,14 +38,14 @@ class Update:
 class ForceDelete:
     """The removal of an object at once, without finalizers and grace period."""
 
-    item: Object
+    object: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
     """The deletion of an object as by a client: a pod with its grace period, others by their finalizers."""
 
-    item: Object
+    object: Object
     policy: str = BACKGROUND
     """What happens to dependents."""
 
@@ -64,5 +64,5 @@ Action = WriteAction | Warn
 
 def advance_cursor(cursor: AllocatorCursor, after: int) -> Create | Update:
     """Return the write that stores the cursor's next number."""
-    item = msgspec.structs.replace(cursor, next=after)
-    return Update(item, cursor) if cursor.metadata.resource_version else Create(item)
+    moved = msgspec.structs.replace(cursor, next=after)
+    return Update(moved, cursor) if cursor.metadata.resource_version else Create(moved)

@@ -53,8 +53,8 @@ def _repaired(stored: Mapping[str, ClusterRole]) -> dict[str, ClusterRole]:
     return repaired
 
 
-def _is_bootstrap(item: ClusterRole | ClusterRoleBinding) -> bool:
-    return item.metadata.annotations.get(AUTO_UPDATE) != "false"
+def _is_bootstrap(role: ClusterRole | ClusterRoleBinding) -> bool:
+    return role.metadata.annotations.get(AUTO_UPDATE) != "false"
 
 
 def _with_bootstrap_metadata(old: T, bootstrap: T) -> T:

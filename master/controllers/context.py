@@ -93,8 +93,8 @@ class Lister:
 
     def get(self, kind: type[O], name: str, namespace: str = "") -> O | None:
         """Return an object; None if it does not exist."""
-        item: O | None = self._get(Key(group_resource(kind), namespace, name))
-        return item
+        obj: O | None = self._get(Key(group_resource(kind), namespace, name))
+        return obj
 
     def _get(self, key: Key) -> Any:
         record = self.context.store.get_uncommitted(key)

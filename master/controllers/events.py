@@ -56,23 +56,23 @@ def event_about(
     subject: ObjectReference, event_type: str, reason: str, message: str, component: str, now: datetime.datetime
 ) -> Create:
     """Return an event with a generated name, because there may be several at one time."""
-    item = make_event(subject, event_type, reason, message, EventSource(component=component), now)
-    meta = ObjectMeta(generate_name=f"{subject.name}.", namespace=item.metadata.namespace)
-    return Create(msgspec.structs.replace(item, metadata=meta))
+    event = make_event(subject, event_type, reason, message, EventSource(component=component), now)
+    meta = ObjectMeta(generate_name=f"{subject.name}.", namespace=event.metadata.namespace)
+    return Create(msgspec.structs.replace(event, metadata=meta))
 
 
-def created(item: Object, component: str, now: datetime.datetime) -> Create:
+def created(obj: Object, component: str, now: datetime.datetime) -> Create:
     """Return the event of an owner that an object was created for it."""
-    owner = owner_of(item)
+    owner = owner_of(obj)
     assert owner is not None
-    message = f"Created {item.KIND.lower()}: {item.metadata.name}"
+    message = f"Created {obj.KIND.lower()}: {obj.metadata.name}"
     return event_about(owner, NORMAL, "SuccessfulCreate", message, component, now)
 
 
-def create_failed(owner: ObjectReference, item: Object, component: str, error: str, now: datetime.datetime) -> Create:
+def create_failed(owner: ObjectReference, obj: Object, component: str, error: str, now: datetime.datetime) -> Create:
     """Return the event of an owner that an object could not be created; its text depends on the kind."""
-    name, reason, message = item.metadata.name, "FailedCreate", f"Error creating: {error}"
-    match owner.kind, item.KIND:
+    name, reason, message = obj.metadata.name, "FailedCreate", f"Error creating: {error}"
+    match owner.kind, obj.KIND:
         case "StatefulSet", "Pod":
             message = f"create Pod {name} in StatefulSet {owner.name} failed error: {error}"
         case "CronJob", _:
@@ -82,32 +82,32 @@ def create_failed(owner: ObjectReference, item: Object, component: str, error: s
     return event_about(owner, WARNING, reason, message, component, now)
 
 
-def owner_of(item: Object) -> ObjectReference | None:
+def owner_of(obj: Object) -> ObjectReference | None:
     """Return the controller of an object as a reference for events."""
-    owner = controller_of(item.metadata)
+    owner = controller_of(obj.metadata)
     if owner is None:
         return None
     return ObjectReference(
         api_version=owner.api_version,
         kind=owner.kind,
-        namespace=item.metadata.namespace,
+        namespace=obj.metadata.namespace,
         name=owner.name,
         uid=owner.uid,
     )
 
 
-def deleted(owner: Object, item: Object, component: str, now: datetime.datetime) -> Create:
+def deleted(owner: Object, obj: Object, component: str, now: datetime.datetime) -> Create:
     """Return the event of an owner that an object was deleted for it."""
-    message = f"Deleted {item.KIND.lower()}: {item.metadata.name}"
+    message = f"Deleted {obj.KIND.lower()}: {obj.metadata.name}"
     return event_about(object_reference(owner), NORMAL, "SuccessfulDelete", message, component, now)
 
 
-def invalid_owner_namespace(item: Object, reference: OwnerReference, now: datetime.datetime) -> Create:
+def invalid_owner_namespace(obj: Object, reference: OwnerReference, now: datetime.datetime) -> Create:
     """Return the event that an object names an owner in another namespace."""
-    namespace = item.metadata.namespace
+    namespace = obj.metadata.namespace
     kind = f"{reference.api_version}/{reference.kind}"
     owner = f"[{kind}, namespace: {namespace}, name: {reference.name}, uid: {reference.uid}]"
     message = f'ownerRef {owner} does not exist in namespace "{namespace}"'
     return event_about(
-        object_reference(item), WARNING, "OwnerRefInvalidNamespace", message, "garbage-collector-controller", now
+        object_reference(obj), WARNING, "OwnerRefInvalidNamespace", message, "garbage-collector-controller", now
     )

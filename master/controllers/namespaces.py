@@ -24,20 +24,24 @@ def reconcile(
     """Yield the deletion of the contents of terminating namespaces. Pods have their grace period, and objects with
     finalizers wait for them.
     """
-    terminating = {item.metadata.name: item for item in namespaces if item.metadata.deletion_timestamp}
+    terminating = {
+        terminating_namespace.metadata.name: terminating_namespace
+        for terminating_namespace in namespaces
+        if terminating_namespace.metadata.deletion_timestamp
+    }
     remaining: dict[str, list[Object]] = defaultdict(list)
     deleting: set[str] = set()
-    for item in contents:
-        namespace_name = item.metadata.namespace
+    for obj in contents:
+        namespace_name = obj.metadata.namespace
         if namespace_name not in terminating:
             continue
-        if not isinstance(item, Pod) and not item.metadata.finalizers:
-            yield ForceDelete(item)
+        if not isinstance(obj, Pod) and not obj.metadata.finalizers:
+            yield ForceDelete(obj)
             continue
-        remaining[namespace_name].append(item)
-        if not item.metadata.deletion_timestamp:
+        remaining[namespace_name].append(obj)
+        if not obj.metadata.deletion_timestamp:
             deleting.add(namespace_name)
-            yield Delete(item)
+            yield Delete(obj)
     for name, namespace in terminating.items():
         if name not in remaining:
             yield from _finalize(namespace, now)
@@ -54,7 +58,7 @@ def _finalize(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAct
     finalized = replace(namespace, spec=NamespaceSpec(finalizers=others))
     conditions = _remaining_conditions([]) if namespace.status.conditions else ()
     update = next(_with_conditions(finalized, conditions, now), None)
-    new = finalized if update is None else update.item
+    new = finalized if update is None else update.object
     if new != namespace:
         yield Update(new, namespace)
 
@@ -66,8 +70,8 @@ ConditionFields = tuple[str, str, str, str]
 def _remaining_conditions(items: Iterable[Object]) -> tuple[ConditionFields, ...]:
     """Return the conditions of a terminating namespace in which these objects remain."""
     items = tuple(items)
-    kinds = Counter(f"{BY_KIND[item.KIND].plural}.{BY_KIND[item.KIND].group}" for item in items)
-    finalizers = Counter(name for item in items for name in item.metadata.finalizers)
+    kinds = Counter(f"{BY_KIND[obj.KIND].plural}.{BY_KIND[obj.KIND].group}" for obj in items)
+    finalizers = Counter(name for obj in items for name in obj.metadata.finalizers)
     resources_text, finalizers_text = _format_counts(kinds, "has"), _format_counts(finalizers, "in")
     content_condition: ConditionFields = (
         "NamespaceContentRemaining",
@@ -126,7 +130,7 @@ NAMESPACED_RESOURCES = tuple(resource.group_resource for resource in STORED if r
 def sync_namespaces(lister: Lister) -> Iterable[Action]:
     """Delete the contents of terminating namespaces."""
     namespaces = lister.list(Namespace)
-    if not any(item.metadata.deletion_timestamp for item in namespaces):
+    if not any(namespace.metadata.deletion_timestamp for namespace in namespaces):
         return ()
-    contents = [item for resource in NAMESPACED_RESOURCES for item in lister.list_resource(resource)]
+    contents = [obj for resource in NAMESPACED_RESOURCES for obj in lister.list_resource(resource)]
     return reconcile(namespaces, contents, lister.now)

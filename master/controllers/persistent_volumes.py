@@ -61,7 +61,7 @@ def _pairs(
             bound_volumes.add(name)
             bound_claims.add(key)
             yield key, name
-    for key, claim in sorted(claims.items(), key=lambda item: item[0]):
+    for key, claim in sorted(claims.items(), key=lambda entry: entry[0]):
         name = claim.spec.volume_name
         if (
             key not in bound_claims
@@ -73,7 +73,7 @@ def _pairs(
             bound_claims.add(key)
             yield key, name
     free = [volume for volume in volumes.values() if volume.metadata.name not in bound_volumes and _is_free(volume)]
-    for key, claim in sorted(claims.items(), key=lambda item: item[0]):
+    for key, claim in sorted(claims.items(), key=lambda entry: entry[0]):
         candidates = [volume for volume in free if key not in bound_claims and _matches(volume, claim, default_class)]
         if candidates:
             best = min(candidates, key=lambda volume: (_storage_size(volume.spec.capacity), volume.metadata.name))
@@ -157,12 +157,12 @@ def _used_claims(pods: Iterable[Pod]) -> Iterator[tuple[str, str]]:
                     yield pod.metadata.namespace, volume.persistent_volume_claim.claim_name
 
 
-def _without_finalizer(item: S, finalizer: str) -> Iterator[Update | ForceDelete]:
-    remaining = tuple(name for name in item.metadata.finalizers if name != finalizer)
+def _without_finalizer(obj: S, finalizer: str) -> Iterator[Update | ForceDelete]:
+    remaining = tuple(name for name in obj.metadata.finalizers if name != finalizer)
     if not remaining:
-        yield ForceDelete(item)
-    elif remaining != item.metadata.finalizers:
-        yield Update(with_metadata(item, finalizers=remaining), item)
+        yield ForceDelete(obj)
+    elif remaining != obj.metadata.finalizers:
+        yield Update(with_metadata(obj, finalizers=remaining), obj)
 
 
 def sync_claims(lister: Lister) -> Iterable[Action]:
@@ -171,6 +171,6 @@ def sync_claims(lister: Lister) -> Iterable[Action]:
     """
     volumes, claims = lister.list(PersistentVolume), lister.list(PersistentVolumeClaim)
     actions: list[Action] = list(bind_volumes(volumes, claims, default_class(lister.list(StorageClass))))
-    if not actions and any(item.metadata.deletion_timestamp for item in (*volumes, *claims)):
+    if not actions and any(obj.metadata.deletion_timestamp for obj in (*volumes, *claims)):
         actions = list(release_protection(volumes, claims, lister.list(Pod)))
     return actions

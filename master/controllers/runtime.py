@@ -105,26 +105,26 @@ class CreateQueue:
 
     def create(self, action: Create) -> None:
         """Create an object, unless its owner is backing off after a rejected create."""
-        if isinstance(action.item, AllocatorCursor):
-            self.transaction.put(ALLOCATOR_CURSORS, action.item)
+        if isinstance(action.object, AllocatorCursor):
+            self.transaction.put(ALLOCATOR_CURSORS, action.object)
             return
-        owner = events.owner_of(action.item) if action.owner is None else object_reference(action.owner)
+        owner = events.owner_of(action.object) if action.owner is None else object_reference(action.owner)
         if owner is not None and self._is_backing_off(owner.uid):
             return
-        item = self._with_name(action.item)
-        resource = BY_KIND[item.KIND]
+        obj = self._with_name(action.object)
+        resource = BY_KIND[obj.KIND]
         try:
-            item = self._creation.create(
-                resource, default(item, resource.rules), self.transaction, is_trusted=owner is None
+            obj = self._creation.create(
+                resource, default(obj, resource.rules), self.transaction, is_trusted=owner is None
             )
         except StatusError as error:
-            self._reject(action.by, item, owner, error.status.message)
+            self._reject(action.by, obj, owner, error.status.message)
             return
-        self.transaction.put(resource.group_resource, item)
+        self.transaction.put(resource.group_resource, obj)
         if owner is not None:
             self._succeeded.add(owner.uid)
         if action.by:
-            self.create(events.created(item, action.by, self._lister.now))
+            self.create(events.created(obj, action.by, self._lister.now))
 
     def _is_backing_off(self, uid: str) -> bool:
         backoff = self._lister.backoffs.get(uid)
@@ -132,31 +132,30 @@ class CreateQueue:
             self.backoffs[uid] = backoff
         return uid in self.backoffs
 
-    def _reject(self, component: str, item: Object, owner: ObjectReference | None, reason: str) -> None:
+    def _reject(self, component: str, obj: Object, owner: ObjectReference | None, reason: str) -> None:
         """Start or extend the back-off of the owner, and report the reason in an event."""
-        if isinstance(item, Event):
+        if isinstance(obj, Event):
             return  # An event that cannot be created cannot be reported by another event.
         if owner is None:
-            self.warnings[f"{item.KIND} {item.metadata.namespace}/{item.metadata.name}"] = reason
+            self.warnings[f"{obj.KIND} {obj.metadata.namespace}/{obj.metadata.name}"] = reason
             return
         before = None if owner.uid in self._succeeded else self._lister.backoffs.get(owner.uid)
         now = self._lister.context.monotonic()
-        self.backoffs[owner.uid] = next_backoff(before, item.metadata.namespace, reason, now)
+        self.backoffs[owner.uid] = next_backoff(before, obj.metadata.namespace, reason, now)
         self.rejected_now.add(owner.uid)
         component = component or f"{owner.kind.lower()}-controller"
-        self.create(events.create_failed(owner, item, component, reason, self._lister.now))
+        self.create(events.create_failed(owner, obj, component, reason, self._lister.now))
 
-    def _with_name(self, item: Object) -> Object:
+    def _with_name(self, obj: Object) -> Object:
         """Return the object with a generated name that is free, if it has only a prefix."""
-        meta = item.metadata
+        meta = obj.metadata
         while (
-            not meta.name
-            or self.transaction.get(Key(group_resource(type(item)), meta.namespace, meta.name)) is not None
+            not meta.name or self.transaction.get(Key(group_resource(type(obj)), meta.namespace, meta.name)) is not None
         ):
             if not meta.generate_name:
                 break
             meta = msgspec.structs.replace(meta, name=decoding.generate_name(meta.generate_name, random_letters()))
-        return msgspec.structs.replace(item, metadata=meta)
+        return msgspec.structs.replace(obj, metadata=meta)
 
 
 SHORT_PASS_SECONDS = 0.002
@@ -271,23 +270,23 @@ class ControllerRuntime:
             asyncio.get_running_loop().call_later(creates.backoffs[uid].seconds, self._loops[loop].wake)
 
     def _to_change(self, action: Update | ForceDelete | Delete) -> Put | StorageDelete:
-        item = action.item
-        if isinstance(item, AllocatorCursor):
+        obj = action.object
+        if isinstance(obj, AllocatorCursor):
             assert isinstance(action, Update)
-            return Put(Key.of(ALLOCATOR_CURSORS, item), item, _revision(action.before))
-        resource = BY_KIND[item.KIND]
-        key = Key.of(resource.group_resource, item)
+            return Put(Key.of(ALLOCATOR_CURSORS, obj), obj, _revision(action.before))
+        resource = BY_KIND[obj.KIND]
+        key = Key.of(resource.group_resource, obj)
         if isinstance(action, Update):
             revision = _revision(action.before)
-            is_deleted = strategy.is_deletable(resource, item)
-            return StorageDelete(key, item, revision) if is_deleted else Put(key, item, revision)
+            is_deleted = strategy.is_deletable(resource, obj)
+            return StorageDelete(key, obj, revision) if is_deleted else Put(key, obj, revision)
         if isinstance(action, ForceDelete):
-            return StorageDelete(key, item, _revision(item))
-        node_name = item.spec.node_name if isinstance(item, Pod) else ""
+            return StorageDelete(key, obj, _revision(obj))
+        node_name = obj.spec.node_name if isinstance(obj, Pod) else ""
         node = self._lister.get(Node, node_name) if node_name else None
         options = DeleteOptions(propagation_policy=action.policy)
-        remaining = strategy.prepare_delete(resource, item, options, self._clock(), node)
-        return StorageDelete(key, item, _revision(item)) if remaining is None else Put(key, remaining, _revision(item))
+        remaining = strategy.prepare_delete(resource, obj, options, self._clock(), node)
+        return StorageDelete(key, obj, _revision(obj)) if remaining is None else Put(key, remaining, _revision(obj))
 
     def _reset_backoffs(self, event: WatchEvent) -> None:
         """End back-offs after a change that may let creates succeed, and start passes."""
@@ -313,8 +312,8 @@ def _wake_on_event(loop: Loop) -> Callable[[WatchEvent], None]:
     return wake
 
 
-def _revision(item: Object) -> int:
-    return int(item.metadata.resource_version)
+def _revision(obj: Object) -> int:
+    return int(obj.metadata.resource_version)
 
 
 def _describe_changes(changes: list[Put | StorageDelete]) -> str:

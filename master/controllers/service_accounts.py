@@ -60,5 +60,5 @@ def sync_token_secrets(lister: Lister) -> Iterable[Action]:
 def sync_default_objects(lister: Lister) -> Iterable[Action]:
     """Create and update the default service account and the CA certificate of all namespaces."""
     objects = lister.list(Namespace), lister.list(ServiceAccount), lister.list(ConfigMap)
-    for item, old in default_objects(*objects, lister.context.ca_certificate):
-        yield Create(item) if old is None else Update(item, old)
+    for obj, old in default_objects(*objects, lister.context.ca_certificate):
+        yield Create(obj) if old is None else Update(obj, old)

@@ -107,11 +107,11 @@ class NetworkController:
             await self._write(pending.network)
         semaphore = asyncio.Semaphore(MAX_PARALLEL_WRITES)
 
-        async def write_one(write: Write) -> None:
+        async def write_object(write: Write) -> None:
             async with semaphore:
                 await self._write(write)
 
-        results = await asyncio.gather(*map(write_one, pending.other_writes), return_exceptions=True)
+        results = await asyncio.gather(*map(write_object, pending.other_writes), return_exceptions=True)
         errors = [result for result in results if isinstance(result, BaseException)]
         for error in errors:
             if not isinstance(error, NotReady):
@@ -121,22 +121,22 @@ class NetworkController:
 
     async def _write(self, write: Write) -> None:
         self._may_write()
-        item = write.item
-        meta = item.metadata
+        obj = write.object
+        meta = obj.metadata
         try:
             if isinstance(write, Create):
-                await self._client.create(item)
+                await self._client.create(obj)
             elif isinstance(write, Update):
-                await self._client.update(item)
+                await self._client.update(obj)
             else:
-                await self._client.delete(type(item), meta.name, uid=meta.uid, resource_version=meta.resource_version)
+                await self._client.delete(type(obj), meta.name, uid=meta.uid, resource_version=meta.resource_version)
         except NotFound as error:
             if not isinstance(write, ForceDelete):
-                raise NotReady(f"{item.KIND} {meta.name}: {error}") from None
+                raise NotReady(f"{obj.KIND} {meta.name}: {error}") from None
         except (AlreadyExists, Conflict) as error:
-            raise NotReady(f"{item.KIND} {meta.name} has changed meanwhile: {error}") from None
+            raise NotReady(f"{obj.KIND} {meta.name} has changed meanwhile: {error}") from None
         except ClientError as error:
-            raise NotReady(f"{item.KIND} {meta.name} is not written: {error}") from None
+            raise NotReady(f"{obj.KIND} {meta.name} is not written: {error}") from None
 
     async def _wait_until_visible(self, writes: tuple[Write, ...]) -> None:
         """Wait until the informers show the writes; otherwise the next pass would allocate other numbers for the same
@@ -153,10 +153,10 @@ class NetworkController:
             ) from None
 
     def _is_visible(self, write: Write) -> bool:
-        stored = self._informers[type(write.item)].items.get(("", write.item.metadata.name))
+        stored = self._informers[type(write.object)].items.get(("", write.object.metadata.name))
         if isinstance(write, Create):
             return stored is not None
-        before = write.before if isinstance(write, Update) else write.item
+        before = write.before if isinstance(write, Update) else write.object
         return stored is None or stored.metadata.resource_version != before.metadata.resource_version
 
     def _log_warnings(self, warnings: Mapping[str, str]) -> None:
@@ -170,7 +170,7 @@ class NetworkController:
 def _describe_writes(writes: tuple[Write, ...]) -> str:
     """Return the first few written objects, for the log."""
     names = [
-        f"{'-' if isinstance(write, ForceDelete) else '+'}{write.item.KIND}/{write.item.metadata.name}"
+        f"{'-' if isinstance(write, ForceDelete) else '+'}{write.object.KIND}/{write.object.metadata.name}"
         for write in writes
     ]
     return " ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

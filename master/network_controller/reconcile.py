@@ -63,11 +63,11 @@ def plan(config: NetworkConfig, state: ClusterState, now: datetime.datetime) -> 
     for action in _actions(config, state, numbers, now):
         if isinstance(action, Warn):
             warnings[action.about] = action.text
-        elif isinstance(action.item, AllocatorCursor):
-            numbers = {**numbers, action.item.metadata.name: action.item.next}
-        elif isinstance(action.item, ClusterNetwork):
-            network = action.item
-        elif isinstance(action, Create | Update | ForceDelete) and not isinstance(action.item, Namespace):
+        elif isinstance(action.object, AllocatorCursor):
+            numbers = {**numbers, action.object.metadata.name: action.object.next}
+        elif isinstance(action.object, ClusterNetwork):
+            network = action.object
+        elif isinstance(action, Create | Update | ForceDelete) and not isinstance(action.object, Namespace):
             other_writes.append(action)
     return Plan(_network(state.network, network, numbers), tuple(other_writes), warnings)
 
@@ -128,7 +128,9 @@ def _network(
     if desired is None:
         return None
     annotations = {**desired.metadata.annotations, CURSORS_ANNOTATION: json.dumps(numbers, sort_keys=True)}
-    item = msgspec.structs.replace(desired, metadata=msgspec.structs.replace(desired.metadata, annotations=annotations))
+    annotated = msgspec.structs.replace(
+        desired, metadata=msgspec.structs.replace(desired.metadata, annotations=annotations)
+    )
     if old is None:
-        return Create(item)
-    return Update(item, old) if item != old else None
+        return Create(annotated)
+    return Update(annotated, old) if annotated != old else None

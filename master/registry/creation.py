@@ -36,7 +36,7 @@ class ObjectCreation:
     def create(
         self,
         resource: AnyResource,
-        item: Any,
+        obj: Any,
         transaction: Transaction,
         requester: Requester | None = None,
         client_address: str = "",
@@ -60,17 +60,17 @@ class ObjectCreation:
             client_address=client_address,
         )
         with transaction.savepoint():
-            item = self.chain.mutate(admission, item, transaction)
-            item = strategy.prepare_create(resource, item, str(uuid.uuid4()), admission.now)
+            obj = self.chain.mutate(admission, obj, transaction)
+            obj = strategy.prepare_create(resource, obj, str(uuid.uuid4()), admission.now)
             if not is_trusted:
-                strategy.validate(resource, item)
-            key = Key(resource.stored_group_resource, item.metadata.namespace, item.metadata.name)
+                strategy.validate(resource, obj)
+            key = Key(resource.stored_group_resource, obj.metadata.namespace, obj.metadata.name)
             if requester is not None and transaction.get(key) is not None:
-                raise errors.already_exists(resource, item.metadata.name)
-            self.chain.validate(admission, item, transaction)
+                raise errors.already_exists(resource, obj.metadata.name)
+            self.chain.validate(admission, obj, transaction)
             if resource.stored_kind == Namespace.KIND:
-                self._create_default_objects(resource.to_stored(item), transaction)
-            return self.chain.reserve(admission, item, transaction)
+                self._create_default_objects(resource.to_stored(obj), transaction)
+            return self.chain.reserve(admission, obj, transaction)
 
     def _create_default_objects(self, namespace: Namespace, transaction: Transaction) -> None:
         """Create what every namespace has in the same write, because pods may be created right after it."""
@@ -79,9 +79,9 @@ class ObjectCreation:
         configs = transaction.list(group_resource(ConfigMap), name)
         for default_object, _ in default_objects([namespace], accounts, configs, self.ca_certificate):
             resource = BY_KIND[default_object.KIND]
-            item = default(default_object, resource.rules)
+            obj = default(default_object, resource.rules)
             transaction.put(
-                resource.group_resource, strategy.prepare_create(resource, item, str(uuid.uuid4()), self.clock())
+                resource.group_resource, strategy.prepare_create(resource, obj, str(uuid.uuid4()), self.clock())
             )
 
 
@@ -95,8 +95,14 @@ def default_objects(
 
     The default objects are the service account `default` and the ConfigMap with the CA certificate.
     """
-    with_account = {item.metadata.namespace for item in accounts if item.metadata.name == DEFAULT_SERVICE_ACCOUNT}
-    ca_configs = {item.metadata.namespace: item for item in configs if item.metadata.name == ROOT_CA_CONFIGMAP}
+    with_account = {
+        account.metadata.namespace for account in accounts if account.metadata.name == DEFAULT_SERVICE_ACCOUNT
+    }
+    ca_configs = {
+        config_map.metadata.namespace: config_map
+        for config_map in configs
+        if config_map.metadata.name == ROOT_CA_CONFIGMAP
+    }
     for namespace in namespaces:
         name = namespace.metadata.name
         if namespace.metadata.deletion_timestamp:

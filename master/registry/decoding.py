@@ -33,7 +33,7 @@ MAX_GENERATED_NAME_LENGTH = 63
 class DecodedObject:
     """An object from a client, with its defaults and not validated yet. The warnings are sent with the response."""
 
-    item: Any
+    object: Any
     warnings: tuple[str, ...]
 
 
@@ -52,11 +52,11 @@ def decode_object(
     without_null_fields = without_nulls(document)
     problems = list(shape_errors(resource.type, without_null_fields))
     type_problems = list(unreadable(resource.type.API_VERSION, resource.kind, document))
-    item = None
+    obj = None
     if all(problem.reason == UNKNOWN for problem in problems):
-        item = msgspec.convert(without_null_fields, resource.type)
+        obj = msgspec.convert(without_null_fields, resource.type)
         # The messages of the validation are those of Kubernetes, so they take precedence for the same field.
-        problems += check(item, resource.rules) if type_problems else ()
+        problems += check(obj, resource.rules) if type_problems else ()
     reported = {problem.path for problem in problems}
     problems += (problem for problem in type_problems if problem.path not in reported)
     unknown = [problem for problem in problems if problem.reason == UNKNOWN]
@@ -64,12 +64,12 @@ def decode_object(
         raise errors.unknown_fields(resource, [problem.path for problem in unknown])
     unknown_warnings = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
     rejected = [problem for problem in problems if problem.reason != UNKNOWN]
-    if rejected or item is None:
+    if rejected or obj is None:
         name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
         with errors.with_warnings(unknown_warnings):
             raise errors.invalid(resource, name if isinstance(name, str) else "", rejected)
-    completed = with_metadata(default(item, resource.rules), managed_fields=None, self_link="")
-    return DecodedObject(completed, (*unknown_warnings, *resource.rules.warnings(item)))
+    completed = with_metadata(default(obj, resource.rules), managed_fields=None, self_link="")
+    return DecodedObject(completed, (*unknown_warnings, *resource.rules.warnings(obj)))
 
 
 def check_type_meta(resource: AnyResource, document: Mapping[str, Any]) -> dict[str, Any]:

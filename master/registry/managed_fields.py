@@ -50,26 +50,26 @@ def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]
 
 def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path, Json]]:
     if isinstance(value, dict) and value and shape.kind is not MergeKind.ATOMIC:
-        for key, item in value.items():
-            yield from _leaves(item, shape.child(key), (*path, f"f:{key}"))
+        for key, member in value.items():
+            yield from _leaves(member, shape.child(key), (*path, f"f:{key}"))
     elif isinstance(value, list) and value and shape.kind is MergeKind.LIST_MAP:
-        for item in value:
-            place = (*path, step_of(item, shape))
-            yield place, _PATHS_KEY
-            yield from _leaves(item, shape.item or OPEN, place)
+        for element in value:
+            element_path = (*path, step_of(element, shape))
+            yield element_path, _PATHS_KEY
+            yield from _leaves(element, shape.items or OPEN, element_path)
     elif isinstance(value, list) and value and shape.kind is MergeKind.SET:
-        for item in value:
-            yield (*path, step_of(item, shape)), item
+        for element in value:
+            yield (*path, step_of(element, shape)), element
     else:
         yield path, value
 
 
-def step_of(item: Json, shape: MergeSchema) -> str:
+def step_of(element: Json, shape: MergeSchema) -> str:
     """Return the path step to an item of a list."""
-    if shape.kind is MergeKind.LIST_MAP and isinstance(item, dict):
-        keys = {key: item.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
+    if shape.kind is MergeKind.LIST_MAP and isinstance(element, dict):
+        keys = {key: element.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
         return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
-    return "v:" + _compact(item)
+    return "v:" + _compact(element)
 
 
 def _compact(value: Json) -> str:
@@ -80,10 +80,10 @@ def to_fields(paths: Iterable[Path]) -> dict[str, Json]:
     """Return FieldsV1: the paths as a tree, in which `.` marks a path that is owned besides the paths below it."""
     root: dict[str, Json] = {}
     for path in sorted(paths, key=len):
-        place = root
+        subtree = root
         for step in path:
-            place = place.setdefault(step, {})
-        place["."] = {}
+            subtree = subtree.setdefault(step, {})
+        subtree["."] = {}
     return {step: _without_unowned(below) for step, below in sorted(root.items())}
 
 
@@ -231,24 +231,26 @@ def _merge(live: Json, applied: Json, shape: MergeSchema) -> Json:
         joined = {key: _merge(live[key], value, shape.child(key)) for key, value in applied.items() if key in live}
         return {**copy.deepcopy(live), **copy.deepcopy(applied), **joined}
     if isinstance(live, list) and isinstance(applied, list) and shape.kind in (MergeKind.LIST_MAP, MergeKind.SET):
-        wanted = {step_of(item, shape): item for item in applied}
-        known = {step_of(item, shape): item for item in live}
-        inner = shape.item or OPEN
-        kept = [_merge(item, wanted[step], inner) if step in wanted else item for step, item in known.items()]
-        return copy.deepcopy(kept + [item for step, item in wanted.items() if step not in known])
+        wanted = {step_of(element, shape): element for element in applied}
+        known = {step_of(element, shape): element for element in live}
+        inner = shape.items or OPEN
+        merged = [
+            _merge(element, wanted[step], inner) if step in wanted else element for step, element in known.items()
+        ]
+        return copy.deepcopy(merged + [element for step, element in wanted.items() if step not in known])
     return copy.deepcopy(applied)
 
 
 def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldSet) -> list[Path]:
     """Return the paths that no other manager owns, nor anything below them. Paths below a removed path are left out."""
     needed = {
-        place
+        prefix
         for fields in (wanted, *(owner.fields for owner in others))
         for path in fields
-        for place in _ancestors(path)
+        for prefix in _ancestors(path)
     }
     gone = dropped - needed
-    return [path for path in gone if not any(place in gone for place in _ancestors(path[:-1]))]
+    return [path for path in gone if not any(prefix in gone for prefix in _ancestors(path[:-1]))]
 
 
 def _ancestors(path: Path) -> Iterator[Path]:
@@ -263,14 +265,14 @@ def _remove_paths(document: Json, paths: Iterable[Path], shape: MergeSchema) -> 
         steps_by_parent.setdefault(path[:-1], set()).add(path[-1])
     items_by_list: dict[int, dict[str, Json]] = {}
     for parent, steps in steps_by_parent.items():
-        place, place_shape = document, shape
+        target, target_shape = document, shape
         for step in parent:
-            place, place_shape = _descend(place, step, place_shape, items_by_list)
-        if isinstance(place, dict):
+            target, target_shape = _descend(target, step, target_shape, items_by_list)
+        if isinstance(target, dict):
             for step in steps:
-                place.pop(step.removeprefix("f:"), None)
-        elif isinstance(place, list):
-            place[:] = [item for item in place if step_of(item, place_shape) not in steps]
+                target.pop(step.removeprefix("f:"), None)
+        elif isinstance(target, list):
+            target[:] = [element for element in target if step_of(element, target_shape) not in steps]
 
 
 def _descend(
@@ -281,8 +283,8 @@ def _descend(
         return document.get(name), shape.child(name)
     if isinstance(document, list):
         if id(document) not in items_by_list:
-            items_by_list[id(document)] = {step_of(item, shape): item for item in reversed(document)}
-        return items_by_list[id(document)].get(step), shape.item or OPEN
+            items_by_list[id(document)] = {step_of(element, shape): element for element in reversed(document)}
+        return items_by_list[id(document)].get(step), shape.items or OPEN
     return None, OPEN
 
 
@@ -351,9 +353,9 @@ def managers_after_update(
     return track_update(before, after, resource.merge_schema, owners, manager)
 
 
-def with_managed_fields(item: Any, owners: Sequence[FieldManager]) -> Any:
+def with_managed_fields(obj: Any, owners: Sequence[FieldManager]) -> Any:
     """Return the object with these field managers."""
-    return with_metadata(item, managed_fields=format_managers(owners) or None)
+    return with_metadata(obj, managed_fields=format_managers(owners) or None)
 
 
 def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:

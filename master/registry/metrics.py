@@ -80,12 +80,12 @@ class MetricsReader:
         resource, view = request.info.resource, negotiation.negotiate(request.accept)
         if view.is_table:
             include, now = request.query.get("includeObject", "Metadata"), self._clock()
-            rows = [tables.table_row(resource, item, view, now, include) for item in items]
+            rows = [tables.table_row(resource, obj, view, now, include) for obj in items]
             return tables.encode_table(view, rows, {}, tables.columns(resource))
         if view.is_metadata:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": view.api_version, "metadata": {}}
             return msgspec.json.encode(
-                {**head, "items": [tables.metadata_only(item, view.api_version) for item in items]}
+                {**head, "items": [tables.metadata_only(obj, view.api_version) for obj in items]}
             )
         head = {"kind": f"{resource.kind}List", "apiVersion": resource.type.API_VERSION, "metadata": {}}
         return msgspec.json.encode({**head, "items": items})
@@ -97,7 +97,7 @@ class MetricsReader:
         rows = (
             node_metrics(node, summaries[node.metadata.name], now) for node in nodes if node.metadata.name in summaries
         )
-        return [row for row in rows if row is not None]
+        return [metrics for metrics in rows if metrics is not None]
 
     async def _of_pods(self, selection: Selection, name: str) -> list[PodMetrics]:
         pods = [
@@ -164,8 +164,8 @@ class MetricsReader:
             del self._cache[name]
 
 
-def _selects(selection: Selection, item: Node | Pod) -> bool:
+def _selects(selection: Selection, obj: Node | Pod) -> bool:
     """Return whether the request selects the metrics of this object."""
     labels, fields = selection.labels, selection.fields
-    names = {"metadata.name": item.metadata.name, "metadata.namespace": item.metadata.namespace}
-    return labels.matches(item.metadata.labels) and fields.matches(names)
+    names = {"metadata.name": obj.metadata.name, "metadata.namespace": obj.metadata.namespace}
+    return labels.matches(obj.metadata.labels) and fields.matches(names)

@@ -201,7 +201,7 @@ def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json]) -> No
         name, gone = key.removeprefix(_DELETE_FROM), value
         if name != key and name in result:
             removed = set(map(_hashable, _as_list(gone, key)))
-            result[name] = [item for item in _as_list(result[name], name) if _hashable(item) not in removed]
+            result[name] = [element for element in _as_list(result[name], name) if _hashable(element) not in removed]
 
 
 def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSchema) -> None:
@@ -210,53 +210,57 @@ def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSch
     elif isinstance(value, dict):
         old = result.get(key)
         result[key] = _merge_map(old if isinstance(old, dict) else {}, value, shape)
-    elif shape.kind is MergeKind.LIST_MAP and isinstance(value, list) and all(isinstance(item, dict) for item in value):
+    elif (
+        shape.kind is MergeKind.LIST_MAP
+        and isinstance(value, list)
+        and all(isinstance(element, dict) for element in value)
+    ):
         old_items = _as_list(result.get(key, []), key)
         result[key] = _ordered(_identity(shape), old_items, _merge_list(key, old_items, value, shape), value)
     elif shape.kind is MergeKind.SET and isinstance(value, list):
         old_items = _as_list(result.get(key, []), key)
         known = set(map(_hashable, old_items))
-        merged = old_items + [item for item in value if _hashable(item) not in known]
+        merged = old_items + [element for element in value if _hashable(element) not in known]
         result[key] = _ordered(_identity(shape), old_items, merged, value)
     else:
         result[key] = copy.deepcopy(value)
 
 
 def _merge_list(name: str, target: list[Json], patch: list[dict[str, Json]], shape: MergeSchema) -> list[Json]:
-    by, inner = shape.keys[0], shape.item or OPEN
-    if any(item.get("$patch") == "replace" for item in patch):
-        return [_merge_map({}, item, inner) for item in patch if item.get("$patch") != "replace"]
+    by, inner = shape.keys[0], shape.items or OPEN
+    if any(element.get("$patch") == "replace" for element in patch):
+        return [_merge_map({}, element, inner) for element in patch if element.get("$patch") != "replace"]
     result, deleted = list(target), set[int]()
-    places: defaultdict[Json, list[int]] = defaultdict(list)
-    for place, old in enumerate(result):
+    indexes: defaultdict[Json, list[int]] = defaultdict(list)
+    for index, old in enumerate(result):
         if isinstance(old, dict):
-            places[_hashable(old.get(by))].append(place)
-    for item in patch:
-        if by not in item:
+            indexes[_hashable(old.get(by))].append(index)
+    for element in patch:
+        if by not in element:
             raise InvalidPatch(f"an item of {name} has no {by}, by which items are told apart")
-        known = places[_hashable(item[by])]
-        if item.get("$patch") == "delete":
+        known = indexes[_hashable(element[by])]
+        if element.get("$patch") == "delete":
             deleted.update(known)
             known.clear()
         elif known:
-            result[known[0]] = _merge_map(result[known[0]], item, inner)
+            result[known[0]] = _merge_map(result[known[0]], element, inner)
         else:
             known.append(len(result))
-            result.append(_merge_map({}, item, inner))
-    return [old for place, old in enumerate(result) if place not in deleted]
+            result.append(_merge_map({}, element, inner))
+    return [old for index, old in enumerate(result) if index not in deleted]
 
 
 def _ordered(identity: Identity, before: list[Json], after: list[Json], order: list[Json]) -> list[Json]:
     """Return the items in the order of the patch; items that only the server has keep their relative positions."""
-    wanted = {_hashable(identity(item)): place for place, item in enumerate(order)}
-    was = {_hashable(identity(item)): place for place, item in enumerate(before)}
+    wanted = {_hashable(identity(element)): index for index, element in enumerate(order)}
+    was = {_hashable(identity(element)): index for index, element in enumerate(before)}
     named = deque(
         sorted(
-            (item for item in after if _hashable(identity(item)) in wanted),
-            key=lambda item: wanted[_hashable(identity(item))],
+            (element for element in after if _hashable(identity(element)) in wanted),
+            key=lambda element: wanted[_hashable(identity(element))],
         )
     )
-    others = deque(item for item in after if _hashable(identity(item)) not in wanted)
+    others = deque(element for element in after if _hashable(identity(element)) not in wanted)
     result: list[Json] = []
     while named and others:
         first, second = was.get(_hashable(identity(others[0]))), was.get(_hashable(identity(named[0])))
@@ -267,7 +271,7 @@ def _ordered(identity: Identity, before: list[Json], after: list[Json], order: l
 
 def _identity(shape: MergeSchema) -> Identity:
     by = shape.keys[0] if shape.keys else None
-    return lambda item: item.get(by) if by is not None and isinstance(item, dict) else item
+    return lambda element: element.get(by) if by is not None and isinstance(element, dict) else element
 
 
 def _hashable(value: Json) -> Json:

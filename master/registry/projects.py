@@ -95,12 +95,12 @@ class ProjectRequests:
     def _decide(self, requester: Requester, request: ProjectRequest, *, is_dry_run: bool) -> Decision[Response]:
         document = requested_project(request, requester.user.name)
         body = decoding.decode_object(RequestInfo(PROJECTS), document, "Ignore")
-        name = body.item.metadata.name
+        name = body.object.metadata.name
         key = Key(PROJECTS.stored_group_resource, "", name)
         if self._store.get_uncommitted(key) is not None:
             raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
-        project = self._creation.create(PROJECTS, body.item, transaction)
+        project = self._creation.create(PROJECTS, body.object, transaction)
         resource = BY_KIND[rbac.RoleBinding.KIND]
         binding = default(admin_binding(name, requester.user.name), resource.rules)
         binding = strategy.prepare_create(resource, binding, str(uuid.uuid4()), self._creation.clock())

@@ -169,9 +169,9 @@ class Registry:
         strictness = field_validation(request.query)
         for _ in range(GENERATED_NAME_TRIES):
             body = decoding.decode_object(info, document, strictness, random_letters)
-            name = body.item.metadata.name
+            name = body.object.metadata.name
             key = Key(info.resource.stored_group_resource, info.namespace, name)
-            is_generated = body.item.metadata.generate_name and not document["metadata"].get("name")
+            is_generated = body.object.metadata.generate_name and not document["metadata"].get("name")
             if not is_generated or self._store.get_uncommitted(key) is None:
                 break
         else:
@@ -179,12 +179,12 @@ class Registry:
         transaction = Transaction(self._store)
         with errors.with_warnings(body.warnings):
             requester = self._authorizer.requester(request.user)
-            created = self._creation.create(info.resource, body.item, transaction, requester, request.client_address)
+            created = self._creation.create(info.resource, body.object, transaction, requester, request.client_address)
             new = managed_fields.with_managed_fields(created, owners)
 
         def respond(stored: tuple[Any, ...]) -> Response:
-            item = info.resource.from_stored(stored[0]) if stored else new
-            return self._answer(201, request, item, body.warnings)
+            obj = info.resource.from_stored(stored[0]) if stored else new
+            return self._answer(201, request, obj, body.warnings)
 
         changes = (Put(key, info.resource.to_stored(new), expect=0), *transaction.changes)
         return Decision(respond, changes, dry_run(request.query))
@@ -198,8 +198,8 @@ class Registry:
         ):
             self._authorizer.require(request.user, "create", request.info, request.query)
             body = decoding.decode_object(request.info, request.body, field_validation(request.query))
-            if body.item.metadata.uid:
-                raise errors.uid_conflict(resource, request.info.name, body.item.metadata.uid, "")
+            if body.object.metadata.uid:
+                raise errors.uid_conflict(resource, request.info.name, body.object.metadata.uid, "")
             return self._decide_create(request, request.body, ())
         return self._decide_replace(request, request.body, self._old(request))
 
@@ -241,14 +241,14 @@ class Registry:
         body = decoding.decode_object(request.info, document_to_decode, field_validation(request.query))
         with errors.with_warnings(body.warnings):
             admission = self._admission(Operation.UPDATE, request, old.object)
-            item = self._chain.mutate(admission, body.item, transaction)
+            obj = self._chain.mutate(admission, body.object, transaction)
             if subresource:
                 # Fields outside the subresource are not stored, but a node must not try to write them.
-                self._chain.validate(admission, item, transaction)
-                new = strategy.prepare_subresource_update(resource, subresource, item, old.object)
+                self._chain.validate(admission, obj, transaction)
+                new = strategy.prepare_subresource_update(resource, subresource, obj, old.object)
                 strategy.validate(resource, new)
             else:
-                new = strategy.prepare_update(resource, item, old.object)
+                new = strategy.prepare_update(resource, obj, old.object)
                 self._chain.validate(admission, new, transaction)
             if owners is None:
                 owners = managed_fields.managers_after_update(
@@ -259,8 +259,8 @@ class Registry:
             new = managed_fields.with_managed_fields(new, owners)
 
         def respond(stored: tuple[Any, ...]) -> Response:
-            item = _item_after(resource, stored, new, old, is_dry_run=is_dry_run)
-            return self._answer(200, request, item, body.warnings)
+            obj = _object_after(resource, stored, new, old, is_dry_run=is_dry_run)
+            return self._answer(200, request, obj, body.warnings)
 
         return Decision(respond, _changes(resource, new, old, transaction.changes), is_dry_run)
 
@@ -305,8 +305,8 @@ class Registry:
         new = managed_fields.with_managed_fields(new, owners)
 
         def respond(stored: tuple[Any, ...]) -> Response:
-            item = _item_after(resource, stored, new, old, is_dry_run=is_dry_run)
-            return Response(200, msgspec.json.encode(scale.scale_of(subresource, item)))
+            obj = _object_after(resource, stored, new, old, is_dry_run=is_dry_run)
+            return Response(200, msgspec.json.encode(scale.scale_of(subresource, obj)))
 
         return Decision(respond, _changes(resource, new, old), is_dry_run)
 
@@ -323,11 +323,11 @@ class Registry:
             strategy.check_preconditions(resource, old.object, options)
             return self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
 
-        item, is_gone = await guaranteed_update(self._store, resource, request.info.name, decide)
+        obj, is_gone = await guaranteed_update(self._store, resource, request.info.name, decide)
         if is_gone and resource.kind not in ("Pod", "Namespace", "PersistentVolume"):
-            details = errors.details_of(resource, item.metadata.name, item.metadata.uid)
+            details = errors.details_of(resource, obj.metadata.name, obj.metadata.uid)
             return Response(200, errors.encode_status(errors.success(details)))
-        return self._answer(200, request, item)
+        return self._answer(200, request, obj)
 
     async def delete_all(self, request: Request) -> Response:
         """Delete all selected objects in turn. Raises the first error; the objects before it are deleted."""
@@ -347,8 +347,8 @@ class Registry:
                 decision = self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
 
                 def respond(stored: tuple[Any, ...]) -> Record:
-                    item, _ = decision.respond(stored)
-                    return Record(key, old.revision, msgspec.json.encode(item), resource.type, item)
+                    obj, _ = decision.respond(stored)
+                    return Record(key, old.revision, msgspec.json.encode(obj), resource.type, obj)
 
                 return Decision(respond, decision.changes, is_dry_run)
 
@@ -367,22 +367,22 @@ class Registry:
         self, resource: AnyResource, old: Record, options: DeleteOptions, *, is_dry_run: bool
     ) -> Decision[tuple[Any, bool]]:
         """Decide a deletion. The response is the object in its last state, and whether it is gone."""
-        item = old.object
-        node_name = item.spec.node_name if isinstance(item, Pod) else ""
+        obj = old.object
+        node_name = obj.spec.node_name if isinstance(obj, Pod) else ""
         node = self._latest_object(Key(group_resource(Node), "", node_name)) if node_name else None
         remaining = strategy.prepare_delete(
-            resource.stored_resource, resource.to_stored(item), options, self._clock(), node
+            resource.stored_resource, resource.to_stored(obj), options, self._clock(), node
         )
         if remaining is None:
 
             def respond_gone(stored: tuple[Any, ...]) -> tuple[Any, bool]:
-                return resource.from_stored(stored[0]) if stored else item, True
+                return resource.from_stored(stored[0]) if stored else obj, True
 
-            return Decision(respond_gone, (Delete(old.key, resource.to_stored(item), expect=old.revision),), is_dry_run)
+            return Decision(respond_gone, (Delete(old.key, resource.to_stored(obj), expect=old.revision),), is_dry_run)
         new = resource.from_stored(remaining)
 
         def respond_marked(stored: tuple[Any, ...]) -> tuple[Any, bool]:
-            return _item_after(resource, stored, new, old, is_dry_run=is_dry_run), False
+            return _object_after(resource, stored, new, old, is_dry_run=is_dry_run), False
 
         return Decision(respond_marked, _changes(resource, new, old), is_dry_run)
 
@@ -403,9 +403,9 @@ class Registry:
         record = self._store.get_uncommitted(key)
         return None if record is None else record.object
 
-    def _answer(self, code: int, request: Request, item: Object, warnings: tuple[str, ...] = ()) -> Response:
+    def _answer(self, code: int, request: Request, obj: Object, warnings: tuple[str, ...] = ()) -> Response:
         view, include = negotiation.negotiate(request.accept), request.query.get("includeObject", "Metadata")
-        return Response(code, tables.encode_object(request.info.resource, item, view, self._clock(), include), warnings)
+        return Response(code, tables.encode_object(request.info.resource, obj, view, self._clock(), include), warnings)
 
 
 def _changes(resource: AnyResource, new: Any, old: Record, others: Sequence[Put] = ()) -> tuple[Put | Delete, ...]:
@@ -421,7 +421,7 @@ def _changes(resource: AnyResource, new: Any, old: Record, others: Sequence[Put]
     return (Put(old.key, stored, expect=old.revision), *others)
 
 
-def _item_after(resource: AnyResource, stored: tuple[Any, ...], new: Any, old: Record, *, is_dry_run: bool) -> Any:
+def _object_after(resource: AnyResource, stored: tuple[Any, ...], new: Any, old: Record, *, is_dry_run: bool) -> Any:
     """Return the object after its `_changes`."""
     if stored:
         return resource.from_stored(stored[0])
@@ -449,8 +449,8 @@ def convert_record(resource: AnyResource, record: Record) -> Record:
     """Convert a stored record to another version or a projection. The record of a stored resource stays as it is."""
     if resource.stored_as is None:
         return record
-    item = resource.from_stored(record.object)
-    return Record(record.key, record.revision, msgspec.json.encode(item), resource.type, item)
+    obj = resource.from_stored(record.object)
+    return Record(record.key, record.revision, msgspec.json.encode(obj), resource.type, obj)
 
 
 def convert_event(resource: AnyResource, event: WatchEvent) -> WatchEvent:

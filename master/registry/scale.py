@@ -37,9 +37,9 @@ class Scale(Object, frozen=True):
     status: ScaleStatus = ScaleStatus()
 
 
-def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
+def scale_of(scaling: Scaling[Any], obj: Any) -> Scale:
     """Return the Scale of an object."""
-    meta = item.metadata
+    meta = obj.metadata
     return Scale(
         api_version=Scale.API_VERSION,
         kind=Scale.KIND,
@@ -50,8 +50,8 @@ def scale_of(scaling: Scaling[Any], item: Any) -> Scale:
             resource_version=meta.resource_version,
             creation_timestamp=meta.creation_timestamp,
         ),
-        spec=ScaleSpec(replicas=scaling.replicas(item)),
-        status=ScaleStatus(replicas=scaling.status_replicas(item), selector=scaling.selector(item)),
+        spec=ScaleSpec(replicas=scaling.replicas(obj)),
+        status=ScaleStatus(replicas=scaling.status_replicas(obj), selector=scaling.selector(obj)),
     )
 
 
@@ -77,10 +77,10 @@ def decode_scale(resource: AnyResource, name: str, document: Any) -> Scale:
     return scale
 
 
-def with_scale(scaling: Scaling[Any], item: Any, scale: Scale) -> Any:
+def with_scale(scaling: Scaling[Any], obj: Any, scale: Scale) -> Any:
     """Return the object with the replicas, UID and resourceVersion of the Scale."""
-    scaled = scaling.with_replicas(item, scale.spec.replicas)
+    scaled = scaling.with_replicas(obj, scale.spec.replicas)
     metadata = msgspec.structs.replace(
-        item.metadata, uid=scale.metadata.uid, resource_version=scale.metadata.resource_version
+        obj.metadata, uid=scale.metadata.uid, resource_version=scale.metadata.resource_version
     )
     return msgspec.structs.replace(scaled, metadata=metadata)

@@ -38,15 +38,15 @@ PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": OR
 # --- create and update ------------------------------------------------------------------------------------------------
 
 
-def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.datetime) -> Any:
+def prepare_create(resource: AnyResource, obj: Any, uid: str, now: datetime.datetime) -> Any:
     """Return a new object with the fields that the server sets."""
-    if isinstance(item, Pod) and item.spec.ephemeral_containers:
+    if isinstance(obj, Pod) and obj.spec.ephemeral_containers:
         reason = "they are added to an existing pod through the subresource ephemeralcontainers"
         raise errors.invalid(
-            resource, item.metadata.name, [FieldError("spec.ephemeralContainers", "given", reason, FORBIDDEN)]
+            resource, obj.metadata.name, [FieldError("spec.ephemeralContainers", "given", reason, FORBIDDEN)]
         )
     new = with_metadata(
-        item,
+        obj,
         uid=uid,
         resource_version="",
         creation_timestamp=format_time(now),
@@ -57,14 +57,14 @@ def prepare_create(resource: AnyResource, item: Any, uid: str, now: datetime.dat
     return resource.prepare_for_create(new)
 
 
-def validate(resource: AnyResource, item: Any) -> None:
+def validate(resource: AnyResource, obj: Any) -> None:
     """Require that an object is valid: as admission has completed it, and with the fields that the server sets.
 
     Raises Invalid with every error of the object.
     """
-    problems = list(check(item, resource.rules))
+    problems = list(check(obj, resource.rules))
     if problems:
-        raise errors.invalid(resource, item.metadata.name, problems)
+        raise errors.invalid(resource, obj.metadata.name, problems)
 
 
 def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
@@ -94,10 +94,10 @@ def prepare_subresource_update(resource: AnyResource, name: str, new: Any, old: 
     if subresource is None or subresource.replace is None:
         raise errors.path_not_found()
     _check_identity(resource, new, old)
-    item, problems = subresource.replace(new, old)
+    obj, problems = subresource.replace(new, old)
     if problems:
         raise errors.invalid(resource, old.metadata.name, list(problems))
-    return _with_next_generation(resource, item, old)
+    return _with_next_generation(resource, obj, old)
 
 
 def _check_identity(resource: AnyResource, new: Any, old: Any) -> None:
@@ -123,16 +123,14 @@ def _with_old_metadata(new: Any, old: Any) -> Any:
     )
 
 
-def is_deletable(resource: AnyResource, item: Any) -> bool:
+def is_deletable(resource: AnyResource, obj: Any) -> bool:
     """Return whether an object that is being deleted has no finalizer and no other reason to stay."""
-    return (
-        bool(item.metadata.deletion_timestamp) and not item.metadata.finalizers and not resource.blocks_deletion(item)
-    )
+    return bool(obj.metadata.deletion_timestamp) and not obj.metadata.finalizers and not resource.blocks_deletion(obj)
 
 
-def check_preconditions(resource: AnyResource, item: Object, options: DeleteOptions) -> None:
+def check_preconditions(resource: AnyResource, obj: Object, options: DeleteOptions) -> None:
     """Raise the conflict if the object does not match the preconditions of a delete."""
-    preconditions, metadata = options.preconditions or Preconditions(), item.metadata
+    preconditions, metadata = options.preconditions or Preconditions(), obj.metadata
     if preconditions.uid is not None and preconditions.uid != metadata.uid:
         reason = (
             f"the UID in the precondition ({preconditions.uid}) does not match the UID in record ({metadata.uid}). "
@@ -148,25 +146,25 @@ def check_preconditions(resource: AnyResource, item: Object, options: DeleteOpti
 
 
 def prepare_delete(
-    resource: AnyResource, item: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
+    resource: AnyResource, obj: Any, options: DeleteOptions, now: datetime.datetime, node: Node | None = None
 ) -> Any | None:
     """Return the object marked for deletion, or None if it is deleted at once.
 
     `node` is the node that a pod is bound to, if that node exists.
     """
     if resource.kind == "Namespace":
-        return _prepare_namespace_delete(resource, item, now)
-    item = _with_policy_finalizer(item, _propagation_policy(resource, options))
-    grace = _grace_seconds(item, options, node) if isinstance(item, Pod) else 0
-    if grace == 0 and not item.metadata.finalizers:
+        return _prepare_namespace_delete(resource, obj, now)
+    obj = _with_policy_finalizer(obj, _propagation_policy(resource, options))
+    grace = _grace_seconds(obj, options, node) if isinstance(obj, Pod) else 0
+    if grace == 0 and not obj.metadata.finalizers:
         return None
-    since = parse_time(item.metadata.deletion_timestamp)
-    before = item.metadata.deletion_grace_period_seconds
+    since = parse_time(obj.metadata.deletion_timestamp)
+    before = obj.metadata.deletion_grace_period_seconds
     if since is None:
-        return _with_deletion_timestamp(item, now + datetime.timedelta(seconds=grace), grace)
+        return _with_deletion_timestamp(obj, now + datetime.timedelta(seconds=grace), grace)
     if before is None or grace >= before:
-        return item
-    return _with_deletion_timestamp(item, since - datetime.timedelta(seconds=before - grace), grace)
+        return obj
+    return _with_deletion_timestamp(obj, since - datetime.timedelta(seconds=before - grace), grace)
 
 
 def _propagation_policy(resource: AnyResource, options: DeleteOptions) -> str:
@@ -175,26 +173,26 @@ def _propagation_policy(resource: AnyResource, options: DeleteOptions) -> str:
     return "Orphan" if options.orphan_dependents else BACKGROUND
 
 
-def _with_policy_finalizer(item: Any, policy: str) -> Any:
+def _with_policy_finalizer(obj: Any, policy: str) -> Any:
     if policy not in PROPAGATION_FINALIZERS:
         accepted = ", ".join(PROPAGATION_FINALIZERS)
         raise errors.bad_request(f"propagationPolicy is {quoted(policy)}; {accepted} are accepted")
     finalizer = PROPAGATION_FINALIZERS[policy]
-    if not finalizer or finalizer in item.metadata.finalizers:
-        return item
-    return with_metadata(item, finalizers=(*item.metadata.finalizers, finalizer))
+    if not finalizer or finalizer in obj.metadata.finalizers:
+        return obj
+    return with_metadata(obj, finalizers=(*obj.metadata.finalizers, finalizer))
 
 
-def _with_deletion_timestamp(item: Any, end: datetime.datetime, grace: int) -> Any:
-    return with_metadata(item, deletion_timestamp=format_time(end), deletion_grace_period_seconds=grace)
+def _with_deletion_timestamp(obj: Any, end: datetime.datetime, grace: int) -> Any:
+    return with_metadata(obj, deletion_timestamp=format_time(end), deletion_grace_period_seconds=grace)
 
 
-def _prepare_namespace_delete(resource: AnyResource, item: Any, now: datetime.datetime) -> Any:
-    if item.metadata.name in SYSTEM_NAMESPACES:
-        raise errors.forbidden(resource, item.metadata.name, "this namespace may not be deleted")
-    if item.metadata.deletion_timestamp:
-        return item
-    ending = msgspec.structs.replace(item, status=NamespaceStatus(phase="Terminating"))
+def _prepare_namespace_delete(resource: AnyResource, obj: Any, now: datetime.datetime) -> Any:
+    if obj.metadata.name in SYSTEM_NAMESPACES:
+        raise errors.forbidden(resource, obj.metadata.name, "this namespace may not be deleted")
+    if obj.metadata.deletion_timestamp:
+        return obj
+    ending = msgspec.structs.replace(obj, status=NamespaceStatus(phase="Terminating"))
     return with_metadata(ending, deletion_timestamp=format_time(now))
 
 

@@ -324,8 +324,8 @@ _DEFAULT_SCALE_DOWN = HPAScalingRules(
 )
 
 
-def _default_autoscaler(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscaler:
-    spec = item.spec
+def _default_autoscaler(autoscaler: HorizontalPodAutoscaler) -> HorizontalPodAutoscaler:
+    spec = autoscaler.spec
     behavior = spec.behavior
     if behavior is not None:
         behavior = HorizontalPodAutoscalerBehavior(
@@ -338,7 +338,7 @@ def _default_autoscaler(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscale
         metrics=spec.metrics or (cpu_utilization_metric(DEFAULT_UTILIZATION),),
         behavior=behavior,
     )
-    return replace(item, spec=spec)
+    return replace(autoscaler, spec=spec)
 
 
 def _default_scaling_rules(rules: HPAScalingRules | None, usual: HPAScalingRules) -> HPAScalingRules:
@@ -356,8 +356,8 @@ def _default_scaling_rules(rules: HPAScalingRules | None, usual: HPAScalingRules
 # --- validation -------------------------------------------------------------------------------------------------------
 
 
-def _validate_autoscaler(item: HorizontalPodAutoscaler) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[FieldError]:
+    spec = autoscaler.spec
     yield from validate_reference("spec.scaleTargetRef", spec.scale_target_ref)
     yield from minimum(("spec.minReplicas", spec.min_replicas, 1), ("spec.maxReplicas", spec.max_replicas, 1))
     if 1 <= spec.max_replicas < (spec.min_replicas or 1):
@@ -380,12 +380,12 @@ def _validate_scaling_rules(path: str, rules: HPAScalingRules | None) -> Iterato
     yield from unsupported_values((f"{path}.selectPolicy", rules.select_policy or "", SELECT_POLICIES))
     yield from quantity_at_least(f"{path}.tolerance", rules.tolerance)
     for number, policy in enumerate(rules.policies):
-        place = f"{path}.policies[{number}]"
+        policy_path = f"{path}.policies[{number}]"
         if policy.type not in POLICY_TYPES:
             accepted = f"{', '.join(POLICY_TYPES)} are accepted"
-            yield FieldError(f"{place}.type", quoted(policy.type), accepted, NOT_SUPPORTED)
-        yield from minimum((f"{place}.value", policy.value, 1))
-        yield from _validate_range(f"{place}.periodSeconds", policy.period_seconds, 1, MAX_PERIOD_SECONDS)
+            yield FieldError(f"{policy_path}.type", quoted(policy.type), accepted, NOT_SUPPORTED)
+        yield from minimum((f"{policy_path}.value", policy.value, 1))
+        yield from _validate_range(f"{policy_path}.periodSeconds", policy.period_seconds, 1, MAX_PERIOD_SECONDS)
 
 
 def _validate_range(path: str, value: int | None, least: int, most: int) -> Iterator[FieldError]:
@@ -396,8 +396,8 @@ def _validate_range(path: str, value: int | None, least: int, most: int) -> Iter
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _metrics_text(item: HorizontalPodAutoscaler) -> str:
-    specs, statuses = item.spec.metrics, item.status.current_metrics
+def _metrics_text(autoscaler: HorizontalPodAutoscaler) -> str:
+    specs, statuses = autoscaler.spec.metrics, autoscaler.status.current_metrics
     pairs = [(spec, statuses[number] if number < len(statuses) else None) for number, spec in enumerate(specs)]
     more = f" + {len(specs) - MAX_METRICS_SHOWN} more..." if len(specs) > MAX_METRICS_SHOWN else ""
     return ", ".join(metric_text(*pair) for pair in pairs[:MAX_METRICS_SHOWN]) + more if pairs else "<none>"
@@ -426,8 +426,8 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
-    spec=lambda item: item.spec,
-    rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
+    spec=lambda autoscaler: autoscaler.spec,
+    rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda autoscaler: iter((AUTOSCALER_WARNING,))),
 )
 
 _ANNOTATION_PREFIX = "autoscaling.alpha.kubernetes.io/"
@@ -487,8 +487,8 @@ def _cpu_utilization(metric: MetricSpec) -> int | None:
     return percent if percent is not None and metric == cpu_utilization_metric(percent) else None
 
 
-def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAutoscalerV1:
-    spec, status = item.spec, item.status
+def _autoscaler_v1_from_stored(autoscaler: HorizontalPodAutoscaler) -> HorizontalPodAutoscalerV1:
+    spec, status = autoscaler.spec, autoscaler.status
     percents = [_cpu_utilization(metric) for metric in spec.metrics]
     used = [
         metric.resource.current.average_utilization for metric in status.current_metrics if metric.resource is not None
@@ -502,7 +502,7 @@ def _autoscaler_v1_from_stored(item: HorizontalPodAutoscaler) -> HorizontalPodAu
         more[METRICS_ANNOTATION] = spec.metrics
     noted = {key: msgspec.json.encode(value).decode() for key, value in more.items() if value}
     return HorizontalPodAutoscalerV1(
-        metadata=replace(item.metadata, annotations=item.metadata.annotations | noted),
+        metadata=replace(autoscaler.metadata, annotations=autoscaler.metadata.annotations | noted),
         spec=HorizontalPodAutoscalerV1Spec(
             scale_target_ref=spec.scale_target_ref,
             min_replicas=spec.min_replicas,
@@ -525,8 +525,8 @@ def _decode_annotation(metadata: ObjectMeta, key: str, otherwise: Any) -> Any:
     return otherwise if text is None else msgspec.json.decode(text, type=_ANNOTATION_TYPES[key])
 
 
-def _autoscaler_v1_to_stored(item: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscaler:
-    spec, status, metadata = item.spec, item.status, item.metadata
+def _autoscaler_v1_to_stored(autoscaler: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscaler:
+    spec, status, metadata = autoscaler.spec, autoscaler.status, autoscaler.metadata
     metrics = list(_decode_annotation(metadata, METRICS_ANNOTATION, ()))
     percent = spec.target_cpu_utilization_percentage
     known = next(
@@ -554,30 +554,30 @@ def _autoscaler_v1_to_stored(item: HorizontalPodAutoscalerV1) -> HorizontalPodAu
     )
 
 
-def _validate_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> Iterator[FieldError]:
+def _validate_autoscaler_v1(autoscaler: HorizontalPodAutoscalerV1) -> Iterator[FieldError]:
     """Yield the errors of annotations; errors of the whole object are reported at the fields of this version."""
     bad = False
     for key in _ANNOTATION_TYPES:
         try:
-            _decode_annotation(item.metadata, key, None)
+            _decode_annotation(autoscaler.metadata, key, None)
         except msgspec.DecodeError as error:
             bad = True
-            yield FieldError(f"metadata.annotations[{key}]", quoted(item.metadata.annotations[key]), str(error))
+            yield FieldError(f"metadata.annotations[{key}]", quoted(autoscaler.metadata.annotations[key]), str(error))
     if bad:
         return
-    for problem in HORIZONTAL_POD_AUTOSCALERS.rules.validate(_autoscaler_v1_to_stored(item)):
+    for problem in HORIZONTAL_POD_AUTOSCALERS.rules.validate(_autoscaler_v1_to_stored(autoscaler)):
         path = problem.path
         if path.startswith("spec.behavior"):
             path = f"metadata.annotations[{BEHAVIOR_ANNOTATION}]"
         elif path.startswith("spec.metrics"):
-            noted = METRICS_ANNOTATION in item.metadata.annotations
+            noted = METRICS_ANNOTATION in autoscaler.metadata.annotations
             path = f"metadata.annotations[{METRICS_ANNOTATION}]" if noted else "spec.targetCPUUtilizationPercentage"
         yield problem._replace(path=path)
 
 
-def _default_autoscaler_v1(item: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
+def _default_autoscaler_v1(autoscaler: HorizontalPodAutoscalerV1) -> HorizontalPodAutoscalerV1:
     return HORIZONTAL_POD_AUTOSCALERS_V1.from_stored(
-        HORIZONTAL_POD_AUTOSCALERS.rules.default(_autoscaler_v1_to_stored(item))
+        HORIZONTAL_POD_AUTOSCALERS.rules.default(_autoscaler_v1_to_stored(autoscaler))
     )
 
 
@@ -601,9 +601,11 @@ HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     short_names=("hpa",),
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
-    prepare_for_create=lambda item: _with_old_status(item, HorizontalPodAutoscalerV1()),
+    prepare_for_create=lambda autoscaler: _with_old_status(autoscaler, HorizontalPodAutoscalerV1()),
     prepare_for_update=_with_old_status,
-    spec=lambda item: _autoscaler_v1_to_stored(item).spec,
-    rules=KindRules(_default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda item: iter((AUTOSCALER_WARNING,))),
+    spec=lambda autoscaler: _autoscaler_v1_to_stored(autoscaler).spec,
+    rules=KindRules(
+        _default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda autoscaler: iter((AUTOSCALER_WARNING,))
+    ),
     stored_as=Version(HORIZONTAL_POD_AUTOSCALERS, _autoscaler_v1_from_stored, _autoscaler_v1_to_stored),
 )

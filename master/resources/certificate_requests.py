@@ -44,8 +44,8 @@ USAGES = frozenset(
 Conditions = tuple[CertificateSigningRequestCondition, ...]
 
 
-def _validate_csr(item: CertificateSigningRequest) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_csr(csr: CertificateSigningRequest) -> Iterator[FieldError]:
+    spec = csr.spec
     try:
         keys.check_request(spec.request)
     except BadPem as error:
@@ -166,10 +166,10 @@ def _validate_certificate(new: bytes, old: bytes) -> Iterator[FieldError]:
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _csr_state(item: CertificateSigningRequest) -> str:
-    decided = next((kind for kind in (DENIED, APPROVED) if csr_condition(item, kind)), "Pending")
-    failed = FAILED if csr_condition(item, FAILED) else ""
-    return ",".join(word for word in (decided, failed, "Issued" if item.status.certificate else "") if word)
+def _csr_state(csr: CertificateSigningRequest) -> str:
+    decided = next((kind for kind in (DENIED, APPROVED) if csr_condition(csr, kind)), "Pending")
+    failed = FAILED if csr_condition(csr, FAILED) else ""
+    return ",".join(word for word in (decided, failed, "Issued" if csr.status.certificate else "") if word)
 
 
 def _prepare_csr_for_update(
@@ -198,7 +198,7 @@ CERTIFICATE_SIGNING_REQUESTS = Resource(
             lambda csr, _: _csr_state(csr),
         ),
     ),
-    selectable_fields=lambda item: {"spec.signerName": item.spec.signer_name},
+    selectable_fields=lambda csr: {"spec.signerName": csr.spec.signer_name},
     prepare_for_update=_prepare_csr_for_update,
     rules=KindRules(validate=_validate_csr, validate_name=names.path_segment_error),
     subresources=(Subresource("status", _replace_status), Subresource("approval", _replace_approval)),

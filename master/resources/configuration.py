@@ -32,7 +32,7 @@ SECRETS = Resource(
         AGE,
     ),
     rules=RULES[Secret],
-    selectable_fields=lambda item: {"type": item.type},
+    selectable_fields=lambda obj: {"type": obj.type},
     acted_on_by=(
         "node agents, for volumes, environment variables and registries; the master writes a token into "
         "Secrets of the type service-account-token"

@@ -138,8 +138,8 @@ class CronJob(Object, frozen=True):
     status: CronJobStatus = CronJobStatus()
 
 
-def _default_cron_job(item: CronJob) -> CronJob:
-    spec, job = item.spec, item.spec.job_template.spec
+def _default_cron_job(cron_job: CronJob) -> CronJob:
+    spec, job = cron_job.spec, cron_job.spec.job_template.spec
     successful, failed = spec.successful_jobs_history_limit, spec.failed_jobs_history_limit
     template = replace(spec.job_template, spec=replace(job, template=default_template(job.template)))
     spec = replace(
@@ -150,14 +150,16 @@ def _default_cron_job(item: CronJob) -> CronJob:
         successful_jobs_history_limit=DEFAULT_SUCCESSFUL_JOBS_HISTORY if successful is None else successful,
         failed_jobs_history_limit=DEFAULT_FAILED_JOBS_HISTORY if failed is None else failed,
     )
-    return replace(item, spec=spec)
+    return replace(cron_job, spec=spec)
 
 
-def _validate_cron_job(item: CronJob) -> Iterator[FieldError]:
-    spec = item.spec
-    if len(item.metadata.name) > MAX_CRON_JOB_NAME_LENGTH:
+def _validate_cron_job(cron_job: CronJob) -> Iterator[FieldError]:
+    spec = cron_job.spec
+    if len(cron_job.metadata.name) > MAX_CRON_JOB_NAME_LENGTH:
         yield FieldError(
-            "metadata.name", quoted(item.metadata.name), f"must be no more than {MAX_CRON_JOB_NAME_LENGTH} characters"
+            "metadata.name",
+            quoted(cron_job.metadata.name),
+            f"must be no more than {MAX_CRON_JOB_NAME_LENGTH} characters",
         )
     if not spec.schedule:
         yield FieldError("spec.schedule", '""', "a schedule is required", MISSING)
@@ -216,7 +218,7 @@ CRON_JOBS = Resource(
             lambda cron_job: format_selector(cron_job.spec.job_template.spec.selector),
         ),
     ),
-    spec=lambda item: item.spec,
+    spec=lambda cron_job: cron_job.spec,
     rules=KindRules(default=_default_cron_job, validate=_validate_cron_job),
     acted_on_by="the cron job controller of the master",
 )
@@ -234,27 +236,27 @@ class CronJobV1beta1(Object, frozen=True):
     status: CronJobStatus = CronJobStatus()
 
 
-def _cron_job_v1beta1_from_stored(item: CronJob) -> CronJobV1beta1:
-    return CronJobV1beta1(metadata=item.metadata, spec=item.spec, status=item.status)
+def _cron_job_v1beta1_from_stored(cron_job: CronJob) -> CronJobV1beta1:
+    return CronJobV1beta1(metadata=cron_job.metadata, spec=cron_job.spec, status=cron_job.status)
 
 
-def _cron_job_v1beta1_to_stored(item: CronJobV1beta1) -> CronJob:
-    return CronJob(metadata=item.metadata, spec=item.spec, status=item.status)
+def _cron_job_v1beta1_to_stored(cron_job: CronJobV1beta1) -> CronJob:
+    return CronJob(metadata=cron_job.metadata, spec=cron_job.spec, status=cron_job.status)
 
 
-def _default_cron_job_v1beta1(item: CronJobV1beta1) -> CronJobV1beta1:
-    return replace(item, spec=CRON_JOBS.rules.default(_cron_job_v1beta1_to_stored(item)).spec)
+def _default_cron_job_v1beta1(cron_job: CronJobV1beta1) -> CronJobV1beta1:
+    return replace(cron_job, spec=CRON_JOBS.rules.default(_cron_job_v1beta1_to_stored(cron_job)).spec)
 
 
-def _validate_cron_job_v1beta1(item: CronJobV1beta1) -> Iterator[FieldError]:
-    yield from CRON_JOBS.rules.validate(_cron_job_v1beta1_to_stored(item))
+def _validate_cron_job_v1beta1(cron_job: CronJobV1beta1) -> Iterator[FieldError]:
+    yield from CRON_JOBS.rules.validate(_cron_job_v1beta1_to_stored(cron_job))
 
 
 CRON_JOBS_V1BETA1 = Resource(
     type=CronJobV1beta1,
     short_names=CRON_JOBS.short_names,
     columns=CRON_JOBS.columns,
-    spec=lambda item: item.spec,
+    spec=lambda cron_job: cron_job.spec,
     rules=KindRules(default=_default_cron_job_v1beta1, validate=_validate_cron_job_v1beta1),
     stored_as=Version(CRON_JOBS, _cron_job_v1beta1_from_stored, _cron_job_v1beta1_to_stored),
 )

@@ -93,10 +93,10 @@ def _driver_name_error(text: str) -> str:
     return names.dns_subdomain_error(text.lower()) if len(text) <= 63 else "up to 63 characters are accepted"
 
 
-def _default_driver(item: CSIDriver) -> CSIDriver:
-    spec = item.spec
+def _default_driver(csi_driver: CSIDriver) -> CSIDriver:
+    spec = csi_driver.spec
     return replace(
-        item,
+        csi_driver,
         spec=replace(
             spec,
             attach_required=True if spec.attach_required is None else spec.attach_required,
@@ -110,10 +110,12 @@ def _default_driver(item: CSIDriver) -> CSIDriver:
     )
 
 
-def _check_driver(item: CSIDriver) -> Iterator[FieldError]:
-    spec = item.spec
-    if _driver_name_error(item.metadata.name):
-        yield FieldError("metadata.name", quoted(item.metadata.name), _driver_name_error(item.metadata.name))
+def _check_driver(csi_driver: CSIDriver) -> Iterator[FieldError]:
+    spec = csi_driver.spec
+    if _driver_name_error(csi_driver.metadata.name):
+        yield FieldError(
+            "metadata.name", quoted(csi_driver.metadata.name), _driver_name_error(csi_driver.metadata.name)
+        )
     modes = enumerate(spec.volume_lifecycle_modes)
     yield from unsupported_values(
         ("spec.fsGroupPolicy", spec.fs_group_policy or "", GROUP_POLICIES),
@@ -137,8 +139,8 @@ def _immutable_driver(old: CSIDriver, new: CSIDriver) -> Iterator[FieldError]:
     )
 
 
-def _check_node(item: CSINode) -> Iterator[FieldError]:
-    drivers = item.spec.drivers
+def _check_node(csi_node: CSINode) -> Iterator[FieldError]:
+    drivers = csi_node.spec.drivers
     for number, driver in enumerate(drivers):
         path = f"spec.drivers[{number}]"
         yield from required(f"{path}.name", driver.name, _driver_name_error)

@@ -84,8 +84,8 @@ class DaemonSet(Object, frozen=True):
     status: DaemonSetStatus = DaemonSetStatus()
 
 
-def _default_daemon_set(item: DaemonSet) -> DaemonSet:
-    spec = item.spec
+def _default_daemon_set(daemon_set: DaemonSet) -> DaemonSet:
+    spec = daemon_set.spec
     strategy = replace(spec.update_strategy, type=spec.update_strategy.type or ROLLING_UPDATE)
     if strategy.type == ROLLING_UPDATE:
         rolling = strategy.rolling_update or RollingUpdateDaemonSet()
@@ -102,11 +102,11 @@ def _default_daemon_set(item: DaemonSet) -> DaemonSet:
         if spec.revision_history_limit is None
         else spec.revision_history_limit,
     )
-    return replace(item, spec=spec)
+    return replace(daemon_set, spec=spec)
 
 
-def _validate_daemon_set(item: DaemonSet) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_daemon_set(daemon_set: DaemonSet) -> Iterator[FieldError]:
+    spec = daemon_set.spec
     yield from validate_required_selector(spec.selector)
     bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
     yield from bad
@@ -187,7 +187,7 @@ DAEMON_SETS = Resource(
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    spec=lambda item: item.spec,
+    spec=lambda daemon_set: daemon_set.spec,
     rules=KindRules(
         default=_default_daemon_set,
         validate=_validate_daemon_set,

@@ -49,14 +49,14 @@ class ReplicaSet(Object, frozen=True):
     status: ReplicasStatus = ReplicasStatus()
 
 
-def _default_replica_set(item: ReplicaSet) -> ReplicaSet:
-    spec = item.spec
+def _default_replica_set(replica_set: ReplicaSet) -> ReplicaSet:
+    spec = replica_set.spec
     replicas = 1 if spec.replicas is None else spec.replicas
-    return replace(item, spec=replace(spec, replicas=replicas, template=default_template(spec.template)))
+    return replace(replica_set, spec=replace(spec, replicas=replicas, template=default_template(spec.template)))
 
 
-def _validate_replica_set(item: ReplicaSet) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_replica_set(replica_set: ReplicaSet) -> Iterator[FieldError]:
+    spec = replica_set.spec
     yield from validate_replicas(spec.replicas)
     yield from validate_required_selector(spec.selector)
     bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
@@ -74,13 +74,15 @@ REPLICA_SETS = Resource(
     short_names=("rs",),
     categories=("all",),
     columns=(NAME, *REPLICA_COLUMNS, AGE, *TEMPLATE_COLUMNS),
-    selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    spec=lambda item: item.spec,
+    selectable_fields=lambda replica_set: {"status.replicas": str(replica_set.status.replicas)},
+    spec=lambda replica_set: replica_set.spec,
     scale=Scale(
-        replicas=lambda item: item.spec.replicas or 0,
-        status_replicas=lambda item: item.status.replicas,
-        selector=lambda item: format_selector(item.spec.selector),
-        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        replicas=lambda replica_set: replica_set.spec.replicas or 0,
+        status_replicas=lambda replica_set: replica_set.status.replicas,
+        selector=lambda replica_set: format_selector(replica_set.spec.selector),
+        with_replicas=lambda replica_set, replicas: replace(
+            replica_set, spec=replace(replica_set.spec, replicas=replicas)
+        ),
     ),
     rules=KindRules(
         default=_default_replica_set, validate=_validate_replica_set, validate_update=_validate_replica_set_update
@@ -151,8 +153,8 @@ class Deployment(Object, frozen=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
-def _default_deployment(item: Deployment) -> Deployment:
-    spec = item.spec
+def _default_deployment(deployment: Deployment) -> Deployment:
+    spec = deployment.spec
     strategy = replace(spec.strategy, type=spec.strategy.type or ROLLING_UPDATE)
     if strategy.type == ROLLING_UPDATE:
         rolling = strategy.rolling_update or RollingUpdateDeployment()
@@ -172,11 +174,11 @@ def _default_deployment(item: Deployment) -> Deployment:
         else spec.revision_history_limit,
         progress_deadline_seconds=DEFAULT_PROGRESS_DEADLINE_SECONDS if deadline is None else deadline,
     )
-    return replace(item, spec=spec)
+    return replace(deployment, spec=spec)
 
 
-def _validate_deployment(item: Deployment) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_deployment(deployment: Deployment) -> Iterator[FieldError]:
+    spec = deployment.spec
     yield from validate_replicas(spec.replicas)
     yield from validate_required_selector(spec.selector)
     bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
@@ -239,12 +241,14 @@ DEPLOYMENTS = Resource(
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    spec=lambda item: item.spec,
+    spec=lambda deployment: deployment.spec,
     scale=Scale(
-        replicas=lambda item: item.spec.replicas or 0,
-        status_replicas=lambda item: item.status.replicas,
-        selector=lambda item: format_selector(item.spec.selector),
-        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        replicas=lambda deployment: deployment.spec.replicas or 0,
+        status_replicas=lambda deployment: deployment.status.replicas,
+        selector=lambda deployment: format_selector(deployment.spec.selector),
+        with_replicas=lambda deployment, replicas: replace(
+            deployment, spec=replace(deployment.spec, replicas=replicas)
+        ),
     ),
     rules=KindRules(
         default=_default_deployment, validate=_validate_deployment, validate_update=_validate_deployment_update
@@ -277,8 +281,8 @@ class ReplicationController(Object, frozen=True):
     status: ReplicasStatus = ReplicasStatus()
 
 
-def _default_replication_controller(item: ReplicationController) -> ReplicationController:
-    spec, template = item.spec, item.spec.template
+def _default_replication_controller(controller: ReplicationController) -> ReplicationController:
+    spec, template = controller.spec, controller.spec.template
     labels = template.metadata.labels if template else {}
     spec = replace(
         spec,
@@ -286,11 +290,13 @@ def _default_replication_controller(item: ReplicationController) -> ReplicationC
         selector=spec.selector or labels,
         template=None if template is None else default_template(template),
     )
-    return replace(item, metadata=replace(item.metadata, labels=item.metadata.labels or labels), spec=spec)
+    return replace(
+        controller, metadata=replace(controller.metadata, labels=controller.metadata.labels or labels), spec=spec
+    )
 
 
-def _validate_replication_controller(item: ReplicationController) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_replication_controller(controller: ReplicationController) -> Iterator[FieldError]:
+    spec = controller.spec
     yield from validate_replicas(spec.replicas)
     if spec.template is None:
         yield FieldError("spec.template", "null", "a template is required", MISSING)
@@ -319,13 +325,15 @@ REPLICATION_CONTROLLERS = Resource(
             lambda controller: none_if_empty(_selector_text(controller)),
         ),
     ),
-    selectable_fields=lambda item: {"status.replicas": str(item.status.replicas)},
-    spec=lambda item: item.spec,
+    selectable_fields=lambda controller: {"status.replicas": str(controller.status.replicas)},
+    spec=lambda controller: controller.spec,
     scale=Scale(
-        replicas=lambda item: item.spec.replicas or 0,
-        status_replicas=lambda item: item.status.replicas,
+        replicas=lambda controller: controller.spec.replicas or 0,
+        status_replicas=lambda controller: controller.status.replicas,
         selector=_selector_text,
-        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        with_replicas=lambda controller, replicas: replace(
+            controller, spec=replace(controller.spec, replicas=replicas)
+        ),
     ),
     rules=KindRules(default=_default_replication_controller, validate=_validate_replication_controller),
     orphans_dependents=True,

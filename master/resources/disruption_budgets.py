@@ -68,8 +68,8 @@ class PodDisruptionBudget(Object, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-def _validate_disruption_budget(item: PodDisruptionBudget) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_disruption_budget(budget: PodDisruptionBudget) -> Iterator[FieldError]:
+    spec = budget.spec
     if spec.min_available is not None and spec.max_unavailable is not None:
         text = quoted({"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable})
         yield FieldError("spec", text, "minAvailable and maxUnavailable cannot be both set")
@@ -113,7 +113,7 @@ POD_DISRUPTION_BUDGETS = Resource(
         ),
         AGE,
     ),
-    spec=lambda item: item.spec,
+    spec=lambda budget: budget.spec,
     rules=KindRules(validate=_validate_disruption_budget),
     acted_on_by="the master, when a pod is evicted",
 )
@@ -140,29 +140,29 @@ class PodDisruptionBudgetV1beta1(Object, frozen=True):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-def _disruption_budget_v1beta1_from_stored(item: PodDisruptionBudget) -> PodDisruptionBudgetV1beta1:
-    spec = replace(item.spec, selector=EVERY_POD) if item.spec.selector == LabelSelector() else item.spec
-    return PodDisruptionBudgetV1beta1(metadata=item.metadata, spec=spec, status=item.status)
+def _disruption_budget_v1beta1_from_stored(budget: PodDisruptionBudget) -> PodDisruptionBudgetV1beta1:
+    spec = replace(budget.spec, selector=EVERY_POD) if budget.spec.selector == LabelSelector() else budget.spec
+    return PodDisruptionBudgetV1beta1(metadata=budget.metadata, spec=spec, status=budget.status)
 
 
-def _disruption_budget_v1beta1_to_stored(item: PodDisruptionBudgetV1beta1) -> PodDisruptionBudget:
-    selector, spec = item.spec.selector, item.spec
+def _disruption_budget_v1beta1_to_stored(budget: PodDisruptionBudgetV1beta1) -> PodDisruptionBudget:
+    selector, spec = budget.spec.selector, budget.spec
     if selector == EVERY_POD:
         spec = replace(spec, selector=LabelSelector())
     elif selector == LabelSelector():
         spec = replace(spec, selector=None)
-    return PodDisruptionBudget(metadata=item.metadata, spec=spec, status=item.status)
+    return PodDisruptionBudget(metadata=budget.metadata, spec=spec, status=budget.status)
 
 
-def _validate_disruption_budget_v1beta1(item: PodDisruptionBudgetV1beta1) -> Iterator[FieldError]:
-    yield from POD_DISRUPTION_BUDGETS.rules.validate(_disruption_budget_v1beta1_to_stored(item))
+def _validate_disruption_budget_v1beta1(budget: PodDisruptionBudgetV1beta1) -> Iterator[FieldError]:
+    yield from POD_DISRUPTION_BUDGETS.rules.validate(_disruption_budget_v1beta1_to_stored(budget))
 
 
 POD_DISRUPTION_BUDGETS_V1BETA1 = Resource(
     type=PodDisruptionBudgetV1beta1,
     short_names=POD_DISRUPTION_BUDGETS.short_names,
     columns=POD_DISRUPTION_BUDGETS.columns,
-    spec=lambda item: item.spec,
+    spec=lambda budget: budget.spec,
     rules=KindRules(validate=_validate_disruption_budget_v1beta1),
     stored_as=Version(
         POD_DISRUPTION_BUDGETS, _disruption_budget_v1beta1_from_stored, _disruption_budget_v1beta1_to_stored

@@ -18,22 +18,22 @@ from master.resources.printing import age
 from master.resources.resource import Column, Resource, Version
 
 
-def _first_seen(item: Event, now: datetime.datetime) -> str:
-    return age(item.first_timestamp or item.event_time, now)
+def _first_seen(event: Event, now: datetime.datetime) -> str:
+    return age(event.first_timestamp or event.event_time, now)
 
 
-def _last_seen(item: Event, now: datetime.datetime) -> str:
-    latest = (item.series and item.series.last_observed_time) or item.last_timestamp
-    return age(latest, now) if latest else _first_seen(item, now)
+def _last_seen(event: Event, now: datetime.datetime) -> str:
+    latest = (event.series and event.series.last_observed_time) or event.last_timestamp
+    return age(latest, now) if latest else _first_seen(event, now)
 
 
-def _source(item: Event) -> str:
-    component = item.source.component or item.reporting_component
-    return ", ".join(part for part in (component, item.source.host or item.reporting_instance) if part)
+def _source(event: Event) -> str:
+    component = event.source.component or event.reporting_component
+    return ", ".join(part for part in (component, event.source.host or event.reporting_instance) if part)
 
 
-def _event_fields(item: Event) -> dict[str, str]:
-    about = item.involved_object
+def _event_fields(event: Event) -> dict[str, str]:
+    about = event.involved_object
     return {
         "involvedObject.kind": about.kind,
         "involvedObject.name": about.name,
@@ -42,10 +42,10 @@ def _event_fields(item: Event) -> dict[str, str]:
         "involvedObject.apiVersion": about.api_version,
         "involvedObject.resourceVersion": about.resource_version,
         "involvedObject.fieldPath": about.field_path,
-        "reason": item.reason,
-        "reportingComponent": item.reporting_component,
-        "source": item.source.component or item.reporting_component,
-        "type": item.type,
+        "reason": event.reason,
+        "reportingComponent": event.reporting_component,
+        "source": event.source.component or event.reporting_component,
+        "type": event.type,
     }
 
 
@@ -127,15 +127,16 @@ class EventV1(Object, frozen=True):
     deprecated_count: Int32 = 0
 
 
-def _event_v1_from_stored(item: CoreEvent) -> EventV1:
+def _event_v1_from_stored(event: CoreEvent) -> EventV1:
     return EventV1(
-        metadata=item.metadata, **{name: getattr(item, core_name) for name, core_name in CORE_FIELD_NAMES.items()}
+        metadata=event.metadata, **{name: getattr(event, core_name) for name, core_name in CORE_FIELD_NAMES.items()}
     )
 
 
-def _event_v1_to_stored(item: EventV1) -> CoreEvent:
+def _event_v1_to_stored(event_v1: EventV1) -> CoreEvent:
     return CoreEvent(
-        metadata=item.metadata, **{core_name: getattr(item, name) for name, core_name in CORE_FIELD_NAMES.items()}
+        metadata=event_v1.metadata,
+        **{core_name: getattr(event_v1, name) for name, core_name in CORE_FIELD_NAMES.items()},
     )
 
 
@@ -148,20 +149,20 @@ CORE_PATHS = {
 """Field of the core → field here, on the wire, where they differ in a path."""
 
 
-def _validate_event_v1(item: EventV1) -> Iterator[FieldError]:
+def _validate_event_v1(event_v1: EventV1) -> Iterator[FieldError]:
     """Yield the errors of an event; an event of the core is checked as such, because clients may write it back."""
-    for problem in check_core(_event_v1_to_stored(item)):
+    for problem in check_core(_event_v1_to_stored(event_v1)):
         field, dot, rest = problem.path.partition(".")
         yield problem._replace(path=f"{CORE_PATHS.get(field, field)}{dot}{rest}")
-    if item.event_time is None and item.deprecated_first_timestamp is not None:
+    if event_v1.event_time is None and event_v1.deprecated_first_timestamp is not None:
         return
-    if item.event_time is None:
+    if event_v1.event_time is None:
         yield FieldError("eventTime", "null", "a time is required", MISSING)
-    elif parse_time(item.event_time) is None:
-        yield FieldError("eventTime", quoted(item.event_time), "a time of RFC 3339 is accepted")
-    if not item.type:
+    elif parse_time(event_v1.event_time) is None:
+        yield FieldError("eventTime", quoted(event_v1.event_time), "a time of RFC 3339 is accepted")
+    if not event_v1.type:
         yield FieldError("type", '""', f"{NORMAL} or {WARNING} is required", MISSING)
-    yield from _validate_series(item.series)
+    yield from _validate_series(event_v1.series)
 
 
 def _validate_series(series: EventSeries | None) -> Iterator[FieldError]:
@@ -179,8 +180,8 @@ def _validate_event_v1_update(old: EventV1, new: EventV1) -> Iterator[FieldError
         yield problem._replace(path=CORE_PATHS.get(problem.path, problem.path))
 
 
-def _event_v1_fields(item: EventV1) -> dict[str, str]:
-    about = item.regarding
+def _event_v1_fields(event_v1: EventV1) -> dict[str, str]:
+    about = event_v1.regarding
     return {
         "regarding.kind": about.kind,
         "regarding.name": about.name,
@@ -189,9 +190,9 @@ def _event_v1_fields(item: EventV1) -> dict[str, str]:
         "regarding.apiVersion": about.api_version,
         "regarding.resourceVersion": about.resource_version,
         "regarding.fieldPath": about.field_path,
-        "reason": item.reason,
-        "reportingController": item.reporting_controller,
-        "type": item.type,
+        "reason": event_v1.reason,
+        "reportingController": event_v1.reporting_controller,
+        "type": event_v1.type,
     }
 
 

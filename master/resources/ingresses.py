@@ -146,8 +146,8 @@ class IngressClass(Object, frozen=True):
 # --- Ingress ----------------------------------------------------------------------------------------------------------
 
 
-def _validate_ingress(item: Ingress) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_ingress(ingress: Ingress) -> Iterator[FieldError]:
+    spec = ingress.spec
     if not spec.rules and spec.default_backend is None:
         yield FieldError("spec", "{}", "either `defaultBackend` or `rules` must be specified")
     if spec.default_backend is not None:
@@ -178,13 +178,13 @@ def _validate_host(path: str, host: str) -> Iterator[FieldError]:
         yield FieldError(path, quoted(host), error)
 
 
-def _validate_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[FieldError]:
+def _validate_paths(field_path: str, rule: HTTPIngressRuleValue | None) -> Iterator[FieldError]:
     if rule is None:
         return
     if not rule.paths:
-        yield FieldError(place, "[]", "at least one path is required", MISSING)
+        yield FieldError(field_path, "[]", "at least one path is required", MISSING)
     for number, http_path in enumerate(rule.paths):
-        path = f"{place}[{number}]"
+        path = f"{field_path}[{number}]"
         if http_path.path_type is None:
             yield FieldError(f"{path}.pathType", "null", "pathType must be specified", MISSING)
         elif http_path.path_type not in PATH_TYPES:
@@ -194,17 +194,17 @@ def _validate_paths(place: str, rule: HTTPIngressRuleValue | None) -> Iterator[F
         yield from _validate_backend(f"{path}.backend", http_path.backend)
 
 
-def _validate_path(place: str, path: str, path_type: str | None) -> Iterator[FieldError]:
+def _validate_path(field_path: str, path: str, path_type: str | None) -> Iterator[FieldError]:
     if path_type == IMPLEMENTATION_SPECIFIC and not path:
         return
     if not path.startswith("/"):
-        yield FieldError(place, quoted(path), "must be an absolute path")
+        yield FieldError(field_path, quoted(path), "must be an absolute path")
     elif path_type != IMPLEMENTATION_SPECIFIC:
         bad = [part for part in _FORBIDDEN_IN_PATH if part in path] + [
             part for part in _FORBIDDEN_AT_END if path.endswith(part)
         ]
         if bad:
-            yield FieldError(place, quoted(path), f"must not contain {bad[0]!r}")
+            yield FieldError(field_path, quoted(path), f"must not contain {bad[0]!r}")
 
 
 def _validate_backend(path: str, backend: IngressBackend) -> Iterator[FieldError]:
@@ -238,11 +238,11 @@ def _validate_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:
         yield FieldError(f"{path}.number", quoted(port.number), "must be between 1 and 65535, inclusive")
 
 
-def _validate_single_class(item: Ingress) -> Iterator[FieldError]:
-    if item.spec.ingress_class_name is not None and CLASS_ANNOTATION in item.metadata.annotations:
+def _validate_single_class(ingress: Ingress) -> Iterator[FieldError]:
+    if ingress.spec.ingress_class_name is not None and CLASS_ANNOTATION in ingress.metadata.annotations:
         reason = "can not be set when the class field is also set"
         path = f"metadata.annotations[{CLASS_ANNOTATION}]"
-        yield FieldError(path, quoted(item.metadata.annotations[CLASS_ANNOTATION]), reason)
+        yield FieldError(path, quoted(ingress.metadata.annotations[CLASS_ANNOTATION]), reason)
 
 
 def _hosts_text(rules: tuple[IngressRule, ...]) -> str:
@@ -255,9 +255,9 @@ def _addresses_text(ingress: Ingress) -> str:
     return ",".join(sorted({address.ip or address.hostname for address in ingress.status.load_balancer.ingress} - {""}))
 
 
-def _validate_ingress_create(item: Ingress) -> Iterator[FieldError]:
-    yield from _validate_single_class(item)
-    yield from _validate_ingress(item)
+def _validate_ingress_create(ingress: Ingress) -> Iterator[FieldError]:
+    yield from _validate_single_class(ingress)
+    yield from _validate_ingress(ingress)
 
 
 # --- IngressClass -----------------------------------------------------------------------------------------------------
@@ -273,17 +273,17 @@ def _controller_problem(text: str) -> str:
     return ""
 
 
-def _default_ingress_class(item: IngressClass) -> IngressClass:
-    parameters = item.spec.parameters
+def _default_ingress_class(ingress_class: IngressClass) -> IngressClass:
+    parameters = ingress_class.spec.parameters
     if parameters is None:
-        return item
+        return ingress_class
     scoped = replace(parameters, scope=parameters.scope or CLUSTER_SCOPE)
-    return replace(item, spec=replace(item.spec, parameters=scoped))
+    return replace(ingress_class, spec=replace(ingress_class.spec, parameters=scoped))
 
 
-def _validate_ingress_class(item: IngressClass) -> Iterator[FieldError]:
-    yield from required("spec.controller", item.spec.controller, _controller_problem)
-    parameters, path = item.spec.parameters, "spec.parameters"
+def _validate_ingress_class(ingress_class: IngressClass) -> Iterator[FieldError]:
+    yield from required("spec.controller", ingress_class.spec.controller, _controller_problem)
+    parameters, path = ingress_class.spec.parameters, "spec.parameters"
     if parameters is None:
         return
     for field, text in (("kind", parameters.kind), ("name", parameters.name)):
@@ -315,8 +315,8 @@ INGRESSES = Resource(
         Column("Ports", "The ports that are open.", lambda ingress, _: "80, 443" if ingress.spec.tls else "80"),
         AGE,
     ),
-    spec=lambda item: item.spec,
-    rules=KindRules(validate=_validate_ingress_create, warnings=lambda item: iter((INGRESS_WARNING,))),
+    spec=lambda ingress: ingress.spec,
+    rules=KindRules(validate=_validate_ingress_create, warnings=lambda ingress: iter((INGRESS_WARNING,))),
 )
 INGRESS_CLASSES = Resource(
     type=IngressClass,
@@ -330,7 +330,7 @@ INGRESS_CLASSES = Resource(
         Column("Parameters", "More for the controller.", lambda ingress_class, _: _parameters_text(ingress_class)),
         AGE,
     ),
-    spec=lambda item: item.spec,
+    spec=lambda ingress_class: ingress_class.spec,
     rules=KindRules(
         _default_ingress_class,
         _validate_ingress_class,

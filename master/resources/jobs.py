@@ -68,10 +68,10 @@ def format_indexes(indexes: Iterable[int]) -> str:
 
 def _index_ranges(ordered: list[int]) -> Iterator[tuple[int, int]]:
     first = 0
-    for place, index in enumerate(ordered):
-        if place + 1 == len(ordered) or ordered[place + 1] != index + 1:
+    for position, index in enumerate(ordered):
+        if position + 1 == len(ordered) or ordered[position + 1] != index + 1:
             yield ordered[first], index
-            first = place + 1
+            first = position + 1
 
 
 def _format_range(first: int, last: int) -> Iterator[str]:
@@ -120,23 +120,23 @@ def validate_success_policy(policy: SuccessPolicy, completions: int) -> Iterator
     if len(policy.rules) > MAX_SUCCESS_RULES:
         yield FieldError(path, str(len(policy.rules)), f"must have at most {MAX_SUCCESS_RULES} items")
     for number, rule in enumerate(policy.rules):
-        place, named, count = f"{path}[{number}]", rule.succeeded_indexes, rule.succeeded_count
+        rule_path, named, count = f"{path}[{number}]", rule.succeeded_indexes, rule.succeeded_count
         if named is None and count is None:
             reason = "at least one of succeededCount or succeededIndexes must be specified"
-            yield FieldError(place, "{}", reason, MISSING)
-        yield from minimum((f"{place}.succeededCount", count, 0))
+            yield FieldError(rule_path, "{}", reason, MISSING)
+        yield from minimum((f"{rule_path}.succeededCount", count, 0))
         # A list that is in order names each index once, so only then it is short enough to be expanded.
         is_accepted = named is None or is_index_list(named, completions)
         indexes = parse_indexes(named, completions) if is_accepted else frozenset()
         if not is_accepted:
             reason = 'indexes below the completions are accepted, in order and joined as in "0,2-4"'
-            yield FieldError(f"{place}.succeededIndexes", quoted(named), reason)
+            yield FieldError(f"{rule_path}.succeededIndexes", quoted(named), reason)
         elif named is not None and count is not None and count > len(indexes):
             reason = f"must be less than or equal to {len(indexes)}, the number of the indexes"
-            yield FieldError(f"{place}.succeededCount", quoted(count), reason)
+            yield FieldError(f"{rule_path}.succeededCount", quoted(count), reason)
         if count is not None and count > completions:
             reason = f"must be less than or equal to {completions}, the number of completions"
-            yield FieldError(f"{place}.succeededCount", quoted(count), reason)
+            yield FieldError(f"{rule_path}.succeededCount", quoted(count), reason)
 
 
 FAIL_JOB, FAIL_INDEX, IGNORE, COUNT = "FailJob", "FailIndex", "Ignore", "Count"
@@ -244,25 +244,25 @@ def validate_failure_policy(
     if len(policy.rules) > MAX_FAILURE_RULES:
         yield FieldError(path, str(len(policy.rules)), f"must have at most {MAX_FAILURE_RULES} items")
     for number, rule in enumerate(policy.rules):
-        place = f"{path}[{number}]"
+        rule_path = f"{path}[{number}]"
         if rule.action not in FAILURE_ACTIONS:
             yield FieldError(
-                f"{place}.action", quoted(rule.action), f"{', '.join(FAILURE_ACTIONS)} are accepted", NOT_SUPPORTED
+                f"{rule_path}.action", quoted(rule.action), f"{', '.join(FAILURE_ACTIONS)} are accepted", NOT_SUPPORTED
             )
         if rule.action == FAIL_INDEX and not per_index:
             reason = "requires the backoffLimitPerIndex to be set"
-            yield FieldError(f"{place}.action", quoted(rule.action), reason)
+            yield FieldError(f"{rule_path}.action", quoted(rule.action), reason)
         if rule.on_exit_codes is not None and rule.on_pod_conditions:
-            yield FieldError(place, "both", "specifying both OnExitCodes and OnPodConditions is not supported")
+            yield FieldError(rule_path, "both", "specifying both OnExitCodes and OnPodConditions is not supported")
         elif rule.on_exit_codes is None and not rule.on_pod_conditions:
-            yield FieldError(place, "neither", "specifying one of OnExitCodes and OnPodConditions is required")
+            yield FieldError(rule_path, "neither", "specifying one of OnExitCodes and OnPodConditions is required")
         if rule.on_exit_codes is not None:
-            yield from _validate_exit_codes(f"{place}.onExitCodes", rule.on_exit_codes, names)
+            yield from _validate_exit_codes(f"{rule_path}.onExitCodes", rule.on_exit_codes, names)
         for index, pattern in enumerate(rule.on_pod_conditions):
             if pattern.status not in ("", "True", "False", "Unknown"):
                 accepted = "False, True, Unknown are accepted"
                 yield FieldError(
-                    f"{place}.onPodConditions[{index}].status", quoted(pattern.status), accepted, NOT_SUPPORTED
+                    f"{rule_path}.onPodConditions[{index}].status", quoted(pattern.status), accepted, NOT_SUPPORTED
                 )
 
 
@@ -366,14 +366,14 @@ class Job(Object, frozen=True):
     status: JobStatus = JobStatus()
 
 
-def has_condition(item: Job, condition: str) -> bool:
+def has_condition(job: Job, condition: str) -> bool:
     """Return whether the job has a condition."""
-    return any(current.type == condition and current.status == "True" for current in item.status.conditions)
+    return any(current.type == condition and current.status == "True" for current in job.status.conditions)
 
 
-def is_job_finished(item: Job) -> bool:
+def is_job_finished(job: Job) -> bool:
     """Return whether the job has completed or failed."""
-    return has_condition(item, COMPLETE) or has_condition(item, FAILED)
+    return has_condition(job, COMPLETE) or has_condition(job, FAILED)
 
 
 # --- defaults and fields that the server sets -------------------------------------------------------------------------
@@ -398,17 +398,17 @@ def default_job_spec(spec: JobSpec) -> JobSpec:
     )
 
 
-def _default_job(item: Job) -> Job:
-    labels = item.metadata.labels or item.spec.template.metadata.labels
-    return replace(item, metadata=replace(item.metadata, labels=labels), spec=default_job_spec(item.spec))
+def _default_job(job: Job) -> Job:
+    labels = job.metadata.labels or job.spec.template.metadata.labels
+    return replace(job, metadata=replace(job.metadata, labels=labels), spec=default_job_spec(job.spec))
 
 
-def _prepare_job_for_create(item: Job) -> Job:
+def _prepare_job_for_create(job: Job) -> Job:
     """Set selector and labels of a new job from its uid, even if it was copied from another job.
 
     A job without labels gets those of its pods.
     """
-    spec, meta = item.spec, item.metadata
+    spec, meta = job.spec, job.metadata
     if not spec.manual_selector:
         template, uid, name = spec.template, meta.uid, meta.name
         own_labels = {UID_LABEL: uid, LEGACY_UID_LABEL: uid, NAME_LABEL: name, LEGACY_NAME_LABEL: name}
@@ -419,7 +419,7 @@ def _prepare_job_for_create(item: Job) -> Job:
             template=replace(template, metadata=replace(template.metadata, labels=labels)),
         )
     meta = replace(meta, labels=meta.labels or spec.template.metadata.labels)
-    return replace(item, metadata=meta, spec=spec, status=JobStatus())
+    return replace(job, metadata=meta, spec=spec, status=JobStatus())
 
 
 # --- validation -------------------------------------------------------------------------------------------------------
@@ -502,11 +502,11 @@ def _validate_policy(spec: JobSpec, policy: PodFailurePolicy) -> Iterator[FieldE
     yield from validate_failure_policy(policy, containers, spec.backoff_limit_per_index is not None)
 
 
-def _validate_job(item: Job) -> Iterator[FieldError]:
-    spec, selector = item.spec, item.spec.selector
-    if len(item.metadata.name) > MAX_JOB_NAME_LENGTH:
+def _validate_job(job: Job) -> Iterator[FieldError]:
+    spec, selector = job.spec, job.spec.selector
+    if len(job.metadata.name) > MAX_JOB_NAME_LENGTH:
         yield FieldError(
-            "metadata.name", quoted(item.metadata.name), f"must be no more than {MAX_JOB_NAME_LENGTH} characters"
+            "metadata.name", quoted(job.metadata.name), f"must be no more than {MAX_JOB_NAME_LENGTH} characters"
         )
     yield from validate_job_spec(spec)
     yield from check_selector("spec.selector", selector or LabelSelector())
@@ -516,18 +516,18 @@ def _validate_job(item: Job) -> Iterator[FieldError]:
         elif not list(check_selector("", selector)):
             bad = validate_template(spec.template, selector, ("Always", *JOB_RESTART_POLICIES))
             yield from (error for error in bad if error.path == "spec.template.metadata.labels")
-    elif selector is not None and not _is_generated_selector(item, selector):
+    elif selector is not None and not _is_generated_selector(job, selector):
         yield FieldError("spec.selector", quoted(format_selector(selector)), "`selector` not auto-generated")
     if spec.completion_mode == INDEXED and spec.completions:
-        last = f"{item.metadata.name}-{spec.completions - 1}"
-        if item.metadata.name and names.dns_label_error(last):
+        last = f"{job.metadata.name}-{spec.completions - 1}"
+        if job.metadata.name and names.dns_label_error(last):
             reason = f"the names of its pods' hosts, such as {last}, must be DNS labels: {names.dns_label_error(last)}"
-            yield FieldError("metadata.name", quoted(item.metadata.name), reason)
+            yield FieldError("metadata.name", quoted(job.metadata.name), reason)
 
 
-def _is_generated_selector(item: Job, selector: LabelSelector) -> bool:
+def _is_generated_selector(job: Job, selector: LabelSelector) -> bool:
     keys = frozenset((UID_LABEL, LEGACY_UID_LABEL))
-    uid = item.metadata.uid
+    uid = job.metadata.uid
     is_own = all(key in keys and uid and value == uid for key, value in selector.match_labels.items())
     return is_own and not selector.match_expressions
 
@@ -554,14 +554,14 @@ def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
             yield FieldError("spec.completions", quoted(after.completions), "field is immutable")
 
 
-def _never_ran(item: Job) -> bool:
+def _never_ran(job: Job) -> bool:
     """Return whether node selectors and labels of the pods may change, as job queues do before they resume a job."""
-    return bool(item.spec.suspend) and item.status.start_time is None
+    return bool(job.spec.suspend) and job.status.start_time is None
 
 
-def _immutable_template(item: Job) -> PodTemplateSpec:
+def _immutable_template(job: Job) -> PodTemplateSpec:
     """Return the part of the template that is immutable."""
-    template = item.spec.template
+    template = job.spec.template
     meta = replace(template.metadata, labels={}, annotations={})
     free = replace(template.spec, node_selector={}, affinity=None, tolerations=(), scheduling_gates=None)
     return replace(template, metadata=meta, spec=free)
@@ -570,28 +570,28 @@ def _immutable_template(item: Job) -> PodTemplateSpec:
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def job_state(item: Job) -> str:
+def job_state(job: Job) -> str:
     """Return the state of the job in one word."""
-    if is_job_finished(item):
-        return COMPLETE if has_condition(item, COMPLETE) else FAILED
-    if item.metadata.deletion_timestamp:
+    if is_job_finished(job):
+        return COMPLETE if has_condition(job, COMPLETE) else FAILED
+    if job.metadata.deletion_timestamp:
         return "Terminating"
     return next(
-        (condition for condition in (SUSPENDED, FAILURE_TARGET, CRITERIA_MET) if has_condition(item, condition)),
+        (condition for condition in (SUSPENDED, FAILURE_TARGET, CRITERIA_MET) if has_condition(job, condition)),
         "Running",
     )
 
 
-def _completions_text(item: Job) -> str:
-    done, spec = item.status.succeeded, item.spec
+def _completions_text(job: Job) -> str:
+    done, spec = job.status.succeeded, job.spec
     if spec.completions is not None:
         return f"{done}/{spec.completions}"
     parallel = spec.parallelism or 0
     return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 
 
-def _duration_text(item: Job, now: datetime.datetime) -> str:
-    begun, ended = parse_time(item.status.start_time), parse_time(item.status.completion_time)
+def _duration_text(job: Job, now: datetime.datetime) -> str:
+    begun, ended = parse_time(job.status.start_time), parse_time(job.status.completion_time)
     return "" if begun is None else duration(int(((ended or now) - begun).total_seconds()))
 
 
@@ -610,9 +610,9 @@ JOBS = Resource(
         AGE,
         *TEMPLATE_COLUMNS,
     ),
-    selectable_fields=lambda item: {"status.successful": str(item.status.succeeded)},
+    selectable_fields=lambda job: {"status.successful": str(job.status.succeeded)},
     prepare_for_create=_prepare_job_for_create,
-    spec=lambda item: item.spec,
+    spec=lambda job: job.spec,
     rules=KindRules(default=_default_job, validate=_validate_job, validate_update=_validate_job_update),
     orphans_dependents=True,
     acted_on_by="the job controller of the master",

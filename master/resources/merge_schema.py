@@ -34,19 +34,19 @@ class MergeKind(Enum):
 class MergeSchema:
     """The merge behaviour of a type.
 
-    `fields` are those of a struct, by their names in JSON; `item` is that of each value of a map or list.
+    `fields` are those of a struct, by their names in JSON; `items` is that of each value of a map or list.
     """
 
     kind: MergeKind
     keys: tuple[str, ...] = ()
     fields: Mapping[str, MergeSchema] = field(default_factory=dict)
-    item: MergeSchema | None = None
+    items: MergeSchema | None = None
 
     def child(self, name: str) -> MergeSchema:
         """Return the schema of a field of an object, which is OPEN for an unknown field."""
         if self.kind is MergeKind.STRUCT:
             return self.fields.get(name, OPEN)
-        return self.item or OPEN
+        return self.items or OPEN
 
 
 OPEN = MergeSchema(MergeKind.OPEN)
@@ -71,17 +71,17 @@ def _schema(info: inspect.Type, mark: Mapping[str, object] | None) -> MergeSchem
         )
     if isinstance(info, inspect.DictType):
         form = MergeKind.ATOMIC if mark else MergeKind.MAP
-        return MergeSchema(form, item=_schema(info.value_type, None))
+        return MergeSchema(form, items=_schema(info.value_type, None))
     if isinstance(info, inspect.AnyType | inspect.VarTupleType):
         return _list_schema(info, mark)
     return PLAIN
 
 
 def _list_schema(info: inspect.AnyType | inspect.VarTupleType, mark: Mapping[str, object] | None) -> MergeSchema:
-    item = _schema(info.item_type, None) if isinstance(info, inspect.VarTupleType) else OPEN
+    items = _schema(info.item_type, None) if isinstance(info, inspect.VarTupleType) else OPEN
     keys = (mark or {}).get(KEYS, ())
     if isinstance(keys, tuple) and keys:
-        return MergeSchema(MergeKind.LIST_MAP, keys=keys, item=item)
+        return MergeSchema(MergeKind.LIST_MAP, keys=keys, items=items)
     if (mark or {}).get(SET):
-        return MergeSchema(MergeKind.SET, item=item)
-    return OPEN if isinstance(info, inspect.AnyType) else MergeSchema(MergeKind.ATOMIC, item=item)
+        return MergeSchema(MergeKind.SET, items=items)
+    return OPEN if isinstance(info, inspect.AnyType) else MergeSchema(MergeKind.ATOMIC, items=items)

@@ -14,10 +14,10 @@ Clock = Callable[[], datetime.datetime]
 """Returns the current time in UTC."""
 
 
-def with_metadata(item: O, **changes: Any) -> O:
+def with_metadata(obj: O, **changes: Any) -> O:
     """Return the object with some fields of its metadata replaced."""
-    metadata: ObjectMeta = msgspec.structs.replace(item.metadata, **changes)
-    return msgspec.structs.replace(item, metadata=metadata)
+    metadata: ObjectMeta = msgspec.structs.replace(obj.metadata, **changes)
+    return msgspec.structs.replace(obj, metadata=metadata)
 
 
 def parse_time(text: str | None) -> datetime.datetime | None:

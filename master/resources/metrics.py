@@ -157,18 +157,18 @@ def _usage(cpu: CpuStats | None, memory: MemoryStats | None) -> Usage | None:
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 
-def _total(item: PodMetrics) -> Usage:
-    cpu = sum(int(container.usage.cpu.removesuffix("n")) for container in item.containers)
-    memory = sum(int(container.usage.memory.removesuffix("Ki")) for container in item.containers)
+def _total(metrics: PodMetrics) -> Usage:
+    cpu = sum(int(container.usage.cpu.removesuffix("n")) for container in metrics.containers)
+    memory = sum(int(container.usage.memory.removesuffix("Ki")) for container in metrics.containers)
     return Usage(f"{cpu}n", f"{memory}Ki")
 
 
 def _metrics_columns(usage: Callable[[Any], Usage]) -> tuple[Column, ...]:
     return (
         NAME,
-        Column("CPU", "CPU usage.", lambda item, _: usage(item).cpu),
-        Column("Memory", "Memory usage.", lambda item, _: usage(item).memory),
-        Column("Window", "Over which time the processor was watched.", lambda item, _: item.window),
+        Column("CPU", "CPU usage.", lambda obj, _: usage(obj).cpu),
+        Column("Memory", "Memory usage.", lambda obj, _: usage(obj).memory),
+        Column("Window", "Over which time the processor was watched.", lambda obj, _: obj.window),
     )
 
 

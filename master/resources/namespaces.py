@@ -25,14 +25,14 @@ SYSTEM_NAMESPACES = ("default", NODE_LEASES, "kube-public", "kube-system")
 reaches all projects and is reached by all."""
 
 
-def _with_name_label(item: Namespace) -> Namespace:
-    return with_metadata(item, labels={**item.metadata.labels, NAMESPACE_NAME_LABEL: item.metadata.name})
+def _with_name_label(namespace: Namespace) -> Namespace:
+    return with_metadata(namespace, labels={**namespace.metadata.labels, NAMESPACE_NAME_LABEL: namespace.metadata.name})
 
 
-def _prepare_namespace_for_create(item: Namespace) -> Namespace:
-    finalizers = tuple(dict.fromkeys((*item.spec.finalizers, KUBERNETES_FINALIZER)))
+def _prepare_namespace_for_create(namespace: Namespace) -> Namespace:
+    finalizers = tuple(dict.fromkeys((*namespace.spec.finalizers, KUBERNETES_FINALIZER)))
     spec, status = NamespaceSpec(finalizers=finalizers), NamespaceStatus(phase="Active")
-    return msgspec.structs.replace(_with_name_label(item), spec=spec, status=status)
+    return msgspec.structs.replace(_with_name_label(namespace), spec=spec, status=status)
 
 
 def _prepare_namespace_for_update(new: Namespace, old: Namespace) -> Namespace:
@@ -61,11 +61,11 @@ NAMESPACES = Resource(
         AGE,
     ),
     rules=RULES[Namespace],
-    selectable_fields=lambda item: {"status.phase": item.status.phase, "name": item.metadata.name},
+    selectable_fields=lambda namespace: {"status.phase": namespace.status.phase, "name": namespace.metadata.name},
     prepare_for_create=_prepare_namespace_for_create,
     prepare_for_update=_prepare_namespace_for_update,
     with_status=_namespace_with_status,
-    blocks_deletion=lambda item: bool(item.spec.finalizers),
+    blocks_deletion=lambda namespace: bool(namespace.spec.finalizers),
     subresources=(Subresource("finalize", replace=_replace_finalizers, verbs=("update",)),),
     verbs=tuple(verb for verb in VERBS if verb != "deletecollection"),
     acted_on_by=(
@@ -106,18 +106,22 @@ class ProjectRequest(Object, frozen=True):
     description: str = ""
 
 
-def _project_from_stored(item: Namespace) -> Project:
+def _project_from_stored(namespace: Namespace) -> Project:
     return Project(
-        api_version=Project.API_VERSION, kind=Project.KIND, metadata=item.metadata, spec=item.spec, status=item.status
+        api_version=Project.API_VERSION,
+        kind=Project.KIND,
+        metadata=namespace.metadata,
+        spec=namespace.spec,
+        status=namespace.status,
     )
 
 
-def _project_to_stored(item: Project) -> Namespace:
-    return Namespace(metadata=item.metadata, spec=item.spec, status=item.status)
+def _project_to_stored(project: Project) -> Namespace:
+    return Namespace(metadata=project.metadata, spec=project.spec, status=project.status)
 
 
 def _as_namespace(act: Callable[[Namespace], Namespace]) -> Callable[[Project], Project]:
-    return lambda item: _project_from_stored(act(_project_to_stored(item)))
+    return lambda project: _project_from_stored(act(_project_to_stored(project)))
 
 
 def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]:
@@ -147,13 +151,13 @@ PROJECTS = Resource(
             lambda project, _: project.status.phase or "Active",
         ),
     ),
-    selectable_fields=lambda item: NAMESPACES.selectable_fields(_project_to_stored(item)),
+    selectable_fields=lambda project: NAMESPACES.selectable_fields(_project_to_stored(project)),
     prepare_for_create=_as_namespace(NAMESPACES.prepare_for_create),
     prepare_for_update=lambda new, old: _project_from_stored(
         NAMESPACES.prepare_for_update(_project_to_stored(new), _project_to_stored(old))
     ),
     rules=KindRules(
-        default=_as_namespace(lambda item: default(item, NAMESPACES.rules)),
+        default=_as_namespace(lambda namespace: default(namespace, NAMESPACES.rules)),
         validate_update=_validate_project_update,
         validate_name=names.dns_label_error,
     ),

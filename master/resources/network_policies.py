@@ -91,20 +91,20 @@ NETWORK_POLICY_WARNING = (
 )
 
 
-def _default_network_policy(item: NetworkPolicy) -> NetworkPolicy:
-    spec = item.spec
+def _default_network_policy(policy: NetworkPolicy) -> NetworkPolicy:
+    spec = policy.spec
     types = spec.policy_types or (POLICY_TYPES if spec.egress else POLICY_TYPES[:1])
     ingress = tuple(replace(rule, ports=_default_ports(rule.ports)) for rule in spec.ingress)
     egress = tuple(replace(rule, ports=_default_ports(rule.ports)) for rule in spec.egress)
-    return replace(item, spec=replace(spec, ingress=ingress, egress=egress, policy_types=types))
+    return replace(policy, spec=replace(spec, ingress=ingress, egress=egress, policy_types=types))
 
 
 def _default_ports(ports: tuple[NetworkPolicyPort, ...]) -> tuple[NetworkPolicyPort, ...]:
     return tuple(replace(port, protocol=port.protocol or "TCP") for port in ports)
 
 
-def _validate_network_policy(item: NetworkPolicy) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_network_policy(policy: NetworkPolicy) -> Iterator[FieldError]:
+    spec = policy.spec
     yield from check_selector("spec.podSelector", spec.pod_selector)
     for number, ingress in enumerate(spec.ingress):
         yield from _validate_rule(f"spec.ingress[{number}]", "from", ingress.ports, ingress.from_)
@@ -165,11 +165,11 @@ def _validate_ip_block(path: str, block: IPBlock) -> Iterator[FieldError]:
         return
     yield from validate_network(f"{path}.cidr", block.cidr)
     for number, inner in enumerate(block.except_):
-        place = f"{path}.except[{number}]"
-        problems = [*validate_network(place, inner), *validate_network(place, block.cidr)]
+        field_path = f"{path}.except[{number}]"
+        problems = [*validate_network(field_path, inner), *validate_network(field_path, block.cidr)]
         yield from problems[:1]
         if not problems and not _is_subnet_of(inner, block.cidr):
-            yield FieldError(place, quoted(inner), f"must be a strict subset of `cidr`, {block.cidr}")
+            yield FieldError(field_path, quoted(inner), f"must be a strict subset of `cidr`, {block.cidr}")
 
 
 def validate_network(path: str, text: str) -> Iterator[FieldError]:
@@ -198,9 +198,9 @@ NETWORK_POLICIES = Resource(
         Column("Pod-Selector", "Selector of the pods.", lambda policy, _: format_selector(policy.spec.pod_selector)),
         AGE,
     ),
-    spec=lambda item: item.spec,
+    spec=lambda policy: policy.spec,
     rules=KindRules(
-        _default_network_policy, _validate_network_policy, warnings=lambda item: iter((NETWORK_POLICY_WARNING,))
+        _default_network_policy, _validate_network_policy, warnings=lambda policy: iter((NETWORK_POLICY_WARNING,))
     ),
 )
 
@@ -240,9 +240,9 @@ class EgressNetworkPolicy(Object, frozen=True):
     spec: EgressNetworkPolicySpec = EgressNetworkPolicySpec()
 
 
-def _validate_egress_network_policy(item: EgressNetworkPolicy) -> Iterator[FieldError]:
-    yield from max_items("spec.egress", item.spec.egress, MAX_EGRESS_RULES)
-    for number, rule in enumerate(item.spec.egress):
+def _validate_egress_network_policy(policy: EgressNetworkPolicy) -> Iterator[FieldError]:
+    yield from max_items("spec.egress", policy.spec.egress, MAX_EGRESS_RULES)
+    for number, rule in enumerate(policy.spec.egress):
         path, to = f"spec.egress[{number}]", rule.to
         if rule.type not in EGRESS_RULE_TYPES:
             accepted = f"{', '.join(EGRESS_RULE_TYPES)} are accepted"
@@ -258,6 +258,6 @@ EGRESS_NETWORK_POLICIES = Resource(
     type=EgressNetworkPolicy,
     columns=(NAME, AGE),
     rules=KindRules(
-        validate=_validate_egress_network_policy, warnings=lambda item: iter((EGRESS_NETWORK_POLICY_WARNING,))
+        validate=_validate_egress_network_policy, warnings=lambda policy: iter((EGRESS_NETWORK_POLICY_WARNING,))
     ),
 )

@@ -23,14 +23,14 @@ from master.resources.validation import immutable, quantities_at_least_zero, req
 ROLE_LABEL = "node-role.kubernetes.io/"
 
 
-def ready_status(item: Node) -> str:
+def ready_status(node: Node) -> str:
     """Return the status of the condition Ready: True, False or Unknown."""
-    return next((condition.status for condition in item.status.conditions if condition.type == "Ready"), "Unknown")
+    return next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "Unknown")
 
 
-def internal_ip(item: Node) -> str:
+def internal_ip(node: Node) -> str:
     """Return the first InternalIP; empty if there is none, because an address is never guessed."""
-    return next((address.address for address in item.status.addresses if address.type == "InternalIP"), "")
+    return next((address.address for address in node.status.addresses if address.type == "InternalIP"), "")
 
 
 def _state_text(node: Node) -> str:
@@ -104,7 +104,7 @@ NODES: Resource[Node] = Resource(
         ),
     ),
     rules=RULES[Node],
-    selectable_fields=lambda item: {"spec.unschedulable": "true" if item.spec.unschedulable else "false"},
+    selectable_fields=lambda node: {"spec.unschedulable": "true" if node.spec.unschedulable else "false"},
     prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_for_update,
     status_update_keeps_metadata=True,
@@ -152,17 +152,17 @@ class RuntimeClass(Object, frozen=True):
     scheduling: Scheduling | None = None
 
 
-def _validate_runtime_class(item: RuntimeClass) -> Iterator[FieldError]:
-    yield from required("handler", item.handler, names.dns_label_error)
-    if item.overhead is not None:
-        yield from quantities_at_least_zero("overhead.podFixed", item.overhead.pod_fixed)
-    if item.scheduling is None:
+def _validate_runtime_class(runtime_class: RuntimeClass) -> Iterator[FieldError]:
+    yield from required("handler", runtime_class.handler, names.dns_label_error)
+    if runtime_class.overhead is not None:
+        yield from quantities_at_least_zero("overhead.podFixed", runtime_class.overhead.pod_fixed)
+    if runtime_class.scheduling is None:
         return
-    for key, value in item.scheduling.node_selector.items():
+    for key, value in runtime_class.scheduling.node_selector.items():
         if names.label_key_error(key) or names.label_value_error(value):
             reason = names.label_key_error(key) or names.label_value_error(value)
             yield FieldError(f"scheduling.nodeSelector[{key}]", quoted(value), reason)
-    for number, toleration in enumerate(item.scheduling.tolerations):
+    for number, toleration in enumerate(runtime_class.scheduling.tolerations):
         yield from check_toleration(f"scheduling.tolerations[{number}]", toleration)
 
 
@@ -208,7 +208,7 @@ NODE_QUERIES = Resource(
         AGE,
     ),
     rules=RULES[NodeQuery],
-    selectable_fields=lambda item: {"spec.nodeName": item.spec.node_name},
+    selectable_fields=lambda csi_node: {"spec.nodeName": csi_node.spec.node_name},
     prepare_for_create=accept_status,
     prepare_for_update=_prepare_node_query_for_update,
     with_status=_node_query_with_status,

@@ -43,9 +43,9 @@ class ReplicasStatus(Value, frozen=True, omit_defaults=False):
 
 
 REPLICA_COLUMNS = (
-    Column("Desired", "Number of desired pods.", lambda item, _: item.spec.replicas or 0, type="integer"),
-    Column("Current", "Number of existing pods.", lambda item, _: item.status.replicas, type="integer"),
-    Column("Ready", "Number of ready pods.", lambda item, _: item.status.ready_replicas, type="integer"),
+    Column("Desired", "Number of desired pods.", lambda obj, _: obj.spec.replicas or 0, type="integer"),
+    Column("Current", "Number of existing pods.", lambda obj, _: obj.status.replicas, type="integer"),
+    Column("Ready", "Number of ready pods.", lambda obj, _: obj.status.ready_replicas, type="integer"),
 )
 
 
@@ -65,20 +65,20 @@ def template_columns(
         Column(
             "Containers",
             "The names of the template's containers.",
-            lambda item, _: _container_names(template(item)),
+            lambda obj, _: _container_names(template(obj)),
             wide=True,
         ),
         Column(
             "Images",
             "The images of the template's containers.",
-            lambda item, _: _container_images(template(item)),
+            lambda obj, _: _container_images(template(obj)),
             wide=True,
         ),
-        Column("Selector", "Which pods belong to it.", lambda item, _: selector(item), wide=True),
+        Column("Selector", "Which pods belong to it.", lambda obj, _: selector(obj), wide=True),
     )
 
 
-TEMPLATE_COLUMNS = template_columns(lambda item: item.spec.template, lambda item: format_selector(item.spec.selector))
+TEMPLATE_COLUMNS = template_columns(lambda obj: obj.spec.template, lambda obj: format_selector(obj.spec.selector))
 """The wide columns of a resource with `spec.template` and a label selector in `spec.selector`."""
 
 
@@ -148,13 +148,13 @@ class PodTemplate(Object, frozen=True):
     template: PodTemplateSpec = PodTemplateSpec()
 
 
-def _validate_pod_template(item: PodTemplate) -> Iterator[FieldError]:
-    for problem in pod.check_pod(Pod(metadata=item.template.metadata, spec=item.template.spec)):
+def _validate_pod_template(pod_template: PodTemplate) -> Iterator[FieldError]:
+    for problem in pod.check_pod(Pod(metadata=pod_template.template.metadata, spec=pod_template.template.spec)):
         yield problem._replace(path=f"template.{problem.path}")
 
 
-def _labels_text(item: PodTemplate) -> str:
-    labels = item.template.metadata.labels
+def _labels_text(pod_template: PodTemplate) -> str:
+    labels = pod_template.template.metadata.labels
     return ",".join(f"{key}={labels[key]}" for key in sorted(labels)) or "<none>"
 
 
@@ -174,9 +174,9 @@ POD_TEMPLATES = Resource(
             "Pod Labels", "The labels that the pods would have.", lambda pod_template, _: _labels_text(pod_template)
         ),
     ),
-    spec=lambda item: item.template,
+    spec=lambda pod_template: pod_template.template,
     rules=KindRules(
-        default=lambda item: replace(item, template=default_template(item.template)),
+        default=lambda pod_template: replace(pod_template, template=default_template(pod_template.template)),
         validate=_validate_pod_template,
     ),
 )

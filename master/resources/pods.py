@@ -11,7 +11,7 @@ from api.core.pod import FINAL_PHASES, ContainerStatus, Pod, PodSpec, PodStatus
 from api.core.resource_requests import is_sidecar
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import PodAddress
-from api.validation import pod
+from api.validation.pod import add_ephemeral_containers
 from api.validation.registry import RULES, KindRules
 from master.resources.printing import AGE, NAME, age, none_if_empty
 from master.resources.resource import (
@@ -35,10 +35,10 @@ SCHEDULING_GATED = Condition(
 )
 
 
-def _prepare_pod_for_create(item: Pod) -> Pod:
-    conditions = (SCHEDULING_GATED,) if item.spec.scheduling_gates else ()
-    status = PodStatus(phase="Pending", qos_class=item.status.qos_class, conditions=conditions)
-    return msgspec.structs.replace(item, status=status)
+def _prepare_pod_for_create(pod: Pod) -> Pod:
+    conditions = (SCHEDULING_GATED,) if pod.spec.scheduling_gates else ()
+    status = PodStatus(phase="Pending", qos_class=pod.status.qos_class, conditions=conditions)
+    return msgspec.structs.replace(pod, status=status)
 
 
 def _prepare_pod_for_update(new: Pod, old: Pod) -> Pod:
@@ -59,15 +59,15 @@ def _termination_reason(status: ContainerStatus) -> str:
     return state.reason or (f"Signal:{state.signal}" if state.signal else f"ExitCode:{state.exit_code}")
 
 
-def is_pod_ready(item: Pod) -> bool:
+def is_pod_ready(pod: Pod) -> bool:
     """Return whether the pod's condition Ready is true."""
-    return any(condition.type == "Ready" and condition.status == "True" for condition in item.status.conditions)
+    return any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)
 
 
-def _container_reason(item: Pod, reason: str) -> str:
+def _container_reason(pod: Pod, reason: str) -> str:
     """Return the reason of the first container that has one, else `reason`, as kube-apiserver's printer does."""
     running = False
-    for status in reversed(item.status.container_statuses):
+    for status in reversed(pod.status.container_statuses):
         waiting = status.state.waiting
         if waiting is not None and waiting.reason:
             reason = waiting.reason
@@ -76,26 +76,26 @@ def _container_reason(item: Pod, reason: str) -> str:
         elif status.ready and status.state.running is not None:
             running = True
     if reason == "Completed" and running:
-        return "Running" if is_pod_ready(item) else "NotReady"
+        return "Running" if is_pod_ready(pod) else "NotReady"
     return reason
 
 
-def _sidecar_names(item: Pod) -> frozenset[str]:
-    return frozenset(init_container.name for init_container in item.spec.init_containers if is_sidecar(init_container))
+def _sidecar_names(pod: Pod) -> frozenset[str]:
+    return frozenset(init_container.name for init_container in pod.spec.init_containers if is_sidecar(init_container))
 
 
-def _running_statuses(item: Pod) -> list[ContainerStatus]:
+def _running_statuses(pod: Pod) -> list[ContainerStatus]:
     """Return the statuses of long-running containers: the pod's own and its sidecars."""
-    sidecars = _sidecar_names(item)
-    sidecar_statuses = [status for status in item.status.init_container_statuses if status.name in sidecars]
-    return [*sidecar_statuses, *item.status.container_statuses]
+    sidecars = _sidecar_names(pod)
+    sidecar_statuses = [status for status in pod.status.init_container_statuses if status.name in sidecars]
+    return [*sidecar_statuses, *pod.status.container_statuses]
 
 
-def _init_reason(item: Pod) -> str:
+def _init_reason(pod: Pod) -> str:
     """Return what delays the start, while init containers have not all succeeded."""
-    total = len(item.spec.init_containers)
-    sidecars = _sidecar_names(item)
-    for index, status in enumerate(item.status.init_container_statuses):
+    total = len(pod.spec.init_containers)
+    sidecars = _sidecar_names(pod)
+    for index, status in enumerate(pod.status.init_container_statuses):
         ended, waiting = status.state.terminated, status.state.waiting
         if status.name in sidecars and status.started:
             continue
@@ -109,31 +109,29 @@ def _init_reason(item: Pod) -> str:
     return ""
 
 
-def pod_state(item: Pod) -> str:
+def pod_state(pod: Pod) -> str:
     """Return the state of the pod in one word, as `kubectl get pods` shows it."""
-    if item.metadata.deletion_timestamp and item.status.phase not in FINAL_PHASES:
-        return "Unknown" if item.status.reason == "NodeLost" else "Terminating"
+    if pod.metadata.deletion_timestamp and pod.status.phase not in FINAL_PHASES:
+        return "Unknown" if pod.status.reason == "NodeLost" else "Terminating"
     reason = (
-        SCHEDULING_GATED.reason
-        if SCHEDULING_GATED in item.status.conditions
-        else item.status.reason or item.status.phase
+        SCHEDULING_GATED.reason if SCHEDULING_GATED in pod.status.conditions else pod.status.reason or pod.status.phase
     )
-    return _init_reason(item) or _container_reason(item, reason)
+    return _init_reason(pod) or _container_reason(pod, reason)
 
 
-def _restarts(item: Pod, now: datetime.datetime) -> str:
-    statuses = _running_statuses(item)
+def _restarts(pod: Pod, now: datetime.datetime) -> str:
+    statuses = _running_statuses(pod)
     total = sum(status.restart_count for status in statuses)
     ends = [status.last_state.terminated.finished_at for status in statuses if status.last_state.terminated]
     last = max((end for end in ends if end), default=None)
     return f"{total} ({age(last, now)} ago)" if total and last else str(total)
 
 
-def _readiness_gates(item: Pod) -> str:
-    gates = [gate.condition_type for gate in item.spec.readiness_gates]
+def _readiness_gates(pod: Pod) -> str:
+    gates = [gate.condition_type for gate in pod.spec.readiness_gates]
     if not gates:
         return "<none>"
-    passed = {condition.type for condition in item.status.conditions if condition.status == "True"}
+    passed = {condition.type for condition in pod.status.conditions if condition.status == "True"}
     return f"{sum(gate in passed for gate in gates)}/{len(gates)}"
 
 
@@ -142,22 +140,22 @@ def _ready_text(pod: Pod) -> str:
     return f"{ready}/{len(pod.spec.containers) + len(_sidecar_names(pod))}"
 
 
-def _pod_fields(item: Pod) -> dict[str, str]:
+def _pod_fields(pod: Pod) -> dict[str, str]:
     return {
-        "spec.nodeName": item.spec.node_name,
-        "spec.restartPolicy": item.spec.restart_policy,
-        "spec.schedulerName": item.spec.scheduler_name,
-        "spec.serviceAccountName": item.spec.service_account_name,
-        "spec.hostNetwork": "true" if item.spec.host_network else "false",
-        "status.phase": item.status.phase,
-        "status.podIP": item.status.pod_ip,
-        "status.podIPs": ",".join(pod_ip.ip for pod_ip in item.status.pod_ips),
-        "status.nominatedNodeName": item.status.nominated_node_name,
+        "spec.nodeName": pod.spec.node_name,
+        "spec.restartPolicy": pod.spec.restart_policy,
+        "spec.schedulerName": pod.spec.scheduler_name,
+        "spec.serviceAccountName": pod.spec.service_account_name,
+        "spec.hostNetwork": "true" if pod.spec.host_network else "false",
+        "status.phase": pod.status.phase,
+        "status.podIP": pod.status.pod_ip,
+        "status.podIPs": ",".join(pod_ip.ip for pod_ip in pod.status.pod_ips),
+        "status.nominatedNodeName": pod.status.nominated_node_name,
     }
 
 
-def _pod_spec(item: Pod) -> Any:
-    return item.spec
+def _pod_spec(pod: Pod) -> Any:
+    return pod.spec
 
 
 PODS: Resource[Pod] = Resource(
@@ -195,12 +193,12 @@ PODS: Resource[Pod] = Resource(
     prepare_for_update=_prepare_pod_for_update,
     status_update_keeps_metadata=True,
     spec=_pod_spec,
-    blocks_deletion=lambda item: bool(item.metadata.deletion_grace_period_seconds),
+    blocks_deletion=lambda pod: bool(pod.metadata.deletion_grace_period_seconds),
     subresources=(
         stream_subresource("attach", "PodAttachOptions"),
         Subresource("binding", body_kind=("", "v1", "Binding"), verbs=("create",)),
         Subresource("eviction", body_kind=("policy", "v1", "Eviction"), verbs=("create",)),
-        Subresource(EPHEMERAL_CONTAINERS, replace=lambda new, old: pod.add_ephemeral_containers(old, new)),
+        Subresource(EPHEMERAL_CONTAINERS, replace=lambda new, old: add_ephemeral_containers(old, new)),
         stream_subresource("exec", "PodExecOptions"),
         Subresource("log", verbs=("get",), proxied=True),
         stream_subresource("portforward", "PodPortForwardOptions"),
@@ -230,12 +228,12 @@ def _pod_address_from_stored(pod: Pod) -> PodAddress:
     )
 
 
-def _pod_address_to_stored(item: PodAddress) -> Pod:
+def _pod_address_to_stored(pod_address: PodAddress) -> Pod:
     """Return a pod with the visible fields, for columns and selectors; it is never stored."""
     return Pod(
-        metadata=item.metadata,
-        spec=PodSpec(host_network=item.host_network),
-        status=PodStatus(phase=item.phase, pod_ip=item.ip),
+        metadata=pod_address.metadata,
+        spec=PodSpec(host_network=pod_address.host_network),
+        status=PodStatus(phase=pod_address.phase, pod_ip=pod_address.ip),
     )
 
 

@@ -44,7 +44,7 @@ def none_if_empty(text: str) -> str:
 NAME = Column(
     "Name",
     "Name, unique among objects of this kind in a namespace.",
-    lambda item, _: item.metadata.name,
+    lambda obj, _: obj.metadata.name,
     format="name",
 )
-AGE = Column("Age", "Time since the object was created.", lambda item, now: age(item.metadata.creation_timestamp, now))
+AGE = Column("Age", "Time since the object was created.", lambda obj, now: age(obj.metadata.creation_timestamp, now))

@@ -50,24 +50,24 @@ SYSTEM_CLASSES = (
 """The classes that are always there."""
 
 
-def _default_priority_class(item: PriorityClass) -> PriorityClass:
-    return replace(item, preemption_policy=item.preemption_policy or PREEMPT_LOWER_PRIORITY)
+def _default_priority_class(priority_class: PriorityClass) -> PriorityClass:
+    return replace(priority_class, preemption_policy=priority_class.preemption_policy or PREEMPT_LOWER_PRIORITY)
 
 
-def _validate_priority_class(item: PriorityClass) -> Iterator[FieldError]:
-    name = item.metadata.name
+def _validate_priority_class(priority_class: PriorityClass) -> Iterator[FieldError]:
+    name = priority_class.metadata.name
     if name.startswith(SYSTEM_PREFIX):
         known = {system_class.metadata.name: system_class.value for system_class in SYSTEM_CLASSES}
-        if known.get(name) != item.value or item.global_default:
+        if known.get(name) != priority_class.value or priority_class.global_default:
             reason = "priority class names with 'system-' prefix are reserved for system use only"
             yield FieldError("metadata.name", quoted(name), reason, FORBIDDEN)
-    elif item.value > MAX_USER_PRIORITY:
+    elif priority_class.value > MAX_USER_PRIORITY:
         reason = f"maximum allowed value of a user defined priority is {MAX_USER_PRIORITY}"
-        yield FieldError("value", quoted(item.value), reason, FORBIDDEN)
-    if item.value < MIN_PRIORITY:
-        yield FieldError("value", quoted(item.value), f"must be greater than or equal to {MIN_PRIORITY}")
+        yield FieldError("value", quoted(priority_class.value), reason, FORBIDDEN)
+    if priority_class.value < MIN_PRIORITY:
+        yield FieldError("value", quoted(priority_class.value), f"must be greater than or equal to {MIN_PRIORITY}")
     yield from unsupported_values(
-        ("preemptionPolicy", item.preemption_policy or "", (PREEMPT_LOWER_PRIORITY, PREEMPT_NEVER))
+        ("preemptionPolicy", priority_class.preemption_policy or "", (PREEMPT_LOWER_PRIORITY, PREEMPT_NEVER))
     )
 
 
@@ -97,7 +97,7 @@ PRIORITY_CLASSES = Resource(
             lambda priority_class, _: priority_class.preemption_policy,
         ),
     ),
-    spec=lambda item: item.value,
+    spec=lambda priority_class: priority_class.value,
     rules=KindRules(_default_priority_class, _validate_priority_class, _validate_priority_class_update),
     acted_on_by="the master, when a pod is created, and its scheduler; two system classes always exist",
 )

@@ -112,20 +112,20 @@ def scope_requirements(spec: ResourceQuotaSpec) -> tuple[ScopedResourceSelectorR
     return (*plain, *(spec.scope_selector.match_expressions if spec.scope_selector else ()))
 
 
-def _default_quota(item: ResourceQuota) -> ResourceQuota:
-    return replace(item, spec=replace(item.spec, hard=canonical(item.spec.hard)))
+def _default_quota(quota: ResourceQuota) -> ResourceQuota:
+    return replace(quota, spec=replace(quota.spec, hard=canonical(quota.spec.hard)))
 
 
-def _validate_quota(item: ResourceQuota) -> Iterator[FieldError]:
+def _validate_quota(quota: ResourceQuota) -> Iterator[FieldError]:
     for part, amounts in (
-        ("spec.hard", item.spec.hard), ("status.hard", item.status.hard), ("status.used", item.status.used)
+        ("spec.hard", quota.spec.hard), ("status.hard", quota.status.hard), ("status.used", quota.status.used)
     ):  # fmt: skip
         yield from _validate_hard(part, amounts)
-    yield from _validate_scopes("spec.scopes", item.spec.scopes, item.spec)
-    if item.spec.scope_selector is not None:
-        requirements = item.spec.scope_selector.match_expressions
+    yield from _validate_scopes("spec.scopes", quota.spec.scopes, quota.spec)
+    if quota.spec.scope_selector is not None:
+        requirements = quota.spec.scope_selector.match_expressions
         yield from _validate_scopes(
-            "spec.scopeSelector.matchExpressions", [requirement.scope_name for requirement in requirements], item.spec
+            "spec.scopeSelector.matchExpressions", [requirement.scope_name for requirement in requirements], quota.spec
         )
         for requirement in requirements:
             yield from _validate_scope_selector("spec.scopeSelector.matchExpressions", requirement)
@@ -187,10 +187,10 @@ def _validate_quota_update(old: ResourceQuota, new: ResourceQuota) -> Iterator[F
         yield FieldError("spec.scopes", quoted(new.spec.scopes), "field is immutable")
 
 
-def _usage_text(item: ResourceQuota, of_limits: bool) -> str:
-    used = item.status.used
+def _usage_text(quota: ResourceQuota, of_limits: bool) -> str:
+    used = quota.status.used
     limits = (
-        (name, hard) for name, hard in sorted(item.status.hard.items()) if name.startswith("limits.") == of_limits
+        (name, hard) for name, hard in sorted(quota.status.hard.items()) if name.startswith("limits.") == of_limits
     )
     return ", ".join(f"{name}: {used.get(name, 0)}/{hard}" for name, hard in limits)
 
@@ -254,8 +254,10 @@ class LimitRange(Object, frozen=True):
     spec: LimitRangeSpec = LimitRangeSpec()
 
 
-def _default_limit_range(item: LimitRange) -> LimitRange:
-    return replace(item, spec=LimitRangeSpec(limits=tuple(_default_limit(limit) for limit in item.spec.limits)))
+def _default_limit_range(limit_range: LimitRange) -> LimitRange:
+    return replace(
+        limit_range, spec=LimitRangeSpec(limits=tuple(_default_limit(limit) for limit in limit_range.spec.limits))
+    )
 
 
 def _default_limit(limit: LimitRangeItem) -> LimitRangeItem:
@@ -278,29 +280,25 @@ def _limit_fields(limit: LimitRangeItem) -> dict[str, RawQuantities]:
 _JSON_NAMES = {"default_request": "defaultRequest", "max_limit_request_ratio": "maxLimitRequestRatio"}
 
 
-def _validate_limit_range(item: LimitRange) -> Iterator[FieldError]:
+def _validate_limit_range(limit_range: LimitRange) -> Iterator[FieldError]:
     seen: set[str] = set()
-    for number, limit_range_item in enumerate(item.spec.limits):
+    for number, limit in enumerate(limit_range.spec.limits):
         path = f"spec.limits[{number}]"
-        if limit_range_item.type not in LIMIT_TYPES and (
-            "/" not in limit_range_item.type or names.label_key_error(limit_range_item.type)
-        ):
-            yield FieldError(
-                f"{path}.type", quoted(limit_range_item.type), "must be a standard limit type or fully qualified"
-            )
-        if limit_range_item.type in seen:
-            yield FieldError(f"{path}.type", quoted(limit_range_item.type), "must be unique", DUPLICATE)
-        seen.add(limit_range_item.type)
-        yield from _validate_limit(path, limit_range_item)
+        if limit.type not in LIMIT_TYPES and ("/" not in limit.type or names.label_key_error(limit.type)):
+            yield FieldError(f"{path}.type", quoted(limit.type), "must be a standard limit type or fully qualified")
+        if limit.type in seen:
+            yield FieldError(f"{path}.type", quoted(limit.type), "must be unique", DUPLICATE)
+        seen.add(limit.type)
+        yield from _validate_limit(path, limit)
 
 
 def _validate_limit(path: str, limit: LimitRangeItem) -> Iterator[FieldError]:
     bad = False
     for field, amounts in _limit_fields(limit).items():
-        place = f"{path}.{_JSON_NAMES.get(field, field)}"
+        field_path = f"{path}.{_JSON_NAMES.get(field, field)}"
         for problem in (
-            *_validate_resource_names(place, amounts, limit.type),
-            *quantities_at_least_zero(place, amounts),
+            *_validate_resource_names(field_path, amounts, limit.type),
+            *quantities_at_least_zero(field_path, amounts),
         ):
             bad = True
             yield problem
@@ -317,11 +315,11 @@ def _validate_limit(path: str, limit: LimitRangeItem) -> Iterator[FieldError]:
 
 def _validate_resource_names(path: str, amounts: RawQuantities, kind: str) -> Iterator[FieldError]:
     for name in amounts:
-        place = f"{path}[{name}]"
+        field_path = f"{path}[{name}]"
         if names.label_key_error(name):
-            yield FieldError(place, quoted(name), names.label_key_error(name))
+            yield FieldError(field_path, quoted(name), names.label_key_error(name))
         elif kind in (POD_LIMIT, CONTAINER_LIMIT) and "/" not in name and not _is_standard_resource(name):
-            yield FieldError(place, quoted(name), "must be a standard resource for containers")
+            yield FieldError(field_path, quoted(name), "must be a standard resource for containers")
 
 
 def _is_standard_resource(name: str) -> bool:

@@ -99,15 +99,15 @@ class ClusterRoleBinding(Object, frozen=True):
     role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
 
 
-def _validate_role(item: Role | ClusterRole) -> Iterator[FieldError]:
-    for number, rule in enumerate(item.rules):
+def _validate_role(role: Role | ClusterRole) -> Iterator[FieldError]:
+    for number, rule in enumerate(role.rules):
         path = f"rules[{number}]"
         if not rule.verbs:
             yield FieldError(f"{path}.verbs", "[]", "verbs must contain at least one value", MISSING)
         if rule.non_resource_urls and (rule.resources or rule.api_groups):
             reason = "rules cannot apply to both regular resources and non-resource URLs"
             yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), reason)
-        elif rule.non_resource_urls and isinstance(item, Role):
+        elif rule.non_resource_urls and isinstance(role, Role):
             reason = "namespaced rules cannot apply to non-resource URLs"
             yield FieldError(f"{path}.nonResourceURLs", quoted(rule.non_resource_urls), reason)
         elif not rule.non_resource_urls:
@@ -119,33 +119,33 @@ def _validate_role(item: Role | ClusterRole) -> Iterator[FieldError]:
                 yield FieldError(f"{path}.resources", "[]", reason, MISSING)
 
 
-def _validate_binding(item: RoleBinding | ClusterRoleBinding) -> Iterator[FieldError]:
-    kinds = ("Role", "ClusterRole") if isinstance(item, RoleBinding) else ("ClusterRole",)
-    reference = item.role_ref
+def _validate_binding(binding: RoleBinding | ClusterRoleBinding) -> Iterator[FieldError]:
+    kinds = ("Role", "ClusterRole") if isinstance(binding, RoleBinding) else ("ClusterRole",)
+    reference = binding.role_ref
     if reference.api_group not in ("", RBAC_GROUP):
         yield FieldError("roleRef.apiGroup", quoted(reference.api_group), f"{RBAC_GROUP} is accepted", NOT_SUPPORTED)
     if reference.kind not in kinds:
         yield FieldError("roleRef.kind", quoted(reference.kind), f"{', '.join(kinds)} are accepted", NOT_SUPPORTED)
     if not reference.name:
         yield FieldError("roleRef.name", '""', "a name is required", MISSING)
-    for number, subject in enumerate(item.subjects):
+    for number, subject in enumerate(binding.subjects):
         path = f"subjects[{number}]"
         if not subject.name:
             yield FieldError(f"{path}.name", '""', "a name is required", MISSING)
         if subject.kind not in ("User", "Group", "ServiceAccount"):
             accepted = "User, Group, ServiceAccount are accepted"
             yield FieldError(f"{path}.kind", quoted(subject.kind), accepted, NOT_SUPPORTED)
-        if subject.kind == "ServiceAccount" and not subject.namespace and isinstance(item, ClusterRoleBinding):
+        if subject.kind == "ServiceAccount" and not subject.namespace and isinstance(binding, ClusterRoleBinding):
             yield FieldError(f"{path}.namespace", '""', "a namespace is required", MISSING)
 
 
-def _default_binding(item: Any) -> Any:
+def _default_binding(binding: Any) -> Any:
     subjects = (
         replace(subject, api_group=subject.api_group or ("" if subject.kind == "ServiceAccount" else RBAC_GROUP))
-        for subject in item.subjects
+        for subject in binding.subjects
     )
-    reference = replace(item.role_ref, api_group=item.role_ref.api_group or RBAC_GROUP)
-    return replace(item, subjects=tuple(subjects), role_ref=reference)
+    reference = replace(binding.role_ref, api_group=binding.role_ref.api_group or RBAC_GROUP)
+    return replace(binding, subjects=tuple(subjects), role_ref=reference)
 
 
 def _validate_binding_update(old: Any, new: Any) -> Iterator[FieldError]:
@@ -153,8 +153,8 @@ def _validate_binding_update(old: Any, new: Any) -> Iterator[FieldError]:
         yield FieldError("roleRef", quoted(new.role_ref), "cannot change roleRef", FORBIDDEN)
 
 
-def _subjects_text(item: RoleBinding | ClusterRoleBinding, kind: str) -> str:
-    subjects = (subject for subject in item.subjects if subject.kind == kind)
+def _subjects_text(binding: RoleBinding | ClusterRoleBinding, kind: str) -> str:
+    subjects = (subject for subject in binding.subjects if subject.kind == kind)
     return ", ".join(
         f"{subject.namespace}/{subject.name}" if kind == "ServiceAccount" else subject.name for subject in subjects
     )

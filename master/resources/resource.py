@@ -140,7 +140,7 @@ class Resource(Generic[O]):
     """Defaults and validation. Those of types that other daemons read, too, are in `api.validation`."""
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
-    selectable_fields: Callable[[O], Mapping[str, str]] = field(default=lambda item: {})
+    selectable_fields: Callable[[O], Mapping[str, str]] = field(default=lambda obj: {})
     """Return the fields for field selectors, in addition to `metadata.name` and `metadata.namespace`."""
     prepare_for_create: Callable[[O], O] = reset_status
     """Set what the server decides about a new object, such as its status.
@@ -162,7 +162,7 @@ class Resource(Generic[O]):
     """
     spec: Callable[[O], Any] | None = None
     """Return the part whose change increments `metadata.generation`; None if the resource has no generation."""
-    blocks_deletion: Callable[[O], bool] = field(default=lambda item: False)
+    blocks_deletion: Callable[[O], bool] = field(default=lambda obj: False)
     """Return whether an object that is being deleted must stay for another reason than its finalizers."""
     scale: Scale[O] | None = None
     subresources: tuple[Subresource[O], ...] = ()
@@ -226,9 +226,9 @@ class Resource(Generic[O]):
         """Return group and plural name."""
         return GroupResource(self.group, self.plural)
 
-    def cells(self, item: O, now: datetime.datetime) -> tuple[object, ...]:
+    def cells(self, obj: O, now: datetime.datetime) -> tuple[object, ...]:
         """Return the values of `columns` for an object."""
-        shown = self.to_stored(item) if self.columns is self.stored_resource.columns else item
+        shown = self.to_stored(obj) if self.columns is self.stored_resource.columns else obj
         return tuple(column.cell(shown, now) for column in self.columns)
 
     @property
@@ -253,16 +253,16 @@ class Resource(Generic[O]):
         """Return the group and plural name under which the objects are stored."""
         return self.stored_resource.group_resource
 
-    def from_stored(self, item: Any) -> O:
+    def from_stored(self, obj: Any) -> O:
         """Return a stored object in this version."""
         if self.stored_as is None:
-            return item  # type: ignore[no-any-return]
-        converted = self.stored_as.from_stored(item)
+            return obj  # type: ignore[no-any-return]
+        converted = self.stored_as.from_stored(obj)
         return msgspec.structs.replace(converted, api_version=self.type.API_VERSION, kind=self.kind)
 
-    def to_stored(self, item: O) -> Any:
+    def to_stored(self, obj: O) -> Any:
         """Return an object of this version as it is stored."""
-        return item if self.stored_as is None else self.stored_as.to_stored(item)
+        return obj if self.stored_as is None else self.stored_as.to_stored(obj)
 
     # --- subresources -------------------------------------------------------------------------------------------------
 
@@ -283,10 +283,10 @@ class Resource(Generic[O]):
 
     def _replace_status(self, new: O, old: O) -> O:
         assert self.with_status is not None
-        item = self.with_status(new, old)
+        obj = self.with_status(new, old)
         if self.status_update_keeps_metadata:
-            return item
-        return with_metadata(item, labels=new.metadata.labels, annotations=new.metadata.annotations)
+            return obj
+        return with_metadata(obj, labels=new.metadata.labels, annotations=new.metadata.annotations)
 
     def subresource(self, name: str) -> Subresource[O] | None:
         """Return the subresource of that name; None if there is none."""
@@ -299,12 +299,12 @@ class Resource(Generic[O]):
         """Return the names of all fields for field selectors."""
         return frozenset(self.field_values(self.type()))
 
-    def field_values(self, item: O) -> dict[str, str]:
+    def field_values(self, obj: O) -> dict[str, str]:
         """Return all fields for field selectors, by name."""
         return {
-            "metadata.name": item.metadata.name,
-            "metadata.namespace": item.metadata.namespace,
-            **self.selectable_fields(item),
+            "metadata.name": obj.metadata.name,
+            "metadata.namespace": obj.metadata.namespace,
+            **self.selectable_fields(obj),
         }
 
 

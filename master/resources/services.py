@@ -36,9 +36,9 @@ from master.resources.resource import VERBS, Column, Resource, Version, proxy_su
 from master.resources.validation import immutable
 
 
-def _external_addresses(item: Service) -> str:
-    spec = item.spec
-    ingress = [address.ip or address.hostname for address in item.status.load_balancer.ingress]
+def _external_addresses(service: Service) -> str:
+    spec = service.spec
+    ingress = [address.ip or address.hostname for address in service.status.load_balancer.ingress]
     if spec.type == EXTERNAL_NAME:
         return spec.external_name
     addresses = ",".join([*ingress, *spec.external_ips])
@@ -158,7 +158,7 @@ SERVICES: Resource[Service] = Resource(
         Column("Selector", "Which pods it leads to.", lambda service, _: _selector_text(service), wide=True),
     ),
     rules=RULES[Service],
-    selectable_fields=lambda item: {"spec.clusterIP": item.spec.cluster_ip, "spec.type": item.spec.type},
+    selectable_fields=lambda service: {"spec.clusterIP": service.spec.cluster_ip, "spec.type": service.spec.type},
     prepare_for_update=_prepare_service_for_update,
     normalize_update=_normalize_service_update,
     subresources=(proxy_subresource("ServiceProxyOptions"),),
@@ -223,7 +223,7 @@ ENDPOINT_SLICES = Resource(
         AGE,
     ),
     rules=RULES[EndpointSlice],
-    spec=lambda item: (item.endpoints, item.ports),
+    spec=lambda endpoint_slice: (endpoint_slice.endpoints, endpoint_slice.ports),
     acted_on_by="created for services by the master; the sdn daemons and kube-proxy read them",
 )
 
@@ -282,22 +282,28 @@ def _endpoint_from_v1beta1(endpoint: EndpointV1beta1) -> newer.Endpoint:
     )
 
 
-def _endpoint_slice_v1beta1_from_stored(item: newer.EndpointSlice) -> EndpointSliceV1beta1:
-    endpoints = tuple(_endpoint_to_v1beta1(endpoint) for endpoint in item.endpoints)
+def _endpoint_slice_v1beta1_from_stored(endpoint_slice: newer.EndpointSlice) -> EndpointSliceV1beta1:
+    endpoints = tuple(_endpoint_to_v1beta1(endpoint) for endpoint in endpoint_slice.endpoints)
     return EndpointSliceV1beta1(
-        metadata=item.metadata, address_type=item.address_type, endpoints=endpoints, ports=item.ports
+        metadata=endpoint_slice.metadata,
+        address_type=endpoint_slice.address_type,
+        endpoints=endpoints,
+        ports=endpoint_slice.ports,
     )
 
 
-def _endpoint_slice_v1beta1_to_stored(item: EndpointSliceV1beta1) -> newer.EndpointSlice:
-    endpoints = tuple(_endpoint_from_v1beta1(endpoint) for endpoint in item.endpoints)
+def _endpoint_slice_v1beta1_to_stored(endpoint_slice: EndpointSliceV1beta1) -> newer.EndpointSlice:
+    endpoints = tuple(_endpoint_from_v1beta1(endpoint) for endpoint in endpoint_slice.endpoints)
     return newer.EndpointSlice(
-        metadata=item.metadata, address_type=item.address_type, endpoints=endpoints, ports=item.ports
+        metadata=endpoint_slice.metadata,
+        address_type=endpoint_slice.address_type,
+        endpoints=endpoints,
+        ports=endpoint_slice.ports,
     )
 
 
-def _validate_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> Iterator[FieldError]:
-    yield from check_endpoint_slice(_endpoint_slice_v1beta1_to_stored(item))
+def _validate_endpoint_slice_v1beta1(endpoint_slice: EndpointSliceV1beta1) -> Iterator[FieldError]:
+    yield from check_endpoint_slice(_endpoint_slice_v1beta1_to_stored(endpoint_slice))
 
 
 def _validate_endpoint_slice_v1beta1_update(
@@ -308,14 +314,16 @@ def _validate_endpoint_slice_v1beta1_update(
     )
 
 
-def _default_endpoint_slice_v1beta1(item: EndpointSliceV1beta1) -> EndpointSliceV1beta1:
-    return replace(item, ports=ENDPOINT_SLICES.rules.default(_endpoint_slice_v1beta1_to_stored(item)).ports)
+def _default_endpoint_slice_v1beta1(endpoint_slice: EndpointSliceV1beta1) -> EndpointSliceV1beta1:
+    return replace(
+        endpoint_slice, ports=ENDPOINT_SLICES.rules.default(_endpoint_slice_v1beta1_to_stored(endpoint_slice)).ports
+    )
 
 
 ENDPOINT_SLICES_V1BETA1 = Resource(
     type=EndpointSliceV1beta1,
     columns=ENDPOINT_SLICES.columns,
-    spec=lambda item: (item.endpoints, item.ports),
+    spec=lambda endpoint_slice: (endpoint_slice.endpoints, endpoint_slice.ports),
     rules=KindRules(
         default=_default_endpoint_slice_v1beta1,
         validate=_validate_endpoint_slice_v1beta1,
@@ -349,10 +357,10 @@ class ServiceCIDR(Object, frozen=True):
     status: ServiceCIDRStatus = ServiceCIDRStatus()
 
 
-def _validate_service_cidr(item: ServiceCIDR) -> Iterator[FieldError]:
-    if not item.spec.cidrs:
+def _validate_service_cidr(service_cidr: ServiceCIDR) -> Iterator[FieldError]:
+    if not service_cidr.spec.cidrs:
         yield FieldError("spec.cidrs", "[]", "a network is required", MISSING)
-    for number, text in enumerate(item.spec.cidrs):
+    for number, text in enumerate(service_cidr.spec.cidrs):
         yield from validate_network(f"spec.cidrs[{number}]", text)
 
 
@@ -363,7 +371,7 @@ SERVICE_CIDRS = Resource(
         Column("CIDRs", "The networks.", lambda service_cidr, _: ",".join(service_cidr.spec.cidrs)),
         AGE,
     ),
-    spec=lambda item: item.spec,
+    spec=lambda service_cidr: service_cidr.spec,
     rules=KindRules(
         validate=_validate_service_cidr,
         validate_update=lambda old, new: immutable(("spec.cidrs", old.spec.cidrs, new.spec.cidrs)),

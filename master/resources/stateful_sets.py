@@ -134,8 +134,8 @@ def with_claims(spec: PodSpec, claims: Iterable[tuple[str, str]]) -> PodSpec:
 # --- defaults and fields that the server sets -------------------------------------------------------------------------
 
 
-def _default_stateful_set(item: StatefulSet) -> StatefulSet:
-    spec = item.spec
+def _default_stateful_set(stateful_set: StatefulSet) -> StatefulSet:
+    spec = stateful_set.spec
     strategy = replace(spec.update_strategy, type=spec.update_strategy.type or ROLLING_UPDATE)
     if strategy.type == ROLLING_UPDATE:
         rolling = strategy.rolling_update or RollingUpdateStatefulSetStrategy()
@@ -155,7 +155,7 @@ def _default_stateful_set(item: StatefulSet) -> StatefulSet:
             when_deleted=retention.when_deleted or RETAIN, when_scaled=retention.when_scaled or RETAIN
         ),
     )
-    return replace(item, spec=spec)
+    return replace(stateful_set, spec=spec)
 
 
 def _default_claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
@@ -167,8 +167,8 @@ def _default_claim_template(claim: PersistentVolumeClaim) -> PersistentVolumeCla
 # --- validation -------------------------------------------------------------------------------------------------------
 
 
-def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
-    spec = item.spec
+def _validate_stateful_set(stateful_set: StatefulSet) -> Iterator[FieldError]:
+    spec = stateful_set.spec
     yield from validate_replicas(spec.replicas)
     yield from validate_required_selector(spec.selector)
     bad = list(check_selector("spec.selector", spec.selector or LabelSelector()))
@@ -181,7 +181,7 @@ def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
             yield FieldError(
                 f"spec.volumeClaimTemplates[{number}].metadata.name", quoted(name), names.dns_label_error(name)
             )
-    yield from _validate_name_length(item)
+    yield from _validate_name_length(stateful_set)
     start = spec.ordinals.start if spec.ordinals is not None else None
     partition = spec.update_strategy.rolling_update.partition if spec.update_strategy.rolling_update else None
     yield from minimum(
@@ -193,9 +193,9 @@ def _validate_stateful_set(item: StatefulSet) -> Iterator[FieldError]:
     yield from _validate_choices(spec)
 
 
-def _validate_name_length(item: StatefulSet) -> Iterator[FieldError]:
+def _validate_name_length(stateful_set: StatefulSet) -> Iterator[FieldError]:
     """Yield an error if pod names, host names or the revision label would be too long."""
-    name, spec = item.metadata.name, item.spec
+    name, spec = stateful_set.metadata.name, stateful_set.spec
     start = spec.ordinals.start if spec.ordinals is not None else 0
     if start > MAX_ORDINAL or (spec.replicas or 0) > MAX_ORDINAL - start:
         yield FieldError("spec.replicas", quoted(spec.replicas), f"the numbers of pods end at {MAX_ORDINAL}")
@@ -207,14 +207,14 @@ def _validate_name_length(item: StatefulSet) -> Iterator[FieldError]:
 def _validate_choices(spec: StatefulSetSpec) -> Iterator[FieldError]:
     retention = spec.persistent_volume_claim_retention_policy
     path = "spec.persistentVolumeClaimRetentionPolicy"
-    for place, value, accepted in (
+    for field_path, value, accepted in (
         ("spec.podManagementPolicy", spec.pod_management_policy, (ORDERED, PARALLEL)),
         ("spec.updateStrategy.type", spec.update_strategy.type, (ROLLING_UPDATE, ON_DELETE)),
         (f"{path}.whenDeleted", retention.when_deleted, (RETAIN, DELETE)),
         (f"{path}.whenScaled", retention.when_scaled, (RETAIN, DELETE)),
     ):
         if value not in ("", *accepted):
-            yield FieldError(place, quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
+            yield FieldError(field_path, quoted(value), f"{' and '.join(accepted)} are accepted", NOT_SUPPORTED)
     if spec.update_strategy.type == ON_DELETE and spec.update_strategy.rolling_update is not None:
         reason = f"only allowed for updateStrategy '{ROLLING_UPDATE}'"
         yield FieldError("spec.updateStrategy.rollingUpdate", "given", reason)
@@ -252,12 +252,14 @@ STATEFUL_SETS = Resource(
         AGE,
         *TEMPLATE_COLUMNS[:2],
     ),
-    spec=lambda item: item.spec,
+    spec=lambda stateful_set: stateful_set.spec,
     scale=Scale(
-        replicas=lambda item: item.spec.replicas or 0,
-        status_replicas=lambda item: item.status.replicas,
-        selector=lambda item: format_selector(item.spec.selector),
-        with_replicas=lambda item, replicas: replace(item, spec=replace(item.spec, replicas=replicas)),
+        replicas=lambda stateful_set: stateful_set.spec.replicas or 0,
+        status_replicas=lambda stateful_set: stateful_set.status.replicas,
+        selector=lambda stateful_set: format_selector(stateful_set.spec.selector),
+        with_replicas=lambda stateful_set, replicas: replace(
+            stateful_set, spec=replace(stateful_set.spec, replicas=replicas)
+        ),
     ),
     rules=KindRules(
         default=_default_stateful_set, validate=_validate_stateful_set, validate_update=_validate_stateful_set_update
@@ -281,12 +283,12 @@ class ControllerRevision(Object, frozen=True):
     revision: int = 0
 
 
-def _validate_controller_revision(item: ControllerRevision) -> Iterator[FieldError]:
-    if item.data is None:
+def _validate_controller_revision(revision: ControllerRevision) -> Iterator[FieldError]:
+    if revision.data is None:
         yield FieldError("data", "null", "data is mandatory", MISSING)
-    elif not isinstance(item.data, dict):
+    elif not isinstance(revision.data, dict):
         yield FieldError("data", "given", "an object is accepted")
-    yield from minimum(("revision", item.revision, 0))
+    yield from minimum(("revision", revision.revision, 0))
 
 
 def _prepare_controller_revision_for_update(new: ControllerRevision, old: ControllerRevision) -> ControllerRevision:

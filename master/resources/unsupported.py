@@ -125,7 +125,7 @@ def _resource(api_version: str, reason: str, kind: UnsupportedKind) -> Resource[
         short_names=kind.short_names,
         columns=(NAME, AGE),
         rules=KindRules(),
-        selectable_fields=lambda item: kind.selectable_fields,
+        selectable_fields=lambda obj: kind.selectable_fields,
         verbs=kind.verbs,
         create_denial=reason,
         listed_empty=True,

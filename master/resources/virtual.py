@@ -28,7 +28,7 @@ REVIEW_KINDS: Mapping[tuple[str, str], type[Object]] = {
 }
 """(group, plural) of every review."""
 
-REVIEW_RESOURCES = {kind: place for place, kind in REVIEW_KINDS.items()}
+REVIEW_RESOURCES = {kind: resource for resource, kind in REVIEW_KINDS.items()}
 
 
 class VirtualResource(NamedTuple):

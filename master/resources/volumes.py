@@ -38,10 +38,10 @@ def unset_if_empty(text: str | None) -> str:
     return text or "<unset>"
 
 
-def _prepare_volume_for_create(item: PersistentVolume) -> PersistentVolume:
-    finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, VOLUME_FINALIZER)))
+def _prepare_volume_for_create(volume: PersistentVolume) -> PersistentVolume:
+    finalizers = tuple(dict.fromkeys((*volume.metadata.finalizers, VOLUME_FINALIZER)))
     return with_metadata(
-        msgspec.structs.replace(item, status=PersistentVolumeStatus(phase="Pending")), finalizers=finalizers
+        msgspec.structs.replace(volume, status=PersistentVolumeStatus(phase="Pending")), finalizers=finalizers
     )
 
 
@@ -99,10 +99,10 @@ CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
 """The finalizer that delays the deletion while the object is in use."""
 
 
-def _prepare_claim_for_create(item: PersistentVolumeClaim) -> PersistentVolumeClaim:
-    finalizers = tuple(dict.fromkeys((*item.metadata.finalizers, CLAIM_FINALIZER)))
+def _prepare_claim_for_create(claim: PersistentVolumeClaim) -> PersistentVolumeClaim:
+    finalizers = tuple(dict.fromkeys((*claim.metadata.finalizers, CLAIM_FINALIZER)))
     return with_metadata(
-        msgspec.structs.replace(item, status=PersistentVolumeClaimStatus(phase="Pending")), finalizers=finalizers
+        msgspec.structs.replace(claim, status=PersistentVolumeClaimStatus(phase="Pending")), finalizers=finalizers
     )
 
 
@@ -198,11 +198,11 @@ def qualified_name_problem(text: str) -> str:
     return names.label_key_error(text.lower())
 
 
-def _default_storage_class(item: StorageClass) -> StorageClass:
+def _default_storage_class(storage_class: StorageClass) -> StorageClass:
     return replace(
-        item,
-        reclaim_policy=item.reclaim_policy or "Delete",
-        volume_binding_mode=item.volume_binding_mode or "Immediate",
+        storage_class,
+        reclaim_policy=storage_class.reclaim_policy or "Delete",
+        volume_binding_mode=storage_class.volume_binding_mode or "Immediate",
     )
 
 
@@ -214,14 +214,14 @@ def _validate_parameters(parameters: dict[str, str]) -> Iterator[FieldError]:
         yield FieldError("parameters", "given", f"must have at most {MAX_PARAMETER_BYTES} bytes")
 
 
-def _validate_storage_class(item: StorageClass) -> Iterator[FieldError]:
-    yield from required("provisioner", item.provisioner, qualified_name_problem)
-    yield from _validate_parameters(item.parameters)
+def _validate_storage_class(storage_class: StorageClass) -> Iterator[FieldError]:
+    yield from required("provisioner", storage_class.provisioner, qualified_name_problem)
+    yield from _validate_parameters(storage_class.parameters)
     yield from unsupported_values(
-        ("reclaimPolicy", item.reclaim_policy or "", ("Delete", "Retain")),
-        ("volumeBindingMode", item.volume_binding_mode or "", ("Immediate", "WaitForFirstConsumer")),
+        ("reclaimPolicy", storage_class.reclaim_policy or "", ("Delete", "Retain")),
+        ("volumeBindingMode", storage_class.volume_binding_mode or "", ("Immediate", "WaitForFirstConsumer")),
     )
-    for number, term in enumerate(item.allowed_topologies):
+    for number, term in enumerate(storage_class.allowed_topologies):
         path = f"allowedTopologies[{number}].matchLabelExpressions"
         for index, expression in enumerate(term.match_label_expressions):
             yield from required(f"{path}[{index}].key", expression.key, names.label_key_error)

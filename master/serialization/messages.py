@@ -106,11 +106,11 @@ def json_fields(name: str) -> Mapping[str, Field]:
 
 
 def _explicit_type(match: re.Match[str]) -> _FieldType | None:
-    of, item, value, inline = match[3], match[4], match[5], match[6]
+    of, element_type, value, inline = match[3], match[4], match[5], match[6]
     if of is not None:
         return _FieldType(of)
-    if item is not None:
-        return _FieldType(item, repeated=True)
+    if element_type is not None:
+        return _FieldType(element_type, repeated=True)
     if value is not None:
         return _FieldType(value, map=True)
     return _FieldType(inline, inline=True) if inline is not None else None
@@ -161,10 +161,10 @@ def _field_type(hint: Any) -> _FieldType | None:
         options = [option for option in get_args(hint) if option is not NoneType]
         return _field_type(options[0]) if len(options) == 1 else None
     if get_origin(hint) in (tuple, dict):
-        item = _field_type(get_args(hint)[0] if get_origin(hint) is tuple else get_args(hint)[1])
-        if item is None or item.repeated or item.map:
+        element = _field_type(get_args(hint)[0] if get_origin(hint) is tuple else get_args(hint)[1])
+        if element is None or element.repeated or element.map:
             return None
-        return _FieldType(item.type, repeated=get_origin(hint) is tuple, map=get_origin(hint) is dict)
+        return _FieldType(element.type, repeated=get_origin(hint) is tuple, map=get_origin(hint) is dict)
     if hint in _SCALARS:
         return _FieldType(_SCALARS[hint])
     is_struct = isinstance(hint, type) and issubclass(hint, msgspec.Struct)

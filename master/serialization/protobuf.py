@@ -121,7 +121,7 @@ def _struct(message: Message) -> dict[str, Any]:
 def _field(field: Field, value: Any) -> Any:
     if field.map:
         return {key: _value(value[key]) for key in value}
-    return [_value(item) for item in value] if field.repeated else _value(value)
+    return [_value(element) for element in value] if field.repeated else _value(value)
 
 
 def _value(value: Any) -> Any:

@@ -23,18 +23,18 @@ def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         return
     fields = json_fields(name)
-    for key, item in value.items():
-        if item is None or (field := fields.get(key)) is None:
+    for key, field_value in value.items():
+        if field_value is None or (field := fields.get(key)) is None:
             continue
-        place = f"{path}.{key}" if path else key
-        if field.map and isinstance(item, dict):
-            for inner, entry in item.items():
-                yield from _value(field.type, entry, f"{place}[{inner}]")
-        elif field.repeated and isinstance(item, list):
-            for number, entry in enumerate(item):
-                yield from _value(field.type, entry, f"{place}[{number}]")
+        field_path = f"{path}.{key}" if path else key
+        if field.map and isinstance(field_value, dict):
+            for inner, entry in field_value.items():
+                yield from _value(field.type, entry, f"{field_path}[{inner}]")
+        elif field.repeated and isinstance(field_value, list):
+            for number, entry in enumerate(field_value):
+                yield from _value(field.type, entry, f"{field_path}[{number}]")
         else:
-            yield from _value(field.type, item, place)
+            yield from _value(field.type, field_value, field_path)
 
 
 def _value(field_type: str, value: Any, path: str) -> Iterator[FieldError]:

@@ -25,19 +25,17 @@ def columns(resource: AnyResource) -> list[dict[str, object]]:
     ]
 
 
-def metadata_only(item: Any, version: str) -> dict[str, object]:
+def metadata_only(obj: Any, version: str) -> dict[str, object]:
     """Return the object's metadata, as a PartialObjectMetadata of that API version."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": msgspec.to_builtins(item.metadata)}
+    return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": msgspec.to_builtins(obj.metadata)}
 
 
-def table_row(resource: AnyResource, item: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
+def table_row(resource: AnyResource, obj: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
     """Return a row; `include` (None, Metadata or Object) says which part of the object is added to it."""
-    cells: dict[str, object] = {"cells": resource.cells(item, now)}
+    cells: dict[str, object] = {"cells": resource.cells(obj, now)}
     if include == "None":
         return cells
-    return cells | {
-        "object": msgspec.to_builtins(item) if include == "Object" else metadata_only(item, view.api_version)
-    }
+    return cells | {"object": msgspec.to_builtins(obj) if include == "Object" else metadata_only(obj, view.api_version)}
 
 
 def encode_table(
@@ -49,12 +47,12 @@ def encode_table(
 
 
 def encode_object(
-    resource: AnyResource, item: Any, view: View, now: datetime.datetime, include: str = "Metadata"
+    resource: AnyResource, obj: Any, view: View, now: datetime.datetime, include: str = "Metadata"
 ) -> bytes:
     """Return an object in the requested form as JSON."""
     if view.is_table:
-        metadata = {"resourceVersion": item.metadata.resource_version}
-        return encode_table(view, [table_row(resource, item, view, now, include)], metadata, columns(resource))
+        metadata = {"resourceVersion": obj.metadata.resource_version}
+        return encode_table(view, [table_row(resource, obj, view, now, include)], metadata, columns(resource))
     if view.is_metadata:
-        return msgspec.json.encode(metadata_only(item, view.api_version))
-    return msgspec.json.encode(item)
+        return msgspec.json.encode(metadata_only(obj, view.api_version))
+    return msgspec.json.encode(obj)

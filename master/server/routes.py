@@ -131,7 +131,7 @@ def resolve_proxy(raw_path: str) -> tuple[RequestInfo, str] | None:
             return None
     if resource is None or resource.namespaced != bool(scope):
         return None
-    found_subresource = resource.subresource(subresource)
-    if found_subresource is None or not found_subresource.proxied or (rest not in ([], [""]) and subresource != PROXY):
+    known_subresource = resource.subresource(subresource)
+    if known_subresource is None or not known_subresource.proxied or (rest not in ([], [""]) and subresource != PROXY):
         return None
     return RequestInfo(resource, scope, unquote(name), subresource), "/" + "/".join(rest) if rest else ""

@@ -26,9 +26,9 @@ class Key(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, resource: GroupResource, item: Object) -> Key:
+    def of(cls, resource: GroupResource, obj: Object) -> Key:
         """Return the key of an object of a resource."""
-        return cls(resource, item.metadata.namespace, item.metadata.name)
+        return cls(resource, obj.metadata.namespace, obj.metadata.name)
 
     def __str__(self) -> str:
         return f"{self.resource} {self.namespace}/{self.name}" if self.namespace else f"{self.resource} {self.name}"
@@ -108,11 +108,11 @@ class Compacted(Exception):
         self.oldest = oldest
 
 
-def with_revision(item: Object, revision: int) -> Object:
+def with_revision(obj: Object, revision: int) -> Object:
     """Return the object as it is stored: with kind, apiVersion and this resourceVersion."""
-    metadata = msgspec.structs.replace(item.metadata, resource_version=str(revision))
-    kind = type(item)
-    return msgspec.structs.replace(item, api_version=kind.API_VERSION, kind=kind.KIND, metadata=metadata)
+    metadata = msgspec.structs.replace(obj.metadata, resource_version=str(revision))
+    kind = type(obj)
+    return msgspec.structs.replace(obj, api_version=kind.API_VERSION, kind=kind.KIND, metadata=metadata)
 
 
 Watch = Callable[[WatchEvent], None]
@@ -218,15 +218,15 @@ class Transaction:
             self._puts = defaultdict(dict, before)
             raise
 
-    def put(self, resource: GroupResource, item: Object) -> None:
+    def put(self, resource: GroupResource, obj: Object) -> None:
         """Add an object of a resource to the changes. It replaces an earlier put of the same object.
 
         The write raises Conflict if another writer has changed the object since the first put.
         """
-        key = Key.of(resource, item)
+        key = Key.of(resource, obj)
         earlier = self._puts[resource].get(key)
         if earlier is not None:
-            self._puts[resource][key] = earlier._replace(object=item)
+            self._puts[resource][key] = earlier._replace(object=obj)
             return
         record = self._storage.get_uncommitted(key)
-        self._puts[resource][key] = Put(key, item, expect=0 if record is None else record.revision)
+        self._puts[resource][key] = Put(key, obj, expect=0 if record is None else record.revision)

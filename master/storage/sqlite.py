@@ -197,9 +197,9 @@ class SQLiteStorage:
 
     def _queue(self, change: Put | Delete) -> WatchEvent:
         self._last_assigned += 1
-        item = with_revision(change.object if isinstance(change, Put) else change.last_state, self._last_assigned)
+        obj = with_revision(change.object if isinstance(change, Put) else change.last_state, self._last_assigned)
         previous = self.get_uncommitted(change.key)
-        record = Record(change.key, self._last_assigned, msgspec.json.encode(item), type(item), item)
+        record = Record(change.key, self._last_assigned, msgspec.json.encode(obj), type(obj), obj)
         put_type = "ADDED" if previous is None else "MODIFIED"
         event = WatchEvent(put_type if isinstance(change, Put) else "DELETED", record, previous)
         self._pending[record.key.resource][record.key] = event

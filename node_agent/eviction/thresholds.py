@@ -184,7 +184,10 @@ def thresholds_met(
     """Return the thresholds whose signals are below them: memory first, and hard ones before soft ones."""
     met_thresholds = [threshold for threshold in thresholds if _is_met(threshold, observations.get(threshold.signal))]
     return tuple(
-        sorted(met_thresholds, key=lambda item: (SIGNALS[item.signal].condition != MEMORY, item.grace is not None))
+        sorted(
+            met_thresholds,
+            key=lambda threshold: (SIGNALS[threshold.signal].condition != MEMORY, threshold.grace is not None),
+        )
     )
 
 

@@ -158,7 +158,7 @@ class PodManager:
         admitted = await self._previously_admitted(pods)
         undecided = 0
         # Pods of the previous agent process come first, because they run already.
-        for uid, pod in sorted(pods.items(), key=lambda item: item[0] not in admitted):
+        for uid, pod in sorted(pods.items(), key=lambda entry: entry[0] not in admitted):
             worker = self._workers.get(uid)
             if worker is None:
                 undecided += await self._add_pod(pod, pods, previously_admitted=uid in admitted)

@@ -83,11 +83,11 @@ def _key_value(reference: Reference, ref: KeySelector, sources: EnvSources) -> s
 
 
 def _object_data(reference: Reference, optional: bool, sources: EnvSources) -> Mapping[str, bytes]:
-    item = sources.objects.get(reference)
-    if isinstance(item, ConfigMap):
-        return {key: text.encode() for key, text in item.data.items()}  # Not its binary data, as variables are text.
-    if isinstance(item, Secret):
-        return item.data
+    obj = sources.objects.get(reference)
+    if isinstance(obj, ConfigMap):
+        return {key: text.encode() for key, text in obj.data.items()}  # Not its binary data, as variables are text.
+    if isinstance(obj, Secret):
+        return obj.data
     if optional:
         return {}
     raise Refused(f"{reference} not found")

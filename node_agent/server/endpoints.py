@@ -85,20 +85,24 @@ class StatusHandlers:
 
 def pod_list(pods: Iterable[PodWithContainers]) -> bytes:
     """Return a PodList of complete pods."""
-    return _encode_pod_list([replace(item.pod, api_version="", kind="") for item in pods])
+    return _encode_pod_list([replace(pod_with_containers.pod, api_version="", kind="") for pod_with_containers in pods])
 
 
 def running_pod_list(pods: Iterable[PodWithContainers]) -> bytes:
     """Return a PodList of the pods with a running container, which has only the names and images of containers."""
-    running = [item for item in pods if any(container.running for container in item.containers.all)]
-    return _encode_pod_list([_running_pod(item) for item in running])
+    running = [
+        pod_with_containers
+        for pod_with_containers in pods
+        if any(container.running for container in pod_with_containers.containers.all)
+    ]
+    return _encode_pod_list([_running_pod(pod_with_containers) for pod_with_containers in running])
 
 
-def _running_pod(item: PodWithContainers) -> object:
-    meta = item.pod.metadata
+def _running_pod(pod_with_containers: PodWithContainers) -> object:
+    meta = pod_with_containers.pod.metadata
     containers = [
         {"name": container.name, "image": container.image_id, "resources": {}}
-        for container in item.containers.all
+        for container in pod_with_containers.containers.all
         if container.running and not container.is_sandbox
     ]
     return {

@@ -101,7 +101,7 @@ async def _serve(request: web.Request, forwarder: PortForwarder, idle_seconds: f
     supported = (TUNNEL_PROTOCOL, *PORT_FORWARD_PROTOCOLS)
     protocol = negotiate(request.headers.getall("Sec-WebSocket-Protocol", []), supported)
     if protocol is None:
-        raise unsupported_protocol(request, [item.name for item in supported])
+        raise unsupported_protocol(request, [candidate.name for candidate in supported])
     if protocol is not TUNNEL_PROTOCOL:
         return await _serve_channels(request, protocol, forwarder, idle_seconds)
     tunnel = Tunnel()

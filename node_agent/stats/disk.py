@@ -129,18 +129,22 @@ class DiskUsageScanner:
     async def scan_if_due(self, pods: Iterable[PodWithContainers]) -> None:
         """Scan all pods if the interval is over, otherwise only new pods. Forget pods that are not in the list."""
         pods = list(pods)
-        new_pods = [item for item in pods if item.pod.metadata.uid not in self._usages]
+        new_pods = [
+            pod_with_containers
+            for pod_with_containers in pods
+            if pod_with_containers.pod.metadata.uid not in self._usages
+        ]
         is_due = time.monotonic() >= self._next_scan_at
         if not is_due and not new_pods:
             return
         started_at = time.monotonic()
-        for item in pods if is_due else new_pods:
+        for pod_with_containers in pods if is_due else new_pods:
             try:
-                await self.scan(item.pod, item.containers.all)
+                await self.scan(pod_with_containers.pod, pod_with_containers.containers.all)
             except DriverError:
                 continue
         if is_due:
             duration = time.monotonic() - started_at
             self._next_scan_at = time.monotonic() + max(MIN_SCAN_INTERVAL_SECONDS, duration * SCAN_INTERVAL_FACTOR)
-        for uid in self._usages.keys() - {item.pod.metadata.uid for item in pods}:
+        for uid in self._usages.keys() - {pod_with_containers.pod.metadata.uid for pod_with_containers in pods}:
             del self._usages[uid]

@@ -138,7 +138,7 @@ class ProbeMetrics:
         )
 
     def _durations(self) -> Iterator[Sample]:
-        for key, counts in sorted(self._counts.items(), key=lambda item: item[0]):
+        for key, counts in sorted(self._counts.items(), key=lambda entry: entry[0]):
             labels = format_labels(**key.labels())
             cumulative = 0
             for bound, number in zip((*map(str, BUCKETS), "+Inf"), counts.buckets, strict=True):
@@ -247,9 +247,9 @@ def _claim_volumes(
     pods: Iterable[PodWithContainers], claims: Mapping[tuple[str, str], FilesystemStats]
 ) -> Iterator[tuple[str, FilesystemStats]]:
     """Yield labels and file system of each volume with a PersistentVolumeClaim."""
-    for item in pods:
-        meta = item.pod.metadata
-        for volume in item.pod.spec.volumes:
+    for pod_with_containers in pods:
+        meta = pod_with_containers.pod.metadata
+        for volume in pod_with_containers.pod.spec.volumes:
             claim = volume.persistent_volume_claim
             filesystem = claims.get((meta.uid, volume.name))
             if filesystem is not None and claim is not None:

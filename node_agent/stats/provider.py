@@ -196,7 +196,11 @@ class StatsProvider:
 
     async def _claim_filesystems(self, pods: Iterable[PodWithContainers]) -> dict[tuple[str, str], FilesystemStats]:
         """Return the file systems of claims by pod UID and volume name, without those that do not answer in time."""
-        paths = {(item.pod.metadata.uid, name): path for item in pods for name, path in self._claims(item.pod).items()}
+        paths = {
+            (pod_with_containers.pod.metadata.uid, name): path
+            for pod_with_containers in pods
+            for name, path in self._claims(pod_with_containers.pod).items()
+        }
         if not paths:
             return {}
         loop = asyncio.get_running_loop()

@@ -166,10 +166,10 @@ def _secret_files(
 
 def _get_object(kind: type[O], name: str, pod: Pod, sources: PayloadSources, *, optional: bool) -> O | None:
     reference = Reference(kind, pod.metadata.namespace, name)
-    item = sources.objects.get(reference)
-    if item is None and not optional:
+    obj = sources.objects.get(reference)
+    if obj is None and not optional:
         raise NotReady(f"{reference} not found")
-    return item if isinstance(item, kind) else None
+    return obj if isinstance(obj, kind) else None
 
 
 def _select_keys(
@@ -178,33 +178,36 @@ def _select_keys(
     """Yield a file for every key, or only for the keys that `items` names. `source_name` names the data in errors."""
     if not items:
         yield from ((key, PayloadFile(content, mode)) for key, content in data.items())
-    for item in items:
-        if item.key in data:
-            yield item.path, PayloadFile(data[item.key], mode if item.mode is None else item.mode)
+    for key_to_path in items:
+        if key_to_path.key in data:
+            yield (
+                key_to_path.path,
+                PayloadFile(data[key_to_path.key], mode if key_to_path.mode is None else key_to_path.mode),
+            )
         elif not optional:
-            raise NotReady(f"references non-existent {source_name} key: {item.key}")
+            raise NotReady(f"references non-existent {source_name} key: {key_to_path.key}")
 
 
 def _downward_files(
     items: tuple[DownwardAPIVolumeFile, ...], pod: Pod, sources: PayloadSources, mode: int
 ) -> Iterator[tuple[str, PayloadFile]]:
-    for item in items:
-        text = _downward_value(item, pod, sources.allocatable)
-        yield item.path, PayloadFile(text.encode(), mode if item.mode is None else item.mode)
+    for file in items:
+        text = _downward_value(file, pod, sources.allocatable)
+        yield file.path, PayloadFile(text.encode(), mode if file.mode is None else file.mode)
 
 
-def _downward_value(item: DownwardAPIVolumeFile, pod: Pod, allocatable: Mapping[str, str]) -> str:
-    if item.field_ref is not None:
-        path = item.field_ref.field_path
+def _downward_value(file: DownwardAPIVolumeFile, pod: Pod, allocatable: Mapping[str, str]) -> str:
+    if file.field_ref is not None:
+        path = file.field_ref.field_path
         if path == "metadata.labels":
             return format_map(pod.metadata.labels)
         if path == "metadata.annotations":
             return format_map(pod.metadata.annotations)
         return references.pod_field_value(pod, path)
-    if item.resource_field_ref is None:
+    if file.resource_field_ref is None:
         return ""
     try:
-        return references.resource_field_value(pod, item.resource_field_ref, "", allocatable)
+        return references.resource_field_value(pod, file.resource_field_ref, "", allocatable)
     except KeyError as error:
         raise Refused(f"the pod has no container {error}") from None
 

@@ -90,13 +90,15 @@ def dump(zone: ClusterZone, clients: ClientVnids) -> bytes:
             docker=(str(docker[0]), docker[1]) if docker is not None else None,
             flat_networks=tuple(map(str, clients.flat_networks)),
             services=tuple(replace(service, metadata=_reduced_metadata(service)) for service in services),
-            slices=tuple(replace(item, metadata=_reduced_metadata(item)) for item in slices),
+            slices=tuple(
+                replace(endpoint_slice, metadata=_reduced_metadata(endpoint_slice)) for endpoint_slice in slices
+            ),
         )
     )
 
 
-def _reduced_metadata(item: Object) -> ObjectMeta:
-    meta = item.metadata
+def _reduced_metadata(obj: Object) -> ObjectMeta:
+    meta = obj.metadata
     return ObjectMeta(name=meta.name, namespace=meta.namespace, labels=meta.labels)
 
 

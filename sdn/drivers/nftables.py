@@ -92,15 +92,15 @@ class Nftables:
             listing = json.loads(await asyncio.to_thread(self._run, f"list table {family} {table}", _JSON))
         except Refused:
             return frozenset()
-        return frozenset(item["chain"]["name"] for item in listing["nftables"] if "chain" in item)
+        return frozenset(entry["chain"]["name"] for entry in listing["nftables"] if "chain" in entry)
 
     async def list_sets(self, family: str, table: str) -> frozenset[str]:
         """Return the names of a table's sets and maps, without reading their elements; empty if there is no table."""
         names: set[str] = set()
         for kind in ("set", "map"):
             listing = json.loads(await asyncio.to_thread(self._run, f"list {kind}s {family}", _JSON | _TERSE))
-            objects = [item[kind] for item in listing["nftables"] if kind in item]
-            names.update(item["name"] for item in objects if item["table"] == table)
+            objects = [entry[kind] for entry in listing["nftables"] if kind in entry]
+            names.update(obj["name"] for obj in objects if obj["table"] == table)
         return frozenset(names)
 
     def _change(self, text: str) -> None:

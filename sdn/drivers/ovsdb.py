@@ -214,12 +214,12 @@ class _Idl(ovs_idl.Idl):  # type: ignore[misc]
         elif row._table.name == "Port":
             self._ports.pop(row.uuid, None)
 
-    def port(self, row: Any) -> Port | None:
+    def port(self, port_row: Any) -> Port | None:
         """Return a row of the table Port as a value; None while it has no interface."""
-        port = self._ports.get(row.uuid)
-        if port is None and row.interfaces:
-            self._port_of[row.interfaces[0].uuid] = row.uuid
-            port = self._ports[row.uuid] = _port(row)
+        port = self._ports.get(port_row.uuid)
+        if port is None and port_row.interfaces:
+            self._port_of[port_row.interfaces[0].uuid] = port_row.uuid
+            port = self._ports[port_row.uuid] = _port(port_row)
         return port
 
 
@@ -229,8 +229,8 @@ def _first(column: Any) -> Any:
 
 
 def _ovs_state(idl: _Idl) -> OvsState:
-    bridges = [_bridge(idl, row) for row in idl.tables["Bridge"].rows.values()]
-    zones = frozenset(zone for row in idl.tables["Open_vSwitch"].rows.values() for zone in _zones(row))
+    bridges = [_bridge(idl, bridge_row) for bridge_row in idl.tables["Bridge"].rows.values()]
+    zones = frozenset(zone for root_row in idl.tables["Open_vSwitch"].rows.values() for zone in _zones(root_row))
     return OvsState(tuple(sorted(bridges, key=lambda bridge: bridge.name)), zones)
 
 
@@ -242,22 +242,24 @@ def _zones(root: Any) -> Iterator[ConntrackZone]:
                 yield ConntrackZone(datapath_type, number, tuple(sorted(policy.timeouts.items())))
 
 
-def _bridge(idl: _Idl, row: Any) -> Bridge:
-    ports = [port for port in map(idl.port, row.ports) if port is not None]
+def _bridge(idl: _Idl, bridge_row: Any) -> Bridge:
+    ports = [port for port in map(idl.port, bridge_row.ports) if port is not None]
     return Bridge(
-        name=row.name,
-        datapath_type=row.datapath_type or "system",
-        fail_mode=_first(row.fail_mode) or "",
-        external_ids=string_map(row.external_ids),
-        table_names=tuple(sorted((number, _first(table.name) or "") for number, table in row.flow_tables.items())),
+        name=bridge_row.name,
+        datapath_type=bridge_row.datapath_type or "system",
+        fail_mode=_first(bridge_row.fail_mode) or "",
+        external_ids=string_map(bridge_row.external_ids),
+        table_names=tuple(
+            sorted((number, _first(table.name) or "") for number, table in bridge_row.flow_tables.items())
+        ),
         ports=tuple(sorted(ports, key=lambda port: port.name)),
     )
 
 
-def _port(row: Any) -> Port:
-    interface = row.interfaces[0]
+def _port(port_row: Any) -> Port:
+    interface = port_row.interfaces[0]
     return Port(
-        name=row.name,
+        name=port_row.name,
         type=interface.type,
         ofport=_first(interface.ofport),
         ofport_request=_first(interface.ofport_request),
@@ -273,34 +275,36 @@ def _write(idl: Any, transaction: Any, root: Any, change: Change) -> None:
     if isinstance(change, PutZone):
         _write_zone(idl, transaction, root, change.zone)
         return
-    row = _row_by_name(idl, "Bridge", change.bridge.name if isinstance(change, PutBridge) else change.bridge)
+    bridge_row = _row_by_name(idl, "Bridge", change.bridge.name if isinstance(change, PutBridge) else change.bridge)
     if isinstance(change, PutBridge):
-        if row is None:
-            row = transaction.insert(idl.tables["Bridge"])
-            row.name = change.bridge.name
-            root.addvalue("bridges", row)
-        _write_bridge(idl, transaction, row, change.bridge)
-    elif row is not None:
-        for port in row.ports:
+        if bridge_row is None:
+            bridge_row = transaction.insert(idl.tables["Bridge"])
+            bridge_row.name = change.bridge.name
+            root.addvalue("bridges", bridge_row)
+        _write_bridge(idl, transaction, bridge_row, change.bridge)
+    elif bridge_row is not None:
+        for port in bridge_row.ports:
             if port.name == change.name:
-                row.delvalue("ports", port)
+                bridge_row.delvalue("ports", port)
 
 
-def _write_bridge(idl: Any, transaction: Any, row: Any, bridge: Bridge) -> None:
-    row.datapath_type = bridge.datapath_type
-    row.fail_mode = bridge.fail_mode
+def _write_bridge(idl: Any, transaction: Any, bridge_row: Any, bridge: Bridge) -> None:
+    bridge_row.datapath_type = bridge.datapath_type
+    bridge_row.fail_mode = bridge.fail_mode
     for key, value in bridge.external_ids:
-        row.setkey("external_ids", key, value)
+        bridge_row.setkey("external_ids", key, value)
     if bridge.table_names:
         tables = {number: transaction.insert(idl.tables["Flow_Table"]) for number, _ in bridge.table_names}
         for number, name in bridge.table_names:
             tables[number].name = name
-        row.flow_tables = tables
-    present = {port.name: port for port in _ports_of(row)}
+        bridge_row.flow_tables = tables
+    present = {port.name: port for port in _ports_of(bridge_row)}
     local = Port(bridge.name, type="internal")
     for port in bridge.ports if bridge.name in present else (local, *bridge.ports):
-        row_port = present.get(port.name)
-        interface = row_port.interfaces[0] if row_port is not None else _insert_port(idl, transaction, row, port.name)
+        port_row = present.get(port.name)
+        interface = (
+            port_row.interfaces[0] if port_row is not None else _insert_port(idl, transaction, bridge_row, port.name)
+        )
         _write_interface(interface, port)
 
 
@@ -309,15 +313,15 @@ def _write_zone(idl: Any, transaction: Any, root: Any, zone: ConntrackZone) -> N
     if datapath is None:
         datapath = transaction.insert(idl.tables["Datapath"])
         root.setkey("datapaths", zone.datapath_type, datapath)
-    row = transaction.insert(idl.tables["CT_Zone"])
-    row.timeout_policy = policy = transaction.insert(idl.tables["CT_Timeout_Policy"])
+    zone_row = transaction.insert(idl.tables["CT_Zone"])
+    zone_row.timeout_policy = policy = transaction.insert(idl.tables["CT_Timeout_Policy"])
     policy.timeouts = dict(zone.timeouts)
-    datapath.setkey("ct_zones", zone.number, row)
+    datapath.setkey("ct_zones", zone.number, zone_row)
 
 
-def _ports_of(row: Any) -> list[Any]:
+def _ports_of(bridge_row: Any) -> list[Any]:
     try:
-        return list(row.ports)
+        return list(bridge_row.ports)
     except (AttributeError, KeyError):
         return []
 

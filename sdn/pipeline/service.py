@@ -196,9 +196,9 @@ class ServiceFlows:
         shared = {flow for port in ports for flow in self._shared_flows(port)}
         old_shared = {flow for flow in shared if self._shared[flow]}
         old = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
-        kept = {port.key for port in change.added}
+        added_keys = {port.key for port in change.added}
         for port in change.removed:
-            self._remove(port, keep_group_ids=port.key in kept)
+            self._remove(port, keep_group_ids=port.key in added_keys)
         for port in change.added:
             self._add(port)
         new = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)

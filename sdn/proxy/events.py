@@ -56,8 +56,8 @@ class ServiceEvents:
             for key, rejections in self._service_map.rejected.items()
             for rejection in rejections[:MAX_EVENTS_PER_SERVICE]
         }
-        self._due = {item: self._due.get(item, now + DELAY_SECONDS) for item in current}
-        for key, rejection in sorted(item for item, due in self._due.items() if due <= now):
+        self._due = {rejected: self._due.get(rejected, now + DELAY_SECONDS) for rejected in current}
+        for key, rejection in sorted(rejected for rejected, due in self._due.items() if due <= now):
             if not await self._write(key, rejection):
                 return
             self._due[key, rejection] = now + REPEAT_SECONDS

@@ -380,7 +380,9 @@ def _candidates(
     for endpoint_slice in slices:
         if endpoint_slice.address_type != "IPv4":
             continue
-        addresses = [address for item in endpoint_slice.endpoints for address in _endpoint_address(item, config)]
+        addresses = [
+            address for endpoint in endpoint_slice.endpoints for address in _endpoint_address(endpoint, config)
+        ]
         for port in endpoint_slice.ports:
             port_name = (port.name or "", protocol_of(port.protocol))
             if not port.port or port_name not in port_names:

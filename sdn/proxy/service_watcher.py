@@ -55,8 +55,8 @@ class FallbackInformer(Generic[P, F]):
         """Return an object by namespace and name."""
         if not self._preferred.kind_is_missing:
             return self._preferred.items.get(key)
-        item = self._fallback.items.get(key)
-        return None if item is None else self._convert(item)
+        obj = self._fallback.items.get(key)
+        return None if obj is None else self._convert(obj)
 
     async def run(self) -> None:
         """Watch until cancelled."""

@@ -46,10 +46,10 @@ def reconcile(
             slices_by_service[
                 _key(endpoint_slice.metadata, endpoint_slice.metadata.labels.get(SERVICE_LABEL, ""))
             ].append(endpoint_slice)
-    for item in endpoints:
-        key = _key(item.metadata, item.metadata.name)
-        if key in without_selector and not NOT_MIRRORED.items() <= item.metadata.labels.items():
-            yield from _mirrored(item, slices_by_service.pop(key, []))
+    for service_endpoints in endpoints:
+        key = _key(service_endpoints.metadata, service_endpoints.metadata.name)
+        if key in without_selector and not NOT_MIRRORED.items() <= service_endpoints.metadata.labels.items():
+            yield from _mirrored(service_endpoints, slices_by_service.pop(key, []))
     for unused in slices_by_service.values():
         yield from (ForceDelete(endpoint_slice) for endpoint_slice in unused)
 

@@ -72,11 +72,13 @@ def reconcile(
     for pod in pods:
         for label in pod.metadata.labels.items():
             pods_by_label[(pod.metadata.namespace, *label)].append(pod)
-    endpoints_by_name = {(item.metadata.namespace, item.metadata.name): item for item in endpoints}
+    endpoints_by_name = {(existing.metadata.namespace, existing.metadata.name): existing for existing in endpoints}
     slices_by_service: dict[tuple[str, str], list[EndpointSlice]] = defaultdict(list)
-    for item in slices:
-        if item.metadata.labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME:
-            slices_by_service[(item.metadata.namespace, item.metadata.labels.get(SERVICE_LABEL, ""))].append(item)
+    for endpoint_slice in slices:
+        if endpoint_slice.metadata.labels.get(MANAGED_BY_LABEL) == CONTROLLER_NAME:
+            slices_by_service[
+                (endpoint_slice.metadata.namespace, endpoint_slice.metadata.labels.get(SERVICE_LABEL, ""))
+            ].append(endpoint_slice)
     for service in services:
         key = (service.metadata.namespace, service.metadata.name)
         own_slices = slices_by_service.pop(key, [])
@@ -86,9 +88,9 @@ def reconcile(
             yield from _endpoints(service, backends_by_ports, endpoints_by_name.get(key), now)
             yield from _slices(service, backends_by_ports, own_slices, now)
         else:
-            yield from (ForceDelete(item) for item in own_slices)
+            yield from (ForceDelete(endpoint_slice) for endpoint_slice in own_slices)
     for unused in slices_by_service.values():
-        yield from (ForceDelete(item) for item in unused)
+        yield from (ForceDelete(endpoint_slice) for endpoint_slice in unused)
 
 
 def backends(service: Service, pods: Iterable[Pod]) -> dict[Ports, list[Backend]]:
@@ -153,7 +155,7 @@ def _endpoints(
     now: datetime.datetime,
 ) -> Iterator[WriteAction]:
     room, subsets = MAX_ADDRESSES_PER_ENDPOINTS, []
-    for ports, backends in sorted(backends_by_ports.items(), key=lambda item: tuple(port.port for port in item[0])):
+    for ports, backends in sorted(backends_by_ports.items(), key=lambda entry: tuple(port.port for port in entry[0])):
         included = [backend for backend in backends if not backend.terminating or backend.ready][:room]
         room -= len(included)
         ready = tuple(_address(service, backend.pod) for backend in included if backend.ready)
@@ -219,7 +221,7 @@ def _slices(
     is created. A service without backends has one empty slice, which shows clients that it was processed.
     """
     by_ports: dict[SlicePorts, list[EndpointSlice]] = defaultdict(list)
-    for endpoint_slice in sorted(own_slices, key=lambda item: item.metadata.name):
+    for endpoint_slice in sorted(own_slices, key=lambda own_slice: own_slice.metadata.name):
         by_ports[endpoint_slice.ports].append(endpoint_slice)
     if not backends_by_ports:
         yield from _placeholder(service, by_ports.pop((), []), now)
@@ -338,8 +340,8 @@ class EndpointQueue:
         if not self._is_initialized:
             self._is_initialized = True
             for kind in ENDPOINT_KINDS:
-                for item in lister.list_kind(kind):
-                    self._index(item)
+                for obj in lister.list_kind(kind):
+                    self._index(obj)
         for name in sorted(self._pending):
             is_done = True
             for action in self._reconcile_service(name, lister):
@@ -351,22 +353,22 @@ class EndpointQueue:
     def _reconcile_service(self, name: Name, lister: Lister) -> Iterator[Action]:
         def get_all(kind: type[O], names: Iterable[str]) -> list[O]:
             objects = (lister.get(kind, object_name, name[0]) for object_name in sorted(names))
-            return [item for item in objects if item is not None]
+            return [obj for obj in objects if obj is not None]
 
         services, endpoints = get_all(Service, [name[1]]), get_all(Endpoints, [name[1]])
         pods = get_all(Pod, self._pods.under(*(_index_label(service) for service in services)))
         slices = get_all(EndpointSlice, self._slices.under((*name, "")))
         yield from reconcile(services, pods, endpoints, slices, lister.now)
 
-    def _index(self, item: Object, *, is_deleted: bool = False) -> None:
-        meta = item.metadata
+    def _index(self, obj: Object, *, is_deleted: bool = False) -> None:
+        meta = obj.metadata
         name = (meta.namespace, meta.name)
-        if isinstance(item, Service):
-            self._services.put(name, () if is_deleted or not item.spec.selector else (_index_label(item),))
+        if isinstance(obj, Service):
+            self._services.put(name, () if is_deleted or not obj.spec.selector else (_index_label(obj),))
             self._pending.add(name)
-        elif item.KIND == "Endpoints":
+        elif obj.KIND == "Endpoints":
             self._pending.add(name)
-        elif item.KIND == "EndpointSlice":
+        elif obj.KIND == "EndpointSlice":
             self._index_slice(name, meta.labels, is_deleted=is_deleted)
         else:
             labels = [(meta.namespace, *label) for label in meta.labels.items()]

@@ -107,8 +107,8 @@ def _meta(labels: dict[str, str]) -> ObjectMeta:
     return ObjectMeta(name=NAME, namespace=NAMESPACE, labels=labels)
 
 
-def _is_kubernetes(item: Object) -> bool:
-    return (item.metadata.namespace, item.metadata.name) == (NAMESPACE, NAME)
+def _is_kubernetes(obj: Object) -> bool:
+    return (obj.metadata.namespace, obj.metadata.name) == (NAMESPACE, NAME)
 
 
 def sync_kubernetes_service(lister: Lister) -> Iterable[Action]:

@@ -143,7 +143,7 @@ class NodeLifecycle:
         self._missing_nodes = pod_gc.missing_nodes(self._missing_nodes, nodes, pods, monotonic)
         for update in expired_nodes(nodes, self._heartbeats, self._grace, monotonic, lister.now):
             log.warning(
-                "node not ready", extra={"node": update.item.metadata.name, "unreported": f"{self._grace:.0f}s"}
+                "node not ready", extra={"node": update.object.metadata.name, "unreported": f"{self._grace:.0f}s"}
             )
             yield update
             yield events.node_not_ready(update.before, lister.now)

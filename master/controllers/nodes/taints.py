@@ -147,7 +147,7 @@ def sync_pod_readiness(lister: Lister) -> Iterator[Action]:
     """
     for update in pods_not_ready(lister.list(Node), lister.list(Pod), lister.now):
         yield update
-        yield events.pod_not_ready(update.item, lister.now)
+        yield events.pod_not_ready(update.object, lister.now)
 
 
 def sync_taints(lister: Lister) -> Iterable[Action]:

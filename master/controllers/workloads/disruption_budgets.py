@@ -41,7 +41,7 @@ def reconcile(
     budgets: Iterable[PodDisruptionBudget], pods: Iterable[Pod], scalable: Iterable[Object], now: datetime.datetime
 ) -> Iterator[Update]:
     """Yield the changed status of budgets. `scalable` are all objects with a scale."""
-    owners = {item.metadata.uid: item for item in scalable}
+    owners = {obj.metadata.uid: obj for obj in scalable}
     by_namespace: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
         by_namespace[pod.metadata.namespace].append(pod)
@@ -132,5 +132,5 @@ def sync_disruption_budgets(lister: Lister) -> Iterable[Action]:
     """Update the status of all PodDisruptionBudgets."""
     if not (budgets := lister.list(PodDisruptionBudget)):
         return ()
-    scalable = [item for resource in SCALABLE_RESOURCES for item in lister.list_resource(resource)]
+    scalable = [obj for resource in SCALABLE_RESOURCES for obj in lister.list_resource(resource)]
     return reconcile(budgets, lister.list(Pod), scalable, lister.now)

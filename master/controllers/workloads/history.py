@@ -129,7 +129,7 @@ def _sorted(value: Any) -> Any:
     """Return the document with sorted keys, as Go encodes maps."""
     if isinstance(value, Mapping):
         return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_sorted(element) for element in value] if isinstance(value, list | tuple) else value
 
 
 def _prune(owner: Owner, old: tuple[ControllerRevision, ...], used: Collection[str]) -> Iterator[ForceDelete]:

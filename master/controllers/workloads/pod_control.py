@@ -123,12 +123,12 @@ class OwnerIndex(Generic[O]):
     def __init__(self, objects: Iterable[O]) -> None:
         self._owned: dict[str, list[O]] = defaultdict(list)
         self._orphans: dict[str, list[O]] = defaultdict(list)
-        for item in objects:
-            reference = controller_of(item.metadata)
+        for obj in objects:
+            reference = controller_of(obj.metadata)
             if reference is None:
-                self._orphans[item.metadata.namespace].append(item)
+                self._orphans[obj.metadata.namespace].append(obj)
             else:
-                self._owned[reference.uid].append(item)
+                self._owned[reference.uid].append(obj)
 
     def candidates(self, owner: Object) -> list[O]:
         """Return the objects of an owner, and those of its namespace without a controller."""

@@ -51,7 +51,7 @@ def reconcile(
     for owner in owners:
         candidates = [pod for pod in index.candidates(owner) if pod.metadata.uid not in claimed_uids]
         claimed = claim_pods(owner, selector_of(owner), candidates)
-        claimed_uids |= {update.item.metadata.uid for update in claimed.ownership_changes}
+        claimed_uids |= {update.object.metadata.uid for update in claimed.ownership_changes}
         yield from claimed.ownership_changes
         if owner.metadata.deletion_timestamp is None:
             yield from _scale(owner, claimed.active, now)

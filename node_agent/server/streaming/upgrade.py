@@ -33,8 +33,8 @@ def negotiate_spdy(request: web.Request, supported: Sequence[str]) -> tuple[str,
     if not _is_upgrade(request):
         raise web.HTTPBadRequest(text="Upgrade request required\n")
     if SPDY.lower() not in request.headers.get("Upgrade", "").lower():
-        found = request.headers.get("Upgrade", "")
-        raise web.HTTPBadRequest(text=f"unable to upgrade: {SPDY} and websocket are accepted, found {found!r}\n")
+        upgrade = request.headers.get("Upgrade", "")
+        raise web.HTTPBadRequest(text=f"unable to upgrade: {SPDY} and websocket are accepted, found {upgrade!r}\n")
     requested = _header_values(request, PROTOCOL_HEADER)
     if not requested:
         raise web.HTTPBadRequest(text=f"unable to upgrade: {PROTOCOL_HEADER} is required\n")

@@ -246,7 +246,7 @@ class WebSocket:
             received = self._parser.feed(data)
         except ValueError:
             return False
-        return any(isinstance(item, ControlFrame) and item.opcode == CLOSE for item in received)
+        return any(isinstance(frame, ControlFrame) and frame.opcode == CLOSE for frame in received)
 
     async def _read(self) -> None:
         clean = False
@@ -265,14 +265,14 @@ class WebSocket:
         """Read until the end. Return whether the client sent a close frame. Raises ConnectionError and ValueError."""
         while data := await self._connection.read():
             ping: ControlFrame | None = None
-            for item in self._parser.feed(data):
-                if isinstance(item, MessagePart):
-                    self._handler.receive(item.data, last=item.last)
-                elif item.opcode == CLOSE:
+            for frame in self._parser.feed(data):
+                if isinstance(frame, MessagePart):
+                    self._handler.receive(frame.data, last=frame.last)
+                elif frame.opcode == CLOSE:
                     await self._reply_to_close()
                     return True
-                elif item.opcode == PING:
-                    ping = item
+                elif frame.opcode == PING:
+                    ping = frame
                 self._last_message_at = asyncio.get_running_loop().time()
             if ping is not None:
                 # Of several pings only the last needs an answer (RFC 6455, section 5.5.3).

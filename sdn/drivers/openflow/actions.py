@@ -99,8 +99,8 @@ def _set_field_bytes(action: SetField) -> bytes:
 
 
 def _load_body(load: RegLoad) -> bytes:
-    place = struct.pack("!H", load.low << 6 | load.bits - 1)
-    return place + field_header(load.field) + load.value.to_bytes(8, "big")
+    ofs_nbits = struct.pack("!H", load.low << 6 | load.bits - 1)
+    return ofs_nbits + field_header(load.field) + load.value.to_bytes(8, "big")
 
 
 def _move_body(move: RegMove) -> bytes:
@@ -174,8 +174,8 @@ def _read_nicira(body: bytes) -> Action:
 
 
 def _read_load(body: bytes) -> RegLoad:
-    place = int.from_bytes(body[:2], "big")
-    return RegLoad(read_field(body[2:])[0], place >> 6, (place & 0x3F) + 1, int.from_bytes(body[6:14], "big"))
+    ofs_nbits = int.from_bytes(body[:2], "big")
+    return RegLoad(read_field(body[2:])[0], ofs_nbits >> 6, (ofs_nbits & 0x3F) + 1, int.from_bytes(body[6:14], "big"))
 
 
 def _read_move(body: bytes) -> RegMove:

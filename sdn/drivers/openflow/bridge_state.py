@@ -67,8 +67,8 @@ class FlowDiff:
 
 def diff_between(removed: FlowSet, added: FlowSet) -> FlowDiff:
     """Return the difference of a change: flows and groups of `removed` go, those of `added` come."""
-    kept_groups = {group.number for group in added.groups}
-    removed_groups = [group for group in removed.groups if group.number not in kept_groups]
+    added_group_numbers = {group.number for group in added.groups}
+    removed_groups = [group for group in removed.groups if group.number not in added_group_numbers]
     return FlowDiff(added.flows, removed.flows - added.flows, added.groups, removed_groups)
 
 

@@ -110,7 +110,7 @@ class Connection:
             await self._request(lambda xid: messages.bundle_control(bundle, end, xid))
         except Refused as error:
             failure = str(error)
-        refused = [f"{item}: {self._errors.pop(xid)}" for xid, (_, item) in steps.items() if xid in self._errors]
+        refused = [f"{entry}: {self._errors.pop(xid)}" for xid, (_, entry) in steps.items() if xid in self._errors]
         if refused or failure:
             raise Refused(f"the switch refused {'; '.join(refused) or failure}; flows are as they were")
         if self._foreign_changes == before:
@@ -207,7 +207,7 @@ class Connection:
 
 
 def _step_bytes(step: Step, xid: int) -> bytes:
-    command, item = step
+    command, entry = step
     if isinstance(command, GroupCommand):
-        return messages.group_mod(command, item, xid)  # type: ignore[arg-type]
-    return messages.flow_mod(command, item, xid)  # type: ignore[arg-type]
+        return messages.group_mod(command, entry, xid)  # type: ignore[arg-type]
+    return messages.flow_mod(command, entry, xid)  # type: ignore[arg-type]

@@ -112,8 +112,8 @@ def serving(
 
 
 def request_in(change: Update) -> CertificateSigningRequest:
-    assert isinstance(change.item, CertificateSigningRequest)
-    return change.item
+    assert isinstance(change.object, CertificateSigningRequest)
+    return change.object
 
 
 def decided(item: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:

@@ -69,15 +69,15 @@ class Simulation:
         writes = list(writes)
         for write in writes:
             if isinstance(write, Create):
-                self.put(write.item)
+                self.put(write.object)
             elif isinstance(write, Update):
-                key = (write.item.KIND, write.item.metadata.name)
+                key = (write.object.KIND, write.object.metadata.name)
                 assert self.objects[key] == write.before, "two writes of one object in a pass"
-                self._keep(write.item)
+                self._keep(write.object)
             elif isinstance(write, Delete):
-                self.delete(write.item, policy=write.policy)
+                self.delete(write.object, policy=write.policy)
             elif isinstance(write, ForceDelete):
-                self.remove(write.item)
+                self.remove(write.object)
         return bool(writes)
 
     def delete(self, item: Any, grace: int | None = None, policy: str = "") -> None:

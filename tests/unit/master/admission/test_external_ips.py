@@ -89,9 +89,9 @@ def with_ingress_ip(item: Service, address: str) -> Service:
 def addresses(services: list[Service], start: int = 0, network: IPv4Network | None = TINY) -> dict[str, str]:
     writes = ingress_ips.reconcile(network, services, cursor(start))
     return {
-        write.item.metadata.name: write.item.status.load_balancer.ingress[0].ip
+        write.object.metadata.name: write.object.status.load_balancer.ingress[0].ip
         for write in writes
-        if isinstance(write, Update) and isinstance(write.item, Service)
+        if isinstance(write, Update) and isinstance(write.object, Service)
     }
 
 

@@ -233,11 +233,11 @@ def test_quota_controller_counts_existing_objects() -> None:
         return rows.get(resource, [])
 
     (change,) = resource_quotas.reconcile([item], there, NOW)
-    assert isinstance(change.item, ResourceQuota)
-    assert change.item.status.used == {
+    assert isinstance(change.object, ResourceQuota)
+    assert change.object.status.used == {
         "pods": "3", "count/pods": "4", "requests.cpu": "2", "secrets": "1", "count/jobs.batch": "0",
     }  # fmt: skip
-    assert not list(resource_quotas.reconcile([change.item], there, NOW))
+    assert not list(resource_quotas.reconcile([change.object], there, NOW))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["make", "end", "count"]), st.integers(1, 2000)), max_size=40))
@@ -262,7 +262,7 @@ def test_quota_is_never_exceeded_in_any_history(steps: list[tuple[str, int]]) ->
         elif what == "end" and pods:
             pods.pop(number % len(pods))
         else:
-            item = next((change.item for change in resource_quotas.reconcile([item], there, NOW)), item)  # type: ignore[assignment]
+            item = next((change.object for change in resource_quotas.reconcile([item], there, NOW)), item)  # type: ignore[assignment]
         assert len(pods) <= 5
         assert taken() <= 3000
 

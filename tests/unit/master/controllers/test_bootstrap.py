@@ -20,7 +20,7 @@ def test_bootstrap_creates_system_objects() -> None:
     *namespaces, network = lines(actual)
     assert namespaces == [f"+ Namespace {name}" for name in SYSTEM_NAMESPACES]
     assert network == "+ ClusterNetwork default"
-    created = actual[-1].item
+    created = actual[-1].object
     assert isinstance(created, ClusterNetwork)
     assert created.plugin_name == "redhat/openshift-ovs-multitenant"
     there = replace(created, metadata=meta("default"))
@@ -33,12 +33,12 @@ def test_bootstrap_creates_system_objects() -> None:
 def test_bootstrap_creates_system_priority_classes() -> None:
     both = list(bootstrap.bootstrap_priority_classes([]))
     assert lines(both) == ["+ PriorityClass system-cluster-critical", "+ PriorityClass system-node-critical"]
-    assert lines(bootstrap.bootstrap_priority_classes([both[0].item])) == lines(both[1:])  # type: ignore[list-item]
+    assert lines(bootstrap.bootstrap_priority_classes([both[0].object])) == lines(both[1:])  # type: ignore[list-item]
 
 
 def test_service_network_is_readable() -> None:
     (created,) = bootstrap.bootstrap_service_cidr(CONFIG, None)
-    actual = created.item
+    actual = created.object
     assert isinstance(actual, ServiceCIDR)
     assert lines([created]) == ["+ ServiceCIDR kubernetes"]
     assert actual.spec.cidrs == (str(CONFIG.service_network),)

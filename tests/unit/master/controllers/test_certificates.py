@@ -276,7 +276,7 @@ def test_expired_bootstrap_tokens_are_deleted() -> None:
     other = replace(secret(expiration=format_time(NOW)), type="Opaque")
     over = secret(expiration=format_time(NOW))
     force_deletes = expiration.expired_bootstrap_tokens([secret(), lasting, other, over], NOW)
-    assert [force_delete.item for force_delete in force_deletes] == [over]
+    assert [force_delete.object for force_delete in force_deletes] == [over]
 
 
 def test_bootstrap_token_has_id_and_secret() -> None:

@@ -39,9 +39,9 @@ def settled(
     actual: dict[tuple[str, str], Object] = {(item.KIND, item.metadata.name): item for item in (*roles, *bindings)}
     for write in reconcile(list(roles), list(bindings)):
         if isinstance(write, ForceDelete):
-            del actual[write.item.KIND, write.item.metadata.name]
+            del actual[write.object.KIND, write.object.metadata.name]
         else:
-            actual[write.item.KIND, write.item.metadata.name] = write.item
+            actual[write.object.KIND, write.object.metadata.name] = write.object
     after = {name: item for (_, name), item in actual.items() if isinstance(item, ClusterRole)}
     bound = {name: item for (_, name), item in actual.items() if isinstance(item, ClusterRoleBinding)}
     assert list(reconcile(after.values(), bound.values())) == []

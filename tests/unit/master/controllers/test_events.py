@@ -91,7 +91,7 @@ def test_events_expire_an_hour_after_their_last_occurrence() -> None:
 
 
 def test_scheduler_emits_events() -> None:
-    objects = [events.scheduled(pod("a"), "n1", NOW).item, events.failed_scheduling(pod("b"), "no room", NOW).item]
+    objects = [events.scheduled(pod("a"), "n1", NOW).object, events.failed_scheduling(pod("b"), "no room", NOW).object]
     assert [(e.type, e.reason, e.message, e.source.component) for e in objects if isinstance(e, Event)] == [
         ("Normal", "Scheduled", "Successfully assigned red/a to n1", "default-scheduler"),
         ("Warning", "FailedScheduling", "no room", "default-scheduler"),

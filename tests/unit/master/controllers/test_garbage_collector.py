@@ -59,10 +59,12 @@ def written(*objects: str) -> list[str]:
 def _lines(objects: Sequence[Object]) -> list[str]:
     writes = list(reconcile(objects, lambda owner, _: owner.kind == "ConfigMap", _told))
     return [
-        f"- {write.item.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.item)}"
+        f"- {write.object.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.object)}"
         for write in writes
         if not isinstance(write, Create)
-    ] + [f"! {write.item.message}" for write in writes if isinstance(write, Create) and isinstance(write.item, Event)]
+    ] + [
+        f"! {write.object.message}" for write in writes if isinstance(write, Create) and isinstance(write.object, Event)
+    ]
 
 
 def _told(one: Object, owner: OwnerReference) -> Create:
@@ -142,7 +144,7 @@ def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
     dependent = Namespace(metadata=meta("b", owner_references=rows))
     writes = list(reconcile([owner, dependent], owner_is_resolvable, _told))
-    assert [write.item.metadata.name for write in writes] == ["a"]
+    assert [write.object.metadata.name for write in writes] == ["a"]
     assert list(reconcile([dependent], owner_is_resolvable, _told)) == []
     inside = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
     assert list(reconcile([inside], owner_is_resolvable, _told)) == [Delete(inside)]
@@ -158,7 +160,7 @@ def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     for _ in range(MOST_PASSES):
         writes = list(reconcile(list(objects.values()), lambda *_: True, _told))
         for write in writes:
-            left = _ended(write.item, write.policy) if isinstance(write, Delete) else write.item
+            left = _ended(write.object, write.policy) if isinstance(write, Delete) else write.object
             assert isinstance(left, ConfigMap)
             objects[left.metadata.name] = left
             if left.metadata.deletion_timestamp and not left.metadata.finalizers:

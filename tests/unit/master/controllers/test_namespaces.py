@@ -49,10 +49,10 @@ def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
     held = [config(name, "mine/x", deleted=THEN) for name in ("a", "b")]
     (change,) = reconcile([ending("kubernetes")], [*held, pod("p", deleted=THEN)], NOW)
     assert isinstance(change, Update)
-    assert isinstance(change.item, Namespace)
+    assert isinstance(change.object, Namespace)
     actual = {
         condition.type: (condition.status, condition.reason, condition.message)
-        for condition in change.item.status.conditions
+        for condition in change.object.status.conditions
     }
     assert actual == {
         "NamespaceDeletionDiscoveryFailure": (
@@ -73,19 +73,19 @@ def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
             "Some content in the namespace has finalizers remaining: mine/x in 2 resource instances",
         ),
     }  # fmt: skip
-    assert change.item.spec == ending("kubernetes").spec, "it is still held"
+    assert change.object.spec == ending("kubernetes").spec, "it is still held"
     later = NOW + datetime.timedelta(hours=1)
-    assert not list(reconcile([change.item], [*held, pod("p", deleted=THEN)], later)), "that is told once"
-    (second,) = reconcile([change.item], held, later)
-    assert second.item.status.conditions[3].last_transition_time == "2026-01-01T12:00:00Z"  # type: ignore[attr-defined]
+    assert not list(reconcile([change.object], [*held, pod("p", deleted=THEN)], later)), "that is told once"
+    (second,) = reconcile([change.object], held, later)
+    assert second.object.status.conditions[3].last_transition_time == "2026-01-01T12:00:00Z"  # type: ignore[attr-defined]
 
 
 def test_namespace_controller_removes_only_its_own_finalizer() -> None:
     (change,) = reconcile([ending("kubernetes", holders=("mine",))], [], NOW)
     assert isinstance(change, Update)
-    assert change.item == ending(holders=("mine",))
+    assert change.object == ending(holders=("mine",))
     assert actions(ending(holders=("mine",))) == []
     (change,) = reconcile([ending("kubernetes", "theirs")], [], NOW)
-    assert change.item == ending("theirs")
+    assert change.object == ending("theirs")
     assert actions(ending("theirs")) == []
     assert actions(ending("kubernetes")) == ["- Namespace red"]

@@ -48,7 +48,7 @@ def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -
             [item for item in held if isinstance(item, PersistentVolumeClaim)],
             usual,
         ):
-            held[next(place for place, item in enumerate(held) if item is change.before)] = change.item  # type: ignore[call-overload]
+            held[next(place for place, item in enumerate(held) if item is change.before)] = change.object  # type: ignore[call-overload]
     volumes = [item for item in held if isinstance(item, PersistentVolume)]
     assert not list(bind_volumes(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))
     return held
@@ -184,8 +184,8 @@ def test_foreign_finalizers_are_kept() -> None:
     item = leaving(claim("data"), "example.com/backup")
     [change] = release_protection([], [item], [])
     assert isinstance(change, Update)
-    assert change.item.metadata.finalizers == ("example.com/backup",)
-    assert not list(release_protection([], [change.item], []))  # type: ignore[list-item]
+    assert change.object.metadata.finalizers == ("example.com/backup",)
+    assert not list(release_protection([], [change.object], []))  # type: ignore[list-item]
 
 
 def test_protection_of_objects_not_being_deleted_is_kept() -> None:

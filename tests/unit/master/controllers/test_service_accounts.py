@@ -33,9 +33,9 @@ def signed(account: ServiceAccount, secret: Secret) -> str:
 def filled(secret: Secret) -> Secret:
     (write,) = reconcile([secret], [ROBOT], "CA", signed)
     assert isinstance(write, Update)
-    assert isinstance(write.item, Secret)
-    assert list(reconcile([write.item], [ROBOT], "CA", signed)) == []
-    return write.item
+    assert isinstance(write.object, Secret)
+    assert list(reconcile([write.object], [ROBOT], "CA", signed)) == []
+    return write.object
 
 
 def test_token_secret_gets_a_token_valid_while_it_exists() -> None:

@@ -32,8 +32,8 @@ def numbered(network: ClusterNetwork) -> Mapping[str, int]:
 
 def network_of(done: Plan) -> ClusterNetwork:
     assert done.network is not None
-    assert isinstance(done.network.item, ClusterNetwork)
-    return done.network.item
+    assert isinstance(done.network.object, ClusterNetwork)
+    return done.network.object
 
 
 def first(seen: ClusterState, config: NetworkConfig = CONFIG) -> tuple[ClusterNetwork, ClusterState]:
@@ -99,7 +99,7 @@ def test_joined_projects_move_with_their_vnid() -> None:
     projects = tuple(map(namespace, ("red", "blue", "green")))
     _, seen = first(ClusterState(projects, (), None, (), (net_namespace("blue", 10), asking, net_namespace("red", 11))))
     (change,) = plan(CONFIG, seen, NOW).other_writes
-    joined = change.item
+    joined = change.object
     assert isinstance(joined, NetNamespace)
     older = replace(net_namespace("red", 10), metadata=meta("red", creation_timestamp="2025-01-01T00:00:00Z"))
     done = plan(CONFIG, with_fields(seen, net_namespaces=(net_namespace("blue", 10), joined, older)), NOW)
@@ -145,9 +145,9 @@ class Server:
     revisions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def write(self, write: Write) -> bool:
-        key = write.item.KIND, write.item.metadata.name
+        key = write.object.KIND, write.object.metadata.name
         there = self.objects.get(key)
-        before = write.before if isinstance(write, Update) else write.item
+        before = write.before if isinstance(write, Update) else write.object
         wanted = None if isinstance(write, Create) else before.metadata.resource_version
         if (there.metadata.resource_version if there else None) != wanted:
             return False
@@ -155,9 +155,11 @@ class Server:
             del self.objects[key]
         else:
             revision = next(self.revisions)
-            created = write.item.metadata.creation_timestamp or (NOW + datetime.timedelta(seconds=revision)).isoformat()
-            stamped = replace(write.item.metadata, resource_version=str(revision), creation_timestamp=created)
-            self.objects[key] = replace(write.item, metadata=stamped)
+            created = (
+                write.object.metadata.creation_timestamp or (NOW + datetime.timedelta(seconds=revision)).isoformat()
+            )
+            stamped = replace(write.object.metadata, resource_version=str(revision), creation_timestamp=created)
+            self.objects[key] = replace(write.object, metadata=stamped)
         return True
 
     def all(self, kind: str) -> tuple[object, ...]:

@@ -106,7 +106,7 @@ def test_failed_json_patch_changes_nothing(operations: Any) -> None:
 
 
 SHAPE = MergeSchema(
-    MergeKind.STRUCT, fields={**merge_schema_of(Pod).fields, "finalizers": MergeSchema(MergeKind.SET, item=OPEN)}
+    MergeKind.STRUCT, fields={**merge_schema_of(Pod).fields, "finalizers": MergeSchema(MergeKind.SET, items=OPEN)}
 )
 
 

@@ -10,7 +10,7 @@ from master.resources.merge_schema import OPEN, MergeKind, merge_schema_of
 
 def test_merge_keys_of_pod_lists_follow_their_field_annotations() -> None:
     spec = merge_schema_of(Pod).child("spec")
-    container = spec.child("containers").item
+    container = spec.child("containers").items
     assert container is not None
     assert (spec.child("containers").kind, spec.child("containers").keys) == (MergeKind.LIST_MAP, ("name",))
     assert container.child("ports").keys == ("containerPort", "protocol")

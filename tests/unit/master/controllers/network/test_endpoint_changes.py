@@ -65,7 +65,7 @@ class Kept:
             if not written:
                 break
             for write in written:
-                self.drop(write.item) if isinstance(write, ForceDelete) else self.put(write.item)  # type: ignore[union-attr]
+                self.drop(write.object) if isinstance(write, ForceDelete) else self.put(write.object)  # type: ignore[union-attr]
         services, pods, known, slices = map(self.list_kind, ENDPOINT_KINDS)
         assert list(endpoints.reconcile(services, pods, known, slices, NOW)) == [], "a look at everything finds more"
 

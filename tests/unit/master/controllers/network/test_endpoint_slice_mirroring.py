@@ -37,7 +37,7 @@ def service(**spec: object) -> Service:
 def kept(writes: Iterable[WriteAction]) -> list[EndpointSlice]:
     """The slices that are made, as they are stored."""
     endpoint_slices = [
-        write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)
+        write.object for write in writes if isinstance(write, Create) and isinstance(write.object, EndpointSlice)
     ]
     return [
         replace(item, metadata=replace(item.metadata, name=f"web-{number}", uid=f"u{number}", generation=1))
@@ -68,8 +68,8 @@ def test_mirrored_slice_follows_its_endpoints() -> None:
     old = kept(reconcile([service()], [made(subset("10.1.0.2"))], []))
     (write,) = reconcile([service()], [made(subset("10.1.0.9"))], old)
     assert isinstance(write, Update)
-    assert isinstance(write.item, EndpointSlice)
-    assert (write.item.metadata.generation, ready(write.item)) == (2, [("10.1.0.9", True)])
+    assert isinstance(write.object, EndpointSlice)
+    assert (write.object.metadata.generation, ready(write.object)) == (2, [("10.1.0.9", True)])
     other = [type(write) for write in reconcile([service()], [made(subset("10.1.0.2", port=SECURE))], old)]
     assert other == [Create, ForceDelete]
 

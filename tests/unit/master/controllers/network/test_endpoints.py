@@ -40,13 +40,13 @@ def of(chosen: Service, pods: list[Pod], slices: list[EndpointSlice] | None = No
 
 
 def made_slices(writes: list[Any]) -> list[EndpointSlice]:
-    return [write.item for write in writes if isinstance(write, Create) and isinstance(write.item, EndpointSlice)]
+    return [write.object for write in writes if isinstance(write, Create) and isinstance(write.object, EndpointSlice)]
 
 
 def test_ready_pods_are_endpoints_and_others_not_ready_addresses() -> None:
     web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
     writes = of(web, [backend(1), backend(2, ready=False), pod("other")])
-    (subset,) = writes[0].item.subsets
+    (subset,) = writes[0].object.subsets
     assert [address.ip for address in subset.addresses] == ["10.128.0.1"]
     assert [not_ready_address.ip for not_ready_address in subset.not_ready_addresses] == ["10.128.0.2"]
     assert [port.port for port in subset.ports] == [8080]
@@ -55,7 +55,7 @@ def test_ready_pods_are_endpoints_and_others_not_ready_addresses() -> None:
         ("10.128.0.1", True),
         ("10.128.0.2", False),
     ]
-    for item in (writes[0].item, replace(piece, metadata=replace(piece.metadata, name="web-x"))):
+    for item in (writes[0].object, replace(piece, metadata=replace(piece.metadata, name="web-x"))):
         assert not list(check(item))
 
 
@@ -78,14 +78,14 @@ def test_service_without_pods_has_one_empty_slice() -> None:
     another = replace(empty, metadata=replace(empty.metadata, name="web-2"))
     assert [type(write) for write in of(web, [], [known, another])] == [Create, ForceDelete]
     writes = of(web, [backend(1)], [known])
-    assert [write.item.metadata.name for write in writes if isinstance(write, ForceDelete)] == ["web-1"]
+    assert [write.object.metadata.name for write in writes if isinstance(write, ForceDelete)] == ["web-1"]
     assert len(made_slices(writes)) == 1
 
 
 def test_pods_with_different_named_port_numbers_have_separate_subsets() -> None:
     web = service(selector={"app": "web"}, ports=[{"port": 80, "targetPort": "http"}])
     writes = of(web, [backend(1), backend(2, port=9090)])
-    assert [[port.port for port in subset.ports] for subset in writes[0].item.subsets] == [[8080], [9090]]
+    assert [[port.port for port in subset.ports] for subset in writes[0].object.subsets] == [[8080], [9090]]
     assert len(made_slices(writes)) == 2
 
 
@@ -107,7 +107,7 @@ def test_pod_without_an_own_address_is_no_endpoint(address: str) -> None:
 
 def test_publish_not_ready_addresses_includes_unready_pods() -> None:
     web = service(selector={"app": "web"}, publishNotReadyAddresses=True)
-    assert len(of(web, [backend(1, ready=False)])[0].item.subsets[0].addresses) == 1
+    assert len(of(web, [backend(1, ready=False)])[0].object.subsets[0].addresses) == 1
 
 
 def test_slice_holds_a_hundred_endpoints_and_keeps_their_placement() -> None:
@@ -119,7 +119,7 @@ def test_slice_holds_a_hundred_endpoints_and_keeps_their_placement() -> None:
     changes = [write for write in of(web, pods[1:], known) if isinstance(write, Update)]
     assert [change.before for change in changes] == [known[0]]
     force_deletes = [write for write in of(web, pods[:100], known) if isinstance(write, ForceDelete)]
-    assert [drop.item for drop in force_deletes] == [known[1]]
+    assert [drop.object for drop in force_deletes] == [known[1]]
 
 
 def test_endpoints_of_a_service_without_selector_are_kept() -> None:
@@ -128,12 +128,12 @@ def test_endpoints_of_a_service_without_selector_are_kept() -> None:
 
 def test_headless_service_endpoints_are_labelled() -> None:
     writes = of(service(selector={"app": "web"}, clusterIP="None"), [backend(1)])
-    assert all(write.item.metadata.labels["service.kubernetes.io/headless"] == "" for write in writes)
+    assert all(write.object.metadata.labels["service.kubernetes.io/headless"] == "" for write in writes)
 
 
 def test_endpoints_have_the_last_change_trigger_time() -> None:
     web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
-    first: list[Any] = [write.item for write in endpoints.reconcile([web], [backend(1)], [], [], NOW)]
+    first: list[Any] = [write.object for write in endpoints.reconcile([web], [backend(1)], [], [], NOW)]
     assert {item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for item in first} == {
         "2026-01-01T12:00:00.000000Z"
     }
@@ -142,13 +142,13 @@ def test_endpoints_have_the_last_change_trigger_time() -> None:
     assert list(endpoints.reconcile([web], [backend(1)], [there], [piece], later)) == []
     marked = replace(web, metadata=replace(web.metadata, labels={"a": "b"}))
     second = list(endpoints.reconcile([marked], [backend(1)], [there], [piece], later))
-    assert [write.item.metadata.labels["a"] for write in second] == ["b", "b"]
-    assert {write.item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in second} == {
+    assert [write.object.metadata.labels["a"] for write in second] == ["b", "b"]
+    assert {write.object.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in second} == {
         "2026-01-01T12:00:00.000000Z"
     }
     third = list(endpoints.reconcile([web], [backend(1, ready=False)], [there], [piece], later))
     assert [type(write) for write in third] == [Update, Update]
-    assert {write.item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in third} == {
+    assert {write.object.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for write in third} == {
         "2026-01-01T12:00:00.250000Z"
     }
 

@@ -59,7 +59,7 @@ def test_manual_host_subnets_are_kept_avoided_and_adopted() -> None:
         "+ Cursor  3",
     ]
     assert isinstance(found[0], Update)
-    assert found[0].item.metadata.annotations == {"pod.network.openshift.io/node-uid": "uid-b"}
+    assert found[0].object.metadata.annotations == {"pod.network.openshift.io/node-uid": "uid-b"}
 
 
 def test_unusable_node_address_is_reported_and_gets_no_subnet() -> None:
@@ -111,7 +111,7 @@ def test_annotated_host_subnet_gets_a_subnet() -> None:
         "+ Cursor  2",
     ]
     assert isinstance(found[1], Update)
-    assert found[1].item.metadata.annotations == {"kept": "yes"}
+    assert found[1].object.metadata.annotations == {"kept": "yes"}
 
 
 def test_host_subnet_without_the_annotation_needs_a_subnet() -> None:

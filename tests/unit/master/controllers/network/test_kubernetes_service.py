@@ -27,7 +27,7 @@ def kept(item: Object) -> Object:
 
 
 def first() -> tuple[Service, Endpoints, EndpointSlice]:
-    objects = [kept(write.item) for write in reconcile(NETWORK, PLACE, (), None, ()) if isinstance(write, Create)]
+    objects = [kept(write.object) for write in reconcile(NETWORK, PLACE, (), None, ()) if isinstance(write, Create)]
     service, endpoints, item = objects
     assert isinstance(service, Service)
     assert isinstance(endpoints, Endpoints)
@@ -53,7 +53,7 @@ def test_kubernetes_service_follows_the_masters_address() -> None:
     elsewhere = ServerAddress("10.245.2.9", 9443)
     writes = list(reconcile(NETWORK, elsewhere, (service,), endpoints, (item,)))
     assert [type(write) for write in writes] == [Update, Update, Update]
-    after = [kept(write.item) for write in writes if isinstance(write, Update)]
+    after = [kept(write.object) for write in writes if isinstance(write, Update)]
     assert list(reconcile(NETWORK, elsewhere, (after[0],), after[1], (after[2],))) == []  # type: ignore[arg-type]
 
 
@@ -63,9 +63,9 @@ def test_kubernetes_service_is_repaired_except_labels_and_annotations() -> None:
     mine = replace(mine, spec=replace(mine.spec, selector={"app": "evil"}, type="NodePort"))
     (write,) = reconcile(NETWORK, PLACE, (mine,), replace(endpoints), (item,))
     assert isinstance(write, Update)
-    assert isinstance(write.item, Service)
-    assert (write.item.spec.selector, write.item.spec.type) == ({}, "ClusterIP")
-    assert write.item.metadata.labels == {"mine": "1", "component": "apiserver", "provider": "kubernetes"}
+    assert isinstance(write.object, Service)
+    assert (write.object.spec.selector, write.object.spec.type) == ({}, "ClusterIP")
+    assert write.object.metadata.labels == {"mine": "1", "component": "apiserver", "provider": "kubernetes"}
     (write,) = reconcile(NETWORK, PLACE, (service,), replace(endpoints, subsets=()), (item,))
     assert isinstance(write, Update)
 

@@ -87,7 +87,7 @@ def test_change_network_request_is_applied(requested: str, expected: list[str]) 
 def test_change_network_annotation_is_removed_with_the_vnid_change() -> None:
     (change,) = reconcile(CONFIG, PROJECTS[1:], [asking("red", 10, "global"), net_namespace("blue", 11)], cursor(2))
     assert isinstance(change, Update)
-    assert change.item.metadata.annotations == {"kept": "yes"}
+    assert change.object.metadata.annotations == {"kept": "yes"}
 
 
 def test_isolate_gives_a_joined_project_its_own_vnid() -> None:
@@ -152,13 +152,13 @@ def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> 
             net_namespaces[name] = asking(name, net_namespaces[name].netid, requested)
             askers.add(name)
         for outcome in list(reconcile(CONFIG, map(namespace, sorted(alive)), net_namespaces.values(), at)):
-            if isinstance(outcome, Create | Update) and isinstance(outcome.item, NetNamespace):
-                net_namespaces[outcome.item.metadata.name] = outcome.item
-            elif isinstance(outcome, Create | Update) and isinstance(outcome.item, AllocatorCursor):
-                at = outcome.item
+            if isinstance(outcome, Create | Update) and isinstance(outcome.object, NetNamespace):
+                net_namespaces[outcome.object.metadata.name] = outcome.object
+            elif isinstance(outcome, Create | Update) and isinstance(outcome.object, AllocatorCursor):
+                at = outcome.object
             elif isinstance(outcome, ForceDelete):
-                del net_namespaces[outcome.item.metadata.name]
-                askers.discard(outcome.item.metadata.name)
+                del net_namespaces[outcome.object.metadata.name]
+                askers.discard(outcome.object.metadata.name)
         silent = Counter(one.netid for one in net_namespaces.values() if one.metadata.name not in askers)
         assert all(count == 1 for count in silent.values())
         assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in net_namespaces.values())
@@ -183,6 +183,6 @@ def test_netnamespace_annotation_names_the_joined_project(requested: str, joined
     green.metadata.annotations[JOINED_ANNOTATION] = "blue"
     found = [net_namespace("default", 0), net_namespace("blue", 11), green, red]
     changes = reconcile(CONFIG, [namespace(one.netname) for one in found], found, cursor(3))
-    (moved,) = [one.item for one in changes if isinstance(one, Update) and isinstance(one.item, NetNamespace)]
+    (moved,) = [one.object for one in changes if isinstance(one, Update) and isinstance(one.object, NetNamespace)]
     assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after
     assert vnid_owner(moved) == (after or "red")

@@ -20,7 +20,7 @@ def test_unresponsive_node_becomes_unknown_after_its_grace_period_once() -> None
     seen = lifecycle.update_heartbeats(seen, [quiet, lively], [], monotonic=130.0)
     assert list(lifecycle.expired_nodes([quiet, lively], seen, 40, 139.0, NOW)) == []
     (change,) = lifecycle.expired_nodes([quiet, lively], seen, 40, 140.0, NOW)
-    lost = change.item
+    lost = change.object
     assert isinstance(lost, Node)
     condition = lost.status.conditions[0]
     assert lost.metadata.name == "quiet"
@@ -54,7 +54,7 @@ def test_renewed_lease_keeps_a_node_ready_without_status_updates() -> None:
     seen = lifecycle.update_heartbeats({}, nodes, [leased("a", "1"), leased("b", "1")], monotonic=0.0)
     elsewhere = leased("b", "2", namespace="red")
     seen = lifecycle.update_heartbeats(seen, nodes, [leased("a", "2"), leased("b", "1"), elsewhere], monotonic=30.0)
-    assert [change.item.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, NOW)] == ["b"]
+    assert [change.object.metadata.name for change in lifecycle.expired_nodes(nodes, seen, 40, 50.0, NOW)] == ["b"]
 
 
 def test_lease_is_deleted_with_its_node() -> None:
@@ -71,4 +71,4 @@ def test_node_that_never_reported_becomes_unknown() -> None:
     mute = replace(node("a"), status=type(node("a").status)())
     seen = lifecycle.update_heartbeats({}, [mute], [], monotonic=0.0)
     (change,) = lifecycle.expired_nodes([mute], seen, 40, 40.0, NOW)
-    assert [condition.type for condition in change.item.status.conditions] == ["Ready"]  # type: ignore[attr-defined]
+    assert [condition.type for condition in change.object.status.conditions] == ["Ready"]  # type: ignore[attr-defined]

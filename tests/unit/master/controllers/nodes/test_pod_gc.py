@@ -32,7 +32,7 @@ def test_pod_with_tracking_finalizer_fails_before_removal() -> None:
     lost = with_metadata(pod("p", node="gone", phase="Running", host_ip="10.245.2.3"), finalizers=("counted",))
     (change,) = orphaned_pods([lost], {"gone": 0.0}, 40, 50.0, NOW)
     assert isinstance(change, Update)
-    failed = change.item
+    failed = change.object
     assert isinstance(failed, Pod)
     assert failed.status.phase == "Failed"
     condition = failed.status.conditions[-1]

@@ -38,8 +38,8 @@ def with_taints(one: Node, *taints: Taint) -> Node:
 def changed(*nodes: Node) -> dict[str, list[str]]:
     actual = {}
     for change in node_taints.reconcile(nodes, NOW):
-        assert isinstance(change.item, Node)
-        actual[change.item.metadata.name] = shown(change.item.spec.taints)
+        assert isinstance(change.object, Node)
+        actual[change.object.metadata.name] = shown(change.object.spec.taints)
     return actual
 
 
@@ -67,25 +67,25 @@ def test_node_taints_follow_its_conditions(one: Node, wanted: list[str]) -> None
     assert shown(node_taints.effective_taints(one)) == wanted
     (change,) = (*node_taints.reconcile([one, node("b")], NOW), None)[:1]
     if change is not None:
-        assert isinstance(change.item, Node)
-        assert {taint.time_added for taint in change.item.spec.taints} == {NOON}
-        assert changed(change.item, node("b")) == {}, "once is enough"
-        well = replace(change.item, spec=replace(change.item.spec, unschedulable=False), status=node("a").status)
+        assert isinstance(change.object, Node)
+        assert {taint.time_added for taint in change.object.spec.taints} == {NOON}
+        assert changed(change.object, node("b")) == {}, "once is enough"
+        well = replace(change.object, spec=replace(change.object.spec, unschedulable=False), status=node("a").status)
         assert changed(well, node("b")) == {"a": []}, "it is well again"
 
 
 def test_foreign_taints_are_kept_and_existing_ones_keep_their_time() -> None:
     gpu, old = Taint(key="gpu", effect="NoSchedule"), Taint(PREFIX + "not-ready", effect="NoExecute", time_added="then")
     (change,) = node_taints.reconcile([with_taints(node("a", ready="False"), old, gpu), node("b")], NOW)
-    assert isinstance(change.item, Node)
-    assert change.item.spec.taints == (
+    assert isinstance(change.object, Node)
+    assert change.object.spec.taints == (
         old,
         gpu,
         Taint(PREFIX + "not-ready", effect="NoSchedule", time_added=NOON),
     )
     (change,) = node_taints.reconcile([with_taints(node("a", ready="Unknown"), old, gpu), node("b")], NOW)
-    assert isinstance(change.item, Node)
-    assert shown(change.item.spec.taints) == ["gpu:NoSchedule", "unreachable:NoExecute", "unreachable:NoSchedule"]
+    assert isinstance(change.object, Node)
+    assert shown(change.object.spec.taints) == ["gpu:NoSchedule", "unreachable:NoExecute", "unreachable:NoSchedule"]
 
 
 def silent(*names: str) -> list[Node]:
@@ -165,16 +165,16 @@ def test_evicted_pods_get_an_event_and_others_are_kept() -> None:
     since = taint_eviction.taint_times({}, nodes, 40, 0.0)
     end, event = taint_eviction.evictions(nodes, pods, since, 0.0, NOW)
     assert isinstance(end, Delete)
-    assert isinstance(end.item, Pod)
+    assert isinstance(end.object, Pod)
     assert lines([end]) == ["end Pod goes"]
-    (condition,) = end.item.status.conditions
+    (condition,) = end.object.status.conditions
     assert (condition.type, condition.status, condition.reason) == (
         "DisruptionTarget",
         "True",
         "DeletionByTaintManager",
     )
     assert isinstance(event, Create)
-    assert event.item.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
+    assert event.object.reason == "TaintManagerEviction"  # type: ignore[attr-defined]
 
 
 def test_toleration_seconds_count_from_first_observation_and_after_a_start_grace_period() -> None:
@@ -203,12 +203,12 @@ def test_pods_of_an_unreachable_node_become_unready() -> None:
     here, there = (replace(pod(name, node=name), status=replace(pod("p").status, conditions=rows)) for name in "ab")
     (change,) = node_taints.pods_not_ready([node("a", ready="Unknown"), node("b", ready="False")], [here, there], NOW)
     assert isinstance(change, Update)
-    assert isinstance(change.item, Pod)
-    assert change.item.status.conditions == (
+    assert isinstance(change.object, Pod)
+    assert change.object.status.conditions == (
         rows[0],
         Condition(type="Ready", status="False", last_transition_time=NOON, observed_generation=3),
     )
-    assert not list(node_taints.pods_not_ready([node("a", ready="Unknown")], [change.item], NOW))
+    assert not list(node_taints.pods_not_ready([node("a", ready="Unknown")], [change.object], NOW))
 
 
 def test_scheduler_respects_pending_node_taints() -> None:

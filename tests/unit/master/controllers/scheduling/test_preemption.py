@@ -88,26 +88,26 @@ def test_preemption_happens_once_and_nominates_the_node() -> None:
     new, old = at("new", 4, 9, on=""), at("old", 4)
     outcomes = pass_over(new, old)
     (end,) = (outcome for outcome in outcomes if isinstance(outcome, Delete))
-    assert [condition.reason for condition in end.item.status.conditions] == ["PreemptionByScheduler"]  # type: ignore[attr-defined]
+    assert [condition.reason for condition in end.object.status.conditions] == ["PreemptionByScheduler"]  # type: ignore[attr-defined]
     (change,) = (outcome for outcome in outcomes if isinstance(outcome, Update))
-    assert change.item.status.nominated_node_name == "a"  # type: ignore[attr-defined]
-    reasons = {outcome.item.reason for outcome in outcomes if isinstance(outcome, Create)}  # type: ignore[attr-defined]
+    assert change.object.status.nominated_node_name == "a"  # type: ignore[attr-defined]
+    reasons = {outcome.object.reason for outcome in outcomes if isinstance(outcome, Create)}  # type: ignore[attr-defined]
     assert reasons == {"Preempted", "FailedScheduling"}
     going = replace(old, metadata=replace(old.metadata, deletion_timestamp="2026-01-01T00:00:30Z"))
-    waiting: Pod = change.item  # type: ignore[assignment]
+    waiting: Pod = change.object  # type: ignore[assignment]
     assert not pass_over(waiting, going)
     half = replace(going, spec=at("half", 2).spec)
     small = at("small", 1, on="")
-    node_names = [one.item.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
+    node_names = [one.object.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
     assert node_names == [""], "the small one does not take what is being made free for the important one"
     (placed,) = (one for one in pass_over(waiting) if isinstance(one, Update))
-    assert (placed.item.spec.node_name, placed.item.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
+    assert (placed.object.spec.node_name, placed.object.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
 
 
 def test_many_pending_pods_are_scheduled_in_batches() -> None:
     crowd = [pod(f"p{number:03}") for number in range(scheduler.MAX_PER_PASS + 5)]
     wide = node("a", capacity={"pods": "2000"})
-    first = [one.item for one in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(one, Update)]
+    first = [one.object for one in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(one, Update)]
     assert len(first) == scheduler.MAX_PER_PASS
     left = [one for one in crowd if one.metadata.name not in {item.metadata.name for item in first}]
     rest = [one for one in scheduler.reconcile([wide], [*left, *first], [], [], NOW) if isinstance(one, Update)]  # type: ignore[list-item]

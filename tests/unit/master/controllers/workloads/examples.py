@@ -50,9 +50,9 @@ def pod(name: str, ready: bool = True, owner: Object | None = None, phase: str =
 def status_of(item: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> PodDisruptionBudgetStatus:
     updates = list(reconcile([item], pods, owners, NOW))
     for change in updates:
-        assert isinstance(change.item, PodDisruptionBudget)
-        assert not list(reconcile([change.item], pods, owners, NOW)), "the second pass has nothing to say"
-        return change.item.status
+        assert isinstance(change.object, PodDisruptionBudget)
+        assert not list(reconcile([change.object], pods, owners, NOW)), "the second pass has nothing to say"
+        return change.object.status
     return item.status
 
 

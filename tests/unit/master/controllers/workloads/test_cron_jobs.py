@@ -182,9 +182,9 @@ def test_no_scheduled_time_starts_two_jobs_after_crashes(policy: str, actions: l
         else:
             actual = list(cron_jobs.reconcile([world.cron], world.all("Job"), world.now))[:number]
             created += [
-                write.item.metadata.name
+                write.object.metadata.name
                 for write in actual
-                if isinstance(write, Create) and isinstance(write.item, Job)
+                if isinstance(write, Create) and isinstance(write.object, Job)
             ]
             world.apply(actual)
             assert policy == "Allow" or sum(not is_job_finished(job) for job in world.all("Job")) <= 1

@@ -99,9 +99,9 @@ def test_disruption_condition_keeps_its_transition_time() -> None:
     first = status_of(item, pods)
     later = NOW + datetime.timedelta(hours=1)
     (change,) = reconcile([replace(item, status=first)], [*pods, pod("c")], (), later)
-    assert change.item.status.conditions == first.conditions  # type: ignore[attr-defined]
+    assert change.object.status.conditions == first.conditions  # type: ignore[attr-defined]
     (change,) = reconcile([replace(item, status=first)], pods[:1], (), later)
-    assert change.item.status.conditions[0].last_transition_time == "2026-01-01T13:00:00Z"  # type: ignore[attr-defined]
+    assert change.object.status.conditions[0].last_transition_time == "2026-01-01T13:00:00Z"  # type: ignore[attr-defined]
 
 
 WRONG = [

@@ -458,7 +458,7 @@ def one_pass(work: Work, killed: bool, withdrawn: list[str]) -> None:
     actual = list(jobs.reconcile(work.all("Job"), work.pods(), work.now, {}))
     if killed:
         return
-    ended = [write.item for write in actual if isinstance(write, Delete) and isinstance(write.item, Pod)]
+    ended = [write.object for write in actual if isinstance(write, Delete) and isinstance(write.object, Pod)]
     withdrawn += [pod.metadata.name for pod in ended if not has_finalizer(pod)]
     before = work.job.status
     work.apply(actual)

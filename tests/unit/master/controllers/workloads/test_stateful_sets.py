@@ -329,10 +329,10 @@ def one_pass(world: Stateful, cut: int) -> None:
     ][:cut]
     if stateful_set.spec.pod_management_policy == "OrderedReady":
         for write in actual:
-            if isinstance(write, Create | Delete) and isinstance(write.item, Pod):
-                before = range(int(write.item.metadata.name.rpartition("-")[2]))
+            if isinstance(write, Create | Delete) and isinstance(write.object, Pod):
+                before = range(int(write.object.metadata.name.rpartition("-")[2]))
                 waited = serving | over if isinstance(write, Delete) else serving
-                assert write.item.status.phase == "Failed" or {f"db-{number}" for number in before} <= waited
+                assert write.object.status.phase == "Failed" or {f"db-{number}" for number in before} <= waited
         assert sum(isinstance(write, Delete) for write in actual) <= 1
     world.apply(actual)
 
