@@ -97,16 +97,24 @@ class Loop:
 
 
 def retry_unexpected_errors(component: str, run_pass: Pass) -> Pass:
-    """Wrap a pass so that an unexpected exception is logged with its traceback and retried as NotReady."""
+    """Wrap a pass so that an unexpected exception is retried as NotReady. The traceback of an exception that recurs is
+    logged once.
+    """
+    logged = ""
 
     @functools.wraps(run_pass)
     async def retried_on_error() -> None:
+        nonlocal logged
         try:
             await run_pass()
         except DriverError:
             raise
         except Exception as error:
-            log.exception("unexpected error; will retry", extra={"component": component})
-            raise NotReady(f"{component}: {type(error).__name__}: {error}; see the log") from error
+            text = f"{type(error).__name__}: {error}"
+            if text != logged:
+                log.exception("unexpected error; will retry", extra={"component": component})
+            logged = text
+            raise NotReady(f"{component}: {text}; see the log") from error
+        logged = ""
 
     return retried_on_error

@@ -37,14 +37,14 @@ def check_host_subnet(new: HostSubnet, others: Iterable[HostSubnet], cluster: Cl
     The subnet must be in the cluster network, and the address outside the networks of pods and services.
     """
     problems = [*_network_problems(new, cluster)] if cluster is not None else []
-    first, last = _first_and_last(new.subnet) if new.subnet else (1, 0)
+    first, last = _first_and_last(new.subnet)
     for other in others:
         if other.metadata.name == new.metadata.name:
             continue
         if other.host_ip == new.host_ip:
             detail = f"HostSubnet {other.metadata.name} has this address; each host needs its own"
             problems.append(FieldError("hostIP", quoted(new.host_ip), detail, DUPLICATE))
-        begin, end = _first_and_last(other.subnet) if other.subnet else (1, 0)
+        begin, end = _first_and_last(other.subnet)
         if begin <= last and first <= end:
             detail = f"HostSubnet {other.metadata.name} has {other.subnet}"
             problems.append(FieldError("subnet", quoted(new.subnet), detail, DUPLICATE))
@@ -68,7 +68,11 @@ def _network_problems(new: HostSubnet, cluster: ClusterNetwork) -> Iterator[Fiel
 
 @lru_cache(maxsize=65536)
 def _first_and_last(subnet: str) -> tuple[int, int]:
-    network = IPv4Network(subnet)
+    """Return the first and last address of a subnet as numbers. One that cannot be read, or is empty, has none."""
+    try:
+        network = IPv4Network(subnet)
+    except ValueError:
+        return 1, 0
     return int(network.network_address), int(network.broadcast_address)
 
 

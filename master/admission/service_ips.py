@@ -155,7 +155,11 @@ def _with_address(
 
 @lru_cache(maxsize=65536)
 def _cluster_ip_offset(address: str) -> int:
-    return int(IPv4Address(address))
+    """Return an address as a number. One that cannot be read is in no network: -1."""
+    try:
+        return int(IPv4Address(address))
+    except ValueError:
+        return -1
 
 
 def _network_span(network: IPv4Network) -> range:

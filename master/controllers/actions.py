@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
-from api.meta.types import Object
+from api.meta.types import O, Object
 from master.allocators import AllocatorCursor
 from master.registry.strategy import BACKGROUND
 
@@ -58,8 +60,34 @@ class Warn:
     about: str
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An unexpected error while one object was reconciled. The runtime logs it, and the object is retried."""
+
+    object: Object
+    error: Exception
+
+
 WriteAction = Create | Update | ForceDelete | Delete
-Action = WriteAction | Warn
+Action = WriteAction | Warn | Failed
+
+T = TypeVar("T")
+
+
+def isolate_errors(objects: Iterable[O], function: Callable[[O], Iterable[T]]) -> Iterator[T | Failed]:
+    """Yield the results of `function` for each object.
+
+    If it raises for an object, yield `Failed` in place of all results of this object, and continue with the next one.
+    So an object that no code expects (written by an earlier version, or by a path without validation) costs the
+    others nothing, as a key of client-go's workqueue.
+    """
+    for obj in objects:
+        try:
+            results = list(function(obj))
+        except Exception as error:  # noqa: BLE001 - reported as Failed, with its traceback
+            yield Failed(obj, error)
+        else:
+            yield from results
 
 
 def advance_cursor(cursor: AllocatorCursor, after: int) -> Create | Update:

@@ -19,7 +19,7 @@ from api.core.node import Node
 from api.pki import keys
 from master.auth import certificate_signing
 from master.auth.certificate_signing import Authorize, ReservedNames
-from master.controllers.actions import Action, Update, Warn
+from master.controllers.actions import Action, Failed, Update, Warn, isolate_errors
 from master.controllers.context import Lister, Sign
 from master.controllers.network import kubernetes_service
 from master.resources.metadata import format_time
@@ -31,14 +31,15 @@ def approve_requests(
     reserved: ReservedNames,
     authorize: Authorize,
     now: datetime.datetime,
-) -> Iterator[Update | Warn]:
+) -> Iterator[Update | Warn | Failed]:
     """Yield the approval of requests of nodes that get what they request, and a warning for those that an administrator
     must approve.
     """
-    for csr in requests:
+
+    def approve_request(csr: CertificateSigningRequest) -> Iterator[Update | Warn]:
         is_decided = any(csr_condition(csr, condition_type) for condition_type in (APPROVED, DENIED, FAILED))
         if is_decided or csr.spec.signer_name not in certificate_signing.NODE_SIGNERS:
-            continue
+            return
         name, spec = csr.metadata.name, csr.spec
         approval = certificate_signing.approve(csr, nodes, reserved, authorize)
         if approval.approved:
@@ -48,20 +49,25 @@ def approve_requests(
             message = f"{request}; not approved automatically: {approval.message}; kubectl certificate approve {name}"
             yield Warn(message, f"CertificateSigningRequest {name}")
 
+    return isolate_errors(requests, approve_request)
+
 
 def sign_requests(
     requests: Iterable[CertificateSigningRequest], sign: Sign, now: datetime.datetime
-) -> Iterator[Update]:
+) -> Iterator[Update | Failed]:
     """Yield approved requests with their certificate, or with the condition why it is not issued."""
-    for csr in requests:
+
+    def sign_request(csr: CertificateSigningRequest) -> Iterator[Update]:
         is_approved = csr_condition(csr, APPROVED) and not (csr_condition(csr, DENIED) or csr_condition(csr, FAILED))
         if csr.status.certificate or not is_approved or csr.spec.signer_name not in certificate_signing.BUILTIN_SIGNERS:
-            continue
+            return
         reason = certificate_signing.signing_denial(csr, keys.parse_request(csr.spec.request))
         if reason:
             yield Update(_with(csr, FAILED, "SignerValidationFailure", reason, now), csr)
         else:
             yield Update(replace(csr, status=replace(csr.status, certificate=sign(csr))), csr)
+
+    return isolate_errors(requests, sign_request)
 
 
 def _with(

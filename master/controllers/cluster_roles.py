@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from api.meta.selectors import compile_selector
+from api.meta.selectors import Selector, compile_selector
 from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
 from master.auth.rbac import rules_not_covered
-from master.controllers.actions import Action, Create, ForceDelete, Update
+from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, isolate_errors
 from master.controllers.context import Lister
 from master.resources.metadata import with_metadata
 from master.resources.rbac import AggregationRule, ClusterRole, ClusterRoleBinding, PolicyRule, Subject
@@ -20,12 +20,21 @@ T = TypeVar("T", ClusterRole, ClusterRoleBinding)
 
 def reconcile(
     roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
-) -> Iterator[Create | Update | ForceDelete]:
+) -> Iterator[Create | Update | ForceDelete | Failed]:
     """Yield the writes that restore the bootstrap policy and aggregate roles. A second pass over the result yields
     nothing.
     """
     stored = {role.metadata.name: role for role in roles}
-    yield from _differences(stored, aggregated_rules({**stored, **_repaired(stored)}))
+    desired = {**stored, **_repaired(stored)}
+    selectors: dict[str, tuple[Selector, ...]] = {}
+
+    def compile_selectors(role: ClusterRole) -> tuple[()]:
+        if role.aggregation_rule is not None:
+            selectors[role.metadata.name] = tuple(map(compile_selector, role.aggregation_rule.cluster_role_selectors))
+        return ()
+
+    yield from isolate_errors(desired.values(), compile_selectors)
+    yield from _differences(stored, aggregated_rules(desired, selectors))
     yield from _bindings({binding.metadata.name: binding for binding in bindings})
 
 
@@ -104,26 +113,27 @@ def _subjects(old: ClusterRoleBinding, bootstrap: ClusterRoleBinding) -> tuple[S
 # --- aggregation ------------------------------------------------------------------------------------------------------
 
 
-def aggregated_rules(roles: Mapping[str, ClusterRole]) -> dict[str, ClusterRole]:
-    """Return the roles; aggregated ones have the rules of the roles that they select."""
+def aggregated_rules(
+    roles: Mapping[str, ClusterRole], selectors: Mapping[str, tuple[Selector, ...]]
+) -> dict[str, ClusterRole]:
+    """Return the roles; those with selectors have the rules of the roles that they select."""
     result = dict(roles)
-    aggregated = [role for role in result.values() if role.aggregation_rule is not None]
-    for _ in range(len(aggregated)):  # A selected role may itself be aggregated.
+    for _ in range(len(selectors)):  # A selected role may itself be aggregated.
         previous = dict(result)
-        for role in aggregated:
-            name = role.metadata.name
-            result[name] = replace(result[name], rules=_selected_rules(role, result))
+        for name, role_selectors in selectors.items():
+            result[name] = replace(result[name], rules=_selected_rules(name, role_selectors, result))
         if result == previous:
             break
     return result
 
 
-def _selected_rules(role: ClusterRole, roles: Mapping[str, ClusterRole]) -> tuple[PolicyRule, ...]:
-    assert role.aggregation_rule is not None
+def _selected_rules(
+    aggregated: str, selectors: tuple[Selector, ...], roles: Mapping[str, ClusterRole]
+) -> tuple[PolicyRule, ...]:
     rules: dict[PolicyRule, None] = {}
-    for label_selector in map(compile_selector, role.aggregation_rule.cluster_role_selectors):
+    for label_selector in selectors:
         for name in sorted(roles):
-            if name != role.metadata.name and label_selector.matches(roles[name].metadata.labels):
+            if name != aggregated and label_selector.matches(roles[name].metadata.labels):
                 rules |= dict.fromkeys(roles[name].rules)
     return tuple(rules)
 

@@ -14,7 +14,7 @@ from api.pki import keys
 from api.pki.pem import BadPem
 from master.auth import authentication
 from master.auth.authentication import BOOTSTRAP_TOKEN_NAMESPACE, BOOTSTRAP_TOKEN_TYPE, is_bootstrap_token_expired
-from master.controllers.actions import Action, ForceDelete
+from master.controllers.actions import Action, Failed, ForceDelete, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.nodes import pod_gc
 from master.resources.metadata import parse_time
@@ -24,27 +24,36 @@ QUERY_TTL = datetime.timedelta(minutes=5)
 PENDING_CSR_TTL, DECIDED_CSR_TTL = datetime.timedelta(hours=24), datetime.timedelta(hours=1)
 
 
-def expired_queries(queries: Iterable[NodeQuery], now: datetime.datetime) -> Iterator[ForceDelete]:
+def expired_queries(queries: Iterable[NodeQuery], now: datetime.datetime) -> Iterator[ForceDelete | Failed]:
     """Yield the deletion of old queries."""
-    for query in queries:
+
+    def expire(query: NodeQuery) -> Iterator[ForceDelete]:
         created = parse_time(query.metadata.creation_timestamp)
         if created is None or now - created > QUERY_TTL:
             yield ForceDelete(query)
 
+    return isolate_errors(queries, expire)
 
-def expired_events(events: Iterable[Event], now: datetime.datetime) -> Iterator[ForceDelete]:
+
+def expired_events(events: Iterable[Event], now: datetime.datetime) -> Iterator[ForceDelete | Failed]:
     """Yield the deletion of events that did not recur within EVENT_TTL."""
-    for event in events:
+
+    def expire(event: Event) -> Iterator[ForceDelete]:
         last_seen = parse_time(event.last_timestamp) or parse_time(event.metadata.creation_timestamp)
         if last_seen is None or now - last_seen > EVENT_TTL:
             yield ForceDelete(event)
 
+    return isolate_errors(events, expire)
 
-def expired_csrs(requests: Iterable[CertificateSigningRequest], now: datetime.datetime) -> Iterator[ForceDelete]:
+
+def expired_csrs(
+    requests: Iterable[CertificateSigningRequest], now: datetime.datetime
+) -> Iterator[ForceDelete | Failed]:
     """Yield the deletion of requests: undecided ones, decided ones after DECIDED_CSR_TTL, and those whose certificate
     has expired.
     """
-    for csr in requests:
+
+    def expire(csr: CertificateSigningRequest) -> Iterator[ForceDelete]:
         created = parse_time(csr.metadata.creation_timestamp)
         final_conditions = [condition for condition in csr.status.conditions if condition.type in (DENIED, FAILED)]
         if csr.status.certificate:
@@ -58,6 +67,8 @@ def expired_csrs(requests: Iterable[CertificateSigningRequest], now: datetime.da
         ):
             yield ForceDelete(csr)
 
+    return isolate_errors(requests, expire)
+
 
 def _is_expired(csr: CertificateSigningRequest, now: datetime.datetime) -> bool:
     try:
@@ -66,15 +77,18 @@ def _is_expired(csr: CertificateSigningRequest, now: datetime.datetime) -> bool:
         return False
 
 
-def expired_bootstrap_tokens(secrets: Iterable[Secret], now: datetime.datetime) -> Iterator[ForceDelete]:
+def expired_bootstrap_tokens(secrets: Iterable[Secret], now: datetime.datetime) -> Iterator[ForceDelete | Failed]:
     """Yield the deletion of expired bootstrap tokens."""
-    for secret in secrets:
+
+    def expire(secret: Secret) -> Iterator[ForceDelete]:
         if (
             secret.type == BOOTSTRAP_TOKEN_TYPE
             and secret.metadata.namespace == BOOTSTRAP_TOKEN_NAMESPACE
             and is_bootstrap_token_expired(secret, now)
         ):
             yield ForceDelete(secret)
+
+    return isolate_errors(secrets, expire)
 
 
 def sync_expiration(lister: Lister) -> Iterator[Action]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from api.meta.types import Object, OwnerReference
 from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import SHORT_LIVED_RESOURCES, Lister
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
 from master.resources.scheme import BY_KIND, STORED
@@ -59,21 +59,27 @@ class _OwnerGraph:
                 yield reference
 
 
-def reconcile(objects: Sequence[Object], resolves: Resolves, cross_namespace_event: WarnOwner) -> Iterator[WriteAction]:
+def reconcile(
+    objects: Sequence[Object], resolves: Resolves, cross_namespace_event: WarnOwner
+) -> Iterator[WriteAction | Failed]:
     """Yield the deletions and released references. `cross_namespace_event` makes the event of an object that loses an
     owner in another namespace.
     """
     graph = _owner_graph(objects, resolves)
     handled: set[str] = set()
-    for obj in objects:
-        if obj.metadata.deletion_timestamp:
-            for action in _finish_deletion(obj, graph, handled):
-                handled.add(action.object.metadata.uid)
-                yield action
-    for obj in objects:
-        meta = obj.metadata
-        if meta.owner_references and not meta.deletion_timestamp and meta.uid not in handled:
+
+    def finish_deletion(obj: Object) -> Iterator[Update | Delete]:
+        for action in _finish_deletion(obj, graph, handled):
+            handled.add(action.object.metadata.uid)
+            yield action
+
+    def release(obj: Object) -> Iterator[WriteAction]:
+        if obj.metadata.uid not in handled:
             yield from _release_deleted_owners(obj, graph, cross_namespace_event)
+
+    yield from isolate_errors((obj for obj in objects if obj.metadata.deletion_timestamp), finish_deletion)
+    dependents = (obj for obj in objects if obj.metadata.owner_references and not obj.metadata.deletion_timestamp)
+    yield from isolate_errors(dependents, release)
 
 
 def _owner_graph(objects: Sequence[Object], resolves: Resolves) -> _OwnerGraph:

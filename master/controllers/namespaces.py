@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from api.core.node import Namespace, NamespaceSpec
 from api.core.pod import Pod
 from api.meta.types import Condition, Object
-from master.controllers.actions import Action, Delete, ForceDelete, Update, WriteAction
+from master.controllers.actions import Action, Delete, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.resources.metadata import format_time
 from master.resources.namespaces import KUBERNETES_FINALIZER
@@ -20,7 +20,7 @@ from master.resources.scheme import BY_KIND, STORED
 
 def reconcile(
     namespaces: Iterable[Namespace], contents: Iterable[Object], now: datetime.datetime
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the deletion of the contents of terminating namespaces. Pods have their grace period, and objects with
     finalizers wait for them.
     """
@@ -42,11 +42,15 @@ def reconcile(
         if not obj.metadata.deletion_timestamp:
             deleting.add(namespace_name)
             yield Delete(obj)
-    for name, namespace in terminating.items():
+
+    def sync_namespace(namespace: Namespace) -> Iterator[WriteAction]:
+        name = namespace.metadata.name
         if name not in remaining:
             yield from _finalize(namespace, now)
         elif name not in deleting:
             yield from _with_conditions(namespace, _remaining_conditions(remaining[name]), now)
+
+    yield from isolate_errors(terminating.values(), sync_namespace)
 
 
 def _finalize(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAction]:

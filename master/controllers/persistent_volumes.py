@@ -18,7 +18,7 @@ from api.core.storage import AVAILABLE, BOUND, LOST, PENDING, RELEASED, Persiste
 from api.meta import quantity
 from api.meta.selectors import compile_selector
 from api.meta.types import Object, ObjectReference
-from master.controllers.actions import Action, ForceDelete, Update
+from master.controllers.actions import Action, Failed, ForceDelete, Update, isolate_errors
 from master.controllers.context import Lister
 from master.resources.metadata import with_metadata
 from master.resources.volumes import CLAIM_FINALIZER, VOLUME_FINALIZER, StorageClass, default_class
@@ -28,24 +28,33 @@ ClaimKey = tuple[str, str]
 
 def bind_volumes(
     volumes: Iterable[PersistentVolume], claims: Iterable[PersistentVolumeClaim], default_class: str = ""
-) -> Iterator[Update]:
+) -> Iterator[Update | Failed]:
     """Yield the missing writes on both sides of bindings. `default_class` is the storage class of claims that name
     none.
     """
     by_name = {volume.metadata.name: volume for volume in volumes}
     by_key = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
-    pairs = dict(_pairs(by_name, by_key, default_class))
+    pairs: dict[ClaimKey, str] = {}
+    failed_claims: set[ClaimKey] = set()
+    for pair in _pairs(by_name, by_key, default_class):
+        if isinstance(pair, Failed):
+            failed_claims.add((pair.object.metadata.namespace, pair.object.metadata.name))
+            yield pair
+        else:
+            key, name = pair
+            pairs[key] = name
     claim_by_volume = {volume: key for key, volume in pairs.items()}
     for name, volume in by_name.items():
         claim = by_key[claim_by_volume[name]] if name in claim_by_volume else None
         yield from _update_if_changed(volume, _volume_state(volume, claim))
     for key, claim in by_key.items():
-        yield from _update_if_changed(claim, _claim_state(claim, by_name[pairs[key]] if key in pairs else None))
+        if key not in failed_claims:
+            yield from _update_if_changed(claim, _claim_state(claim, by_name[pairs[key]] if key in pairs else None))
 
 
 def _pairs(
     volumes: dict[str, PersistentVolume], claims: dict[ClaimKey, PersistentVolumeClaim], default_class: str
-) -> Iterator[tuple[ClaimKey, str]]:
+) -> Iterator[tuple[ClaimKey, str] | Failed]:
     """Yield (claim, volume) pairs: volumes that name their claim first, then claims that name their volume, then
     others. Of several claims to one volume the first by name gets it.
     """
@@ -72,13 +81,26 @@ def _pairs(
             bound_volumes.add(name)
             bound_claims.add(key)
             yield key, name
-    free = [volume for volume in volumes.values() if volume.metadata.name not in bound_volumes and _is_free(volume)]
-    for key, claim in sorted(claims.items(), key=lambda entry: entry[0]):
-        candidates = [volume for volume in free if key not in bound_claims and _matches(volume, claim, default_class)]
-        if candidates:
-            best = min(candidates, key=lambda volume: (_storage_size(volume.spec.capacity), volume.metadata.name))
-            free.remove(best)
-            yield key, best.metadata.name
+    free: list[tuple[int, str]] = []
+
+    def measure(volume: PersistentVolume) -> tuple[()]:
+        free.append((_storage_size(volume.spec.capacity), volume.metadata.name))
+        return ()
+
+    def bind_smallest(claim: PersistentVolumeClaim) -> Iterator[tuple[ClaimKey, str]]:
+        for size, name in free:
+            if _matches(volumes[name], claim, default_class):
+                free.remove((size, name))
+                yield (claim.metadata.namespace, claim.metadata.name), name
+                return
+
+    unbound = (volume for name, volume in volumes.items() if name not in bound_volumes and _is_free(volume))
+    yield from isolate_errors(unbound, measure)
+    free.sort()
+    yield from isolate_errors(
+        (claim for key, claim in sorted(claims.items(), key=lambda entry: entry[0]) if key not in bound_claims),
+        bind_smallest,
+    )
 
 
 def _is_free(volume: PersistentVolume) -> bool:
@@ -171,6 +193,7 @@ def sync_claims(lister: Lister) -> Iterable[Action]:
     """
     volumes, claims = lister.list(PersistentVolume), lister.list(PersistentVolumeClaim)
     actions: list[Action] = list(bind_volumes(volumes, claims, default_class(lister.list(StorageClass))))
-    if not actions and any(obj.metadata.deletion_timestamp for obj in (*volumes, *claims)):
-        actions = list(release_protection(volumes, claims, lister.list(Pod)))
+    has_bound = any(not isinstance(action, Failed) for action in actions)
+    if not has_bound and any(obj.metadata.deletion_timestamp for obj in (*volumes, *claims)):
+        actions += release_protection(volumes, claims, lister.list(Pod))
     return actions

@@ -5,6 +5,9 @@ raises Conflict, nothing is written, and the controller makes another pass on th
 
 A rejected create (quota, limit range) is retried for its owner after a back-off that doubles from 1 s to 60 s, or when
 the quota changes.
+
+An unexpected error of one object is logged once with its traceback, and the object is retried after the same back-off.
+The other objects are reconciled meanwhile. No such error keeps the server from starting.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -24,8 +27,8 @@ from api.core.pod import Pod
 from api.meta.types import Object, ObjectReference
 from api.validation.registry import default
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
-from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, ForceDelete, Update, Warn
+from master.controllers import events, object_errors
+from master.controllers.actions import Action, Create, Delete, Failed, ForceDelete, Update, Warn, WriteAction
 from master.controllers.context import (
     Controller,
     ControllerContext,
@@ -34,6 +37,7 @@ from master.controllers.context import (
     Lister,
 )
 from master.controllers.controllers import controllers
+from master.controllers.object_errors import ObjectError
 from master.errors import StatusError
 from master.registry import decoding, strategy
 from master.registry.creation import ObjectCreation
@@ -45,7 +49,7 @@ from master.resources.quotas import LimitRange, ResourceQuota
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Conflict, Key, Put, Transaction, WatchEvent
 from master.storage.interface import Delete as StorageDelete
-from reconcile.errors import NotReady
+from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
@@ -184,6 +188,7 @@ class ControllerRuntime:
         self._lister = Lister(context)
         self._creation = context.creation
         self._warnings: dict[str, dict[str, str]] = {}
+        self._errors: dict[str, dict[str, ObjectError]] = {}
         self._backing_off: dict[str, frozenset[str]] = {}
         self.started = asyncio.Event()
         self._controllers = controllers(context)
@@ -218,28 +223,65 @@ class ControllerRuntime:
 
     async def _reconcile(self, controller: Controller) -> None:
         start = self._lister.context.monotonic()
-        changes = self._collect_changes(controller.name, controller.reconcile(self._lister))
-        duration = self._lister.context.monotonic() - start
-        await self._write(controller.name, changes)
-        self._pending_startup.discard(controller.name)
+        try:
+            changes = self._collect_changes(controller.name, controller.reconcile(self._lister))
+            duration = self._lister.context.monotonic() - start
+            await self._write(controller.name, changes)
+        except DriverError:
+            raise
+        except Exception:
+            self._finish_startup(controller.name)
+            raise
+        self._finish_startup(controller.name)
+        await asyncio.sleep(cool_down(duration, len(changes)))
+
+    def _finish_startup(self, loop: str) -> None:
+        """Record that a controller has made its first pass. `started` is set after those of all that are required."""
+        self._pending_startup.discard(loop)
         if not self._pending_startup:
             self.started.set()
-        await asyncio.sleep(cool_down(duration, len(changes)))
 
     def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | StorageDelete]:
         changes: list[Put | StorageDelete] = []
         warnings: dict[str, str] = {}
+        errors: dict[str, Exception] = {}
         creates = CreateQueue(self._creation, self._lister, Transaction(self._store))
         for action in actions:
             if isinstance(action, Warn):
                 warnings[action.about] = action.text
-            elif isinstance(action, Create):
-                creates.create(action)
+            elif isinstance(action, Failed):
+                errors[_describe(action.object)] = action.error
             else:
-                changes.append(self._to_change(action))
+                try:
+                    self._add_change(action, creates, changes)
+                except Exception as error:  # noqa: BLE001 - _record_errors logs it with its traceback
+                    errors[_describe(action.object)] = error
         self._log_warnings(loop, warnings | creates.warnings)
+        self._record_errors(loop, errors)
         self._update_backoffs(loop, creates)
         return [*changes, *creates.transaction.changes]
+
+    def _add_change(self, action: WriteAction, creates: CreateQueue, changes: list[Put | StorageDelete]) -> None:
+        if isinstance(action, Create):
+            creates.create(action)
+        else:
+            changes.append(self._to_change(action))
+
+    def _record_errors(self, loop: str, errors: Mapping[str, Exception]) -> None:
+        """Record the errors of single objects in a pass. Log each once, and start a pass when its back-off ends."""
+        now, before = self._lister.context.monotonic(), self._errors.get(loop, {})
+        after = self._errors[loop] = object_errors.after_pass(before, errors, now)
+        for subject in before.keys() - after.keys():
+            log.info("object reconciled again", extra={"controller": loop, "object": subject})
+        for subject, error in after.items():
+            if subject not in before or before[subject].text != error.text:
+                log.error(
+                    "object not reconciled; will retry",
+                    extra={"controller": loop, "object": subject},
+                    exc_info=errors[subject],
+                )
+        for retry_at in {error.retry_at for error in after.values()} - {error.retry_at for error in before.values()}:
+            asyncio.get_running_loop().call_later(retry_at - now, self._loops[loop].wake)
 
     async def _write(self, loop: str, changes: list[Put | StorageDelete]) -> None:
         if changes:
@@ -310,6 +352,12 @@ def _wake_on_event(loop: Loop) -> Callable[[WatchEvent], None]:
         loop.wake()
 
     return wake
+
+
+def _describe(obj: Object) -> str:
+    meta = obj.metadata
+    name = meta.name or meta.generate_name
+    return f"{obj.KIND} {meta.namespace}/{name}" if meta.namespace else f"{obj.KIND} {name}"
 
 
 def _revision(obj: Object) -> int:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from api.core.config import SERVICE_ACCOUNT_NAME, SERVICE_ACCOUNT_TOKEN, SERVICE_ACCOUNT_UID, ConfigMap, Secret
 from api.core.node import Namespace
 from master.auth import service_account_tokens
-from master.controllers.actions import Action, Create, ForceDelete, Update
+from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, isolate_errors
 from master.controllers.context import Lister
 from master.registry.creation import default_objects
 from master.resources.configuration import ServiceAccount
@@ -25,7 +25,7 @@ def reconcile(
     accounts: Iterable[ServiceAccount],
     ca_certificate: str,
     sign: Callable[[ServiceAccount, Secret], str],
-) -> Iterator[Update | ForceDelete]:
+) -> Iterator[Update | ForceDelete | Failed]:
     """Yield the token Secrets with their missing data, and the deletion of those without an account."""
     token_secrets = [
         secret for secret in secrets if secret.type == SERVICE_ACCOUNT_TOKEN and not secret.metadata.deletion_timestamp
@@ -33,18 +33,21 @@ def reconcile(
     if not token_secrets:
         return
     accounts_by_name = {(account.metadata.namespace, account.metadata.name): account for account in accounts}
-    for secret in token_secrets:
+
+    def sync_secret(secret: Secret) -> Iterator[Update | ForceDelete]:
         meta = secret.metadata
         account = accounts_by_name.get((meta.namespace, meta.annotations[SERVICE_ACCOUNT_NAME]))
         if account is None or meta.annotations.get(SERVICE_ACCOUNT_UID) not in (None, account.metadata.uid):
             yield ForceDelete(secret)
-            continue
+            return
         token = secret.data.get(TOKEN_KEY) or sign(account, secret).encode()
         data = {CA_KEY: ca_certificate.encode(), NAMESPACE_KEY: meta.namespace.encode(), TOKEN_KEY: token}
         annotations = {**meta.annotations, SERVICE_ACCOUNT_UID: account.metadata.uid}
         new = replace(secret, data={**secret.data, **data}, metadata=replace(meta, annotations=annotations))
         if new != secret:
             yield Update(new, secret)
+
+    yield from isolate_errors(token_secrets, sync_secret)
 
 
 def sync_token_secrets(lister: Lister) -> Iterable[Action]:

@@ -34,6 +34,10 @@ class Key(NamedTuple):
         return f"{self.resource} {self.namespace}/{self.name}" if self.namespace else f"{self.resource} {self.name}"
 
 
+class UndecodableObject(Exception):
+    """A stored object that does not have the form of its type, such as one that another version wrote."""
+
+
 class Record:
     """One revision of one object: its JSON, decoded at the first use of `object`."""
 
@@ -50,9 +54,12 @@ class Record:
 
     @property
     def object(self) -> Any:
-        """Return the object, with its resourceVersion set."""
+        """Return the object, with its resourceVersion set. Raises UndecodableObject."""
         if self._decoded is None:
-            self._decoded = msgspec.json.decode(self.data, type=self._type)
+            try:
+                self._decoded = msgspec.json.decode(self.data, type=self._type)
+            except msgspec.MsgspecError as error:
+                raise UndecodableObject(f"the stored {self.key} cannot be decoded: {error}") from error
         return self._decoded
 
     def drop_decoded(self) -> None:

@@ -23,7 +23,7 @@ from api.core.endpoints import (
 )
 from api.core.services import Service
 from api.meta.types import ObjectMeta
-from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
+from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.network.endpoints import MANAGED_BY_LABEL
 from master.resources.metadata import controller_reference
@@ -35,7 +35,7 @@ NOT_MIRRORED = {"endpointslice.kubernetes.io/skip-mirror": "true"}
 
 def reconcile(
     services: Iterable[Service], endpoints: Iterable[Endpoints], slices: Iterable[EndpointSlice]
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the creates, updates and deletes of mirrored slices."""
     without_selector = {
         _key(service.metadata, service.metadata.name) for service in services if not service.spec.selector
@@ -46,10 +46,13 @@ def reconcile(
             slices_by_service[
                 _key(endpoint_slice.metadata, endpoint_slice.metadata.labels.get(SERVICE_LABEL, ""))
             ].append(endpoint_slice)
-    for service_endpoints in endpoints:
+
+    def mirror(service_endpoints: Endpoints) -> Iterator[WriteAction]:
         key = _key(service_endpoints.metadata, service_endpoints.metadata.name)
         if key in without_selector and not NOT_MIRRORED.items() <= service_endpoints.metadata.labels.items():
             yield from _mirrored(service_endpoints, slices_by_service.pop(key, []))
+
+    yield from isolate_errors(endpoints, mirror)
     for unused in slices_by_service.values():
         yield from (ForceDelete(endpoint_slice) for endpoint_slice in unused)
 

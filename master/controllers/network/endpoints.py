@@ -31,7 +31,7 @@ from api.core.resource_requests import all_containers
 from api.core.services import EXTERNAL_NAME, Service, ServicePort, is_headless
 from api.meta.types import O, Object, ObjectMeta, ObjectReference
 from api.network.addresses import unreachable_reason
-from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
+from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.resources.metadata import controller_reference
 from master.resources.pods import is_pod_ready
@@ -66,7 +66,7 @@ def reconcile(
     endpoints: Iterable[Endpoints],
     slices: Iterable[EndpointSlice],
     now: datetime.datetime,
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the writes for these services. Endpoints that users wrote for services without a selector stay."""
     pods_by_label: dict[tuple[str, str, str], list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -79,7 +79,8 @@ def reconcile(
             slices_by_service[
                 (endpoint_slice.metadata.namespace, endpoint_slice.metadata.labels.get(SERVICE_LABEL, ""))
             ].append(endpoint_slice)
-    for service in services:
+
+    def sync_service(service: Service) -> Iterator[WriteAction]:
         key = (service.metadata.namespace, service.metadata.name)
         own_slices = slices_by_service.pop(key, [])
         if service.spec.selector and service.spec.type != EXTERNAL_NAME and not service.metadata.deletion_timestamp:
@@ -89,6 +90,8 @@ def reconcile(
             yield from _slices(service, backends_by_ports, own_slices, now)
         else:
             yield from (ForceDelete(endpoint_slice) for endpoint_slice in own_slices)
+
+    yield from isolate_errors(services, sync_service)
     for unused in slices_by_service.values():
         yield from (ForceDelete(endpoint_slice) for endpoint_slice in unused)
 

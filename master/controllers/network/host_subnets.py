@@ -12,7 +12,7 @@ from api.meta.types import ObjectMeta
 from api.network.types import ASSIGN_SUBNET_ANNOTATION, HostSubnet
 from master.allocators import AllocatorCursor
 from master.config import NetworkConfig
-from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor
+from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor, isolate_errors
 from master.resources.cluster_network import NODE_UID_ANNOTATION
 from master.resources.nodes import internal_ip
 
@@ -28,17 +28,23 @@ def reconcile(
     """
     by_name = {node.metadata.name: node for node in nodes}
     host_subnets: dict[str, HostSubnet] = {}
-    released: list[str] = []
-    for subnet in subnets:
+    used: list[IPv4Network] = []
+
+    def sync_subnet(subnet: HostSubnet) -> Iterator[ForceDelete]:
         node, uid = by_name.get(subnet.metadata.name), subnet.metadata.annotations.get(NODE_UID_ANNOTATION, "")
         if uid and (node is None or node.metadata.uid != uid):
-            released.append(subnet.subnet)
             yield ForceDelete(subnet)
         else:
             host_subnets[subnet.metadata.name] = subnet
+        if subnet.subnet:
+            used.append(IPv4Network(subnet.subnet))
+
+    yield from isolate_errors(subnets, sync_subnet)
     new_nodes: list[Node] = []
     names_by_address = {subnet.host_ip: name for name, subnet in host_subnets.items()}
-    for name, node in sorted(by_name.items()):
+
+    def sync_node(node: Node) -> Iterator[Action]:
+        name = node.metadata.name
         holder = names_by_address.setdefault(internal_ip(node), name)
         problem = _address_problem(config, node) or _address_conflict(node, holder)
         if problem:
@@ -47,11 +53,12 @@ def reconcile(
             yield from _updated(host_subnets[name], node)
         else:
             new_nodes.append(node)
+
+    yield from isolate_errors((node for _, node in sorted(by_name.items())), sync_node)
     unassigned = [
         subnet for _, subnet in sorted(host_subnets.items()) if ASSIGN_SUBNET_ANNOTATION in subnet.metadata.annotations
     ]
-    used = [subnet.subnet for subnet in host_subnets.values() if subnet.subnet] + released
-    yield from _new_subnets(config, new_nodes, unassigned, list(map(IPv4Network, used)), cursor)
+    yield from _new_subnets(config, new_nodes, unassigned, used, cursor)
 
 
 def _new_subnets(

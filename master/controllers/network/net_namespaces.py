@@ -21,7 +21,7 @@ from api.network.types import (
 )
 from master.allocators import FIRST_VNID, GLOBAL_VNID, AllocatorCursor, allocate_vnids
 from master.config import NetworkConfig
-from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor
+from master.controllers.actions import Action, Create, ForceDelete, Update, Warn, advance_cursor, isolate_errors
 from master.controllers.bootstrap import GLOBAL_NAMESPACE
 from master.resources.namespaces import SYSTEM_NAMESPACES
 
@@ -86,18 +86,25 @@ def _requests(net_namespaces: dict[str, NetNamespace], pool: _VNIDPool) -> Itera
     """
     vnids = {name: net_namespace.netid for name, net_namespace in net_namespaces.items()}
     owners = {name: vnid_owner(net_namespace) for name, net_namespace in net_namespaces.items()}
-    for name, net_namespace in sorted(net_namespaces.items()):
-        if CHANGE_NETWORK_ANNOTATION not in net_namespace.metadata.annotations:
-            continue
+
+    def carry_out(net_namespace: NetNamespace) -> Iterator[Action]:
+        name = net_namespace.metadata.name
         vnid = _requested_vnid(net_namespace, vnids, pool)
         if isinstance(vnid, Warn):
             yield vnid
-            continue
+            return
         target = types.parse_change_network(net_namespace.metadata.annotations[CHANGE_NETWORK_ANNOTATION]).target
         if not target or vnid != vnids[name]:
             owners[name] = owners[target] if target and vnid != GLOBAL_VNID else name
         vnids[name] = vnid
         yield Update(_with_vnid(net_namespace, vnid, owners[name]), net_namespace)
+
+    requesting = (
+        net_namespace
+        for _, net_namespace in sorted(net_namespaces.items())
+        if CHANGE_NETWORK_ANNOTATION in net_namespace.metadata.annotations
+    )
+    return isolate_errors(requesting, carry_out)
 
 
 def _with_vnid(net_namespace: NetNamespace, vnid: int, owner: str) -> NetNamespace:

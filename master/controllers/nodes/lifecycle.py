@@ -16,7 +16,7 @@ from api.core.node import NODE_LEASES, Lease, Node
 from api.core.pod import Pod
 from api.meta.types import Condition
 from master.controllers import events
-from master.controllers.actions import Action, ForceDelete, Update
+from master.controllers.actions import Action, Failed, ForceDelete, Update, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.nodes import pod_gc, taint_eviction
 from master.resources.metadata import format_time
@@ -74,16 +74,19 @@ def update_heartbeats(
 
 def expired_nodes(
     nodes: Iterable[Node], heartbeats: Heartbeats, grace: float, monotonic: float, now: datetime.datetime
-) -> Iterator[Update]:
+) -> Iterator[Update | Failed]:
     """Yield the nodes that have not reported for `grace` seconds, with conditions of status Unknown."""
-    for node in nodes:
+
+    def expire(node: Node) -> Iterator[Update]:
         heartbeat = heartbeats.get((node.metadata.name, node.metadata.uid))
         if heartbeat is None or monotonic - heartbeat.observed_at < grace or _is_expired(node):
-            continue
+            return
         old_conditions = node.status.conditions or (Condition(type="Ready", status="Unknown"),)
         conditions = tuple(_unknown(condition, grace, now) for condition in old_conditions)
         status = msgspec.structs.replace(node.status, conditions=conditions)
         yield Update(msgspec.structs.replace(node, status=status), node)
+
+    return isolate_errors(nodes, expire)
 
 
 def _is_expired(node: Node) -> bool:
@@ -142,6 +145,9 @@ class NodeLifecycle:
         self._heartbeats = update_heartbeats(self._heartbeats, nodes, leases, monotonic)
         self._missing_nodes = pod_gc.missing_nodes(self._missing_nodes, nodes, pods, monotonic)
         for update in expired_nodes(nodes, self._heartbeats, self._grace, monotonic, lister.now):
+            if isinstance(update, Failed):
+                yield update
+                continue
             log.warning(
                 "node not ready", extra={"node": update.object.metadata.name, "unreported": f"{self._grace:.0f}s"}
             )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.types import Condition
-from master.controllers.actions import Delete, ForceDelete, Update, WriteAction
+from master.controllers.actions import Delete, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.resources.metadata import format_time
 
 
@@ -28,23 +28,26 @@ def missing_nodes(
 
 def orphaned_pods(
     pods: Iterable[Pod], missing: Mapping[str, float], grace: float, monotonic: float, now: datetime.datetime
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the removal of pods whose node has been missing for `grace` seconds: no kubelet is left to end them.
 
     A pod that never started waits for its node without limit, unless it is being deleted. A pod with finalizers gets
     the phase Failed and waits for them.
     """
-    for pod in pods:
+
+    def remove(pod: Pod) -> Iterator[WriteAction]:
         since = missing.get(pod.spec.node_name)
         has_started = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)
         if since is None or not has_started or monotonic - since < grace:
-            continue
+            return
         if not pod.metadata.finalizers:
             yield ForceDelete(pod)
         elif pod.status.phase not in FINAL_PHASES:
             yield Update(_with_failed_status(pod, now), pod)
         elif not pod.metadata.deletion_timestamp or pod.metadata.deletion_grace_period_seconds:
             yield Delete(pod)
+
+    return isolate_errors(pods, remove)
 
 
 def _with_failed_status(pod: Pod, now: datetime.datetime) -> Pod:

@@ -10,7 +10,7 @@ from api.core.events import NORMAL, EventSource, make_event, object_reference
 from api.core.node import Node, Taint
 from api.core.pod import FINAL_PHASES, Pod
 from api.validation.static_pods import is_mirror
-from master.controllers.actions import Create, Delete
+from master.controllers.actions import Create, Delete, Failed, isolate_errors
 from master.controllers.nodes.taints import EVICTING_TAINTS, NO_EXECUTE
 from master.resources.disruption_budgets import with_disruption_target
 
@@ -44,20 +44,23 @@ def _no_execute_taints(node: Node) -> tuple[Taint, ...]:
 
 def evictions(
     nodes: Iterable[Node], pods: Iterable[Pod], since: TaintTimes, monotonic: float, now: datetime.datetime
-) -> Iterator[Delete | Create]:
+) -> Iterator[Delete | Create | Failed]:
     """Yield the deletion of pods that do not tolerate a taint of their node, each with an event.
 
     Mirror pods stay, because their deletion would not end the pod. Terminated pods stay too.
     """
     tainted = {node.metadata.name: node for node in nodes if _no_execute_taints(node)}
-    for pod in pods:
+
+    def evict(pod: Pod) -> Iterator[Delete | Create]:
         node = tainted.get(pod.spec.node_name)
         if node is None or pod.metadata.deletion_timestamp or pod.status.phase in FINAL_PHASES or is_mirror(pod):
-            continue
+            return
         if any(monotonic >= deadline for deadline in _eviction_time(pod, node, since)):
             message = f"Marking for deletion Pod {pod.metadata.namespace}/{pod.metadata.name}"
             yield Delete(with_disruption_target(pod, "DeletionByTaintManager", EVICTION_MESSAGE, now))
             yield Create(make_event(object_reference(pod), NORMAL, "TaintManagerEviction", message, EVENT_SOURCE, now))
+
+    return isolate_errors(pods, evict)
 
 
 def _eviction_time(pod: Pod, node: Node, since: TaintTimes) -> Iterator[float]:

@@ -16,7 +16,7 @@ from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, UNSCHEDU
 from api.core.pod import Pod
 from api.meta.types import Condition
 from master.controllers import events
-from master.controllers.actions import Action, Update
+from master.controllers.actions import Action, Failed, Update, isolate_errors
 from master.controllers.context import Lister
 from master.resources.metadata import format_time
 from master.resources.nodes import ready_status
@@ -90,17 +90,20 @@ def zone_state(nodes: Iterable[Node]) -> ZoneState:
     )
 
 
-def reconcile(nodes: Iterable[Node], now: datetime.datetime) -> Iterator[Update]:
+def reconcile(nodes: Iterable[Node], now: datetime.datetime) -> Iterator[Update | Failed]:
     """Yield the nodes with the taints that their conditions require.
 
     While most nodes are not ready, no further node gets an evicting taint. While all are, none has one.
     """
     all_nodes = tuple(nodes)
     zone = zone_state(all_nodes)
-    for node in all_nodes:
+
+    def sync_node(node: Node) -> Iterator[Update]:
         taints = _taints(node, zone, now)
         if taints != node.spec.taints:
             yield Update(replace(node, spec=replace(node.spec, taints=taints)), node)
+
+    return isolate_errors(all_nodes, sync_node)
 
 
 def _taints(node: Node, zone: ZoneState, now: datetime.datetime) -> tuple[Taint, ...]:

@@ -26,6 +26,7 @@ from api.core.resource_requests import (
     pod_requests,
 )
 from api.meta import quantity
+from master.controllers.actions import Failed, isolate_errors
 from master.controllers.events import SCHEDULER
 from master.controllers.nodes.taints import effective_taints
 from master.controllers.scheduling.pod_affinity import PlacedPods, PodConstraints
@@ -83,18 +84,28 @@ class PodRequirements:
 
 def schedule(
     nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()
-) -> Iterator[Scheduled | Unschedulable]:
-    """Yield a result for every pod that needs a node."""
+) -> Iterator[Scheduled | Unschedulable | Failed]:
+    """Yield a result for every pod that needs a node.
+
+    A node that cannot be read is not feasible. A placed pod that cannot be read requests nothing.
+    """
     all_pods = tuple(pods)
     sorted_nodes = sorted(nodes, key=lambda node: node.metadata.name)
-    node_infos = {node.metadata.name: _node_info(node) for node in sorted_nodes}
-    placed = [pod for pod in all_pods if pod.spec.node_name in node_infos and pod.status.phase not in FINAL_PHASES]
-    for pod in placed:
-        node_infos[pod.spec.node_name].add_pod(pod)
+    node_infos: dict[str, NodeInfo] = {}
     placed_pods = PlacedPods(
-        sorted_nodes, placed, {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
+        sorted_nodes, (), {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
     )
-    for pod in sorted(filter(needs_scheduling, all_pods), key=_queue_order):
+
+    def add_node(node: Node) -> tuple[()]:
+        node_infos[node.metadata.name] = _node_info(node)
+        return ()
+
+    def add_placed(pod: Pod) -> tuple[()]:
+        node_infos[pod.spec.node_name].add_pod(pod)
+        placed_pods.add(pod, pod.spec.node_name)
+        return ()
+
+    def select(pod: Pod) -> Iterator[Scheduled | Unschedulable]:
         result = _select_node(_requirements(pod, placed_pods), tuple(node_infos.values()))
         if isinstance(result, Scheduled):
             node_infos[result.node].add_pod(pod)
@@ -102,6 +113,11 @@ def schedule(
         elif pod.status.nominated_node_name in node_infos:
             node_infos[pod.status.nominated_node_name].add_pod(pod)  # Reserves the room that preemption makes.
         yield result
+
+    yield from isolate_errors(sorted_nodes, add_node)
+    placed = (pod for pod in all_pods if pod.spec.node_name in node_infos and pod.status.phase not in FINAL_PHASES)
+    yield from isolate_errors(placed, add_placed)
+    yield from isolate_errors(sorted(filter(needs_scheduling, all_pods), key=_queue_order), select)
 
 
 def fits(pod: Pod, node: str, nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 
 from msgspec.structs import replace
 
 from api.core.node import Namespace, Node
 from api.core.pod import Pod
+from api.meta.selectors import compile_selector
 from api.meta.types import Condition
 from master.controllers import events
-from master.controllers.actions import Action, Delete, Update
+from master.controllers.actions import Action, Delete, Failed, Update, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.events import SCHEDULER
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, needs_scheduling, schedule
-from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
+from master.controllers.scheduling.preemption import ClusterView, Preemption, cluster_view, preemption
 from master.registry.pods import with_node
 from master.resources.disruption_budgets import PodDisruptionBudget, with_disruption_target
 from master.resources.metadata import format_time
@@ -39,24 +41,52 @@ def reconcile(
     all_pods, all_nodes, all_namespaces = tuple(pods), tuple(nodes), tuple(namespaces)
     if not any(needs_scheduling(pod) for pod in all_pods):
         return
-    cluster, has_preempted, bound = cluster_view(all_nodes, all_pods, all_namespaces, budgets), False, 0
+    failed_uids: set[str] = set()
+    usable_budgets: list[PodDisruptionBudget] = []
+
+    def add_budget(budget: PodDisruptionBudget) -> tuple[()]:
+        if budget.spec.selector is not None:
+            compile_selector(budget.spec.selector)
+        usable_budgets.append(budget)
+        return ()
+
+    @cache
+    def cluster() -> ClusterView:
+        usable_nodes = (node for node in all_nodes if node.metadata.uid not in failed_uids)
+        usable_pods = (pod for pod in all_pods if pod.metadata.uid not in failed_uids)
+        return cluster_view(usable_nodes, usable_pods, all_namespaces, usable_budgets)
+
+    yield from isolate_errors(budgets, add_budget)
+    bound, has_preempted = 0, False
     for result in schedule(all_nodes, all_pods, all_namespaces):
-        if isinstance(result, Scheduled):
+        if isinstance(result, Failed):
+            failed_uids.add(result.object.metadata.uid)
+            yield result
+        elif isinstance(result, Scheduled):
             yield Update(with_node(result.pod, result.node, now), result.pod)
             yield events.scheduled(result.pod, result.node, now)
             bound += 1
             if bound == MAX_PER_PASS:
                 return
-            continue
-        victims = None if has_preempted else preemption(result.pod, cluster)
-        pending = with_unschedulable(result, now)
-        if victims is not None:
-            has_preempted = True
-            pending = replace(pending, status=replace(pending.status, nominated_node_name=victims.node))
-            yield from _preempt_victims(victims, now)
-        if pending != result.pod:
-            yield Update(pending, result.pod)
-            yield events.failed_scheduling(result.pod, result.message, now)
+        else:
+            preempt = None if has_preempted else partial(preemption, cluster=cluster())
+            for action in isolate_errors((result.pod,), partial(_unschedulable, result, preempt, now)):
+                has_preempted |= isinstance(action, Delete)
+                yield action
+
+
+def _unschedulable(
+    result: Unschedulable, preempt: Callable[[Pod], Preemption | None] | None, now: datetime.datetime, pod: Pod
+) -> Iterator[Action]:
+    """Yield the deletion of the victims if the pod may preempt, and the pod with the reason why it waits."""
+    victims = None if preempt is None else preempt(pod)
+    pending = with_unschedulable(result, now)
+    if victims is not None:
+        pending = replace(pending, status=replace(pending.status, nominated_node_name=victims.node))
+        yield from _preempt_victims(victims, now)
+    if pending != pod:
+        yield Update(pending, pod)
+        yield events.failed_scheduling(pod, result.message, now)
 
 
 def _preempt_victims(result: Preemption, now: datetime.datetime) -> Iterator[Action]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from api.core.events import NORMAL, object_reference
 from api.meta.types import ObjectMeta, ObjectReference
 from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.resources.cron_jobs import FORBID_CONCURRENT, REPLACE_CONCURRENT, CronJob, CronJobStatus, latest_time
 from master.resources.jobs import COMPLETE, Job, has_condition, is_job_finished
@@ -29,7 +29,9 @@ SCHEDULED_ANNOTATION = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 """Annotation of a job with its scheduled time."""
 
 
-def reconcile(cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.datetime) -> Iterator[WriteAction]:
+def reconcile(
+    cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.datetime
+) -> Iterator[WriteAction | Failed]:
     """Yield the writes for these cron jobs."""
     jobs_by_owner: dict[str, list[Job]] = defaultdict(list)
     names: set[tuple[str, str]] = set()
@@ -38,9 +40,12 @@ def reconcile(cron_jobs: Iterable[CronJob], jobs: Iterable[Job], now: datetime.d
         owner = controller_of(job.metadata)
         if owner is not None:
             jobs_by_owner[owner.uid].append(job)
-    for cron_job in cron_jobs:
+
+    def sync_cron_job(cron_job: CronJob) -> Iterator[WriteAction]:
         if cron_job.metadata.deletion_timestamp is None:
             yield from _sync(cron_job, jobs_by_owner[cron_job.metadata.uid], names, now)
+
+    return isolate_errors(cron_jobs, sync_cron_job)
 
 
 def _sync(

@@ -32,7 +32,7 @@ from api.core.placement import (
 from api.core.pod import FINAL_PHASES, Pod, PodSpec
 from api.meta.selectors import LabelSelector, compile_selector
 from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.nodes.taints import NO_EXECUTE, NO_SCHEDULE, PRESSURE_TAINTS, effective_taints
 from master.controllers.workloads.history import HASH_LABEL, hash_of, revision_history
@@ -68,16 +68,19 @@ def reconcile(
     pods: Iterable[Pod],
     stored_revisions: Sequence[ControllerRevision],
     now: datetime.datetime,
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the writes for these DaemonSets."""
     index, all_nodes = OwnerIndex(pods), tuple(nodes)
-    for daemon_set in daemon_sets:
+
+    def sync_daemon_set(daemon_set: DaemonSet) -> Iterator[WriteAction]:
         claimed = claim_pods(
             daemon_set, compile_selector(daemon_set.spec.selector or LabelSelector()), index.candidates(daemon_set)
         )
         yield from claimed.ownership_changes
         if not claimed.ownership_changes:
             yield from _sync(daemon_set, all_nodes, claimed.owned, stored_revisions, now)
+
+    return isolate_errors(daemon_sets, sync_daemon_set)
 
 
 def _sync(

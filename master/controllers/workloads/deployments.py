@@ -14,7 +14,7 @@ from api.core.pod import FINAL_PHASES, Pod
 from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import ObjectMeta
 from master.controllers import events
-from master.controllers.actions import Action, Create, ForceDelete, Update, WriteAction
+from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.workloads.pod_control import HASH_LABEL, OwnerIndex, template_hash, without_hash
 from master.resources.deployments import (
@@ -79,19 +79,22 @@ def revision_of(meta: ObjectMeta) -> int:
 
 def reconcile(
     deployments: Iterable[Deployment], replica_sets: Sequence[ReplicaSet], pods: Iterable[Pod], now: datetime.datetime
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the writes for these deployments."""
     pods, index = tuple(pods), OwnerIndex(replica_sets)
-    for deployment in deployments:
+
+    def sync_deployment(deployment: Deployment) -> Iterator[WriteAction]:
         owned, adopted = _owned_replica_sets(deployment, index.candidates(deployment))
         yield from adopted
         if adopted:
-            continue
+            return
         rollout = _sorted(deployment, owned)
         actions = [] if deployment.metadata.deletion_timestamp else list(_sync(rollout, replica_sets, pods, now))
         yield from actions
         if not any(isinstance(action, Update) and action.before is deployment for action in actions):
             yield from status_update(rollout, now)
+
+    return isolate_errors(deployments, sync_deployment)
 
 
 def _owned_replica_sets(

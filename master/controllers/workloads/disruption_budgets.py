@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod
 from api.meta.types import Object
-from master.controllers.actions import Action, Update
+from master.controllers.actions import Action, Failed, Update, isolate_errors
 from master.controllers.context import Lister
 from master.resources.disruption_budgets import (
     SYNC_FAILED,
@@ -39,17 +39,20 @@ class ExpectedCountUnknown(Exception):
 
 def reconcile(
     budgets: Iterable[PodDisruptionBudget], pods: Iterable[Pod], scalable: Iterable[Object], now: datetime.datetime
-) -> Iterator[Update]:
+) -> Iterator[Update | Failed]:
     """Yield the changed status of budgets. `scalable` are all objects with a scale."""
     owners = {obj.metadata.uid: obj for obj in scalable}
     by_namespace: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
         by_namespace[pod.metadata.namespace].append(pod)
-    for budget in budgets:
+
+    def sync_budget(budget: PodDisruptionBudget) -> Iterator[Update]:
         covered = [pod for pod in by_namespace[budget.metadata.namespace] if covers(budget, pod)]
         status = _status(budget, covered, owners, now)
         if status != budget.status:
             yield Update(replace(budget, status=status), budget)
+
+    return isolate_errors(budgets, sync_budget)
 
 
 def _status(

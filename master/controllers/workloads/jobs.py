@@ -17,7 +17,7 @@ from api.core.pod import Container, EnvVar, EnvVarSource, Pod
 from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import Condition, ObjectFieldSelector
 from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.workloads.job_tracking import (
     FAILURES,
@@ -62,12 +62,13 @@ CONTROLLER = "job-controller"
 
 def reconcile(
     jobs: Iterable[Job], pods: Iterable[Pod], now: datetime.datetime, create_errors: Mapping[str, str]
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the writes for these jobs. `create_errors`: by uid, why pods of a job could not be created."""
     all_pods, all_jobs = tuple(pods), tuple(jobs)
     index = OwnerIndex(() if all(map(is_job_finished, all_jobs)) else all_pods)
     counting_jobs: set[str] = set()
-    for job in all_jobs:
+
+    def sync_job(job: Job) -> Iterator[WriteAction]:
         if job.spec.managed_by not in (None, JOB_CONTROLLER):
             counting_jobs.add(job.metadata.uid)  # Its other controller counts its pods, too.
         elif not is_job_finished(job):
@@ -75,6 +76,8 @@ def reconcile(
             yield from _sync(job, index.candidates(job), now, job.metadata.uid in create_errors)
         elif _is_expired(job, now):
             yield Delete(job, "Foreground")
+
+    yield from isolate_errors(all_jobs, sync_job)
     for pod in all_pods:
         owner = controller_of(pod.metadata)
         if has_finalizer(pod) and (owner is None or owner.uid not in counting_jobs):

@@ -14,7 +14,7 @@ from api.core.pod import Pod
 from api.meta.selectors import LabelSelector, Selector, compile_selector
 from api.meta.types import Condition
 from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, Update, WriteAction
+from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.workloads.pod_control import (
     MAX_PODS_PER_PASS,
@@ -44,18 +44,21 @@ def selector_of(owner: Owner) -> Selector:
 
 def reconcile(
     owners: Iterable[Owner], pods: Iterable[Pod], now: datetime.datetime, create_errors: Mapping[str, str]
-) -> Iterator[WriteAction]:
+) -> Iterator[WriteAction | Failed]:
     """Yield the writes for these owners. `create_errors`: by uid, why pods of an owner could not be created."""
     index = OwnerIndex(pods)
     claimed_uids: set[str] = set()
-    for owner in owners:
+
+    def sync_owner(owner: Owner) -> Iterator[WriteAction]:
         candidates = [pod for pod in index.candidates(owner) if pod.metadata.uid not in claimed_uids]
         claimed = claim_pods(owner, selector_of(owner), candidates)
-        claimed_uids |= {update.object.metadata.uid for update in claimed.ownership_changes}
+        claimed_uids.update(update.object.metadata.uid for update in claimed.ownership_changes)
         yield from claimed.ownership_changes
         if owner.metadata.deletion_timestamp is None:
             yield from _scale(owner, claimed.active, now)
         yield from _update_status(owner, claimed.active, now, create_errors.get(owner.metadata.uid, ""))
+
+    return isolate_errors(owners, sync_owner)
 
 
 # --- scaling ----------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from api.core.storage import PersistentVolumeClaim
 from api.meta.selectors import LabelSelector, compile_selector
 from api.meta.types import Object, ObjectMeta, OwnerReference
 from master.controllers import events
-from master.controllers.actions import Action, Create, Delete, Update, Warn
+from master.controllers.actions import Action, Create, Delete, Update, Warn, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.workloads.history import HASH_LABEL, revision_history, template_of
 from master.controllers.workloads.pod_control import (
@@ -62,7 +62,8 @@ def reconcile(
     all_pods = tuple(pods)
     index, names = OwnerIndex(all_pods), frozenset((pod.metadata.namespace, pod.metadata.name) for pod in all_pods)
     claims_by_name = {(claim.metadata.namespace, claim.metadata.name): claim for claim in claims}
-    for stateful_set in stateful_sets:
+
+    def sync_stateful_set(stateful_set: StatefulSet) -> Iterator[Action]:
         candidates = [
             pod
             for pod in index.candidates(stateful_set)
@@ -72,6 +73,8 @@ def reconcile(
         yield from claimed.ownership_changes
         if not claimed.ownership_changes:
             yield from _sync(stateful_set, claimed.owned, names, claims_by_name, stored_revisions, now)
+
+    return isolate_errors(stateful_sets, sync_stateful_set)
 
 
 def ordinal_of(owner: StatefulSet, pod: Pod) -> int | None:

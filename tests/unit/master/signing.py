@@ -30,7 +30,7 @@ from api.pki.pem import Subject
 from master.auth.attributes import Attributes, User
 from master.auth.certificate_signing import ADDRESS_EXTRA, ReservedNames
 from master.controllers import certificates
-from master.controllers.actions import Update, Warn
+from master.controllers.actions import Failed, Update, Warn
 from master.resources.metadata import format_time
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -111,7 +111,7 @@ def serving(
     return request(subject, KUBELET_SERVING_SIGNER, SERVER_USAGES, user, groups, came_from)
 
 
-def request_in(change: Update) -> CertificateSigningRequest:
+def request_in(change: Update | Failed) -> CertificateSigningRequest:
     assert isinstance(change.object, CertificateSigningRequest)
     return change.object
 

@@ -81,3 +81,21 @@ async def test_contained_bug_is_logged_and_retried(caplog: pytest.LogCaptureFixt
     assert "Traceback" in caplog.text
     with pytest.raises(Gone):
         await retry_unexpected_errors("red/web", gone)()
+
+
+async def test_the_traceback_of_an_error_that_recurs_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    outcomes = iter((ValueError("a"), ValueError("a"), ValueError("b"), None, ValueError("b")))
+
+    async def run_pass() -> None:
+        if (error := next(outcomes)) is not None:
+            raise error
+
+    retried = retry_unexpected_errors("red/web", run_pass)
+    for count in (1, 1, 2):
+        with pytest.raises(NotReady):
+            await retried()
+        assert caplog.text.count("Traceback") == count
+    await retried()
+    with pytest.raises(NotReady):
+        await retried()
+    assert caplog.text.count("Traceback") == 3

@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from api.core.node import Namespace
-from master.admission.chain import AdmissionChain, admission_plugins
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
-from master.config import MasterConfig, network_config
-from master.controllers.context import ControllerContext
 from master.controllers.runtime import ControllerRuntime
-from master.registry.creation import ObjectCreation
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.storage.interface import Key, Put
 from tests.testbed.apiserver.contended_storage import Change, ContendedStorage
-
-
-def context(storage: ContendedStorage) -> ControllerContext:
-    network = network_config(MasterConfig())
-    creation = ObjectCreation(
-        AdmissionChain(admission_plugins(network.services)), lambda: datetime.now(UTC), "certificate"
-    )
-    return ControllerContext(
-        store=storage,
-        network=network,
-        creation=creation,
-        ca_certificate="certificate",
-        node_grace_seconds=40,
-        server_address=lambda: None,
-        sign_token=lambda claims: "",
-        clock=creation.clock,
-        max_terminated_pods=10,
-        authorize=lambda user, attributes: False,
-        issue_certificate=lambda csr: b"",
-    )
+from tests.unit.master.controller_context import controller_context
 
 
 async def test_controllers_reconcile_again_when_another_master_was_first(tmp_path: Path) -> None:
@@ -53,7 +29,7 @@ async def test_controllers_reconcile_again_when_another_master_was_first(tmp_pat
         return change._replace(expect=None)
 
     storage.competitor = take_first
-    runtime = ControllerRuntime(context(storage))
+    runtime = ControllerRuntime(controller_context(storage))
     running = asyncio.create_task(runtime.run())
     async with asyncio.timeout(30):
         await runtime.started.wait()

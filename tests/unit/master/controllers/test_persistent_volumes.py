@@ -48,6 +48,7 @@ def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -
             [item for item in held if isinstance(item, PersistentVolumeClaim)],
             usual,
         ):
+            assert isinstance(change, Update)
             held[next(place for place, item in enumerate(held) if item is change.before)] = change.object  # type: ignore[call-overload]
     volumes = [item for item in held if isinstance(item, PersistentVolume)]
     assert not list(bind_volumes(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from api.core.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoints, EndpointSlice, EndpointSubset
 from api.core.services import Service, ServiceSpec
 from api.validation.registry import check
-from master.controllers.actions import Create, ForceDelete, Update, WriteAction
+from master.controllers.actions import Create, Failed, ForceDelete, Update, WriteAction
 from master.controllers.network.endpoint_slice_mirroring import NOT_MIRRORED, reconcile
 from tests.unit.master.action_lines import lines
 from tests.unit.master.examples import meta
@@ -34,7 +34,7 @@ def service(**spec: object) -> Service:
     return Service(metadata=meta("web", namespace="red"), spec=ServiceSpec(**spec))  # type: ignore[arg-type]
 
 
-def kept(writes: Iterable[WriteAction]) -> list[EndpointSlice]:
+def kept(writes: Iterable[WriteAction | Failed]) -> list[EndpointSlice]:
     """The slices that are made, as they are stored."""
     endpoint_slices = [
         write.object for write in writes if isinstance(write, Create) and isinstance(write.object, EndpointSlice)

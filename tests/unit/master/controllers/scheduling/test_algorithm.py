@@ -21,6 +21,7 @@ from tests.unit.master.examples import node, pod
 def answers(nodes: list[Node], pods: list[Pod]) -> dict[str, str]:
     actual = {}
     for answer in schedule(nodes, pods):
+        assert isinstance(answer, Scheduled | Unschedulable)
         actual[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
     return actual
 

@@ -27,7 +27,7 @@ from api.core.pod import Pod, PodSchedulingGate
 from api.meta.selectors import LabelSelector, LabelSelectorRequirement
 from api.meta.types import ObjectMeta, OwnerReference
 from api.validation.registry import check_update
-from master.controllers.scheduling.algorithm import Scheduled, schedule
+from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
 from master.resources.pods import PODS, pod_state
 from tests.unit.master.examples import node, pod
 
@@ -61,6 +61,7 @@ def far(key: str = HOST, selector: LabelSelector | None = WEB, **more: Any) -> A
 def answers(nodes: list[Node], pods: list[Pod], namespaces: tuple[Namespace, ...] = ()) -> dict[str, str]:
     actual = {}
     for answer in schedule(nodes, pods, namespaces):
+        assert isinstance(answer, Scheduled | Unschedulable)
         actual[answer.pod.metadata.name] = answer.node if isinstance(answer, Scheduled) else answer.message
     return actual
 

@@ -1,0 +1,32 @@
+"""The dependencies of controllers that run in a test on a storage of their own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from master.admission.chain import AdmissionChain, admission_plugins
+from master.config import MasterConfig, network_config
+from master.controllers.context import ControllerContext
+from master.registry.creation import ObjectCreation
+from master.storage.interface import Storage
+
+
+def controller_context(storage: Storage) -> ControllerContext:
+    """Return a context with default settings, in which nothing is signed and nobody has rights."""
+    network = network_config(MasterConfig())
+    creation = ObjectCreation(
+        AdmissionChain(admission_plugins(network.services)), lambda: datetime.now(UTC), "certificate"
+    )
+    return ControllerContext(
+        store=storage,
+        network=network,
+        creation=creation,
+        ca_certificate="certificate",
+        node_grace_seconds=40,
+        server_address=lambda: None,
+        sign_token=lambda claims: "",
+        clock=creation.clock,
+        max_terminated_pods=10,
+        authorize=lambda user, attributes: False,
+        issue_certificate=lambda csr: b"",
+    )
